@@ -1,0 +1,103 @@
+"""Reading checkpoint files without executing what they contain.
+
+torch.load(weights_only=True) refuses a class pickled beside the weights (the released files carry a yacs config), and
+weights_only=False runs whatever the file says. This reader takes a third way: tensors and plain containers are built,
+any other class becomes an inert stub, and any other call is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+PUBLISHED = 'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
+
+CALLABLE = {
+    *(('torch._utils', name) for name in ('_rebuild_tensor', '_rebuild_tensor_v2', '_rebuild_parameter')),
+    ('collections', 'OrderedDict'),
+    ('collections', 'defaultdict'),
+    ('_codecs', 'encode'),
+    *(('builtins', name) for name in ('set', 'frozenset', 'bytearray', 'complex', 'list', 'dict', 'int', 'float')),
+    *(
+        (module, name)
+        for module in ('numpy.core.multiarray', 'numpy._core.multiarray')
+        for name in ('scalar', '_reconstruct')
+    ),
+    ('numpy', 'ndarray'),
+    ('numpy', 'dtype'),
+    ('torch', 'Size'),
+    ('torch', 'device'),
+    ('torch.storage', 'UntypedStorage'),
+    ('torch.storage', 'TypedStorage'),
+}
+"""What a file may call: constructors of tensors, arrays and plain containers, none of which runs foreign code."""
+
+
+class CheckpointError(ValueError):
+    """A file is not a readable checkpoint, or does not fit the model it is loaded into."""
+
+
+class _RefuseCalls(type):
+    """Metaclass of stubs: unpickling may make them (as `cls.__new__`), but no file may call one as a function."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise CheckpointError(f'the file calls {cls.__module__}.{cls.__qualname__} when read; refused, nothing was run')
+
+
+class InertStub(dict[Any, Any], metaclass=_RefuseCalls):
+    """What a pickled instance of any other class becomes: its items and state are kept, no method of it runs."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> InertStub:
+        return dict.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def append(self, item: Any) -> None:
+        self[len(self)] = item
+
+    def extend(self, items: Any) -> None:
+        for item in items:
+            self.append(item)
+
+
+class SafeUnpickler(pickle.Unpickler):
+    """Builds tensors and containers; turns other classes into stubs; refuses other calls."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in CALLABLE:
+            return super().find_class(module, name)
+        value = getattr(torch, name, None) if module == 'torch' else None
+        if isinstance(value, torch.dtype) or (value is not None and name.endswith('Storage')):
+            return value
+        return _RefuseCalls(name, (InertStub,), {'__module__': module})
+
+
+def read_checkpoint(path: str | Path) -> Any:
+    """Whatever object a checkpoint file holds, on the CPU, with nothing in it executed.
+
+    Raises:
+        FileNotFoundError: there is no such file; says where released weights are found.
+        CheckpointError: the file is truncated, no checkpoint, or wants something called.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such checkpoint file; {PUBLISHED}')
+    safe_pickle = SimpleNamespace(
+        Unpickler=SafeUnpickler, load=_load, UnpicklingError=pickle.UnpicklingError, __name__='mmpola safe pickle'
+    )
+    try:
+        return torch.load(path, map_location='cpu', pickle_module=safe_pickle, weights_only=False)
+    except CheckpointError as error:
+        raise CheckpointError(f'{path}: {error}') from None
+    except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f'{path}: not a checkpoint, or truncated ({reason})') from error
+
+
+def _load(file: Any, **kwargs: Any) -> Any:
+    return SafeUnpickler(file, **kwargs).load()

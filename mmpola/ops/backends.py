@@ -1,0 +1,64 @@
+"""The one ordered table of backends. Each says why it cannot serve given inputs: an empty list means it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.streaming import reference_attention
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to compute the operator.
+
+    Args:
+        name: what `backend=` accepts.
+        missing: reasons why it cannot run on this machine at all.
+        unsupported: reasons why it cannot serve these inputs.
+        run: computes o [B, N, H, D], differentiable, in q's dtype.
+    """
+
+    name: str
+    missing: Callable[[], list[str]]
+    unsupported: Callable[[AttentionInputs], list[str]]
+    run: Callable[[AttentionInputs], Tensor]
+
+
+BACKENDS: tuple[Backend, ...] = (
+    Backend('reference', missing=list, unsupported=lambda inputs: [], run=reference_attention),
+)
+"""Fastest first: 'auto' takes the first one that has no reason against it."""
+
+
+def available_backends() -> list[str]:
+    """Names of the backends that can run on this machine, fastest first."""
+    return [backend.name for backend in BACKENDS if not backend.missing()]
+
+
+def unavailable_backends() -> dict[str, list[str]]:
+    """Backends that cannot run on this machine, each with every reason why."""
+    return {backend.name: reasons for backend in BACKENDS if (reasons := backend.missing())}
+
+
+def choose_backend(name: str, inputs: AttentionInputs) -> Backend:
+    """The backend for `inputs`.
+
+    Raises:
+        ValueError: `name` is unknown.
+        RuntimeError: a named backend cannot serve the inputs; lists every reason.
+    """
+    names = [backend.name for backend in BACKENDS]
+    if name != 'auto' and name not in names:
+        raise ValueError(f'backend: expected one of {["auto", *names]}, got {name!r}')
+    for backend in BACKENDS:
+        if name in ('auto', backend.name):
+            reasons = backend.missing() or backend.unsupported(inputs)
+            if not reasons:
+                return backend
+            if name == backend.name:
+                raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
+    raise RuntimeError('no backend can serve these inputs')

@@ -1,0 +1,33 @@
+"""The MMEngine registry nodes of scope 'mmpola', nothing else.
+
+MMEngine imports this module when a config says `type='mmpola.…'`, then the `locations`, so no config needs
+`custom_imports`. It hides an ImportError raised here behind 'not in the registry': nothing that may fail is imported.
+Without MMEngine, which is an optional extra, classes register nowhere and are used by their Python names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from mmengine import registry as mmengine_registry
+except ModuleNotFoundError:
+    mmengine_registry = None
+
+
+class _NoRegistry:
+    """Stands where MMEngine is not installed: `register_module()` leaves the class as it is."""
+
+    def register_module(self) -> Any:
+        return lambda cls: cls
+
+
+def _child(name: str, parent: str, location: str) -> Any:
+    if mmengine_registry is None:
+        return _NoRegistry()
+    return mmengine_registry.Registry(
+        name, parent=getattr(mmengine_registry, parent), scope='mmpola', locations=[location]
+    )
+
+
+MODELS = _child('model', 'MODELS', 'mmpola.backbones')
