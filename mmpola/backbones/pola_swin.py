@@ -12,13 +12,14 @@ from typing import Any
 import torch.nn.functional as F
 from einops import rearrange
 from timm.layers import DropPath, Mlp
-from torch import Tensor, linspace, nn
+from torch import Tensor, nn
 
 from mmpola.backbones.pyramid import (
     AttnTypes,
     Pyramid,
     block_types,
     check_heads,
+    drop_path_rates,
     resolve_arch,
     run_block,
     stage_grids,
@@ -166,7 +167,7 @@ class PolaSwin(Pyramid):
         )
         if drop_path_rate is None:
             drop_path_rate = settings.get('drop_path_rate', 0.0)
-        paths = iter(linspace(0, drop_path_rate, sum(depths)).tolist())
+        paths = drop_path_rates(drop_path_rate, depths)
         types, grids = block_types(attn_types, depths), stage_grids(pretrain_img_size)
 
         def attention(stage: int, block: int) -> PolaAttention | WindowAttention:

@@ -152,6 +152,12 @@ def stage_grids(image_size: int | tuple[int, int]) -> list[Grid]:
     return [(-(-height // stride), -(-width // stride)) for stride in STRIDES]
 
 
+def drop_path_rates(last: float, depths: Sequence[int]) -> Iterator[float]:
+    """Stochastic depth of every block, rising linearly from 0 to `last` over the whole network."""
+    blocks = sum(depths)
+    return (last * block / max(1, blocks - 1) for block in range(blocks))
+
+
 def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS') -> list[str]:
     """A letter per block: 'L' linear, 'S' softmax. An entry is one letter for its whole stage or one letter per block.
 

@@ -1,0 +1,154 @@
+"""The contract that every backbone keeps."""
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+
+from mmpola.backbones import PolaSwin
+
+SMALL = {
+    'PolaSwin': (PolaSwin, {'arch': {'embed_dims': 16, 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 4, 8)}}),
+}
+SIZES = [(64, 96), (33, 47), (97, 130)]
+
+pytestmark = pytest.mark.parametrize('name', SMALL)
+
+
+def build(name, **arguments):
+    cls, small = SMALL[name]
+    return cls(**small, drop_path_rate=0.0, **arguments)
+
+
+@pytest.mark.parametrize('size', SIZES)
+def test_strides_and_channels_at_any_size(name, size):
+    model = build(name).eval()
+    with torch.no_grad():
+        maps = model(torch.randn(1, 3, *size))
+    for stride, dim, x in zip((4, 8, 16, 32), model.embed_dims, maps, strict=True):
+        assert x.shape == (1, dim, -(-size[0] // stride), -(-size[1] // stride))
+        assert torch.isfinite(x).all()
+
+
+def test_large_images_of_odd_sides(name):
+    with torch.no_grad():
+        maps = build(name).eval()(torch.randn(1, 3, 512, 683))
+    assert [tuple(x.shape[2:]) for x in maps] == [(128, 171), (64, 86), (32, 43), (16, 22)]
+
+
+def test_images_are_independent_of_their_batch(name):
+    model = build(name).double().eval()
+    x = torch.randn(3, 3, 50, 70, dtype=torch.float64)
+    with torch.no_grad():
+        for together, alone in zip(model(x), model(x[1:2]), strict=True):
+            torch.testing.assert_close(together[1:2], alone)
+
+
+@pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (3,), (1, 2), (0,)])
+def test_every_parameter_gets_a_gradient(name, out_indices):
+    """What DistributedDataParallel demands: nothing is built that forward does not use."""
+    model = build(name, out_indices=out_indices)
+    maps = model(torch.randn(2, 3, 64, 96))
+    assert len(maps) == len(out_indices)
+    sum(x.square().sum() for x in maps).backward()
+    assert [key for key, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_out_norm_normalises_each_output(name):
+    maps = build(name, out_norm=True)(torch.randn(1, 3, 64, 64))
+    for x in maps:
+        assert x.mean(1).abs().max() < 1e-4
+    assert not [key for key in build(name, out_norm=False).state_dict() if key.startswith('norm')]
+
+
+@pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
+def test_freezing_freezes_exactly_what_it_says(name, frozen_stages):
+    model = build(name, frozen_stages=frozen_stages, out_norm=True)
+    frozen = {id(p) for stage in range(frozen_stages + 1) for m in model.stage_modules(stage) for p in parameters_of(m)}
+    frozen |= {id(p) for stage in range(frozen_stages) for p in getattr(model, f'norm{stage}').parameters()}
+    for key, parameter in model.named_parameters():
+        assert parameter.requires_grad == (id(parameter) not in frozen), key
+    model.train()
+    for stage in range(5):
+        for module in model.stage_modules(stage):
+            if isinstance(module, torch.nn.Module):
+                assert all(m.training == (stage > frozen_stages) for m in module.modules())
+    assert any(p.requires_grad for p in model.parameters()) == (frozen_stages < 4)
+
+
+def parameters_of(part):
+    return [part] if isinstance(part, torch.nn.Parameter) else list(part.parameters())
+
+
+def test_the_stages_partition_the_parameters(name):
+    model = build(name, out_norm=False)
+    owned = [id(p) for stage in range(5) for part in model.stage_modules(stage) for p in parameters_of(part)]
+    assert sorted(owned) == sorted(id(p) for p in model.parameters())
+
+
+def test_checkpointing_changes_neither_outputs_nor_gradients(name):
+    plain, recomputing = build(name), build(name, with_cp=True)
+    recomputing.load_state_dict(plain.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    for model in (plain, recomputing):
+        sum(y.square().sum() for y in model(x)).backward()
+    for (key, a), (_, b) in zip(plain.named_parameters(), recomputing.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, msg=key)
+
+
+def test_norm_eval_keeps_batch_norms_in_eval_mode(name):
+    for norm_eval in (True, False):
+        model = build(name, norm_eval=norm_eval).train()
+        norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+        assert all(norm.training != norm_eval for norm in norms)
+        assert model.training
+
+
+def test_copies_pickles_and_state_dicts_give_the_same_maps(name):
+    model = build(name).eval()
+    loaded = build(name).eval()
+    loaded.load_state_dict(model.state_dict())
+    x = torch.randn(1, 3, 40, 56)
+    with torch.no_grad():
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded):
+            for a, b in zip(model(x), other(x), strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_half_precision_and_channels_last(name):
+    model = build(name).eval()
+    x = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = model(x)
+        for a, b in zip(expected, model(x.to(memory_format=torch.channels_last)), strict=True):
+            torch.testing.assert_close(a, b)
+        for a, b in zip(expected, copy.deepcopy(model).bfloat16()(x.bfloat16()), strict=True):
+            assert b.dtype == torch.bfloat16
+            assert (a - b).norm() / a.norm() < 0.05
+
+
+def test_stochastic_depth_rises_linearly(name):
+    model = SMALL[name][0](**SMALL[name][1], drop_path_rate=0.5)
+    rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']
+    torch.testing.assert_close(torch.tensor(sorted(set(rates))), torch.linspace(0, 0.5, 6))
+
+
+def test_no_default_is_mutable(name):
+    for parameter in inspect.signature(SMALL[name][0]).parameters.values():
+        assert not isinstance(parameter.default, (list, dict, set))
+
+
+@pytest.mark.parametrize('shape', [(3, 32, 32), (1, 4, 32, 32)])
+def test_images_of_another_shape(name, shape):
+    with pytest.raises(ValueError) as raised:
+        build(name)(torch.zeros(shape))
+    assert str(raised.value) == f'x: expected images [B, 3, H, W], got {list(shape)}'
+
+
+def test_exports_with_equal_outputs(name):
+    model = build(name, out_indices=(3,)).eval()
+    x = torch.randn(1, 3, 64, 64)
+    exported = torch.export.export(model, (x,)).module()
+    torch.testing.assert_close(exported(x)[0], model(x)[0])

@@ -1,0 +1,338 @@
+"""The operator against the equations written as loops, its gradients, its properties and its errors."""
+
+import math
+
+import pytest
+import torch
+
+from mmpola.ops import ExpMap, PowerMap, available_backends, polarity_attention, streaming, unavailable_backends
+from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.reference import plain_attention
+
+MAPS = ('power', 'power without scale', 'exp')
+
+
+def draw(batch=2, queries=5, keys=7, heads=3, dim=4, dtype=torch.float64, std=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(batch, queries, heads, dim), (batch, keys, heads, dim), (batch, keys, heads, dim)]
+    return [(std * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype) for shape in shapes]
+
+
+def make_map(kind, heads=3, dim=4, dtype=torch.float64):
+    if kind == 'exp':
+        return ExpMap(torch.rand(heads, 2 * dim, dtype=dtype), torch.rand(heads, 2 * dim, dtype=dtype))
+    scale = 0.5 + torch.rand(heads, dim, dtype=dtype) if kind == 'power' else None
+    return PowerMap(1 + 4 * torch.rand(heads, dim, dtype=dtype), scale)
+
+
+def rotary_tables(tokens, dim):
+    angle = torch.rand(tokens, dim, dtype=torch.float64).repeat_interleave(2, dim=-1)  # pairs share their angle
+    return angle.cos(), angle.sin()
+
+
+def power_features(x, p, s):
+    positive = [max(value / scale, 0.0) ** power for value, power, scale in zip(x, p, s, strict=True)]
+    negative = [max(-value / scale, 0.0) ** power for value, power, scale in zip(x, p, s, strict=True)]
+    return positive, negative
+
+
+def exp_features(x, temperatures, negative_first=False):
+    positive, negative = [max(value, 0.0) for value in x], [max(-value, 0.0) for value in x]
+    both = negative + positive if negative_first else positive + negative
+    return [math.exp(value * t) - 1 for value, t in zip(both, temperatures, strict=True)]
+
+
+def turned(features, cos, sin):
+    out = []
+    for i in range(0, len(features), 2):
+        a, b = features[i], features[i + 1]
+        out += [a * cos[i] - b * sin[i], b * cos[i + 1] + a * sin[i + 1]]
+    return out
+
+
+def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
+    """E1-E8, E14, E15 as printed: a loop per query, per key, per feature and per value channel, in Python floats."""
+    batch, queries, heads, dim = q.shape
+    keys, half = k.shape[1], dim // 2
+    out = torch.empty(q.shape, dtype=torch.float64)
+    for b in range(batch):
+        for h in range(heads):
+
+            def row(x, n, b=b, h=h):
+                return x[b, n, h].tolist()
+
+            psis, same, opposite = [], [], []
+            for m in range(keys):
+                key = row(k, m)
+                if key_position is not None:
+                    key = [a + p for a, p in zip(key, key_position[m, h].tolist(), strict=True)]
+                if isinstance(feature_map, PowerMap):
+                    s = [1.0] * dim if feature_map.scale is None else feature_map.scale[h].tolist()
+                    positive, negative = power_features(key, feature_map.exponent[h].tolist(), s)
+                    psis.append(positive + negative)
+                else:
+                    psis.append(exp_features(key, [1.0] * 2 * dim))
+            for n in range(queries):
+                query = row(q, n)
+                if isinstance(feature_map, PowerMap):
+                    positive, negative = power_features(query, feature_map.exponent[h].tolist(), s)
+                    same.append(positive + negative)
+                    opposite.append(negative + positive)
+                else:
+                    same.append(exp_features(query, feature_map.same[h].tolist()))
+                    opposite.append(exp_features(query, feature_map.opposite[h].tolist(), negative_first=True))
+            mean = [sum(psi[i] for psi in psis) / keys for i in range(2 * dim)]
+            for n in range(queries):
+                for phi, channels in ((same[n], range(half)), (opposite[n], range(half, dim))):
+                    normaliser = sum(a * c for a, c in zip(phi, mean, strict=True)) + eps
+                    read = phi if rotary is None else turned(phi, rotary[0][n].tolist(), rotary[1][n].tolist())
+                    weights = []
+                    for m in range(keys):
+                        psi = (
+                            psis[m] if rotary is None else turned(psis[m], rotary[0][m].tolist(), rotary[1][m].tolist())
+                        )
+                        weights.append(sum(a * c for a, c in zip(read, psi, strict=True)) / keys / normaliser)
+                    for channel in channels:
+                        out[b, n, h, channel] = sum(w * row(v, m)[channel] for m, w in enumerate(weights))
+    return out
+
+
+@pytest.mark.parametrize('position', [False, True])
+@pytest.mark.parametrize('kind', MAPS)
+def test_equals_the_equations_as_loops(kind, position):
+    q, k, v = draw()
+    feature_map = make_map(kind)
+    key_position = torch.randn(7, 3, 4, dtype=torch.float64) if position else None
+    expected = loops(q, k, v, feature_map, key_position)
+    torch.testing.assert_close(
+        polarity_attention(q, k, v, feature_map, key_position=key_position), expected, rtol=1e-12, atol=1e-12
+    )
+
+
+def test_rotary_turns_the_numerator_only():
+    q, k, v = draw(keys=5)
+    feature_map, rotary = make_map('exp'), rotary_tables(5, 4)
+    expected = loops(q, k, v, feature_map, rotary=rotary)
+    torch.testing.assert_close(
+        polarity_attention(q, k, v, feature_map, rotary=rotary), expected, rtol=1e-12, atol=1e-12
+    )
+    assert not torch.allclose(expected, polarity_attention(q, k, v, feature_map))
+
+
+def operator_of(tensors, kind, rotary=None):
+    """The operator as a function of every differentiable tensor, for gradcheck."""
+
+    def run(q, k, v, key_position, *parameters):
+        feature_map = ExpMap(*parameters) if kind == 'exp' else PowerMap(*parameters)
+        return polarity_attention(q, k, v, feature_map, key_position=key_position, rotary=rotary)
+
+    return run, [x.requires_grad_() for x in tensors]
+
+
+@pytest.mark.parametrize(('kind', 'turn'), [*((kind, False) for kind in MAPS), ('exp', True)])
+def test_first_and_second_gradients(kind, turn):
+    parameters = [x for x in make_map(kind, heads=2).parameters().values() if x is not None]
+    tensors = [*draw(queries=3, keys=3, heads=2), torch.randn(3, 2, 4, dtype=torch.float64), *parameters]
+    run, tensors = operator_of(tensors, kind, rotary_tables(3, 4) if turn else None)
+    assert torch.autograd.gradcheck(run, tensors)
+    assert torch.autograd.gradgradcheck(run, tensors)
+
+
+@pytest.mark.parametrize('kind', MAPS)
+def test_streaming_in_chunks_equals_the_plain_lines(kind, monkeypatch):
+    """Several chunks, the last one short, forward and for every gradient."""
+    monkeypatch.setitem(streaming.CHUNK_ELEMENTS, 'cpu', 2 * 3 * 8 * 2)  # two tokens at a time
+    feature_map = make_map(kind)
+    tensors = [*draw(), torch.randn(7, 3, 4, dtype=torch.float64)]
+    parameters = [x for x in feature_map.parameters().values() if x is not None]
+    leaves = [x.requires_grad_() for x in (*tensors, *parameters)]
+    grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    q, k, v, position = tensors
+    outputs = [
+        polarity_attention(q, k, v, feature_map, key_position=position),
+        plain_attention(AttentionInputs(q, k, v, feature_map, position, None, 1e-6)),
+    ]
+    torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
+    for streamed, plain in zip(*(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True):
+        torch.testing.assert_close(streamed, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_are_zero_at_zero_and_only_where_asked_for():
+    q, k, v = draw()
+    q[:, 0] = 0
+    q.requires_grad_()
+    exponent = torch.full((3, 4), 1.001, dtype=torch.float64, requires_grad=True)  # the slope at 0 is steep, yet 0
+    polarity_attention(q, k, v, PowerMap(exponent)).sum().backward()
+    assert q.grad[:, 0].abs().max() == 0
+    assert q.grad[:, 1:].abs().min() > 0
+    assert torch.isfinite(exponent.grad).all()
+    assert k.grad is None
+
+
+@pytest.mark.parametrize('kind', MAPS)
+def test_order_of_keys_does_not_matter(kind):
+    q, k, v = draw()
+    order, feature_map = torch.randperm(7), make_map(kind)
+    shuffled = polarity_attention(q, k[:, order], v[:, order], feature_map)
+    torch.testing.assert_close(shuffled, polarity_attention(q, k, v, feature_map), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('kind', MAPS)
+def test_weights_sum_to_one(kind):
+    q, k, _ = draw()
+    ones = torch.ones_like(k)
+    torch.testing.assert_close(
+        polarity_attention(q, k, ones, make_map(kind), eps=0.0), torch.ones_like(q), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_flipping_all_signs_changes_nothing():
+    """(q, k) -> (-q, -k): every pair keeps its relative polarity, so PolaFormer's output stays."""
+    q, k, v = draw()
+    feature_map = make_map('power')
+    torch.testing.assert_close(
+        polarity_attention(-q, -k, v, feature_map), polarity_attention(q, k, v, feature_map), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_flipping_the_query_exchanges_the_streams():
+    q, k, v = draw()
+    feature_map = make_map('power')
+    flipped = polarity_attention(-q, k, v.roll(2, dims=-1), feature_map)
+    torch.testing.assert_close(
+        flipped.roll(2, dims=-1), polarity_attention(q, k, v, feature_map), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3), (torch.float16, 5e-4)])
+@pytest.mark.parametrize('kind', MAPS)
+def test_low_precision_costs_one_rounding_of_the_result(kind, dtype, tolerance):
+    q, k, v = draw(queries=64, keys=64, heads=3, dim=16, dtype=dtype)
+    feature_map = make_map(kind, dim=16)
+    output = polarity_attention(q, k, v, feature_map)
+    exact = polarity_attention(q.double(), k.double(), v.double(), feature_map)
+    assert output.dtype == dtype
+    assert (output.double() - exact).norm() / exact.norm() < tolerance
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_half_precision_never_overflows(kind):
+    """Standard deviation 30: |x|^5 and exp(x) leave fp16 by far, the output is an average of v all the same."""
+    q, k, v = (x.requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=30.0))
+    feature_map = make_map(kind, dim=16, dtype=torch.float32)
+    if kind == 'exp':  # the product of two features must stay below float32's exp(88)
+        q, k = (x.detach().clamp(-40, 40).requires_grad_() for x in (q, k))
+    output = polarity_attention(q, k, v, feature_map)
+    output.float().sum().backward()
+    assert torch.isfinite(output).all()
+    for x in (q, k, v):
+        assert torch.isfinite(x.grad).all()
+
+
+def test_autocast_does_not_reach_the_products():
+    q, k, v = draw(dtype=torch.float32, std=20.0)
+    feature_map = make_map('power', dtype=torch.float32)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        inside = polarity_attention(q, k, v, feature_map)
+    torch.testing.assert_close(inside, polarity_attention(q, k, v, feature_map), rtol=0, atol=0)
+
+
+def test_any_strides():
+    packed = torch.randn(2, 6, 3, 3, 4, dtype=torch.float64)
+    q, k, v = packed.unbind(2)
+    strided = polarity_attention(q, k, v, make_map('power without scale'))
+    torch.manual_seed(0)
+    torch.randn(2, 6, 3, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(
+        strided, polarity_attention(*(x.contiguous() for x in (q, k, v)), make_map('power without scale'))
+    )
+
+
+def test_empty_batch_and_no_queries():
+    for batch, queries in ((0, 5), (2, 0)):
+        q, k, v = (x.requires_grad_() for x in draw(batch=batch, queries=queries))
+        output = polarity_attention(q, k, v, make_map('power'))
+        output.sum().backward()
+        assert output.shape == (batch, queries, 3, 4)
+        assert k.grad.shape == k.shape
+        assert not k.grad.any()
+
+
+def test_compiles_whole():
+    q, k, v = draw(dtype=torch.float32)
+    feature_map = make_map('power', dtype=torch.float32)
+    compiled = torch.compile(
+        lambda q, k, v, p, s: polarity_attention(q, k, v, PowerMap(p, s)), fullgraph=True, backend='aot_eager'
+    )
+    torch.testing.assert_close(
+        compiled(q, k, v, feature_map.exponent, feature_map.scale), polarity_attention(q, k, v, feature_map)
+    )
+
+
+Q, K, V = (torch.zeros(2, 5, 3, 4), torch.zeros(2, 7, 3, 4), torch.zeros(2, 7, 3, 4))
+POWER = PowerMap(torch.full((3, 4), 2.0))
+EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'message'),
+    [
+        ({'q': Q[0]}, ValueError, 'q: expected [B, N, H, D], got [5, 3, 4]'),
+        (
+            {'q': Q[..., :3], 'k': K[..., :3], 'v': V[..., :3]},
+            ValueError,
+            'q: expected an even head dimension D (values split into two streams), got D=3',
+        ),
+        (
+            {'k': torch.zeros(2, 7, 4, 4)},
+            ValueError,
+            'k: expected [B, M, H, D] with B=2, H=3, D=4 like q, got [2, 7, 4, 4]',
+        ),
+        (
+            {'v': torch.zeros(2, 7, 3, 6)},
+            ValueError,
+            'v: expected [B, M, H, D] with B=2, H=3, D=4 like q, got [2, 7, 3, 6]',
+        ),
+        ({'v': V[:, :6]}, ValueError, 'v: expected M=7 like k, got [2, 6, 3, 4]'),
+        ({'k': K[:, :0], 'v': V[:, :0]}, ValueError, 'k: expected at least one key (M >= 1), got M=0'),
+        (
+            {'q': Q.long(), 'k': K.long(), 'v': V.long()},
+            TypeError,
+            'q: expected float16, bfloat16, float32 or float64, got int64',
+        ),
+        ({'k': K.half()}, TypeError, 'k: expected the dtype of q, float32, got float16'),
+        ({'k': K.to('meta')}, ValueError, 'k: expected the device of q, cpu, got meta'),
+        (
+            {'feature_map': torch.relu},
+            TypeError,
+            'feature_map: expected PowerMap or ExpMap, got builtin_function_or_method',
+        ),
+        (
+            {'feature_map': PowerMap(torch.ones(3, 5))},
+            ValueError,
+            'feature_map.exponent: expected [3, 4], got [3, 5]',
+        ),
+        ({'key_position': torch.zeros(5, 3, 4)}, ValueError, 'key_position: expected [7, 3, 4], got [5, 3, 4]'),
+        (
+            {'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},
+            ValueError,
+            'rotary: expected an ExpMap beside it, got PowerMap',
+        ),
+        (
+            {'feature_map': EXP, 'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},
+            ValueError,
+            'rotary: expected as many keys as queries (one table serves both), got N=5, M=7',
+        ),
+        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'reference'], got 'cuda'"),
+    ],
+)
+def test_bad_input_names_the_argument_the_rule_and_what_came(arguments, error, message):
+    arguments = {'q': Q, 'k': K, 'v': V, 'feature_map': POWER, **arguments}
+    with pytest.raises(error) as raised:
+        polarity_attention(**arguments)
+    assert str(raised.value) == message
+
+
+def test_backends_are_told_apart():
+    assert available_backends() == ['reference']
+    assert unavailable_backends() == {}

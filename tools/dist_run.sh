@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Starts a script of this folder in one process per GPU: dist_run.sh GPUS SCRIPT ARGUMENTS…
+# Environment: NNODES (1), NODE_RANK (0), MASTER_ADDR (127.0.0.1), PORT (29500).
+set -euo pipefail
+tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=$tools/../.venv/bin/python
+if [ -n "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] || [ ! -x "$python" ]; then python=python; fi
+gpus=$1 script=$2
+shift 2
+exec "$python" -m torch.distributed.run \
+    --nnodes="${NNODES:-1}" \
+    --node-rank="${NODE_RANK:-0}" \
+    --master-addr="${MASTER_ADDR:-127.0.0.1}" \
+    --master-port="${PORT:-29500}" \
+    --nproc-per-node="$gpus" \
+    "$tools/$script" "$@" --launcher pytorch

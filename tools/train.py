@@ -1,0 +1,95 @@
+"""Trains whatever a config describes.
+
+    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--amp] [--auto-scale-lr]
+    bash tools/dist_train.sh CONFIG GPUS [the same arguments]
+
+Data and pretrained weights are checked before a model is built. Progress, losses and checkpoints go to the work dir.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from check_data import check_data
+from mmengine.config import Config
+from mmengine.runner import Runner
+from runtime import UsageError, add_common_arguments, load_config, prepare_process, run_main
+
+from mmpola.backbones.safe_pickle import PUBLISHED
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Train a model', allow_abbrev=False)
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='go on from a checkpoint, or from the newest one in the work dir (no value, or auto)',
+    )
+    parser.add_argument('--amp', action='store_true', help='automatic mixed precision (fp16)')
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help="scale the learning rate by the real batch over the config's base batch",
+    )
+    add_common_arguments(parser)
+    return parser.parse_args()
+
+
+def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
+    """Write --amp, --auto-scale-lr and --resume into the config.
+
+    Raises:
+        UsageError: the config has no auto_scale_lr, or the checkpoint to resume from does not exist.
+    """
+    if args.amp:
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.loss_scale = 'dynamic'
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise UsageError(f'{args.config}: --auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
+        cfg.auto_scale_lr.enable = True
+    if args.resume is not None:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+        if cfg.load_from and not Path(cfg.load_from).is_file():
+            raise UsageError(f'--resume: {cfg.load_from}: no such checkpoint')
+
+
+def check_pretrained(cfg: Config) -> None:
+    """Raise UsageError if weights that the config starts from are not there, before data or model are touched."""
+    for key, path in _pretrained_files(cfg.model, 'model'):
+        if '://' not in path and not Path(path).is_file():
+            raise UsageError(
+                f'{path}: no such checkpoint ({key}.checkpoint; {PUBLISHED}); '
+                f'train without it by --cfg-options {key}=None'
+            )
+
+
+def _pretrained_files(node: Any, key: str) -> list[tuple[str, str]]:
+    """Every (config key, path) of a Pretrained init_cfg inside a model's config."""
+    found = []
+    for name, value in node.items() if isinstance(node, dict) else ():
+        if name == 'init_cfg' and isinstance(value, dict) and value.get('type') == 'Pretrained':
+            found.append((f'{key}.init_cfg', value['checkpoint']))
+        else:
+            found += _pretrained_files(value, f'{key}.{name}')
+    return found
+
+
+def main() -> None:
+    args = parse_arguments()
+    cfg = load_config(args)
+    apply_arguments(cfg, args)
+    check_data(cfg, splits=('train', 'val'))
+    if not cfg.get('resume'):
+        check_pretrained(cfg)
+    prepare_process(cfg)
+    Runner.from_cfg(cfg).train()
+
+
+if __name__ == '__main__':
+    run_main(main)
