@@ -24,7 +24,7 @@ from mmpola.backbones.pyramid import (
     run_block,
     stage_grids,
 )
-from mmpola.layers import Grid, PolaAttention, WindowAttention, window_mask
+from mmpola.layers import Grid, PatchEmbed, PolaAttention, WindowAttention, window_mask
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -32,20 +32,6 @@ ARCHS: dict[str, dict[str, Any]] = {
     'small': {'embed_dims': 96, 'depths': (2, 2, 18, 2), 'num_heads': (3, 6, 12, 24), 'drop_path_rate': 0.3},
     'base': {'embed_dims': 128, 'depths': (2, 2, 18, 2), 'num_heads': (4, 8, 16, 32), 'drop_path_rate': 0.5},
 }
-
-
-class PatchEmbed(nn.Module):
-    """4x4 patches to tokens: [B, in_channels, H, W] -> [B, N, C] and their grid; partial patches are padded."""
-
-    def __init__(self, in_channels: int, dim: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, dim, kernel_size=4, stride=4)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        height, width = x.shape[-2:]
-        x = self.proj(F.pad(x, (0, -width % 4, 0, -height % 4)))
-        return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
 
 
 class PatchMerging(nn.Module):
@@ -209,7 +195,3 @@ class PolaSwin(Pyramid):
 
     def stage_modules(self, stage: int) -> list[nn.Module | nn.Parameter]:
         return [self.patch_embed] if stage == 0 else [self.layers[stage - 1]]
-
-    def unbuilt_prefixes(self) -> tuple[str, ...]:
-        last = self.num_stages - 1
-        return (f'layers.{last}.downsample.', *(f'layers.{stage}.' for stage in range(self.num_stages, 4)))

@@ -75,8 +75,9 @@ class Pyramid(nn.Module):
         raise NotImplementedError
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Names in a full checkpoint that belong to stages this backbone leaves out."""
-        return ()
+        """Names in a full checkpoint that belong to stages this backbone leaves out, where stages are `layers.i`."""
+        last = self.num_stages - 1
+        return (f'layers.{last}.downsample.', *(f'layers.{stage}.' for stage in range(self.num_stages, len(STRIDES))))
 
     def fresh_prefixes(self) -> tuple[str, ...]:
         """Names that a pretrained file need not have: the output norms."""

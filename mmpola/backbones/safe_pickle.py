@@ -37,6 +37,10 @@ CALLABLE = {
 """What a file may call: constructors of tensors, arrays and plain containers, none of which runs foreign code."""
 
 
+PYTHON_2_NAMES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg'}
+"""Modules as the pickle protocol of torch.save still calls them."""
+
+
 class CheckpointError(ValueError):
     """A file is not a readable checkpoint, or does not fit the model it is loaded into."""
 
@@ -69,8 +73,11 @@ class SafeUnpickler(pickle.Unpickler):
     """Builds tensors and containers; turns other classes into stubs; refuses other calls."""
 
     def find_class(self, module: str, name: str) -> Any:
+        module = PYTHON_2_NAMES.get(module, module)
         if (module, name) in CALLABLE:
             return super().find_class(module, name)
+        if (module, name) == ('builtins', 'getattr'):
+            return _attribute_of_stub
         value = getattr(torch, name, None) if module == 'torch' else None
         if isinstance(value, torch.dtype) or (value is not None and name.endswith('Storage')):
             return value
@@ -97,6 +104,13 @@ def read_checkpoint(path: str | Path) -> Any:
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f'{path}: not a checkpoint, or truncated ({reason})') from error
+
+
+def _attribute_of_stub(owner: Any, name: str) -> Any:
+    """Stands for `getattr`: MMEngine's log history refers to its own methods by it. Of a stub it gives another stub."""
+    if not isinstance(owner, _RefuseCalls):
+        raise CheckpointError(f'the file looks up {name!r} of {owner!r} when read; refused, nothing was run')
+    return _RefuseCalls(f'{owner.__qualname__}.{name}', (InertStub,), {'__module__': owner.__module__})
 
 
 def _load(file: Any, **kwargs: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmpola.ops.numerics import accumulation_dtype
+
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
 
@@ -14,7 +16,7 @@ def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
     if source == target:
         return table
     maps = table.unflatten(1, source).permute(0, 3, 1, 2)
-    resized = F.interpolate(maps.float(), size=target, mode='bilinear', align_corners=False)
+    resized = F.interpolate(maps.to(accumulation_dtype(table.dtype)), size=target, mode='bilinear', align_corners=False)
     return resized.to(table.dtype).flatten(2).transpose(1, 2)
 
 
@@ -24,5 +26,6 @@ def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
     if source == target:
         return table
     maps = table.T.unflatten(1, (source, source)).unsqueeze(0)
-    resized = F.interpolate(maps.float(), size=(target, target), mode='bicubic', align_corners=False)
+    maps = maps.to(accumulation_dtype(table.dtype))
+    resized = F.interpolate(maps, size=(target, target), mode='bicubic', align_corners=False)
     return resized.to(table.dtype)[0].flatten(1).T.contiguous()

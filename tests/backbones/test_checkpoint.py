@@ -165,6 +165,22 @@ def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(weights, tmp_p
     assert victim.exists(), 'the attack itself must work, or this test shows nothing'
 
 
+class Lookup:
+    """Pickles as a call of getattr on something that is no stub."""
+
+    def __reduce__(self):
+        return getattr, (torch.Size([1]), 'numel')
+
+
+def test_a_file_that_looks_up_attributes_is_refused(weights, tmp_path):
+    path = save({'model': weights, 'config': Lookup()}, tmp_path)
+    with pytest.raises(CheckpointError) as raised:
+        load_backbone(build(), path)
+    assert (
+        str(raised.value) == f"{path}: the file looks up 'numel' of torch.Size([1]) when read; refused, nothing was run"
+    )
+
+
 SAVE_WITH_YACS = """
 import sys, types, torch
 yacs, config = types.ModuleType('yacs'), types.ModuleType('yacs.config')

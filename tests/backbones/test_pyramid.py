@@ -7,10 +7,15 @@ import pickle
 import pytest
 import torch
 
-from mmpola.backbones import PolaSwin
+from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
 
+WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
+LAYER_SCALE = {'layer_scale': (True, True, True, False), 'layer_scale_init': (1, 1, 0.1, 1)}
 SMALL = {
     'PolaSwin': (PolaSwin, {'arch': {'embed_dims': 16, 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 4, 8)}}),
+    'PolaPVT': (PolaPVT, {'arch': WIDTHS}),
+    'PolaPVT reduced': (PolaPVT, {'arch': WIDTHS, 'attn_types': 'LLSS', 'pola_sr_ratios': (4, 2, 1, 1)}),
+    'PolaFormerPP': (PolaFormerPP, {'arch': {**WIDTHS, **LAYER_SCALE}}),
 }
 SIZES = [(64, 96), (33, 47), (97, 130)]
 

@@ -1,0 +1,74 @@
+"""Softmax attention over the whole map: the `S` stages of Pola-PVT and PolaFormer++. It never holds an N x N tensor."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmpola.layers.depthwise import mix_and_gate
+from mmpola.layers.position import Grid
+from mmpola.layers.spatial_reduction import reduce_tokens
+from mmpola.ops.reference import rotate
+
+
+class SpatialReductionAttention(nn.Module):
+    """Multi-head attention to the keys and values of a reduced map (PVT, ICCV 2021, sec. 3.3).
+
+    Args:
+        dim: channels C.
+        num_heads: heads H.
+        sr_ratio: stride of the convolution before the keys and values; 1 for none.
+        qkv_bias: bias of the projections to q, k, v.
+        drop: dropout after the output projection.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, *, sr_ratio: int = 1, qkv_bias: bool = True, drop: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.sr_ratio = num_heads, sr_ratio
+        self.q = nn.Linear(dim, dim, bias=qkv_bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop)
+        if sr_ratio > 1:
+            self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
+            self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
+        q = self.q(x)
+        if self.sr_ratio > 1:
+            x, _ = reduce_tokens(x, grid, self.sr, self.norm)
+        k, v = self.kv(x).chunk(2, dim=-1)
+        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
+        attended = F.scaled_dot_product_attention(q, k, v)
+        return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
+
+
+class RotarySoftmaxAttention(nn.Module):
+    """Multi-head attention with rotary positions, LePE and gate (the `S` stages of PolaFormer++).
+
+    Args:
+        dim: channels C.
+        num_heads: heads H; C / H a multiple of 4.
+        drop: dropout after the output projection.
+    """
+
+    def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.rotary_channels = dim // num_heads
+        self.qkvo = nn.Linear(dim, 4 * dim)
+        self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """x [B, N, C] on the token grid, rotary (cos, sin), each [N, D] -> [B, N, C]."""
+        q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
+        q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
+        # Tables are float32 or wider: the turn happens there, whatever the dtype of q.
+        turned_q, turned_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
+        attended = F.scaled_dot_product_attention(turned_q, turned_k, v.transpose(1, 2)).transpose(1, 2)
+        return self.drop(self.proj(mix_and_gate(attended, v, gate, self.lepe, grid)))

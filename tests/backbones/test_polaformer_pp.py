@@ -1,0 +1,186 @@
+"""PolaFormer++ is the authors' function on their files; rotary tables, layer scale, BatchNorm statistics."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from mmpola.backbones import PolaFormerPP, polaformer_pp
+from mmpola.backbones.checkpoint import load_backbone
+from mmpola.layers import rotary_tables
+
+SMALL = {
+    'embed_dims': (16, 32, 64, 96),
+    'depths': (1, 1, 2, 1),
+    'num_heads': (1, 2, 4, 6),
+    'mlp_ratios': (2,) * 4,
+    'layer_scale': (True,) * 4,
+    'layer_scale_init': (1,) * 4,
+}
+STRIDES = (4, 8, 16, 32)
+ATTN_TYPES = {'polaformer_pp': 'LLSS', 'polaformer_pp_rect': ('L', 'L', 'LS', 'L')}
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def images(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+
+def authors_logits(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """1x1 convolution, BatchNorm, SiLU, average pool, 1x1 convolution to classes."""
+    x = F.conv2d(x, weights['proj.weight'], weights['proj.bias'])
+    x = F.batch_norm(x, *(weights[f'norm.{name}'] for name in ('running_mean', 'running_var', 'weight', 'bias')))
+    return F.conv2d(F.silu(x).mean((2, 3), keepdim=True), weights['head.weight'], weights['head.bias']).flatten(1)
+
+
+@pytest.mark.parametrize('name', ATTN_TYPES)
+def test_matches_the_authors_features_logits_and_gradients(name, golden, tmp_path):
+    record = golden(name)
+    weights = record['checkpoint']['model']
+    model = PolaFormerPP(SMALL, attn_types=ATTN_TYPES[name], out_norm=False)
+    torch.save(record['checkpoint'], tmp_path / 'authors.pth')
+    report = load_backbone(model, tmp_path / 'authors.pth')
+    assert {key.split('.')[0] for key in report.dropped} == {'proj', 'norm', 'head'}
+    assert set(report.loaded) == set(model.state_dict())
+    for key, buffer in model.named_buffers():  # also num_batches_tracked
+        assert torch.equal(buffer, weights[key]), key
+
+    model = model.double().eval()
+    features = model(record['image_u8'].double() / 64 - 2)
+    for found, expected in zip(features, record['features'], strict=True):
+        assert relative_error(found, expected) < 1e-6
+
+    logits = authors_logits(features[-1], {key: x.double() for key, x in weights.items()})
+    assert relative_error(logits, record['logits']) < 1e-6
+
+    logits.square().sum().backward()
+    parameters = dict(model.named_parameters())
+    for key, expected in record['grads'].items():
+        assert relative_error(parameters[key].grad, expected) < 1e-5, key
+
+
+@pytest.mark.parametrize(
+    ('arch', 'published', 'projection'),
+    [
+        ('b0', 7_548_712, 2048),
+        ('b1', 9_227_496, 2048),
+        ('b2', 16_450_664, 2048),
+        ('b3', 27_145_896, 2048),
+        ('b4', 49_798_792, 2048),
+        ('b5', 97_773_000, 2560),
+    ],
+)
+def test_has_the_published_number_of_parameters(arch, published, projection):
+    with torch.device('meta'):
+        model = PolaFormerPP(arch, out_norm=False)
+    head = (model.embed_dims[-1] + 1) * projection + 2 * projection + (projection + 1) * 1000
+    assert sum(x.numel() for x in model.parameters()) == published - head
+
+
+@pytest.mark.parametrize('size', [(64, 96), (33, 47), (5, 3), (128, 512)])
+@pytest.mark.parametrize('attn_types', ['LLSS', 'LLLL', ('L', 'S', 'SL', 'L')])
+def test_any_size_gives_maps_of_the_strides_and_a_gradient_for_every_parameter(attn_types, size):
+    model = PolaFormerPP(SMALL, attn_types=attn_types)
+    features = model(images(2, 3, *size))
+    for found, dim, stride in zip(features, SMALL['embed_dims'], STRIDES, strict=True):
+        assert found.shape == (2, dim, -(-size[0] // stride), -(-size[1] // stride))
+    sum((x * images(*x.shape)).mean() for x in features).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize('channels', [8, 16])
+def test_rotary_tables_turn_rows_then_columns_in_pairs(channels):
+    rows, columns, quarter = 3, 5, channels // 4
+    cos, sin = rotary_tables((rows, columns), channels, torch.device('cpu'), torch.float64)
+    frequencies = [10000 ** -(index / (quarter - 1)) for index in range(quarter)]
+    for row in range(rows):
+        for column in range(columns):
+            angles = [row * f for f in frequencies for _ in range(2)] + [
+                column * f for f in frequencies for _ in range(2)
+            ]
+            expected = torch.tensor(angles, dtype=torch.float64)
+            assert_close(cos[row * columns + column], expected.cos())
+            assert_close(sin[row * columns + column], expected.sin())
+
+
+def test_computes_rotary_tables_once_per_stage_and_width(monkeypatch):
+    calls = []
+
+    def counted(grid, channels, *args):
+        calls.append((grid, channels))
+        return rotary_tables(grid, channels, *args)
+
+    monkeypatch.setattr(polaformer_pp, 'rotary_tables', counted)
+    PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S'))(images(1, 3, 64, 96))
+    assert calls == [((16, 24), 32), ((8, 12), 32), ((4, 6), 16), ((4, 6), 32), ((2, 3), 16)]
+
+
+def test_trains_after_a_forward_in_inference_mode():
+    model = PolaFormerPP(SMALL)
+    with torch.inference_mode():
+        model(images(1, 3, 64, 64))
+    model(images(1, 3, 64, 64))[-1].sum().backward()
+
+
+@pytest.mark.parametrize('on', [True, False])
+def test_has_gammas_only_where_layer_scale_is_on(on):
+    arch = {**SMALL, 'layer_scale': (True, True, on, on), 'layer_scale_init': (1, 1, 1e-6, 1e-6)}
+    model = PolaFormerPP(arch)
+    for stage, layer in enumerate(model.layers):
+        for block in layer.blocks:
+            gammas = [value for name, value in block.named_parameters() if name.startswith('gamma')]
+            assert len(gammas) == (2 if stage < 2 or on else 0)
+            for gamma in gammas:
+                assert_close(gamma, torch.full_like(gamma, 1 if stage < 2 else 1e-6))
+    model(images(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize('stages', [-1, 0, 1, 3])
+def test_freezes_exactly_what_it_says_and_keeps_frozen_statistics(stages):
+    model = PolaFormerPP(SMALL, frozen_stages=stages).train()
+    expected = ('patch_embed.',) if stages >= 0 else ()
+    for stage in range(1, stages + 1):
+        expected += (f'layers.{stage - 1}.', f'norm{stage - 1}.')
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad != name.startswith(expected), name
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(images(2, 3, 64, 64))
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name]) == name.startswith(expected), name
+
+
+def test_norm_eval_keeps_every_statistic():
+    model = PolaFormerPP(SMALL, norm_eval=True).train()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(images(2, 3, 64, 64))
+    assert_close(dict(model.named_buffers()), before, rtol=0, atol=0)
+    assert model.layers[0].blocks[0].training
+
+
+def test_leaves_out_later_stages_and_still_loads_the_whole_file(golden, tmp_path):
+    record = golden('polaformer_pp')
+    torch.save(record['checkpoint'], tmp_path / 'authors.pth')
+    model = PolaFormerPP(SMALL, out_indices=(1,), out_norm=False)
+    assert len(model.layers) == 2 and model.layers[1].downsample is None
+    load_backbone(model, tmp_path / 'authors.pth')
+    (feature,) = model.double().eval()(record['image_u8'].double() / 64 - 2)
+    assert relative_error(feature, record['features'][1]) < 1e-6
+
+
+def test_recomputing_blocks_changes_no_gradient():
+    x, gradients = images(1, 3, 40, 56, dtype=torch.float64), []
+    for with_cp in (False, True):
+        torch.manual_seed(0)
+        model = PolaFormerPP(SMALL, with_cp=with_cp).double()
+        (model(x)[-1] * images(1, 96, 2, 2, dtype=torch.float64)).sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in model.layers[0].named_parameters()})
+    assert_close(*gradients)
+
+
+def test_refuses_heads_that_rotary_pairs_do_not_fit():
+    with pytest.raises(ValueError, match='num_heads: expected a head dimension that is a multiple of 4'):
+        PolaFormerPP({**SMALL, 'embed_dims': (18, 32, 64, 96)})
