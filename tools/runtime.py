@@ -58,13 +58,28 @@ def prepare_process(cfg: Config) -> None:
 
 def allow_training_checkpoints() -> None:
     """Let torch.load, which since 2.6 reads weights only, take the log history that MMEngine's Runner saves."""
-    if not hasattr(torch.serialization, 'add_safe_globals'):  # torch < 2.4 has no such rule
+    if tuple(int(part) for part in torch.__version__.split('.')[:2]) < (2, 6):
         return
-    scalar_types = [type(np.dtype(name)) for name in ('float64', 'float32', 'int64', 'int32', 'bool')]
-    multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < '2.0.0' else np._core.multiarray
+    scalars = [type(np.dtype(name)) for name in ('float64', 'float32', 'int64', 'int32', 'bool')]
+    multiarray = np._core.multiarray if hasattr(np, '_core') else np.core.multiarray
     torch.serialization.add_safe_globals(
-        [HistoryBuffer, multiarray._reconstruct, multiarray.scalar, np.ndarray, np.dtype, *scalar_types]
+        [
+            HistoryBuffer,
+            multiarray._reconstruct,
+            multiarray.scalar,
+            np.ndarray,
+            np.dtype,
+            *scalars,
+            (_history_method, 'builtins.getattr'),
+        ]
     )
+
+
+def _history_method(owner: object, name: str) -> object:
+    """Stands for `getattr` in checkpoints: the log history refers to its own methods by it, nothing else may."""
+    if owner is not HistoryBuffer:
+        raise TypeError(f'a checkpoint may look up methods of HistoryBuffer only, not {name} of {owner!r}')
+    return getattr(owner, name)
 
 
 def run_main(main: object) -> None:

@@ -1,0 +1,84 @@
+"""The quick start: a small Pola-Swin Mask R-CNN on generated shapes, trained from random weights on two CPU cores.
+
+    python -m mmpola.shapes data/shapes --images 600
+    python tools/train.py configs/mask_rcnn_pola_swin_shapes.py
+
+Everything that is not said here is the real config's. Images are 192 x 160 pixels, so heads, anchors and the numbers of
+proposals shrink with them. Expected mask AP50 on held-out scenes: at least 0.5 (ours, see the README).
+"""
+
+_base_ = './mask_rcnn_pola_swin_t_1x.py'
+
+data_root = 'data/shapes/coco/'
+metainfo = dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross'))
+image_scale = (192, 160)  # (W, H) pixels
+channels = 64
+epochs = 9
+
+model = dict(
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dims=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8)),
+        pretrain_img_size=(160, 192),
+        drop_path_rate=0.0,
+        init_cfg=None,
+    ),
+    neck=dict(in_channels=[32, 64, 128, 256], out_channels=channels),
+    rpn_head=dict(in_channels=channels, feat_channels=channels, anchor_generator=dict(scales=[4])),
+    roi_head=dict(
+        bbox_roi_extractor=dict(out_channels=channels),
+        bbox_head=dict(in_channels=channels, fc_out_channels=256, num_classes=6),
+        mask_roi_extractor=dict(out_channels=channels),
+        mask_head=dict(in_channels=channels, conv_out_channels=channels, num_convs=2, num_classes=6),
+    ),
+    train_cfg=dict(
+        rpn=dict(sampler=dict(num=64)),
+        rpn_proposal=dict(nms_pre=300, max_per_img=100),
+        rcnn=dict(sampler=dict(num=64)),
+    ),
+    test_cfg=dict(rpn=dict(nms_pre=300, max_per_img=100), rcnn=dict(max_per_img=30)),
+)
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='Resize', scale=image_scale, keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=image_scale, keep_ratio=True),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+]
+
+train_dataloader = dict(
+    batch_size=4,
+    dataset=dict(
+        data_root=data_root,
+        metainfo=metainfo,
+        filter_cfg=dict(filter_empty_gt=False, min_size=0),
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    batch_size=4,
+    num_workers=1,
+    dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
+test_evaluator = val_evaluator
+
+# Small batches from random weights want a larger step and more decay than fine-tuning, in one cycle.
+optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.05), clip_grad=dict(max_norm=10.0))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
+    dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, T_max=epochs, convert_to_iter_based=True),
+]
+train_cfg = dict(max_epochs=epochs, val_interval=epochs)
+default_hooks = dict(
+    logger=dict(interval=25),
+    checkpoint=dict(max_keep_ckpts=1, save_best=None),
+    visualization=dict(score_thr=0.5),
+)

@@ -1,0 +1,92 @@
+"""What the scripts refuse before any work is lost, word by word."""
+
+import json
+import shutil
+
+import pytest
+
+CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
+
+
+def last_error(result):
+    assert result.returncode == 2, result.stdout
+    return result.stdout[result.stdout.index('error: ') :].rstrip()
+
+
+def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
+    assert last_error(run_tool('train.py', root / CONFIG, check=False, cwd=tmp_path)) == (
+        'error: the data is not complete\n'
+        f'  data/coco/annotations/instances_train2017.json: not found (looked from {tmp_path})\n'
+        f'  data/coco/train2017: not found (looked from {tmp_path})\n'
+        f'  data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
+        f'  data/coco/val2017: not found (looked from {tmp_path})\n'
+        'the config expects\n'
+        '  data/coco/annotations/instances_train2017.json\n'
+        '  data/coco/train2017\n'
+        '  data/coco/annotations/instances_val2017.json\n'
+        '  data/coco/val2017\n'
+        'data elsewhere: link it there, or say --cfg-options train_dataloader.dataset.data_root=DIR (and val, test)'
+    )
+
+
+def test_missing_weights_say_where_they_are_found_and_how_to_go_without(run_tool, root, shapes, tmp_path):
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'coco').symlink_to(shapes / 'coco')
+    assert last_error(run_tool('train.py', root / CONFIG, check=False, cwd=tmp_path)) == (
+        'error: checkpoints/pola_swin_t.pth: no such checkpoint (model.backbone.init_cfg.checkpoint; the released '
+        'weights are in the Hugging Face repository ZachMeng/PolaFormer); train without it by '
+        '--cfg-options model.backbone.init_cfg=None'
+    )
+
+
+def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, tmp_path):
+    copy = tmp_path / 'coco'
+    shutil.copytree(shapes / 'coco', copy)
+    gone = sorted((copy / 'train2017').iterdir())[:7]
+    for image in gone:
+        image.unlink()
+    names = ', '.join(image.name for image in gone[:5])
+    annotations = copy / 'annotations' / 'instances_train2017.json'
+    options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
+    assert last_error(run_tool('train.py', tiny_config, *options, check=False)).splitlines()[1] == (
+        f'  {annotations} lists images that are not in {copy}/train2017: {names} and 2 more'
+    )
+    annotations.write_text(json.dumps({'pictures': []}))
+    assert last_error(run_tool('check_data.py', tiny_config, *options, check=False)) == (
+        f"error: {annotations}: not a COCO annotation file (KeyError('images'))"
+    )
+
+
+@pytest.mark.parametrize(
+    ('tool', 'arguments', 'message'),
+    [
+        ('train.py', ['configs/none.py'], 'error: configs/none.py: no such config file'),
+        ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: --resume: none.pth: no such checkpoint'),
+        ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
+        ('contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no pictures in this folder'),
+    ],
+)
+def test_missing_files(run_tool, tool, arguments, message):
+    assert last_error(run_tool(tool, *arguments, check=False)) == message
+
+
+@pytest.mark.parametrize(
+    ('tool', 'usage'),
+    [
+        ('dist_train.sh', 'usage: bash tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]'),
+        ('dist_test.sh', 'usage: bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]'),
+        (
+            'slurm_train.sh',
+            'usage: bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]',
+        ),
+    ],
+)
+def test_launchers_say_their_usage(run_tool, tool, usage):
+    result = run_tool(tool, check=False)
+    assert (result.returncode, result.stdout) == (2, usage + '\n')
+
+
+def test_a_whole_data_set_is_counted(run_tool, tiny_config):
+    output = run_tool('check_data.py', tiny_config).stdout
+    assert 'instances_train2017.json: 12 images, all present' in output
+    assert 'instances_val2017.json: 4 images, all present' in output
