@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import torch
 from check_data import check_data
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -43,9 +44,11 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write --amp, --auto-scale-lr and --resume into the config.
 
     Raises:
-        UsageError: the config has no auto_scale_lr, or the checkpoint to resume from does not exist.
+        UsageError: --amp without a GPU, no auto_scale_lr in the config, or no such checkpoint to resume from.
     """
     if args.amp:
+        if not torch.cuda.is_available():
+            raise UsageError('--amp: mixed precision in fp16 needs a GPU, and torch finds none')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.loss_scale = 'dynamic'
     if args.auto_scale_lr:

@@ -28,11 +28,17 @@ def reference_attention(inputs: AttentionInputs) -> Tensor:
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
     with torch.autocast(inputs.q.device.type, enabled=False):
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if _is_traced():
             output = plain_attention(inputs)
         else:
             output = StreamedAttention.apply(inputs, *inputs.tensors())
     return output.to(dtype)
+
+
+def _is_traced() -> bool:
+    """Whether a compiler or an exporter is recording these lines."""
+    compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
+    return compiler.is_compiling() or torch.jit.is_tracing()
 
 
 class StreamedAttention(Function):

@@ -62,11 +62,12 @@ def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, 
     [
         ('train.py', ['configs/none.py'], 'error: configs/none.py: no such config file'),
         ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: --resume: none.pth: no such checkpoint'),
+        ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, and torch finds none'),
         ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
         ('contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no pictures in this folder'),
     ],
 )
-def test_missing_files(run_tool, tool, arguments, message):
+def test_what_is_not_there_is_named(run_tool, tool, arguments, message):
     assert last_error(run_tool(tool, *arguments, check=False)) == message
 
 

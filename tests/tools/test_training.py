@@ -1,5 +1,6 @@
 """Training, being killed, resuming, distributing, evaluating and drawing, through the scripts."""
 
+import json
 import re
 import signal
 
@@ -57,6 +58,42 @@ def test_a_killed_training_resumes_and_its_checkpoint_evaluates(tiny_config, run
     report = load_backbone(backbone, work / 'epoch_3.pth')
     assert (report.container, report.new) == ('state_dict', [])
     assert len(report.loaded) == len(backbone.state_dict())
+
+
+RECORDER = """
+import json
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class RankRecorder(Hook):
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        weights = sum(p.detach().double().abs().sum().item() for p in runner.model.parameters())
+        with open(f'{runner.work_dir}/rank{runner.rank}.jsonl', 'a') as file:
+            file.write(json.dumps({'loss': outputs['loss'].item(), 'weights': weights}) + '\\n')
+"""
+
+SAME_IMAGE = """
+_base_ = {base!r}
+custom_imports = dict(imports=['rank_recorder'])
+custom_hooks = [dict(type='RankRecorder')]
+one_image = _base_.train_dataloader.dataset
+one_image['indices'] = 1
+train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=8, dataset=one_image))
+"""
+
+
+def test_both_ranks_see_the_same_loss_on_the_same_image(tiny_config, run_tool, tmp_path, monkeypatch):
+    """Equal data and seed on both ranks: equal losses, and equal weights after every step."""
+    (tmp_path / 'rank_recorder.py').write_text(RECORDER)
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    config = tmp_path / 'same_image.py'
+    config.write_text(SAME_IMAGE.format(base=str(tiny_config)))
+    work = tmp_path / 'work'
+    run_tool('dist_train.sh', config, 2, '--work-dir', work, '--cfg-options', 'train_cfg.max_epochs=1')
+    ranks = [[json.loads(line) for line in (work / f'rank{rank}.jsonl').read_text().splitlines()] for rank in (0, 1)]
+    assert len(ranks[0]) == 2
+    assert ranks[0] == ranks[1]
 
 
 def test_two_processes_agree_and_write_the_same_checkpoint(tiny_config, run_tool, tmp_path):

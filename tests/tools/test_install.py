@@ -1,0 +1,67 @@
+"""What the installer says, in one line, where something is missing. Nothing is installed here."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+COMMANDS = ('bash', 'dirname', 'cat', 'sha256sum', 'awk', 'df', 'python3', 'env', 'grep')
+
+
+@pytest.fixture
+def install(root, tmp_path):
+    """Runs a copy of the installer with only the commands named in PATH, and stand-ins for some."""
+    clone, commands = tmp_path / 'clone', tmp_path / 'bin'
+    (clone / 'tools').mkdir(parents=True)
+    commands.mkdir()
+    shutil.copy(root / 'tools' / 'install.sh', clone / 'tools')
+    for name in ('requirements.txt', 'requirements-dev.txt', 'setup.cfg'):
+        shutil.copy(root / name, clone)
+    for name in COMMANDS:
+        (commands / name).symlink_to(shutil.which(name))
+
+    def run(*arguments, environment=None, stand_ins=None):
+        for name, script in (stand_ins or {}).items():
+            (commands / name).unlink(missing_ok=True)
+            (commands / name).write_text(f'#!/bin/bash\n{script}\n')
+            (commands / name).chmod(0o755)
+        clean = {key: value for key, value in os.environ.items() if key not in ('CXX', 'PYTHON')}
+        result = subprocess.run(
+            ['bash', str(clone / 'tools' / 'install.sh'), *arguments],
+            env={**clean, 'PATH': str(commands), **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 1
+        assert not (clone / '.venv').exists()
+        return result.stderr
+
+    return run
+
+
+def test_a_missing_compiler(install):
+    assert install() == (
+        '[install] error: no C++ compiler (g++); mmcv is built from source. '
+        'Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++\n'
+    )
+
+
+def test_a_missing_python(install):
+    assert install(environment={'PYTHON': 'python2'}) == (
+        '[install] error: no Python 3.10 or newer found (tried python2); install one, or name it: '
+        'PYTHON=/path/to/python bash tools/install.sh\n'
+    )
+
+
+def test_too_little_disk_space(install):
+    df = 'echo header; echo "/dev/x 100 90 3145728 97% /"'  # KiB: 3 GB
+    assert install(stand_ins={'g++': 'exit 0', 'df': df}) == (
+        "[install] error: only 3 GB free here, 12 GB are needed (torch's CUDA build is most of it); "
+        'free some space or clone elsewhere\n'
+    )
+
+
+def test_an_unknown_argument(install):
+    assert install('--fast') == ("[install] error: unknown argument '--fast'; usage: bash tools/install.sh [--dev]\n")
