@@ -22,12 +22,12 @@ class _NoRegistry:
         return lambda cls: cls
 
 
-def _child(name: str, parent: str, location: str) -> Any:
+def _child(name: str, parent: str, locations: list[str]) -> Any:
     if mmengine_registry is None:
         return _NoRegistry()
     return mmengine_registry.Registry(
-        name, parent=getattr(mmengine_registry, parent), scope='mmpola', locations=[location]
+        name, parent=getattr(mmengine_registry, parent), scope='mmpola', locations=locations
     )
 
 
-MODELS = _child('model', 'MODELS', 'mmpola.backbones')
+MODELS = _child('model', 'MODELS', ['mmpola.backbones', 'mmpola.classification'])

@@ -16,6 +16,13 @@ def run(code, root):
     return result.stdout
 
 
+WIDTHS = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 1, 1, 1), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
+ARCHS = {
+    'PolaSwin': {'embed_dims': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)},
+    'PolaPVT': WIDTHS,
+    'PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4},
+}
+
 BLOCK = """
 import sys
 class Block:
@@ -26,30 +33,18 @@ sys.meta_path.insert(0, Block())
 """
 
 
-def test_a_scoped_name_builds_inside_mmdet_without_imports(root):
+@pytest.mark.parametrize('package', ['mmdet', 'mmseg', 'mmpretrain'])
+@pytest.mark.parametrize('backbone', ARCHS)
+def test_a_scoped_name_builds_inside_an_openmmlab_package_without_imports(package, backbone, root):
+    pytest.importorskip(package)
     output = run(
-        """
-        import mmdet.registry
-        from mmengine.registry import init_default_scope
-        init_default_scope('mmdet')
-        arch = dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))
-        print(type(mmdet.registry.MODELS.build(dict(type='mmpola.PolaSwin', arch=arch))).__name__)
+        f"""
+        from {package}.registry import MODELS
+        print(type(MODELS.build(dict(type='mmpola.{backbone}', arch={ARCHS[backbone]}))).__name__)
         """,
         root,
     )
-    assert output.splitlines()[-1] == 'PolaSwin'
-
-
-def test_a_scoped_name_builds_inside_mmseg_without_imports(root):
-    output = run(
-        """
-        from mmseg.registry import MODELS
-        arch = dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))
-        print(type(MODELS.build(dict(type='mmpola.PolaSwin', arch=arch))).__name__)
-        """,
-        root,
-    )
-    assert output.splitlines()[-1] == 'PolaSwin'
+    assert output.splitlines()[-1] == backbone
 
 
 def test_a_misspelt_argument_is_named(root):

@@ -27,10 +27,12 @@ def contact_sheet(folder: Path, pictures: int, columns: int, width: int) -> Imag
     for path in paths[:pictures]:
         with Image.open(path) as picture:
             tiles.append(picture.convert('RGB').resize((width, round(picture.height * width / picture.width))))
-    height = max(tile.height for tile in tiles)
-    sheet = Image.new('RGB', (columns * width, -(-len(tiles) // columns) * height), 'white')
-    for index, tile in enumerate(tiles):
-        sheet.paste(tile, (index % columns * width, index // columns * height))
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+    heights = [max(tile.height for tile in row) for row in rows]
+    sheet = Image.new('RGB', (columns * width, sum(heights)), 'white')
+    for index, row in enumerate(rows):
+        for column, tile in enumerate(row):
+            sheet.paste(tile, (column * width, sum(heights[:index])))
     return sheet
 
 

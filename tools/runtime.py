@@ -58,7 +58,7 @@ def prepare_process(cfg: Config) -> None:
 
 def allow_training_checkpoints() -> None:
     """Let torch.load, which since 2.6 reads weights only, take the log history that MMEngine's Runner saves."""
-    if tuple(int(part) for part in torch.__version__.split('.')[:2]) < (2, 6):
+    if torch.__version__ < '2.6':  # a TorchVersion, compared by number
         return
     scalars = [type(np.dtype(name)) for name in ('float64', 'float32', 'int64', 'int32', 'bool')]
     multiarray = np._core.multiarray if hasattr(np, '_core') else np.core.multiarray

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from mmpola.backbones.pyramid import (
@@ -18,12 +17,20 @@ from mmpola.backbones.pyramid import (
     Pyramid,
     block_types,
     check_heads,
+    check_ratios,
     drop_path_rates,
     resolve_arch,
     run_block,
     stage_grids,
 )
-from mmpola.layers import Grid, PatchEmbed, ReducedPolaAttention, SpatialReductionAttention, resize_table
+from mmpola.layers import (
+    Grid,
+    PatchEmbed,
+    ReducedPolaAttention,
+    SpatialReductionAttention,
+    TransformerBlock,
+    resize_table,
+)
 from mmpola.registry import MODELS
 
 _WIDTHS = {'embed_dims': (64, 128, 320, 512), 'num_heads': (1, 2, 5, 8), 'mlp_ratios': (8, 8, 4, 4)}
@@ -35,30 +42,6 @@ ARCHS: dict[str, dict[str, Any]] = {
 }
 NORM_EPS = 1e-6
 """Of the blocks' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
-
-
-class PvtBlock(nn.Module):
-    """x += attn(norm1(x)); x += mlp(norm2(x)), with linear or spatial-reduction attention."""
-
-    def __init__(
-        self,
-        attn: ReducedPolaAttention | SpatialReductionAttention,
-        dim: int,
-        mlp_ratio: float,
-        drop: float,
-        path: float,
-    ) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
-        self.drop_path = DropPath(path)
-
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """x [B, N, C] on the token grid -> [B, N, C]."""
-        x = x + self.drop_path(self.attn(self.norm1(x), grid))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
 @MODELS.register_module()
@@ -116,8 +99,8 @@ class PolaPVT(Pyramid):
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads', 'mlp_ratios'))
         embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
         check_heads(embed_dims, num_heads)
-        _check_ratios('pola_sr_ratios', pola_sr_ratios)
-        _check_ratios('softmax_sr_ratios', softmax_sr_ratios)
+        check_ratios('pola_sr_ratios', pola_sr_ratios)
+        check_ratios('softmax_sr_ratios', softmax_sr_ratios)
         super().__init__(
             embed_dims,
             in_channels=in_channels,
@@ -157,7 +140,14 @@ class PolaPVT(Pyramid):
             number, dim, (rows, columns) = stage + 1, embed_dims[stage], self.grids[stage]
             embed = PatchEmbed(embed_dims[stage - 1], dim, 2) if stage else PatchEmbed(in_channels, dim, 4)
             blocks = [
-                PvtBlock(attention(stage, block), dim, settings['mlp_ratios'][stage], drop_rate, next(paths))
+                TransformerBlock(
+                    attention(stage, block),
+                    dim,
+                    settings['mlp_ratios'][stage],
+                    norm_eps=NORM_EPS,
+                    drop=drop_rate,
+                    path=next(paths),
+                )
                 for block in range(depths[stage])
             ]
             self.add_module(f'patch_embed{number}', embed)
@@ -183,8 +173,3 @@ class PolaPVT(Pyramid):
     def position_tables(self) -> dict[str, Grid]:
         inputs = {f'pos_embed{stage + 1}': self.grids[stage] for stage in range(self.num_stages)}
         return inputs | super().position_tables()
-
-
-def _check_ratios(name: str, ratios: Sequence[int]) -> None:
-    if len(ratios) != 4 or any(not isinstance(ratio, int) or ratio < 1 for ratio in ratios):
-        raise ValueError(f'{name}: expected four integers from 1, one per stage, got {ratios!r}')

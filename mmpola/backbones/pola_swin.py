@@ -11,7 +11,6 @@ from typing import Any
 
 import torch.nn.functional as F
 from einops import rearrange
-from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from mmpola.backbones.pyramid import (
@@ -24,7 +23,7 @@ from mmpola.backbones.pyramid import (
     run_block,
     stage_grids,
 )
-from mmpola.layers import Grid, PatchEmbed, PolaAttention, WindowAttention, window_mask
+from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, WindowAttention, window_mask
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -32,6 +31,7 @@ ARCHS: dict[str, dict[str, Any]] = {
     'small': {'embed_dims': 96, 'depths': (2, 2, 18, 2), 'num_heads': (3, 6, 12, 24), 'drop_path_rate': 0.3},
     'base': {'embed_dims': 128, 'depths': (2, 2, 18, 2), 'num_heads': (4, 8, 16, 32), 'drop_path_rate': 0.5},
 }
+NORM_EPS = 1e-5
 
 
 class PatchMerging(nn.Module):
@@ -49,29 +49,10 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(merged)), ((rows + 1) // 2, (columns + 1) // 2)
 
 
-class SwinBlock(nn.Module):
-    """x += attn(norm1(x)); x += mlp(norm2(x)), with linear or window attention."""
-
-    def __init__(self, attn: PolaAttention | WindowAttention, dim: int, mlp_ratio: float, drop: float, path: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
-        self.drop_path = DropPath(path)
-
-    def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
-        """x [B, N, C] on the token grid; mask for shifted windows -> [B, N, C]."""
-        normed = self.norm1(x)
-        attended = self.attn(normed, grid) if isinstance(self.attn, PolaAttention) else self.attn(normed, grid, mask)
-        x = x + self.drop_path(attended)
-        return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
 class SwinStage(nn.Module):
     """Blocks at one resolution and, unless it is the last stage built, the down-sampling after them."""
 
-    def __init__(self, blocks: list[SwinBlock], dim: int, downsample: bool, with_cp: bool) -> None:
+    def __init__(self, blocks: list[TransformerBlock], dim: int, downsample: bool, with_cp: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.downsample = PatchMerging(dim) if downsample else None
@@ -81,13 +62,13 @@ class SwinStage(nn.Module):
         """x [B, N, C] -> [B, N, C], before down-sampling."""
         masks: dict[int, Tensor | None] = {}  # by shift: one mask serves every second block
         for block in self.blocks:
-            mask = None
             if isinstance(block.attn, WindowAttention):
                 shift = block.attn.shift
                 if shift not in masks:
                     masks[shift] = window_mask(grid, block.attn.window_size, shift, x.device)
-                mask = masks[shift]
-            x = run_block(block, self.with_cp, x, grid, mask)
+                x = run_block(block, self.with_cp, x, grid, masks[shift])
+            else:
+                x = run_block(block, self.with_cp, x, grid)
         return x
 
 
@@ -145,7 +126,7 @@ class PolaSwin(Pyramid):
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
-            norm_eps=1e-5,
+            norm_eps=NORM_EPS,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
             with_cp=with_cp,
@@ -178,7 +159,9 @@ class PolaSwin(Pyramid):
         for stage in range(self.num_stages):
             dim = embed_dims[stage]
             blocks = [
-                SwinBlock(attention(stage, block), dim, mlp_ratio, drop_rate, next(paths))
+                TransformerBlock(
+                    attention(stage, block), dim, mlp_ratio, norm_eps=NORM_EPS, drop=drop_rate, path=next(paths)
+                )
                 for block in range(depths[stage])
             ]
             self.layers.append(SwinStage(blocks, dim, downsample=stage + 1 < self.num_stages, with_cp=with_cp))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from mmpola.backbones.checkpoint import load_backbone
+from mmpola.backbones.checkpoint import Loadable, check_init_cfg, load_weights
 from mmpola.layers import Grid, PolaAttention
 
 STRIDES = (4, 8, 16, 32)
@@ -19,14 +19,15 @@ STRIDES = (4, 8, 16, 32)
 AttnTypes = Sequence[str]
 
 
-class Pyramid(nn.Module):
-    """A backbone of four stages that returns maps [B, C_i, ceil(H / s_i), ceil(W / s_i)], s = 4, 8, 16, 32.
+class Pyramid(Loadable):
+    """A backbone of stages that returns maps [B, C_i, ceil(H / s_i), ceil(W / s_i)], s = 4, 8, 16, 32 in a pyramid.
 
     Only the stages up to the last of `out_indices`, and norms of `out_indices`, are built: every parameter gets a
-    gradient, as DistributedDataParallel demands. A subclass sets `embed_dims` and yields the token maps of its stages.
+    gradient, as DistributedDataParallel demands. A subclass sets `embed_dims` and yields the token maps of its stages;
+    one with other `strides` says so.
 
     Args:
-        embed_dims: channels of the four stages.
+        embed_dims: channels of each stage.
         in_channels: channels of the input image.
         out_indices: stages to return, from 0, in ascending order.
         out_norm: a LayerNorm per output.
@@ -37,6 +38,8 @@ class Pyramid(nn.Module):
         with_cp: recompute each block's activations in the backward pass to save memory.
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), read by `init_weights()`.
     """
+
+    strides: Sequence[int] = STRIDES
 
     def __init__(
         self,
@@ -52,15 +55,14 @@ class Pyramid(nn.Module):
         init_cfg: dict[str, Any] | None,
     ) -> None:
         super().__init__()
-        stages = list(range(len(STRIDES)))
+        stages = list(range(len(embed_dims)))
         if not out_indices or list(out_indices) != sorted(set(out_indices) & set(stages)):
             raise ValueError(f'out_indices: expected ascending stages out of {stages}, got {tuple(out_indices)}')
         self.out_indices = tuple(out_indices)
         self.num_stages = self.out_indices[-1] + 1
         if frozen_stages not in range(-1, self.num_stages + 1):
             raise ValueError(f'frozen_stages: expected -1 ... {self.num_stages}, got {frozen_stages}')
-        if init_cfg is not None and (init_cfg.get('type') != 'Pretrained' or 'checkpoint' not in init_cfg):
-            raise ValueError(f"init_cfg: expected None or dict(type='Pretrained', checkpoint=PATH), got {init_cfg}")
+        check_init_cfg(init_cfg)
         self.in_channels, self.embed_dims = in_channels, tuple(embed_dims)
         self.frozen_stages, self.norm_eval, self.with_cp, self.init_cfg = frozen_stages, norm_eval, with_cp, init_cfg
         for index in self.out_indices if out_norm else ():
@@ -74,17 +76,23 @@ class Pyramid(nn.Module):
         """What `frozen_stages` freezes for number `stage`: 0 the patch embedding, i stage i without its output norm."""
         raise NotImplementedError
 
+    def output_norm(self, index: int) -> nn.Module | None:
+        """The LayerNorm of output `index`, if there is one."""
+        return getattr(self, f'norm{index}', None)
+
+    def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        prefix = 'backbone.'
+        inside = {key.removeprefix(prefix): x for key, x in weights.items() if key.startswith(prefix)}
+        return inside or weights
+
     def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Names in a full checkpoint that belong to stages this backbone leaves out, where stages are `layers.i`."""
-        last = self.num_stages - 1
-        return (f'layers.{last}.downsample.', *(f'layers.{stage}.' for stage in range(self.num_stages, len(STRIDES))))
+        last, stages = self.num_stages - 1, len(self.embed_dims)
+        return (f'layers.{last}.downsample.', *(f'layers.{stage}.' for stage in range(self.num_stages, stages)))
 
     def fresh_prefixes(self) -> tuple[str, ...]:
-        """Names that a pretrained file need not have: the output norms."""
         return tuple(f'norm{index}.' for index in self.out_indices)
 
     def position_tables(self) -> dict[str, Grid]:
-        """Grid of each learned position table [1, h*w, C], by parameter name."""
         return {
             f'{name}.positional_encoding': module.grid
             for name, module in self.named_modules()
@@ -102,14 +110,15 @@ class Pyramid(nn.Module):
         outputs = []
         for index, (tokens, grid) in enumerate(self.stage_maps(x)):
             if index in self.out_indices:
-                normed = getattr(self, f'norm{index}', nn.Identity())(tokens)
+                norm = self.output_norm(index)
+                normed = tokens if norm is None else norm(tokens)
                 outputs.append(normed.transpose(1, 2).unflatten(2, grid).contiguous())
         return tuple(outputs)
 
     def init_weights(self) -> None:
         """Load the file of `init_cfg`; without one the weights stay as the constructor drew them."""
         if self.init_cfg is not None:
-            load_backbone(self, self.init_cfg['checkpoint'])
+            load_weights(self, self.init_cfg['checkpoint'])
 
     def train(self, mode: bool = True) -> Pyramid:
         """Training mode, except for frozen stages and, with `norm_eval`, BatchNorm layers."""
@@ -136,7 +145,7 @@ class Pyramid(nn.Module):
 
     def _frozen_parts(self) -> list[nn.Module | nn.Parameter]:
         parts = [part for stage in range(self.frozen_stages + 1) for part in self.stage_modules(stage)]
-        norms = (getattr(self, f'norm{stage}', None) for stage in range(self.frozen_stages))
+        norms = (self.output_norm(index) for index in range(self.frozen_stages))
         return parts + [norm for norm in norms if norm is not None]
 
 
@@ -176,6 +185,12 @@ def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS')
             )
         types.append(letters)
     return types
+
+
+def check_ratios(name: str, ratios: Sequence[int]) -> None:
+    """Raise ValueError unless `ratios`, the argument of that name, are four strides."""
+    if len(ratios) != len(STRIDES) or any(not isinstance(ratio, int) or ratio < 1 for ratio in ratios):
+        raise ValueError(f'{name}: expected four integers from 1, one per stage, got {ratios!r}')
 
 
 def check_heads(embed_dims: Sequence[int], num_heads: Sequence[int]) -> None:

@@ -1,5 +1,6 @@
 """Parameterised layers on the operator."""
 
+from mmpola.layers.block import TransformerBlock
 from mmpola.layers.depthwise import convolve_tokens, mix_and_gate
 from mmpola.layers.patch_embed import PatchEmbed
 from mmpola.layers.pola_attention import PolaAttention, ReducedPolaAttention
@@ -17,6 +18,7 @@ __all__ = [
     'RotarySoftmaxAttention',
     'SpatialReductionAttention',
     'SpikyAttention',
+    'TransformerBlock',
     'WindowAttention',
     'convolve_tokens',
     'mix_and_gate',

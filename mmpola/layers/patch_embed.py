@@ -9,13 +9,20 @@ from mmpola.layers.position import Grid
 
 
 class PatchEmbed(nn.Module):
-    """s x s patches to tokens: [B, in_channels, H, W] -> [B, N, C] and their grid; partial patches are padded."""
+    """s x s patches to tokens: [B, in_channels, H, W] -> [B, N, C] and their grid; partial patches are padded.
 
-    def __init__(self, in_channels: int, dim: int, patch_size: int = 4) -> None:
+    Args:
+        in_channels: of the image or map.
+        dim: channels C of a token.
+        patch_size: s.
+        norm: end with a LayerNorm.
+    """
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int = 4, *, norm: bool = True) -> None:
         super().__init__()
         self.patch_size = patch_size
         self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=patch_size)
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         height, width = x.shape[-2:]

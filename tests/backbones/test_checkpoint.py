@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.checkpoint import load_backbone
+from mmpola.backbones.checkpoint import load_weights
 from mmpola.backbones.safe_pickle import CheckpointError, read_checkpoint
 
 ARCH = {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
@@ -53,7 +53,7 @@ def prefixed(weights, prefix):
 )
 def test_formats(wrap, container, weights, tmp_path):
     model = build()
-    report = load_backbone(model, save(wrap(weights), tmp_path))
+    report = load_weights(model, save(wrap(weights), tmp_path))
     assert_loaded(model, weights)
     assert report.container == container
     assert len(report.loaded) == len(weights)
@@ -70,7 +70,7 @@ def test_heads_and_unbuilt_stages_are_dropped_and_output_norms_may_be_new(weight
     authors |= {'norm.weight': torch.ones(128), 'head.weight': torch.ones(10, 128)}
     authors |= {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(9, 9, dtype=torch.int64)}
     model = build(out_indices=(0, 2))
-    report = load_backbone(model, save({'model': authors}, tmp_path))
+    report = load_weights(model, save({'model': authors}, tmp_path))
     assert {'head.weight', 'norm.weight', 'layers.3.blocks.0.attn.qkv.weight'} <= set(report.dropped)
     assert 'layers.2.downsample.reduction.weight' in report.dropped
     assert sorted(report.new) == ['norm0.bias', 'norm0.weight', 'norm2.bias', 'norm2.weight']
@@ -81,7 +81,7 @@ def test_tables_are_resized_to_the_grid_and_window_of_the_model(weights, tmp_pat
     key, bias = 'layers.0.blocks.0.attn.positional_encoding', 'layers.2.blocks.0.attn.relative_position_bias_table'
     weights[key] = torch.arange(16.0).repeat_interleave(16).reshape(1, 256, 1).expand(1, 256, 16).contiguous()
     model = PolaSwin(ARCH, pretrain_img_size=(128, 64), window_size=12)
-    report = load_backbone(model, save(weights, tmp_path))
+    report = load_weights(model, save(weights, tmp_path))
     assert model.state_dict()[key].shape == (1, 32 * 16, 16)
     assert model.state_dict()[bias].shape == (23 * 23, 4)
     torch.testing.assert_close(model.state_dict()[key][0, 16 * 10, 0], torch.tensor((10 + 0.5) / 2 - 0.5))
@@ -97,7 +97,7 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(weights, tmp_pa
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}
     with pytest.raises(CheckpointError) as raised:
-        load_backbone(model, path)
+        load_weights(model, path)
     assert str(raised.value) == (
         f'{path}: does not fit PolaSwin; nothing was loaded\n'
         '  missing: patch_embed.proj.bias [16]\n'
@@ -136,7 +136,7 @@ def test_a_broken_file_is_named_in_one_line(damage, weights, tmp_path):
 def test_a_file_without_weights_is_refused(tmp_path):
     path = save({'epoch': 3, 'meta': {}}, tmp_path)
     with pytest.raises(CheckpointError) as raised:
-        load_backbone(build(), path)
+        load_weights(build(), path)
     assert str(raised.value) == (
         f'{path}: no weights found, neither under model_ema, state_dict_ema, state_dict, model nor as a bare state dict'
     )
@@ -158,7 +158,7 @@ def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(weights, tmp_p
     content = {'model': weights, 'config': Attack(f'touch {victim}')}
     torch.save(content, path, _use_new_zipfile_serialization=not old_format)
     with pytest.raises(CheckpointError) as raised:
-        load_backbone(build(), path)
+        load_weights(build(), path)
     assert str(raised.value) == f'{path}: the file calls posix.system when read; refused, nothing was run'
     assert not victim.exists()
     pickle.loads(pickle.dumps(Attack(f'touch {victim}')))
@@ -175,7 +175,7 @@ class Lookup:
 def test_a_file_that_looks_up_attributes_is_refused(weights, tmp_path):
     path = save({'model': weights, 'config': Lookup()}, tmp_path)
     with pytest.raises(CheckpointError) as raised:
-        load_backbone(build(), path)
+        load_weights(build(), path)
     assert (
         str(raised.value) == f"{path}: the file looks up 'numel' of torch.Size([1]) when read; refused, nothing was run"
     )
@@ -200,7 +200,7 @@ def test_a_class_beside_the_weights_becomes_an_inert_stub(weights, tmp_path):
     path = tmp_path / 'authors.pth'
     subprocess.run([sys.executable, '-c', SAVE_WITH_YACS, save(weights, tmp_path), path], check=True)
     model = build()
-    load_backbone(model, path)
+    load_weights(model, path)
     assert_loaded(model, weights)
     stub = read_checkpoint(path)['config']
     assert type(stub).__name__ == 'CfgNode'

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaPVT
-from mmpola.backbones.checkpoint import load_backbone
+from mmpola.backbones.checkpoint import load_weights
 
 SMALL = {'embed_dims': (16, 32, 40, 64), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 5, 4), 'mlp_ratios': (2,) * 4}
 STRIDES = (4, 8, 16, 32)
@@ -41,7 +41,7 @@ def test_matches_the_authors_features_logits_and_gradients(name, golden, tmp_pat
         pretrain_img_size=config['img_size'],
     )
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
-    report = load_backbone(model, tmp_path / 'authors.pth')
+    report = load_weights(model, tmp_path / 'authors.pth')
     assert set(report.dropped) == {'norm.weight', 'norm.bias', 'head.weight', 'head.bias'}
 
     model = model.double().eval()
@@ -91,7 +91,7 @@ def test_tables_are_resized_from_their_own_stage_alike_when_loading_and_when_run
     learned = randomised(PolaPVT(SMALL, pola_sr_ratios=ratios, pretrain_img_size=64)).eval()
     torch.save(learned.state_dict(), tmp_path / 'learned.pth')
     resized = PolaPVT(SMALL, pola_sr_ratios=ratios, pretrain_img_size=size).eval()
-    report = load_backbone(resized, tmp_path / 'learned.pth')
+    report = load_weights(resized, tmp_path / 'learned.pth')
     assert {entry.split()[0] for entry in report.resized} == set(learned.position_tables())
     x = images(1, 3, *(size if isinstance(size, tuple) else (size, size)))
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_leaves_out_later_stages_and_still_loads_the_whole_file(golden, tmp_path
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
     model = PolaPVT(SMALL, pretrain_img_size=64, out_indices=(1,))
     assert not [name for name, _ in model.named_parameters() if any(digit in name.split('.')[0] for digit in '34')]
-    load_backbone(model, tmp_path / 'authors.pth')
+    load_weights(model, tmp_path / 'authors.pth')
     (feature,) = model.double().eval()(record['image_u8'].double() / 64 - 2)
     assert relative_error(feature, record['features'][1]) < 1e-6
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.checkpoint import load_backbone
+from mmpola.backbones.checkpoint import load_weights
 
 ATTN_TYPES = {
     'pola_swin_llss': 'LLSS',
@@ -30,7 +30,7 @@ def test_golden(name, golden, tmp_path):
         mlp_ratio=config['mlp_ratio'],
         out_norm=False,
     )
-    load_backbone(model, tmp_path / 'authors.pth')
+    load_weights(model, tmp_path / 'authors.pth')
     model.double().eval()
 
     features = model(record['image_u8'].double() / 64 - 2)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaFormerPP, polaformer_pp
-from mmpola.backbones.checkpoint import load_backbone
+from mmpola.backbones.checkpoint import load_weights
 from mmpola.layers import rotary_tables
 
 SMALL = {
@@ -42,7 +42,7 @@ def test_matches_the_authors_features_logits_and_gradients(name, golden, tmp_pat
     weights = record['checkpoint']['model']
     model = PolaFormerPP(SMALL, attn_types=ATTN_TYPES[name], out_norm=False)
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
-    report = load_backbone(model, tmp_path / 'authors.pth')
+    report = load_weights(model, tmp_path / 'authors.pth')
     assert {key.split('.')[0] for key in report.dropped} == {'proj', 'norm', 'head'}
     assert set(report.loaded) == set(model.state_dict())
     for key, buffer in model.named_buffers():  # also num_batches_tracked
@@ -166,7 +166,7 @@ def test_leaves_out_later_stages_and_still_loads_the_whole_file(golden, tmp_path
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
     model = PolaFormerPP(SMALL, out_indices=(1,), out_norm=False)
     assert len(model.layers) == 2 and model.layers[1].downsample is None
-    load_backbone(model, tmp_path / 'authors.pth')
+    load_weights(model, tmp_path / 'authors.pth')
     (feature,) = model.double().eval()(record['image_u8'].double() / 64 - 2)
     assert relative_error(feature, record['features'][1]) < 1e-6
 

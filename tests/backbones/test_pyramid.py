@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
+from mmpola.backbones import PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
 LAYER_SCALE = {'layer_scale': (True, True, True, False), 'layer_scale_init': (1, 1, 0.1, 1)}
@@ -15,6 +15,8 @@ SMALL = {
     'PolaSwin': (PolaSwin, {'arch': {'embed_dims': 16, 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 4, 8)}}),
     'PolaPVT': (PolaPVT, {'arch': WIDTHS}),
     'PolaPVT reduced': (PolaPVT, {'arch': WIDTHS, 'attn_types': 'LLSS', 'pola_sr_ratios': (4, 2, 1, 1)}),
+    'PolaPVTv2': (PolaPVTv2, {'arch': WIDTHS}),
+    'PolaPVTv2 softmax': (PolaPVTv2, {'arch': WIDTHS, 'attn_types': ('L', 'LS', 'LS', 'S')}),
     'PolaFormerPP': (PolaFormerPP, {'arch': {**WIDTHS, **LAYER_SCALE}}),
 }
 SIZES = [(64, 96), (33, 47), (97, 130)]
@@ -51,10 +53,11 @@ def test_images_are_independent_of_their_batch(name):
             torch.testing.assert_close(together[1:2], alone)
 
 
+@pytest.mark.parametrize('out_norm', [False, True])
 @pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (3,), (1, 2), (0,)])
-def test_every_parameter_gets_a_gradient(name, out_indices):
+def test_every_parameter_gets_a_gradient(name, out_indices, out_norm):
     """What DistributedDataParallel demands: nothing is built that forward does not use."""
-    model = build(name, out_indices=out_indices)
+    model = build(name, out_indices=out_indices, out_norm=out_norm)
     maps = model(torch.randn(2, 3, 64, 96))
     assert len(maps) == len(out_indices)
     sum(x.square().sum() for x in maps).backward()
@@ -62,17 +65,21 @@ def test_every_parameter_gets_a_gradient(name, out_indices):
 
 
 def test_out_norm_normalises_each_output(name):
-    maps = build(name, out_norm=True)(torch.randn(1, 3, 64, 64))
-    for x in maps:
+    images = torch.randn(1, 3, 64, 64)
+    for x in build(name, out_norm=True)(images):
         assert x.mean(1).abs().max() < 1e-4
-    assert not [key for key in build(name, out_norm=False).state_dict() if key.startswith('norm')]
+    plain = build(name, out_norm=False)
+    for index, x in enumerate(plain(images)):
+        assert plain.output_norm(index) is None
+        assert x.mean(1).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
 def test_freezing_freezes_exactly_what_it_says(name, frozen_stages):
     model = build(name, frozen_stages=frozen_stages, out_norm=True)
     frozen = {id(p) for stage in range(frozen_stages + 1) for m in model.stage_modules(stage) for p in parameters_of(m)}
-    frozen |= {id(p) for stage in range(frozen_stages) for p in getattr(model, f'norm{stage}').parameters()}
+    norms = [model.output_norm(stage) for stage in range(frozen_stages)]
+    frozen |= {id(p) for norm in norms if norm is not None for p in norm.parameters()}
     for key, parameter in model.named_parameters():
         assert parameter.requires_grad == (id(parameter) not in frozen), key
     model.train()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.checkpoint import load_backbone
+from mmpola.backbones.checkpoint import load_weights
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def test_a_killed_training_resumes_and_its_checkpoint_evaluates(tiny_config, run
     backbone = PolaSwin(
         {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}, pretrain_img_size=(160, 192)
     )
-    report = load_backbone(backbone, work / 'epoch_3.pth')
+    report = load_weights(backbone, work / 'epoch_3.pth')
     assert (report.container, report.new) == ('state_dict', [])
     assert len(report.loaded) == len(backbone.state_dict())
 

@@ -1,0 +1,38 @@
+"""The pre-norm transformer block of Swin, PVT and DeiT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timm.layers import DropPath, Mlp
+from torch import Tensor, nn
+
+from mmpola.layers.position import Grid
+
+
+class TransformerBlock(nn.Module):
+    """x += attn(norm1(x)); x += mlp(norm2(x)), each branch under stochastic depth.
+
+    Args:
+        attn: attention that is called as attn(x, grid, ...).
+        dim: channels C.
+        mlp_ratio: hidden channels of the MLP per channel.
+        norm_eps: epsilon of both LayerNorms.
+        drop: dropout in the MLP.
+        path: stochastic depth.
+    """
+
+    def __init__(
+        self, attn: nn.Module, dim: int, mlp_ratio: float, *, norm_eps: float, drop: float, path: float
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
+        self.drop_path = DropPath(path)
+
+    def forward(self, x: Tensor, grid: Grid, *attention_arguments: Any) -> Tensor:
+        """x [B, N, C] on the token grid, and what else its attention takes -> [B, N, C]."""
+        x = x + self.drop_path(self.attn(self.norm1(x), grid, *attention_arguments))
+        return x + self.drop_path(self.mlp(self.norm2(x)))

@@ -1,0 +1,110 @@
+"""Pola-DeiT: one stride, blocks as stages, tables resized, the published size."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from mmpola.backbones import PolaDeiT
+from mmpola.backbones.checkpoint import load_weights
+
+SMALL = {'embed_dims': 16, 'depth': 4, 'num_heads': 2}
+
+
+def build(**arguments):
+    return PolaDeiT(SMALL, **{'pretrain_img_size': 64, 'drop_path_rate': 0.0, **arguments})
+
+
+@pytest.mark.parametrize(
+    ('arch', 'parameters', 'millions'),
+    [('tiny', 6_637_864, 6.1), ('small', 24_756_328, None), ('base', 95_497_960, None)],
+)
+def test_number_of_parameters(arch, parameters, millions):
+    """With a 1000-class head; the paper's 6.1 M leave the position tables out."""
+    with torch.device('meta'):
+        model = PolaDeiT(arch)  # its norm is the classifier's
+    counted = sum(x.numel() for x in model.parameters()) + (model.embed_dims[-1] + 1) * 1000
+    assert counted == parameters
+    if millions:
+        tables = sum(x.numel() for key, x in model.named_parameters() if key in model.position_tables())
+        assert round((counted - tables) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize('size', [(64, 96), (33, 47), (5, 3), (512, 683)])
+def test_returns_one_map_of_stride_16(size):
+    with torch.no_grad():
+        (x,) = build().eval()(torch.randn(2, 3, *size))
+    assert x.shape == (2, 16, -(-size[0] // 16), -(-size[1] // 16))
+    assert torch.isfinite(x).all()
+
+
+@pytest.mark.parametrize('out_norm', [False, True])
+@pytest.mark.parametrize('out_indices', [None, (1,), (0, 2, 3)])
+def test_builds_the_blocks_it_uses_and_trains_all_of_them(out_indices, out_norm):
+    model = build(out_indices=out_indices, out_norm=out_norm)
+    assert len(model.blocks) == (out_indices or (3,))[-1] + 1
+    maps = model(torch.randn(2, 3, 64, 96))
+    assert len(maps) == len(out_indices or (3,))
+    sum((x * torch.randn_like(x)).sum() for x in maps).backward()
+    assert [key for key, p in model.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
+def test_freezing_counts_blocks(frozen_stages):
+    model = build(frozen_stages=frozen_stages, out_indices=(0, 1, 2, 3), drop_rate=0.1).train()
+    frozen = ('patch_embed.', 'pos_embed') if frozen_stages >= 0 else ()
+    for number in range(frozen_stages):
+        frozen += (f'blocks.{number}.', f'norm{number}.')
+    for key, parameter in model.named_parameters():
+        assert parameter.requires_grad != key.startswith(frozen), key
+    assert [block.training for block in model.blocks] == [number >= frozen_stages for number in range(4)]
+
+
+def test_checkpointing_changes_no_gradient():
+    x, gradients = torch.randn(1, 3, 40, 56, dtype=torch.float64), []
+    for with_cp in (False, True):
+        torch.manual_seed(0)
+        model = build(with_cp=with_cp, out_norm=False).double()
+        model(x)[0].square().sum().backward()
+        gradients.append({key: parameter.grad for key, parameter in model.named_parameters()})
+    assert_close(*gradients)
+
+
+@pytest.mark.parametrize('size', [128, (48, 160)])
+def test_tables_are_resized_alike_when_loading_and_when_running(size, tmp_path):
+    learned = build().eval()
+    with torch.no_grad():
+        for key in learned.position_tables():
+            learned.get_parameter(key).normal_()
+    torch.save(learned.state_dict(), tmp_path / 'learned.pth')
+    resized = build(pretrain_img_size=size).eval()
+    report = load_weights(resized, tmp_path / 'learned.pth')
+    assert {entry.split()[0] for entry in report.resized} == set(learned.position_tables())
+    assert 'pos_embed' in learned.position_tables()
+    x = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
+    with torch.no_grad():
+        assert_close(learned(x)[0], resized(x)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_leaves_out_later_blocks_and_still_loads_the_whole_file(tmp_path):
+    whole = build(out_indices=(1, 3), out_norm=False).eval()
+    torch.save(whole.state_dict(), tmp_path / 'whole.pth')
+    part = build(out_indices=(1,), out_norm=False).eval()
+    report = load_weights(part, tmp_path / 'whole.pth')
+    assert {key.split('.')[1] for key in report.dropped} == {'2', '3'}
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert_close(part(x)[0], whole(x)[0])
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'out_indices': (4,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3], got (4,)'),
+        ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4, got 5'),
+        ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'huge'"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError) as raised:
+        PolaDeiT(**{'arch': SMALL, **arguments})
+    assert str(raised.value) == message

@@ -1,0 +1,98 @@
+"""Pola-PVTv2: PVT v2 around the attention of Pola-PVT; norms at stage ends, overlapping patches, the published size."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from mmpola.backbones import PolaPVTv2
+from mmpola.backbones.checkpoint import load_weights
+from mmpola.backbones.pola_pvt_v2 import DepthwiseMlp, OverlapPatchEmbed
+from mmpola.backbones.safe_pickle import CheckpointError
+
+SMALL = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
+
+
+def build(**arguments):
+    return PolaPVTv2(SMALL, **{'pretrain_img_size': 64, 'drop_path_rate': 0.0, **arguments})
+
+
+@pytest.mark.parametrize(
+    ('arch', 'parameters', 'millions'),
+    [('b0', 3_789_384, 3.4), ('b1', 13_705_384, 12.9), ('b2', 24_035_240, None), ('b5', 72_085_160, None)],
+)
+def test_number_of_parameters(arch, parameters, millions):
+    """With a 1000-class head; the paper's 3.4 M and 13 M leave the key tables out."""
+    with torch.device('meta'):
+        model = PolaPVTv2(arch)
+    head = (model.embed_dims[-1] + 1) * 1000
+    counted = sum(x.numel() for x in model.parameters()) + head
+    assert counted == parameters
+    if millions:
+        tables = sum(x.numel() for key, x in model.named_parameters() if key in model.position_tables())
+        assert round((counted - tables) / 1e6, 1) == millions
+
+
+def test_the_next_stage_reads_the_normed_map_whatever_is_returned():
+    normed, plain = build().eval(), build(out_norm=False).eval()
+    assert set(normed.state_dict()) - set(plain.state_dict()) == {'norm4.weight', 'norm4.bias'}
+    with torch.no_grad():
+        for number in range(1, 5):
+            normed.get_parameter(f'norm{number}.bias').normal_()
+    plain.load_state_dict(normed.state_dict(), strict=False)
+    x = torch.randn(1, 3, 40, 56)
+    with torch.no_grad():
+        for number, (a, b) in enumerate(zip(normed(x), plain(x), strict=True), 1):
+            norm = getattr(normed, f'norm{number}')
+            assert_close(a, norm(b.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), rtol=1e-5, atol=1e-5)
+
+
+def test_patches_overlap():
+    embed = OverlapPatchEmbed(1, 4, 7, 4)
+    image = torch.zeros(1, 1, 16, 16)
+    image[0, 0, 5, 5] = 1  # inside 3 pixels around the centres 4 and 8 of patches 1 and 2
+    with torch.no_grad():
+        tokens, grid = embed.proj(image)[0].sum(0), embed(image)[1]
+    assert grid == (4, 4)
+    assert sorted(map(tuple, tokens.nonzero().tolist())) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_the_feed_forward_mixes_neighbours_before_the_activation():
+    mlp, x = DepthwiseMlp(4, 8, 0.0).double(), torch.randn(1, 15, 4, dtype=torch.float64)
+    maps = mlp.fc1(x).transpose(1, 2).unflatten(2, (3, 5))
+    expected = mlp.fc2(torch.nn.functional.gelu(mlp.dwconv(maps)).flatten(2).transpose(1, 2))
+    assert_close(mlp(x, (3, 5)), expected)
+
+
+def test_a_file_without_its_stage_norms_is_refused(tmp_path):
+    weights = build().state_dict()
+    del weights['norm2.bias']
+    torch.save(weights, tmp_path / 'weights.pth')
+    with pytest.raises(CheckpointError, match=r'missing: norm2.bias \[16\]'):
+        load_weights(build(), tmp_path / 'weights.pth')
+
+
+@pytest.mark.parametrize('size', [128, (72, 136)])
+def test_key_tables_are_resized_alike_when_loading_and_when_running(size, tmp_path):
+    learned = build().eval()
+    with torch.no_grad():
+        for key in learned.position_tables():
+            learned.get_parameter(key).normal_()
+    torch.save(learned.state_dict(), tmp_path / 'learned.pth')
+    resized = build(pretrain_img_size=size).eval()
+    report = load_weights(resized, tmp_path / 'learned.pth')
+    assert {entry.split()[0] for entry in report.resized} == set(learned.position_tables())
+    x = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
+    with torch.no_grad():
+        for a, b in zip(learned(x), resized(x), strict=True):
+            assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_leaves_out_later_stages_and_still_loads_the_whole_file(tmp_path):
+    whole = build().eval()
+    torch.save({'model': whole.state_dict()}, tmp_path / 'whole.pth')
+    part = build(out_indices=(1,)).eval()
+    assert not [key for key in part.state_dict() if '3' in key.split('.')[0] or '4' in key.split('.')[0]]
+    load_weights(part, tmp_path / 'whole.pth')
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert_close(part(x)[0], whole(x)[1])

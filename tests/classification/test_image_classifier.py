@@ -1,0 +1,316 @@
+"""ImageClassifier: the authors' logits through configs, published sizes, targets, weights of every format."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from mmengine.optim import OptimWrapper
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch.testing import assert_close
+
+from mmpola.backbones.checkpoint import load_weights
+from mmpola.backbones.safe_pickle import CheckpointError
+from mmpola.classification import Classifier, ImageClassifier
+
+WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
+LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
+SMALL = {
+    'PolaPVT': WIDTHS,
+    'PolaPVTv2': WIDTHS,
+    'PolaSwin': {'embed_dims': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)},
+    'PolaDeiT': {'embed_dims': 16, 'depth': 3, 'num_heads': 2},
+    'PolaFormerPP': {**WIDTHS, **LAYER_SCALE},
+}
+HEADS = {
+    'PolaPVT': {'head.weight', 'head.bias'},
+    'PolaPVTv2': {'head.weight', 'head.bias'},
+    'PolaSwin': {'norm.weight', 'norm.bias', 'head.weight', 'head.bias'},
+    'PolaDeiT': {'norm.weight', 'norm.bias', 'head.weight', 'head.bias'},
+    'PolaFormerPP': {f'{part}.{kind}' for part in ('proj', 'norm', 'head') for kind in ('weight', 'bias')},
+}
+each_backbone = pytest.mark.parametrize('name', SMALL)
+
+
+def build(name, num_classes=5, backbone=None, **arguments):
+    settings = {'arch': SMALL[name], 'pretrain_img_size': 64, 'drop_path_rate': 0.0, **(backbone or {})}
+    if name == 'PolaFormerPP':
+        arguments.setdefault('projection', 16)
+    return MODELS.build(
+        {
+            'type': 'mmpola.ImageClassifier',
+            'backbone': {'type': f'mmpola.{name}', **settings},
+            'num_classes': num_classes,
+            **arguments,
+        }
+    )
+
+
+def pretrained(path):
+    return {'type': 'Pretrained', 'checkpoint': str(path)}
+
+
+GOLDEN = {
+    'pola_pvt_llll': 'LLLL',
+    'pola_pvt_llss': 'LLSS',
+    'pola_pvt_sr8421': 'LLLL',
+    'pola_swin_llss': 'LLSS',
+    'pola_swin_llll': 'LLLL',
+    'pola_swin_mixed': ('L', 'L', 'LLS', 'S'),
+    'polaformer_pp': 'LLSS',
+    'polaformer_pp_rect': ('L', 'L', 'LS', 'L'),
+}
+
+
+def backbone_of(record, attn_types):
+    """The backbone config that says what the authors' constructor arguments say."""
+    config = record['config']
+    shared = {'attn_types': attn_types, 'drop_path_rate': 0.0}
+    if record['kind'] == 'pola_pvt':
+        return {
+            'type': 'mmpola.PolaPVT',
+            'arch': {key: config[key] for key in ('embed_dims', 'depths', 'num_heads', 'mlp_ratios')},
+            'alpha': config['alpha'],
+            'pola_sr_ratios': [int(digit) for digit in config['la_sr_ratios']],
+            'softmax_sr_ratios': config['sr_ratios'],
+            'pretrain_img_size': config['img_size'],
+            **shared,
+        }
+    if record['kind'] == 'pola_swin':
+        return {
+            'type': 'mmpola.PolaSwin',
+            'arch': {'embed_dims': config['embed_dim'], 'depths': config['depths'], 'num_heads': config['num_heads']},
+            'alpha': config['alpha'],
+            'mlp_ratio': config['mlp_ratio'],
+            **shared,
+        }
+    arch = {key: config[key] for key in ('embed_dims', 'depths', 'num_heads', 'mlp_ratios')}
+    arch |= {'layer_scale': config['layerscales'], 'layer_scale_init': config['layer_init_values']}
+    return {'type': 'mmpola.PolaFormerPP', 'arch': arch, **shared}
+
+
+@pytest.mark.parametrize('name', GOLDEN)
+def test_gives_the_authors_logits_from_their_files(name, golden, tmp_path):
+    record = golden(name)
+    torch.save(record['checkpoint'], tmp_path / 'authors.pth')
+    model = MODELS.build(
+        {
+            'type': 'mmpola.ImageClassifier',
+            'backbone': backbone_of(record, GOLDEN[name]),
+            'num_classes': record['config']['num_classes'],
+            'projection': record['config'].get('projection'),
+            'init_cfg': pretrained(tmp_path / 'authors.pth'),
+        }
+    )
+    model.init_weights()
+    model = model.double().eval()
+    logits = model(record['image_u8'].double() / 64 - 2, mode='tensor')
+    assert ((logits - record['logits']).norm() / record['logits'].norm()).item() < 1e-5
+
+    logits.square().sum().backward()
+    parameters = {key.removeprefix('backbone.'): parameter for key, parameter in model.named_parameters()}
+    for key, expected in record['grads'].items():
+        assert ((parameters[key].grad - expected).norm() / expected.norm()).item() < 1e-5, key
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'parameters'),
+    [
+        ({'type': 'PolaPVT', 'arch': 'tiny'}, 12_924_648 - 1024),  # the authors' file has a norm that is never used
+        ({'type': 'PolaPVT', 'arch': 'small'}, 23_157_224 - 1024),
+        ({'type': 'PolaPVT', 'arch': 'medium'}, 39_965_672 - 1024),
+        ({'type': 'PolaPVT', 'arch': 'large'}, 54_366_568 - 1024),
+        ({'type': 'PolaSwin', 'arch': 'tiny'}, 29_285_696),
+        ({'type': 'PolaSwin', 'arch': 'small'}, 50_603_600),
+        ({'type': 'PolaSwin', 'arch': 'base'}, 89_137_864),
+        ({'type': 'PolaSwin', 'arch': 'base', 'pretrain_img_size': 384, 'window_size': 12}, 91_599_304),
+        ({'type': 'PolaFormerPP', 'arch': 'b0'}, 7_548_712),
+        ({'type': 'PolaFormerPP', 'arch': 'b1'}, 9_227_496),
+        ({'type': 'PolaFormerPP', 'arch': 'b2'}, 16_450_664),
+        ({'type': 'PolaFormerPP', 'arch': 'b3'}, 27_145_896),
+        ({'type': 'PolaFormerPP', 'arch': 'b4'}, 49_798_792),
+        ({'type': 'PolaFormerPP', 'arch': 'b5'}, 97_773_000),
+    ],
+    ids=lambda value: '_'.join(map(str, value.values())) if isinstance(value, dict) else None,
+)
+def test_has_the_published_number_of_parameters(backbone, parameters):
+    with torch.device('meta'):
+        model = ImageClassifier(backbone, num_classes=1000)
+    assert sum(x.numel() for x in model.parameters()) == parameters
+
+
+@each_backbone
+def test_every_parameter_gets_a_gradient(name):
+    model = build(name)
+    heads = {key for key, _ in model.named_parameters() if not key.startswith('backbone.')}
+    assert heads == HEADS[name]
+    samples = [BaseDataElement(gt_label=torch.tensor(label)) for label in (0, 3)]
+    model(torch.randn(2, 3, 64, 96), samples, mode='loss')['loss'].backward()
+    assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+@each_backbone
+def test_hard_labels_and_their_soft_targets_give_the_same_loss(name):
+    model, x = build(name).eval(), torch.randn(3, 3, 64, 64)
+    labels = torch.tensor([1, 4, 0])
+    hard = [BaseDataElement(gt_label=labels[0]), *(BaseDataElement(gt_label=label[None]) for label in labels[1:])]
+    soft = [BaseDataElement(gt_score=row) for row in torch.nn.functional.one_hot(labels, 5).float()]
+    expected = torch.nn.functional.cross_entropy(model(x), labels)
+    assert_close(model(x, hard, mode='loss'), {'loss': expected})
+    assert_close(model(x, soft, mode='loss'), {'loss': expected})
+    both = [BaseDataElement(gt_label=labels[0], gt_score=torch.full((5,), 0.2)) for _ in labels]
+    assert_close(model(x, both, mode='loss'), {'loss': -model(x).log_softmax(1).mean()})  # the soft ones
+
+
+def test_predictions_are_probabilities_on_the_given_samples():
+    model, x = build('PolaSwin').eval(), torch.randn(2, 3, 64, 64)
+    samples = [BaseDataElement(gt_label=torch.tensor(label), metainfo={'img_path': str(label)}) for label in (2, 3)]
+    with torch.no_grad():
+        found, logits = model(x, samples, mode='predict'), model(x, mode='tensor')
+        alone = model(x, mode='predict')
+    for given, sample, new, row in zip(samples, found, alone, logits, strict=True):
+        assert sample is given
+        assert sample.img_path == str(int(sample.gt_label))
+        assert_close(sample.pred_score, row.softmax(0))
+        assert sample.pred_label == row.argmax() == new.pred_label
+
+
+def test_trains_by_the_steps_of_a_runner():
+    preprocessor = {'type': 'mmengine.ImgDataPreprocessor', 'mean': [127.5] * 3, 'std': [127.5] * 3}
+    model = build('PolaSwin', data_preprocessor=preprocessor)
+    optimizer = OptimWrapper(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    images = [torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8) for _ in range(4)]
+    samples = [BaseDataElement(gt_label=torch.tensor(label)) for label in range(4)]
+    batch = {'inputs': images, 'data_samples': samples}
+    losses = [model.train_step(batch, optimizer)['loss'].item() for _ in range(12)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert [int(sample.pred_label) for sample in model.eval().val_step(batch)] == [0, 1, 2, 3]
+
+
+@each_backbone
+def test_its_own_checkpoints_load_into_classifiers_and_backbones(name, tmp_path):
+    model = build(name).eval()
+    torch.save({'state_dict': model.state_dict(), 'meta': {}}, tmp_path / 'epoch_1.pth')
+    loaded = build(name, init_cfg=pretrained(tmp_path / 'epoch_1.pth')).eval()
+    loaded.init_weights()
+    x = torch.randn(1, 3, 64, 64)
+    assert_close(loaded(x), model(x), rtol=0, atol=0)
+
+    other = build(name, num_classes=3, backbone={'init_cfg': pretrained(tmp_path / 'epoch_1.pth')}).eval()
+    before = other.head.weight.clone()
+    other.init_weights()
+    assert_close(other.forward_features(x), model.forward_features(x), rtol=0, atol=0)
+    assert_close(other.head.weight, before, rtol=0, atol=0)
+
+
+def test_a_head_of_other_classes_is_refused_and_named(golden, tmp_path):
+    record = golden('pola_swin_llss')
+    torch.save(record['checkpoint'], tmp_path / 'authors.pth')
+    model = ImageClassifier(backbone_of(record, 'LLSS'), num_classes=7)
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(model, tmp_path / 'authors.pth')
+    assert str(raised.value) == (
+        f'{tmp_path / "authors.pth"}: does not fit ImageClassifier; nothing was loaded\n'
+        '  wrong shape: head.bias expected [7], got [10] (num_classes is 7, the file has 10)\n'
+        '  wrong shape: head.weight expected [7, 128], got [10, 128] (num_classes is 7, the file has 10)'
+    )
+    assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_file_of_a_backbone_alone_is_refused(tmp_path):
+    model = build('PolaSwin')
+    torch.save(model.backbone.state_dict(), tmp_path / 'backbone.pth')
+    with pytest.raises(CheckpointError, match=r'missing: head.weight \[5, 128\]'):
+        load_weights(model, tmp_path / 'backbone.pth')
+
+
+def test_unknown_tensors_of_the_backbone_are_refused_and_other_heads_dropped(tmp_path):
+    model = build('PolaSwin')
+    weights = {key.removeprefix('backbone.'): x for key, x in model.state_dict().items()}
+    torch.save(weights | {'neck.weight': torch.ones(1)}, tmp_path / 'neck.pth')
+    assert load_weights(model, tmp_path / 'neck.pth').dropped == ['backbone.neck.weight']
+    torch.save(weights | {'layers.0.more.weight': torch.ones(1)}, tmp_path / 'more.pth')
+    with pytest.raises(CheckpointError, match=r'unknown: backbone.layers.0.more.weight \[1\]'):
+        load_weights(model, tmp_path / 'more.pth')
+
+
+@each_backbone
+def test_the_network_alone_computes_the_same(name):
+    model = build(name).eval()
+    arguments = {'arch': SMALL[name], 'pretrain_img_size': 64}
+    projection = 16 if name == 'PolaFormerPP' else None
+    network = Classifier(type(model.backbone), 5, projection=projection, arguments=arguments).eval()
+    network.load_state_dict(model.state_dict())
+    x = torch.randn(2, 3, 40, 72)
+    assert_close(network(x), model(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (1,)])
+def test_reads_the_last_map_of_those_asked_for(out_indices):
+    model = build('PolaSwin', backbone={'out_indices': out_indices})
+    assert model.head.in_features == model.backbone.embed_dims[out_indices[-1]]
+    model(torch.randn(1, 3, 64, 64)).sum().backward()
+    assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_a_frozen_backbone_stays_in_eval_mode():
+    model = build('PolaFormerPP', backbone={'frozen_stages': 4}).train()
+    assert model.norm.training
+    assert not any(module.training for stage in model.backbone.layers for module in stage.modules())
+    assert not any(parameter.requires_grad for parameter in model.backbone.parameters())
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'num_classes': 0}, 'num_classes: expected an integer from 1, got 0'),
+        ({'projection': 64}, 'projection: expected None, PolaSwin has none, got 64'),
+        (
+            {'backbone': {'out_norm': True}},
+            'backbone: in a classifier the head decides on out_norm (False for PolaSwin), got True',
+        ),
+        (
+            {'backbone': {'type': 'mmpola.PolaSwim'}},
+            'backbone: expected one of PolaPVT, PolaPVTv2, PolaSwin, PolaDeiT, PolaFormerPP, got mmpola.PolaSwim',
+        ),
+        (
+            {'init_cfg': {'type': 'Kaiming'}},
+            "init_cfg: expected None or dict(type='Pretrained', checkpoint=PATH), got {'type': 'Kaiming'}",
+        ),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    backbone = {'type': 'mmpola.PolaSwin', 'arch': SMALL['PolaSwin'], **arguments.pop('backbone', {})}
+    with pytest.raises(ValueError) as raised:
+        ImageClassifier(**{'backbone': backbone, 'num_classes': 5, **arguments})
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ('call', 'message'),
+    [
+        ({'mode': 'train'}, "mode: expected 'tensor', 'loss' or 'predict', got 'train'"),
+        ({'mode': 'loss'}, 'data_samples: expected gt_label or gt_score in every sample, got 0 and 0 of 0'),
+        (
+            {'mode': 'loss', 'data_samples': [BaseDataElement(gt_label=torch.tensor(1)), BaseDataElement()]},
+            'data_samples: expected gt_label or gt_score in every sample, got 1 and 0 of 2',
+        ),
+    ],
+)
+def test_bad_calls(call, message):
+    with pytest.raises(ValueError) as raised:
+        build('PolaSwin')(torch.zeros(2, 3, 32, 32), **call)
+    assert str(raised.value) == message
+
+
+def test_a_scoped_name_builds_without_imports(root):
+    code = """
+from mmengine.registry import MODELS
+arch = dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))
+backbone = dict(type='mmpola.PolaSwin', arch=arch)
+print(type(MODELS.build(dict(type='mmpola.ImageClassifier', backbone=backbone, num_classes=3))).__name__)
+"""
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=root, check=True)
+    assert found.stdout.splitlines()[-1] == 'ImageClassifier'
