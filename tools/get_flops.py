@@ -30,7 +30,7 @@ def build_model(cfg: Config) -> nn.Module:
 
 def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
     """Multiply-accumulates in 1e9 of one image, by the name of every module; '' is the whole model."""
-    image = torch.zeros(1, 3, height, width)
+    image = torch.zeros(1, 3, height, width, device=next(model.parameters()).device)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
             model(image, [_sample(height, width)], mode='predict')

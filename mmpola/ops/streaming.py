@@ -7,6 +7,7 @@ backward pass. Chunks stay in the processor's cache, which is also what makes th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +28,17 @@ def reference_attention(inputs: AttentionInputs) -> Tensor:
     """o [B, N, H, D] in q's dtype. Compilers and exporters trace the plain lines, which they fuse themselves."""
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
-    with torch.autocast(inputs.q.device.type, enabled=False):
+    with _without_autocast(inputs.q.device):
         if _is_traced():
             output = plain_attention(inputs)
         else:
             output = StreamedAttention.apply(inputs, *inputs.tensors())
     return output.to(dtype)
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Products of features stay in the accumulation dtype; the meta device knows no autocast."""
+    return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
 
 
 def _is_traced() -> bool:

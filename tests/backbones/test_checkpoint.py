@@ -6,8 +6,10 @@ import subprocess
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.checkpoint import load_weights
@@ -40,17 +42,17 @@ def prefixed(weights, prefix):
     return {prefix + key: x for key, x in weights.items()}
 
 
-@pytest.mark.parametrize(
-    ('wrap', 'container'),
-    [
-        (lambda w: w, 'bare state dict'),
-        (lambda w: {'model': w, 'epoch': 3}, 'model'),
-        (lambda w: {'state_dict': prefixed(w, 'backbone.') | {'neck.w': torch.zeros(1)}, 'meta': {}}, 'state_dict'),
-        (lambda w: {'state_dict': prefixed(w, 'module.backbone.')}, 'state_dict'),
-        (lambda w: {'model': prefixed(w, '_orig_mod.module.')}, 'model'),
-        (lambda w: {'model': {k: x + 1 for k, x in w.items()}, 'model_ema': w}, 'model_ema'),
-    ],
-)
+FORMATS = [
+    (lambda w: w, 'bare state dict'),
+    (lambda w: {'model': w, 'epoch': 3}, 'model'),
+    (lambda w: {'state_dict': prefixed(w, 'backbone.') | {'neck.w': torch.zeros(1)}, 'meta': {}}, 'state_dict'),
+    (lambda w: {'state_dict': prefixed(w, 'module.backbone.')}, 'state_dict'),
+    (lambda w: {'model': prefixed(w, '_orig_mod.module.')}, 'model'),
+    (lambda w: {'model': {k: x + 1 for k, x in w.items()}, 'model_ema': w}, 'model_ema'),
+]
+
+
+@pytest.mark.parametrize(('wrap', 'container'), FORMATS)
 def test_formats(wrap, container, weights, tmp_path):
     model = build()
     report = load_weights(model, save(wrap(weights), tmp_path))
@@ -206,3 +208,17 @@ def test_a_class_beside_the_weights_becomes_an_inert_stub(weights, tmp_path):
     assert type(stub).__name__ == 'CfgNode'
     assert stub == {'SIZE': 224}
     assert stub.state == {'__immutable__': True}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize('wrap', [wrap for wrap, _ in FORMATS])
+def test_features_of_a_real_image_survive_every_format(wrap, weights, tmp_path, real_data):
+    path = sorted((real_data / 'coco_mini' / 'val2017').glob('*.jpg'))[0]
+    with Image.open(path) as picture:
+        image = torch.from_numpy(np.asarray(picture.convert('RGB')).copy()).permute(2, 0, 1)[None].float() / 64 - 2
+    model, loaded = build().eval(), build().eval()
+    model.load_state_dict(weights)
+    load_weights(loaded, save(wrap(weights), tmp_path))
+    with torch.no_grad():
+        for before, after in zip(model(image), loaded(image), strict=True):
+            assert (before - after).norm() / before.norm() < 1e-4

@@ -7,8 +7,26 @@ import pickle
 import pytest
 import torch
 
-from mmpola.backbones import PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
+from mmpola.backbones import (
+    PolaDeiT,
+    PolaFormerPP,
+    PolaPVT,
+    PolaPVTv2,
+    PolaSwin,
+    pola_deit,
+    pola_pvt,
+    pola_pvt_v2,
+    pola_swin,
+    polaformer_pp,
+)
 
+MODULES = {
+    pola_swin: PolaSwin,
+    pola_pvt: PolaPVT,
+    pola_pvt_v2: PolaPVTv2,
+    pola_deit: PolaDeiT,
+    polaformer_pp: PolaFormerPP,
+}
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
 LAYER_SCALE = {'layer_scale': (True, True, True, False), 'layer_scale_init': (1, 1, 0.1, 1)}
 SMALL = {
@@ -21,7 +39,7 @@ SMALL = {
 }
 SIZES = [(64, 96), (33, 47), (97, 130)]
 
-pytestmark = pytest.mark.parametrize('name', SMALL)
+EVERY_SMALL = pytest.mark.parametrize('name', SMALL)
 
 
 def build(name, **arguments):
@@ -29,6 +47,7 @@ def build(name, **arguments):
     return cls(**small, drop_path_rate=0.0, **arguments)
 
 
+@EVERY_SMALL
 @pytest.mark.parametrize('size', SIZES)
 def test_strides_and_channels_at_any_size(name, size):
     model = build(name).eval()
@@ -39,12 +58,14 @@ def test_strides_and_channels_at_any_size(name, size):
         assert torch.isfinite(x).all()
 
 
+@EVERY_SMALL
 def test_large_images_of_odd_sides(name):
     with torch.no_grad():
         maps = build(name).eval()(torch.randn(1, 3, 512, 683))
     assert [tuple(x.shape[2:]) for x in maps] == [(128, 171), (64, 86), (32, 43), (16, 22)]
 
 
+@EVERY_SMALL
 def test_images_are_independent_of_their_batch(name):
     model = build(name).double().eval()
     x = torch.randn(3, 3, 50, 70, dtype=torch.float64)
@@ -53,6 +74,7 @@ def test_images_are_independent_of_their_batch(name):
             torch.testing.assert_close(together[1:2], alone)
 
 
+@EVERY_SMALL
 @pytest.mark.parametrize('out_norm', [False, True])
 @pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (3,), (1, 2), (0,)])
 def test_every_parameter_gets_a_gradient(name, out_indices, out_norm):
@@ -64,6 +86,7 @@ def test_every_parameter_gets_a_gradient(name, out_indices, out_norm):
     assert [key for key, p in model.named_parameters() if p.grad is None] == []
 
 
+@EVERY_SMALL
 def test_out_norm_normalises_each_output(name):
     images = torch.randn(1, 3, 64, 64)
     for x in build(name, out_norm=True)(images):
@@ -74,6 +97,7 @@ def test_out_norm_normalises_each_output(name):
         assert x.mean(1).abs().max() > 1e-3
 
 
+@EVERY_SMALL
 @pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
 def test_freezing_freezes_exactly_what_it_says(name, frozen_stages):
     model = build(name, frozen_stages=frozen_stages, out_norm=True)
@@ -94,12 +118,14 @@ def parameters_of(part):
     return [part] if isinstance(part, torch.nn.Parameter) else list(part.parameters())
 
 
+@EVERY_SMALL
 def test_the_stages_partition_the_parameters(name):
     model = build(name, out_norm=False)
     owned = [id(p) for stage in range(5) for part in model.stage_modules(stage) for p in parameters_of(part)]
     assert sorted(owned) == sorted(id(p) for p in model.parameters())
 
 
+@EVERY_SMALL
 def test_checkpointing_changes_neither_outputs_nor_gradients(name):
     plain, recomputing = build(name), build(name, with_cp=True)
     recomputing.load_state_dict(plain.state_dict())
@@ -110,6 +136,7 @@ def test_checkpointing_changes_neither_outputs_nor_gradients(name):
         torch.testing.assert_close(a.grad, b.grad, msg=key)
 
 
+@EVERY_SMALL
 def test_norm_eval_keeps_batch_norms_in_eval_mode(name):
     for norm_eval in (True, False):
         model = build(name, norm_eval=norm_eval).train()
@@ -118,6 +145,7 @@ def test_norm_eval_keeps_batch_norms_in_eval_mode(name):
         assert model.training
 
 
+@EVERY_SMALL
 def test_copies_pickles_and_state_dicts_give_the_same_maps(name):
     model = build(name).eval()
     loaded = build(name).eval()
@@ -129,6 +157,7 @@ def test_copies_pickles_and_state_dicts_give_the_same_maps(name):
                 torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@EVERY_SMALL
 def test_half_precision_and_channels_last(name):
     model = build(name).eval()
     x = torch.randn(2, 3, 64, 64)
@@ -141,17 +170,20 @@ def test_half_precision_and_channels_last(name):
             assert (a - b).norm() / a.norm() < 0.05
 
 
+@EVERY_SMALL
 def test_stochastic_depth_rises_linearly(name):
     model = SMALL[name][0](**SMALL[name][1], drop_path_rate=0.5)
     rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']
     torch.testing.assert_close(torch.tensor(sorted(set(rates))), torch.linspace(0, 0.5, 6))
 
 
+@EVERY_SMALL
 def test_no_default_is_mutable(name):
     for parameter in inspect.signature(SMALL[name][0]).parameters.values():
         assert not isinstance(parameter.default, (list, dict, set))
 
 
+@EVERY_SMALL
 @pytest.mark.parametrize('shape', [(3, 32, 32), (1, 4, 32, 32)])
 def test_images_of_another_shape(name, shape):
     with pytest.raises(ValueError) as raised:
@@ -159,8 +191,21 @@ def test_images_of_another_shape(name, shape):
     assert str(raised.value) == f'x: expected images [B, 3, H, W], got {list(shape)}'
 
 
+@EVERY_SMALL
 def test_exports_with_equal_outputs(name):
     model = build(name, out_indices=(3,)).eval()
     x = torch.randn(1, 3, 64, 64)
     exported = torch.export.export(model, (x,)).module()
     torch.testing.assert_close(exported(x)[0], model(x)[0])
+
+
+@pytest.mark.parametrize(('cls', 'arch'), [(cls, arch) for module, cls in MODULES.items() for arch in module.ARCHS])
+@pytest.mark.parametrize('size', [(224, 224), (256, 320), (512, 683), (33, 47)])
+def test_every_named_arch_at_every_size(cls, arch, size):
+    """Shapes and strides of the full models; on the meta device nothing is computed."""
+    with torch.device('meta'):
+        model = cls(arch).eval()
+        maps = model(torch.empty(1, 3, *size))
+    for index, x in zip(model.out_indices, maps, strict=True):
+        stride = model.strides[index]
+        assert x.shape == (1, model.embed_dims[index], -(-size[0] // stride), -(-size[1] // stride))

@@ -2,8 +2,11 @@
 
 import doctor
 import pytest
-from get_flops import build_model, count_macs
-from mmengine.config import Config
+import torch
+from get_flops import count_macs
+
+from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
+from mmpola.classification import Classifier
 
 
 def test_doctor_finds_this_environment_well(run_tool):
@@ -26,11 +29,31 @@ def test_doctor_survives_what_does_not_import():
     assert finding.remedy == 'install it'
 
 
-@pytest.mark.slow
-def test_macs_of_the_backbone_are_the_papers(root):
-    """Pola-Swin-T at 224: 4.68 G counted on the authors' code, softmax products included; the head is 0.8 M."""
-    model = build_model(Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_t_1x.py'))
-    assert count_macs(model.backbone, 224, 224)[''] == pytest.approx(4.68, rel=0.03)
+@pytest.mark.parametrize(
+    ('backbone', 'arch', 'size', 'expected'),
+    [
+        (PolaPVT, 'tiny', 224, 2.27),
+        (PolaPVT, 'small', 224, 4.49),
+        (PolaPVT, 'medium', 224, 7.84),
+        (PolaPVT, 'large', 224, 11.55),
+        (PolaSwin, 'tiny', 224, 4.68),
+        (PolaSwin, 'small', 224, 8.94),
+        (PolaSwin, 'base', 224, 15.74),
+        (PolaSwin, 'base', 384, 47.33),
+        (PolaFormerPP, 'b0', 224, 0.67),
+        (PolaFormerPP, 'b1', 224, 1.00),
+        (PolaFormerPP, 'b2', 224, 2.73),
+        (PolaFormerPP, 'b3', 224, 5.07),
+        (PolaFormerPP, 'b4', 224, 11.05),
+        (PolaFormerPP, 'b5', 224, 17.74),
+    ],
+)
+def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
+    """Counted on the authors' code; softmax products included. On the meta device nothing is computed."""
+    arguments = {'window_size': 12, 'pretrain_img_size': size} if size == 384 else {}
+    with torch.device('meta'):
+        model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()
+    assert count_macs(model, size, size)[''] == pytest.approx(expected, rel=0.03)
 
 
 @pytest.mark.slow
