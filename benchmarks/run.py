@@ -1,6 +1,8 @@
 """Benchmarks, as ratios within one run; parity is checked first, and without it no number is printed.
 
-    python -m benchmarks.run attention|backbones [--device cpu|cuda] [--repeats 20]
+Columns: times of the peer over ours (above 1 is faster), memory of ours over the peer's (below 1 is leaner).
+
+    python -m benchmarks.run attention|backbones|scaling [--device cpu|cuda] [--repeats 20]
 
 Writes benchmarks/results/DEVICE/NAME.json and prints a table.
 """
@@ -31,6 +33,9 @@ from mmpola.ops import PowerMap, polarity_attention
 
 PARITY = 1e-4
 """Largest relative error between variants in float32."""
+
+SIDES = (56, 112, 224, 512)
+"""Of the square token maps that `scaling` measures: 3,136 to 262,144 tokens."""
 
 Row = dict[str, Any]
 
@@ -128,7 +133,33 @@ def backbones(device: str, repeats: int) -> Iterator[Row]:
         }
 
 
-SUITES = {'attention': attention, 'backbones': backbones}
+def scaling(device: str, repeats: int) -> Iterator[Row]:
+    """Seconds per token of the operator, forward + backward, from 3,136 to 262,144 tokens; linear means flat."""
+    runs, tokens_of = {}, {}
+    for side in SIDES:
+        case = Case('one sequence', 1, f'{side}x{side} tokens', 1, side, side, heads=2, dim=32)
+        inputs, feature_map, grad = _attention_inputs(case, device)
+
+        def step(
+            inputs: list[Tensor] = inputs, feature_map: PowerMap = feature_map, grad: Tensor = grad
+        ) -> tuple[Tensor, ...]:
+            output = polarity_attention(*inputs[0].unbind(2), feature_map, key_position=inputs[1])
+            return torch.autograd.grad(output, inputs, grad)
+
+        runs[case.name], tokens_of[case.name] = step, case.tokens
+    seconds = interleaved_seconds(runs, device, repeats)
+    per_token = {name: value / tokens_of[name] for name, value in seconds.items()}
+    shortest = per_token[next(iter(runs))]
+    for name, value in per_token.items():
+        yield {
+            'case': name,
+            'tokens': tokens_of[name],
+            'cost per token over the shortest': value / shortest,
+            'seconds': {'step': seconds[name]},
+        }
+
+
+SUITES = {'attention': attention, 'backbones': backbones, 'scaling': scaling}
 
 
 def main() -> int:
@@ -155,7 +186,7 @@ def main() -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + '\n')
     columns = [key for key, value in rows[0].items() if not isinstance(value, dict)]
-    table = Table(title=f'{args.suite} on {machine}: times of the peer over ours, memory of ours over the peer')
+    table = Table(title=f'{args.suite} on {machine}')
     for column in columns:
         table.add_column(column)
     for row in rows:

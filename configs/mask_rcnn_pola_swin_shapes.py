@@ -1,10 +1,14 @@
-"""The quick start: a small Pola-Swin Mask R-CNN on generated shapes, trained from random weights on two CPU cores.
+"""Mask R-CNN, a small Pola-Swin, generated shapes, 9 epochs.
+
+The quick start: trained from random weights on two CPU cores in some 8 minutes.
 
     python -m mmpola.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py
 
 Everything that is not said here is the real config's. Images are 192 x 160 pixels, so heads, anchors and the numbers of
-proposals shrink with them. Expected mask AP50 on held-out scenes: at least 0.5 (ours, see the README).
+proposals shrink with them.
+
+Expected mask AP50 on held-out scenes: no figure of the paper's; ours: 58.9 (log).
 """
 
 _base_ = './mask_rcnn_pola_swin_t_1x.py'

@@ -1,7 +1,7 @@
-"""Mask R-CNN, Pola-Swin-T, COCO, 1x.
+"""Mask R-CNN, Pola-Swin-T, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/mask_rcnn_pola_swin_t_1x.py              one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_t_1x.py 8         the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/mask_rcnn_pola_swin_t_1x.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_t_1x.py 8    the paper's batch: 8 GPUs x 2 images
 
 Needs the ImageNet weights in checkpoints/pola_swin_t.pth (Hugging Face repository ZachMeng/PolaFormer); train without
 them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
@@ -9,7 +9,7 @@ them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Ha
 Expected box AP / mask AP: 44.8 / 40.5 (paper, table 2); ours: not yet run.
 """
 
-_base_ = ['./_base_/mask_rcnn.py', './_base_/coco_1x.py']
+_base_ = ['./_base_/mask_rcnn.py', 'mmdet::_base_/datasets/coco_instance.py', './_base_/coco_1x.py']
 
 model = dict(
     backbone=dict(

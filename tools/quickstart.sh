@@ -14,7 +14,8 @@ step() { printf '\n[quickstart] %s\n' "$*"; }
 logged() {
     local log=$1 pattern=$2
     shift 2
-    if ! "$@" > >(tee "$log" | grep --line-buffered -E "$pattern" | cut -c 1-220) 2>&1; then
+    # pipefail: grep finding nothing is no failure, the command's own status is
+    if ! "$@" 2>&1 | tee "$log" | { grep --line-buffered -E "$pattern" || true; } | sed -u -E 's/^(.{220}).*/\1/'; then
         tail -n 20 "$log" >&2
         echo "[quickstart] failed: $*; the whole log is $log" >&2
         exit 1

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,21 @@ def prepare_process(cfg: Config) -> None:
         # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already exists, and its
         # DDP wrapper passes device_ids, which a model on the CPU refuses.
         torch.distributed.init_process_group('gloo')
+        if _replace_sync_bn(cfg.model):
+            print('no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images')
         cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
+
+
+def _replace_sync_bn(node: Any) -> int:
+    """Turn every norm_cfg of type SyncBN inside a config into BN; returns how many."""
+    replaced = 0
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
+        if isinstance(child, dict) and child.get('type') == 'SyncBN':
+            child['type'] = 'BN'
+            replaced += 1
+        else:
+            replaced += _replace_sync_bn(child)
+    return replaced
 
 
 def allow_training_checkpoints() -> None:

@@ -25,12 +25,20 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:
-    """Make the config's visualisation hook write one picture per test image to `folder`."""
+    """Make the config's visualisation hook write one picture per test image below `folder`.
+
+    Raises:
+        UsageError: the config has no such hook.
+    """
     hook = cfg.default_hooks.get('visualization')
     if hook is None:
         raise UsageError('--show-dir: the config has no default_hooks.visualization')
-    folder = str(Path(folder).resolve())  # mmdet joins relative folders to the work dir and a time stamp
-    hook.update(draw=True, interval=1, test_out_dir=folder)
+    folder = str(Path(folder).resolve())  # relative folders would be joined to the work dir and a time stamp
+    hook.update(draw=True, interval=1)
+    if cfg.default_scope == 'mmdet':
+        hook.test_out_dir = folder
+    else:  # mmseg's hook leaves the place to the visualiser: FOLDER/vis_data/vis_image
+        cfg.visualizer.save_dir = folder
 
 
 def main() -> None:

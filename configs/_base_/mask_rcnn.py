@@ -1,8 +1,5 @@
-"""Mask R-CNN with FPN on COCO instances; a leaf names the backbone and the channels of its stages."""
+"""Mask R-CNN with FPN; a leaf names the backbone and the channels of its stages."""
 
-_base_ = [
-    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
-    'mmdet::_base_/datasets/coco_instance.py',
-]
+_base_ = ['mmdet::_base_/models/mask-rcnn_r50_fpn.py']
 
 model = dict(backbone=dict(_delete_=True, type='mmpola.PolaSwin'))

@@ -60,31 +60,23 @@ class PolaDeiT(Pyramid):
         kernel_size: int = 5,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
-        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.1,
         out_indices: Sequence[int] | None = None,
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        **common: Any,
     ) -> None:
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depth', 'num_heads'))
         dim, depth, heads = settings['embed_dims'], settings['depth'], settings['num_heads']
         check_heads((dim,), (heads,))
         super().__init__(
             (dim,) * depth,
-            in_channels=in_channels,
             out_indices=(depth - 1,) if out_indices is None else out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **common,
         )
         self.strides = (PATCH_SIZE,) * depth
         height, width = (pretrain_img_size,) * 2 if isinstance(pretrain_img_size, int) else pretrain_img_size
@@ -103,7 +95,7 @@ class PolaDeiT(Pyramid):
                 backend=backend,
             )
 
-        self.patch_embed = PatchEmbed(in_channels, dim, PATCH_SIZE, norm=False)
+        self.patch_embed = PatchEmbed(self.in_channels, dim, PATCH_SIZE, norm=False)
         self.pos_embed = nn.Parameter(torch.zeros(1, self.grid[0] * self.grid[1], dim))
         trunc_normal_(self.pos_embed, std=0.02)
         self.pos_drop = nn.Dropout(drop_rate)

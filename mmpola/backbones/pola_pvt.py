@@ -44,6 +44,23 @@ NORM_EPS = 1e-6
 """Of the blocks' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
 
 
+def pvt_attention(
+    letter: str,
+    dim: int,
+    num_heads: int,
+    grid: Grid,
+    *,
+    softmax_sr_ratio: int,
+    qkv_bias: bool,
+    drop: float,
+    **pola: Any,
+) -> ReducedPolaAttention | SpatialReductionAttention:
+    """The attention that `letter` stands for in a PVT: 'S' softmax over reduced keys, 'L' linear (`pola`)."""
+    if letter == 'S':
+        return SpatialReductionAttention(dim, num_heads, sr_ratio=softmax_sr_ratio, qkv_bias=qkv_bias, drop=drop)
+    return ReducedPolaAttention(dim, num_heads, grid, qkv_bias=qkv_bias, drop=drop, **pola)
+
+
 @MODELS.register_module()
 class PolaPVT(Pyramid):
     """Pola-PVT as a feature pyramid. Common arguments are those of `Pyramid`.
@@ -84,17 +101,12 @@ class PolaPVT(Pyramid):
         alpha: float = 4,
         kernel_size: int = 5,
         qkv_bias: bool = True,
-        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float | None = None,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = False,
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        **common: Any,
     ) -> None:
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads', 'mlp_ratios'))
         embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
@@ -103,14 +115,9 @@ class PolaPVT(Pyramid):
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)
         super().__init__(
             embed_dims,
-            in_channels=in_channels,
-            out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **common,
         )
         if drop_path_rate is None:
             drop_path_rate = settings.get('drop_path_rate', 0.0)
@@ -119,26 +126,24 @@ class PolaPVT(Pyramid):
         self.grids = stage_grids(pretrain_img_size)
 
         def attention(stage: int, block: int) -> ReducedPolaAttention | SpatialReductionAttention:
-            dim, heads = embed_dims[stage], num_heads[stage]
-            if types[stage][block] == 'S':
-                ratio = softmax_sr_ratios[stage]
-                return SpatialReductionAttention(dim, heads, sr_ratio=ratio, qkv_bias=qkv_bias, drop=drop_rate)
-            return ReducedPolaAttention(
-                dim,
-                heads,
+            return pvt_attention(
+                types[stage][block],
+                embed_dims[stage],
+                num_heads[stage],
                 self.grids[stage],
+                softmax_sr_ratio=softmax_sr_ratios[stage],
                 sr_ratio=pola_sr_ratios[stage],
-                alpha=alpha,
-                kernel_size=kernel_size,
                 qkv_bias=qkv_bias,
                 drop=drop_rate,
+                alpha=alpha,
+                kernel_size=kernel_size,
                 backend=backend,
             )
 
         self.pos_drop = nn.Dropout(drop_rate)
         for stage in range(self.num_stages):
             number, dim, (rows, columns) = stage + 1, embed_dims[stage], self.grids[stage]
-            embed = PatchEmbed(embed_dims[stage - 1], dim, 2) if stage else PatchEmbed(in_channels, dim, 4)
+            embed = PatchEmbed(embed_dims[stage - 1], dim, 2) if stage else PatchEmbed(self.in_channels, dim, 4)
             blocks = [
                 TransformerBlock(
                     attention(stage, block),

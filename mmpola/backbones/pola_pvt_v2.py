@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmpola.backbones.pola_pvt import pvt_attention
 from mmpola.backbones.pyramid import (
     AttnTypes,
     Pyramid,
@@ -148,17 +149,12 @@ class PolaPVTv2(Pyramid):
         alpha: float = 4,
         kernel_size: int = 5,
         qkv_bias: bool = True,
-        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float | None = None,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        **common: Any,
     ) -> None:
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads', 'mlp_ratios'))
         embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
@@ -166,14 +162,9 @@ class PolaPVTv2(Pyramid):
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)
         super().__init__(
             embed_dims,
-            in_channels=in_channels,
-            out_indices=out_indices,
             out_norm=False,
             norm_eps=NORM_EPS,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **common,
         )
         if drop_path_rate is None:
             drop_path_rate = settings.get('drop_path_rate', 0.0)
@@ -182,24 +173,22 @@ class PolaPVTv2(Pyramid):
         self.out_norm = out_norm
 
         def attention(stage: int, block: int) -> ReducedPolaAttention | SpatialReductionAttention:
-            dim, heads = embed_dims[stage], num_heads[stage]
-            if types[stage][block] == 'S':
-                ratio = softmax_sr_ratios[stage]
-                return SpatialReductionAttention(dim, heads, sr_ratio=ratio, qkv_bias=qkv_bias, drop=drop_rate)
-            return ReducedPolaAttention(
-                dim,
-                heads,
+            return pvt_attention(
+                types[stage][block],
+                embed_dims[stage],
+                num_heads[stage],
                 grids[stage],
-                alpha=alpha,
-                kernel_size=kernel_size,
+                softmax_sr_ratio=softmax_sr_ratios[stage],
                 qkv_bias=qkv_bias,
                 drop=drop_rate,
+                alpha=alpha,
+                kernel_size=kernel_size,
                 backend=backend,
             )
 
         for stage in range(self.num_stages):
             number, dim = stage + 1, embed_dims[stage]
-            before, patch_size, stride = (embed_dims[stage - 1], 3, 2) if stage else (in_channels, 7, 4)
+            before, patch_size, stride = (embed_dims[stage - 1], 3, 2) if stage else (self.in_channels, 7, 4)
             blocks = [
                 PvtV2Block(attention(stage, block), dim, settings['mlp_ratios'][stage], drop_rate, next(paths))
                 for block in range(depths[stage])

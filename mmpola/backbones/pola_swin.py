@@ -6,7 +6,7 @@ block layout from Swin Transformer (ICCV 2021). Parameter names are those of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch.nn.functional as F
@@ -105,17 +105,12 @@ class PolaSwin(Pyramid):
         kernel_size: int = 5,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
-        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float | None = None,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        **common: Any,
     ) -> None:
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads'))
         depths, num_heads = settings['depths'], settings['num_heads']
@@ -123,14 +118,9 @@ class PolaSwin(Pyramid):
         check_heads(embed_dims, num_heads)
         super().__init__(
             embed_dims,
-            in_channels=in_channels,
-            out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **common,
         )
         if drop_path_rate is None:
             drop_path_rate = settings.get('drop_path_rate', 0.0)
@@ -153,7 +143,7 @@ class PolaSwin(Pyramid):
                 backend=backend,
             )
 
-        self.patch_embed = PatchEmbed(in_channels, embed_dims[0])
+        self.patch_embed = PatchEmbed(self.in_channels, embed_dims[0])
         self.pos_drop = nn.Dropout(drop_rate)
         self.layers = nn.ModuleList()
         for stage in range(self.num_stages):
@@ -164,7 +154,7 @@ class PolaSwin(Pyramid):
                 )
                 for block in range(depths[stage])
             ]
-            self.layers.append(SwinStage(blocks, dim, downsample=stage + 1 < self.num_stages, with_cp=with_cp))
+            self.layers.append(SwinStage(blocks, dim, downsample=stage + 1 < self.num_stages, with_cp=self.with_cp))
         self._finish()
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:

@@ -186,17 +186,12 @@ class PolaFormerPP(Pyramid):
         arch: str | dict[str, Any] = 'b2',
         *,
         attn_types: AttnTypes = 'LLSS',
-        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float | None = None,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        **common: Any,
     ) -> None:
         keys = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'layer_scale', 'layer_scale_init')
         settings = resolve_arch(arch, ARCHS, keys=keys)
@@ -205,14 +200,9 @@ class PolaFormerPP(Pyramid):
         _check_rotary(embed_dims, num_heads)
         super().__init__(
             embed_dims,
-            in_channels=in_channels,
-            out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
+            **common,
         )
         if drop_path_rate is None:
             drop_path_rate = settings.get('drop_path_rate', 0.0)
@@ -229,14 +219,14 @@ class PolaFormerPP(Pyramid):
             scale = settings['layer_scale_init'][stage] if settings['layer_scale'][stage] else None
             return PolaFormerPPBlock(attn, dim, settings['mlp_ratios'][stage], drop_rate, next(paths), scale)
 
-        self.patch_embed = Stem(in_channels, embed_dims[0])
+        self.patch_embed = Stem(self.in_channels, embed_dims[0])
         self.pos_drop = nn.Dropout(drop_rate)
         self.layers = nn.ModuleList()
         for stage in range(self.num_stages):
             last = stage + 1 == self.num_stages
             downsample = None if last else Downsample(embed_dims[stage], embed_dims[stage + 1])
             blocks = [build_block(stage, letter) for letter in types[stage]]
-            self.layers.append(PolaFormerPPStage(blocks, downsample, with_cp))
+            self.layers.append(PolaFormerPPStage(blocks, downsample, self.with_cp))
         self._finish()
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:

@@ -45,14 +45,14 @@ class Pyramid(Loadable):
         self,
         embed_dims: Sequence[int],
         *,
-        in_channels: int,
-        out_indices: Sequence[int],
         out_norm: bool,
         norm_eps: float,
-        frozen_stages: int,
-        norm_eval: bool,
-        with_cp: bool,
-        init_cfg: dict[str, Any] | None,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
+        init_cfg: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         stages = list(range(len(embed_dims)))

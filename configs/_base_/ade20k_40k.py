@@ -1,0 +1,45 @@
+"""The paper's schedule on ADE20K (appendix A.2), 40,000 steps: AdamW 2e-4, weight decay 1e-3, 16 images per step.
+
+Poly decay of power 0.9 after 1,500 steps of warm-up. Common practice for UperNet is 6e-5 and 0.01; the paper says this.
+No decay on norms, biases, position tables, and the powers and scales of attention (see coco_1x.py).
+"""
+
+_base_ = ['mmseg::_base_/default_runtime.py']
+
+steps = 40000
+
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=steps, val_interval=steps // 10)
+val_cfg = dict(type='ValLoop')
+test_cfg = dict(type='TestLoop')
+
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),
+    dict(type='PolyLR', power=0.9, eta_min=0.0, by_epoch=False, begin=1500, end=steps),
+]
+
+optim_wrapper = dict(
+    type='OptimWrapper',
+    optimizer=dict(type='AdamW', lr=2e-4, betas=(0.9, 0.999), weight_decay=1e-3),
+    paramwise_cfg=dict(
+        norm_decay_mult=0.0,
+        bias_decay_mult=0.0,
+        custom_keys={  # substrings of parameter names
+            'positional_encoding': dict(decay_mult=0.0),
+            'pos_embed': dict(decay_mult=0.0),
+            'relative_position_bias_table': dict(decay_mult=0.0),
+            'attn.power': dict(decay_mult=0.0),
+            'attn.scale': dict(decay_mult=0.0),
+        },
+    ),
+)
+
+auto_scale_lr = dict(enable=False, base_batch_size=16)
+
+default_hooks = dict(
+    timer=dict(type='IterTimerHook'),
+    logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
+    param_scheduler=dict(type='ParamSchedulerHook'),
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=steps // 10, max_keep_ckpts=3, save_best='mIoU'),
+    sampler_seed=dict(type='DistSamplerSeedHook'),
+    visualization=dict(type='SegVisualizationHook'),
+)

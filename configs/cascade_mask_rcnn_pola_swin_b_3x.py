@@ -1,0 +1,22 @@
+"""Cascade Mask R-CNN, Pola-Swin-B, COCO, 3x (36 epochs, multi-scale crop).
+
+    python tools/train.py configs/cascade_mask_rcnn_pola_swin_b_3x.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/cascade_mask_rcnn_pola_swin_b_3x.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/pola_swin_b.pth (Hugging Face repository ZachMeng/PolaFormer); train without
+them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected box AP / mask AP: not printed (paper); ours: not yet run.
+"""
+
+_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaSwin',
+        arch='base',
+        drop_path_rate=0.5,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_b.pth'),
+    ),
+    neck=dict(in_channels=[128, 256, 512, 1024]),
+)

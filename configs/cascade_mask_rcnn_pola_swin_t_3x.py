@@ -1,0 +1,22 @@
+"""Cascade Mask R-CNN, Pola-Swin-T, COCO, 3x (36 epochs, multi-scale crop).
+
+    python tools/train.py configs/cascade_mask_rcnn_pola_swin_t_3x.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/cascade_mask_rcnn_pola_swin_t_3x.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/pola_swin_t.pth (Hugging Face repository ZachMeng/PolaFormer); train without
+them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected box AP / mask AP: 51.1 / 44.4 (paper, table 2); ours: not yet run.
+"""
+
+_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaSwin',
+        arch='tiny',
+        drop_path_rate=0.2,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth'),
+    ),
+    neck=dict(in_channels=[96, 192, 384, 768]),
+)

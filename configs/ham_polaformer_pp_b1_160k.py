@@ -1,0 +1,22 @@
+"""LightHam decoder, PolaFormer++ b1, ADE20K, 160,000 steps.
+
+    python tools/train.py configs/ham_polaformer_pp_b1_160k.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/ham_polaformer_pp_b1_160k.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/polaformer_pp_b1.pth (Hugging Face repository ZachMeng/PolaFormer); train
+without them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected mIoU: not printed (paper); ours: not yet run.
+"""
+
+_base_ = ['./_base_/light_ham.py', './_base_/ade20k.py', './_base_/ade20k_160k_pp.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaFormerPP',
+        arch='b1',
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/polaformer_pp_b1.pth'),
+    ),
+    decode_head=dict(in_channels=[64, 192, 384]),
+)

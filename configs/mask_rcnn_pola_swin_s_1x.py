@@ -1,0 +1,22 @@
+"""Mask R-CNN, Pola-Swin-S, COCO, 1x (12 epochs).
+
+    python tools/train.py configs/mask_rcnn_pola_swin_s_1x.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_s_1x.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/pola_swin_s.pth (Hugging Face repository ZachMeng/PolaFormer); train without
+them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected box AP / mask AP: not printed (paper); ours: not yet run.
+"""
+
+_base_ = ['./_base_/mask_rcnn.py', 'mmdet::_base_/datasets/coco_instance.py', './_base_/coco_1x.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaSwin',
+        arch='small',
+        drop_path_rate=0.3,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_s.pth'),
+    ),
+    neck=dict(in_channels=[96, 192, 384, 768]),
+)

@@ -1,0 +1,22 @@
+"""RetinaNet, Pola-PVT-T, COCO, 1x (12 epochs).
+
+    python tools/train.py configs/retinanet_pola_pvt_t_1x.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/retinanet_pola_pvt_t_1x.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/pola_pvt_t.pth (Hugging Face repository ZachMeng/PolaFormer); train without
+them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected box AP: 39.5 (paper, table 2); ours: not yet run.
+"""
+
+_base_ = ['./_base_/retinanet.py', 'mmdet::_base_/datasets/coco_detection.py', './_base_/coco_1x.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaPVT',
+        arch='tiny',
+        drop_path_rate=0.1,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_pvt_t.pth'),
+    ),
+    neck=dict(in_channels=[128, 320, 512]),
+)

@@ -1,0 +1,23 @@
+"""UperNet, Pola-Swin-B, ADE20K, 160,000 steps.
+
+    python tools/train.py configs/upernet_pola_swin_b_160k.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/upernet_pola_swin_b_160k.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/pola_swin_b.pth (Hugging Face repository ZachMeng/PolaFormer); train without
+them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected mIoU: not printed (paper); ours: not yet run.
+"""
+
+_base_ = ['./_base_/upernet.py', './_base_/ade20k.py', './_base_/ade20k_160k.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaSwin',
+        arch='base',
+        drop_path_rate=0.5,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_b.pth'),
+    ),
+    decode_head=dict(in_channels=[128, 256, 512, 1024]),
+    auxiliary_head=dict(in_channels=512),
+)

@@ -1,0 +1,23 @@
+"""UperNet, Pola-Swin-T, ADE20K, 160,000 steps.
+
+    python tools/train.py configs/upernet_pola_swin_t_160k.py            one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/upernet_pola_swin_t_160k.py 8    the paper's batch: 8 GPUs x 2 images
+
+Needs the ImageNet weights in checkpoints/pola_swin_t.pth (Hugging Face repository ZachMeng/PolaFormer); train without
+them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+
+Expected mIoU: 45.8 (paper, table 2); ours: not yet run.
+"""
+
+_base_ = ['./_base_/upernet.py', './_base_/ade20k.py', './_base_/ade20k_160k.py']
+
+model = dict(
+    backbone=dict(
+        type='mmpola.PolaSwin',
+        arch='tiny',
+        drop_path_rate=0.2,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth'),
+    ),
+    decode_head=dict(in_channels=[96, 192, 384, 768]),
+    auxiliary_head=dict(in_channels=384),
+)
