@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.streaming import reference_attention
+from mmpola.ops.triton import support as triton_support
 
 
 @dataclass(frozen=True)
@@ -20,18 +21,27 @@ class Backend:
         missing: reasons why it cannot run on this machine at all.
         unsupported: reasons why it cannot serve these inputs.
         run: computes o [B, N, H, D], differentiable, in q's dtype.
+        not_automatic: why 'auto' does not take it; empty where it may.
     """
 
     name: str
     missing: Callable[[], list[str]]
     unsupported: Callable[[AttentionInputs], list[str]]
     run: Callable[[AttentionInputs], Tensor]
+    not_automatic: str = ''
 
 
 BACKENDS: tuple[Backend, ...] = (
+    Backend(
+        'triton',
+        missing=triton_support.missing,
+        unsupported=triton_support.unsupported,
+        run=triton_support.run,
+        not_automatic=triton_support.NOT_AUTOMATIC,
+    ),
     Backend('reference', missing=list, unsupported=lambda inputs: [], run=reference_attention),
 )
-"""Fastest first: 'auto' takes the first one that has no reason against it."""
+"""Fastest first: 'auto' takes the first automatic one that has no reason against it."""
 
 
 def available_backends() -> list[str]:
@@ -55,7 +65,7 @@ def choose_backend(name: str, inputs: AttentionInputs) -> Backend:
     if name != 'auto' and name not in names:
         raise ValueError(f'backend: expected one of {["auto", *names]}, got {name!r}')
     for backend in BACKENDS:
-        if name in ('auto', backend.name):
+        if name == backend.name or (name == 'auto' and not backend.not_automatic):
             reasons = backend.missing() or backend.unsupported(inputs)
             if not reasons:
                 return backend

@@ -29,10 +29,8 @@ def reference_attention(inputs: AttentionInputs) -> Tensor:
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
     with _without_autocast(inputs.q.device):
-        if _is_traced():
-            output = plain_attention(inputs)
-        else:
-            output = StreamedAttention.apply(inputs, *inputs.tensors())
+        streamed = not _is_traced()
+        output = StreamedAttention.apply(inputs, *inputs.tensors()) if streamed else plain_attention(inputs)
     return output.to(dtype)
 
 
