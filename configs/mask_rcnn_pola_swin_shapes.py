@@ -84,5 +84,4 @@ train_cfg = dict(max_epochs=epochs, val_interval=epochs)
 default_hooks = dict(
     logger=dict(interval=25),
     checkpoint=dict(max_keep_ckpts=1, save_best=None),
-    visualization=dict(score_thr=0.5),
 )

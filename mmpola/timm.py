@@ -1,6 +1,6 @@
 """The models for people outside OpenMMLab: `import mmpola.timm` registers them with timm.
 
-    timm.create_model('pola_swin_tiny', num_classes=10, drop_path_rate=0.2, checkpoint_path='pola_swin_tiny.pth')
+    timm.create_model('pola_swin_tiny', num_classes=10, drop_path_rate=0.2, checkpoint_path='pola_swin_t.pth')
     timm.create_model('polaformer_pp_b2', features_only=True, out_indices=(1, 2, 3))
 
 `num_classes`, `in_chans`, `img_size` (the grid that position tables are learned on), `drop_rate`, `drop_path_rate` and

@@ -44,13 +44,16 @@ def check_data(cfg: Config, splits: tuple[str, ...] = SPLITS) -> dict[str, int]:
                 listed = _listed_images(annotations)
                 counts[str(annotations)] = len(listed)
                 problems += _missing_images(annotations, images, listed)
+        truth = (cfg.get(f'{split}_evaluator') or {}).get('ann_file')
+        if truth and not Path(truth).is_file():
+            problems.append(f'{truth}: not found ({split}_evaluator.ann_file)')
     if problems:
         layout = '\n'.join(f'  {path}' for path in expected)
         raise UsageError(
             'the data is not complete\n'
             + '\n'.join(f'  {problem}' for problem in problems)
             + f'\nthe config expects\n{layout}\n'
-            'data elsewhere: link it there, or say --cfg-options train_dataloader.dataset.data_root=DIR (and val, test)'
+            'data elsewhere: link its folder to this place (mkdir -p data; ln -s /path/to/it data/)'
         )
     return counts
 

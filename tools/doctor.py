@@ -73,8 +73,10 @@ def _importable(module: str, remedy: str) -> Finding:
 
 
 def _gpu() -> Finding:
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        return Finding('GPU', f'torch does not import: {error}', REMEDY)
     if not torch.cuda.is_available():
         return Finding('GPU', 'none: training runs on the CPU')
     names = ', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
@@ -93,6 +95,7 @@ def _attention_backends() -> Iterator[Finding]:
 
 
 def main() -> int:
+    print(f'interpreter: {sys.executable}')
     rows = list(findings())
     width = max(len(row.what) for row in rows)
     for row in rows:

@@ -3,7 +3,7 @@
     python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH]
 
 Matrix products and convolutions are counted, those inside scaled_dot_product_attention too, on one zero image in
-inference; a detector's region heads see as many proposals as its config keeps.
+inference; a detector's region heads see as many proposals, its mask head as many boxes, as its config keeps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """The config's model in eval mode; weights do not matter here, so none are read."""
+    """The config's model in eval mode; weights do not matter here, so none are read.
+
+    A region head's score threshold is lifted: untrained scores lie below it, and no box would reach the mask head.
+    """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
+    if 'rcnn' in (cfg.model.get('test_cfg') or {}):
+        cfg.model.test_cfg.rcnn.score_thr = -1.0
     return MODELS.build(cfg.model).eval()
 
 
@@ -78,12 +83,13 @@ def parts(model: nn.Module) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description='Count parameters and multiply-accumulates of a model')
     parser.add_argument('config', help='config file')
-    parser.add_argument('--shape', type=int, nargs=2, default=(800, 1280), metavar=('HEIGHT', 'WIDTH'))
+    parser.add_argument('--shape', type=int, nargs=2, default=(800, 1280), metavar=('HEIGHT', 'WIDTH'), help='pixels')
     add_common_arguments(parser)
     args = parser.parse_args()
     model = build_model(load_config(args))
     macs = count_macs(model, *args.shape)
-    table = Table(title=f'{args.config} at {args.shape[0]} x {args.shape[1]}')
+    print(f'{args.config} at {args.shape[0]} x {args.shape[1]}')
+    table = Table()
     for heading in ('part', 'parameters', 'GMACs'):
         table.add_column(heading, justify='left' if heading == 'part' else 'right')
     for name in [*parts(model), '']:

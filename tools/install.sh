@@ -58,7 +58,7 @@ check_machine() {
 
 install_mmcv() {
     if "$VENV/bin/python" -c 'import mmcv.ops' 2>/dev/null; then return; fi
-    export MMCV_WITH_OPS=1 CFLAGS="${CFLAGS:--g0}" MAX_JOBS="${MAX_JOBS:-$(nproc)}"
+    export MMCV_WITH_OPS=1 CFLAGS="${CFLAGS:--g0}" MAX_JOBS="${MAX_JOBS:-$(env -u OMP_NUM_THREADS nproc)}"
     local operators='CPU operators'
     if command -v nvcc >/dev/null && "$VENV/bin/python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())'; then
         export FORCE_CUDA=1

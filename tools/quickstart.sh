@@ -7,6 +7,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly CONFIG=configs/mask_rcnn_pola_swin_shapes.py DATA=data/shapes WORK=work_dirs/quickstart
 readonly PYTHON=.venv/bin/python
+# A training line without its logger's head and the parts of the loss.
+readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/'
+
+if [ $# -gt 0 ]; then
+    echo "usage: bash tools/quickstart.sh   (no arguments; what it does stands at the top of the file)" >&2
+    exit 2
+fi
 
 step() { printf '\n[quickstart] %s\n' "$*"; }
 
@@ -15,7 +22,7 @@ logged() {
     local log=$1 pattern=$2
     shift 2
     # pipefail: grep finding nothing is no failure, the command's own status is
-    if ! "$@" 2>&1 | tee "$log" | { grep --line-buffered -E "$pattern" || true; } | sed -u -E 's/^(.{220}).*/\1/'; then
+    if ! "$@" 2>&1 | tee -a "$log" | { grep --line-buffered -E "$pattern" || true; } | sed -u -E "$SHORTER"; then
         tail -n 20 "$log" >&2
         echo "[quickstart] failed: $*; the whole log is $log" >&2
         exit 1
@@ -30,21 +37,24 @@ step "1/4 generating shapes in $DATA"
 "$PYTHON" -m mmpola.shapes "$DATA" --images 600
 
 step '2/4 training a Mask R-CNN with a small Pola-Swin from random weights (some 8 minutes on two CPU cores)'
-logged "$WORK/train.log" 'Epoch\(train\)|[Rr]esume' "$PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
+logged "$WORK/train.log" 'Epoch\(train\)|resumed epoch' "$PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
 checkpoint=$(cat "$WORK/last_checkpoint")
 
-step '3/4 evaluating on held-out scenes, drawing predictions beside the ground truth'
-rm -rf "$WORK/predictions"
-logged "$WORK/test.log" 'Evaluating|Average' \
-    "$PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
-
-step '4/4 a sheet of the first predictions'
-"$PYTHON" tools/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
+if [ "$WORK/predictions.png" -nt "$checkpoint" ]; then
+    step '3/4 and 4/4 this checkpoint is evaluated and drawn already'
+else
+    step '3/4 evaluating on held-out scenes, drawing predictions beside the ground truth (half a minute)'
+    rm -rf "$WORK/predictions"
+    logged "$WORK/test.log" 'Evaluating|Average' \
+        "$PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
+    step '4/4 a sheet of the first predictions'
+    "$PYTHON" tools/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
+fi
 
 cat <<END
 
 [quickstart] done, $((SECONDS - started)) s after installation
-  mask AP50 on held-out scenes  $(grep -oE 'coco/segm_mAP_50: [0-9.]+' "$WORK/test.log" | tail -n 1 | cut -d ' ' -f 2)
+  mask AP50 on held-out scenes  $(grep -oE 'coco/segm_mAP_50: [0-9.]+' "$WORK/test.log" | tail -n 1 | cut -d ' ' -f 2)   (expected: at least 0.5)
   checkpoint                    $checkpoint
   all predictions               $WORK/predictions/
   a sheet of them               $WORK/predictions.png   (left: ground truth, right: prediction)

@@ -7,5 +7,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 bash tools/install.sh --dev
 # One thread per test process: OpenMP threads of several processes on few cores wait for each other.
+workers=${PYTEST_WORKERS:-$(env -u OMP_NUM_THREADS nproc)} # nproc would count OMP_NUM_THREADS
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec .venv/bin/python -m pytest -n "${PYTEST_WORKERS:-$(nproc)}" "$@"
+exec .venv/bin/python -m pytest -n "$workers" "$@"

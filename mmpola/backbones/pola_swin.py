@@ -116,6 +116,8 @@ class PolaSwin(Pyramid):
         depths, num_heads = settings['depths'], settings['num_heads']
         embed_dims = [settings['embed_dims'] * 2**stage for stage in range(4)]
         check_heads(embed_dims, num_heads)
+        if window_size < 1:
+            raise ValueError(f'window_size: expected at least 1, got {window_size}')
         super().__init__(
             embed_dims,
             out_norm=out_norm,

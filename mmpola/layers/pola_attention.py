@@ -12,6 +12,7 @@ from mmpola.layers.depthwise import mix_and_gate
 from mmpola.layers.position import Grid, resize_table
 from mmpola.layers.spatial_reduction import reduce_tokens, reduced_grid, spread_tokens
 from mmpola.ops import PowerMap, polarity_attention
+from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype
 
 
@@ -44,6 +45,7 @@ class PolaAttention(nn.Module):
         drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
+        check_backend_name(backend)
         super().__init__()
         head_dim = dim // num_heads
         self.num_heads, self.grid, self.alpha, self.backend = num_heads, grid, alpha, backend

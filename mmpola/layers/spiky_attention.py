@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from mmpola.layers.depthwise import mix_and_gate
 from mmpola.layers.position import Grid
 from mmpola.ops import ExpMap, polarity_attention
+from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype
 
 
@@ -24,6 +25,7 @@ class SpikyAttention(nn.Module):
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
+        check_backend_name(backend)
         super().__init__()
         self.num_heads, self.backend = num_heads, backend
         self.rotary_channels = 2 * dim // num_heads

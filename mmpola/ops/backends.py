@@ -54,6 +54,13 @@ def unavailable_backends() -> dict[str, list[str]]:
     return {backend.name: reasons for backend in BACKENDS if (reasons := backend.missing())}
 
 
+def check_backend_name(name: str) -> None:
+    """Raise ValueError unless `name` is 'auto' or a backend's."""
+    names = ['auto', *(backend.name for backend in BACKENDS)]
+    if name not in names:
+        raise ValueError(f'backend: expected one of {names}, got {name!r}')
+
+
 def choose_backend(name: str, inputs: AttentionInputs) -> Backend:
     """The backend for `inputs`.
 
@@ -61,9 +68,7 @@ def choose_backend(name: str, inputs: AttentionInputs) -> Backend:
         ValueError: `name` is unknown.
         RuntimeError: a named backend cannot serve the inputs; lists every reason.
     """
-    names = [backend.name for backend in BACKENDS]
-    if name != 'auto' and name not in names:
-        raise ValueError(f'backend: expected one of {["auto", *names]}, got {name!r}')
+    check_backend_name(name)
     for backend in BACKENDS:
         if name == backend.name or (name == 'auto' and not backend.not_automatic):
             reasons = backend.missing() or backend.unsupported(inputs)

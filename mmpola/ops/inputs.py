@@ -33,6 +33,12 @@ def validate(inputs: AttentionInputs) -> None:
     q, feature_map = inputs.q, inputs.feature_map
     if not isinstance(feature_map, (PowerMap, ExpMap)):
         raise TypeError(f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}')
+    named = {'q': q, 'k': inputs.k, 'v': inputs.v, 'key_position': inputs.key_position}
+    named |= {f'feature_map.{name}': x for name, x in feature_map.parameters().items()}
+    for name, x in named.items():
+        may_be_none = name in ('key_position', 'feature_map.scale')
+        if not isinstance(x, Tensor) and not (x is None and may_be_none):
+            raise TypeError(f'{name}: expected a tensor, got {type(x).__name__}')
     for name, x in (('q', q), ('k', inputs.k), ('v', inputs.v)):
         if x.dtype not in DTYPES:
             raise TypeError(f'{name}: expected float16, bfloat16, float32 or float64, got {_short(x.dtype)}')

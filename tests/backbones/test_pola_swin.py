@@ -71,6 +71,8 @@ def test_parameters_of_the_released_models(arch, arguments, parameters):
     [
         ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'huge'"),
         ({'out_indices': (5,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3], got (5,)'),
+        ({'window_size': 0}, 'window_size: expected at least 1, got 0'),
+        ({'backend': 'tritn'}, "backend: expected one of ['auto', 'triton', 'reference'], got 'tritn'"),
         ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4, got 5'),
         ({'attn_types': 'LLS'}, "attn_types: expected 4 entries, one per stage, got 'LLS'"),
         (

@@ -312,6 +312,8 @@ EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
             ValueError,
             'feature_map.exponent: expected [3, 4], got [3, 5]',
         ),
+        ({'feature_map': PowerMap(2.0)}, TypeError, 'feature_map.exponent: expected a tensor, got float'),
+        ({'feature_map': PowerMap(None)}, TypeError, 'feature_map.exponent: expected a tensor, got NoneType'),
         ({'key_position': torch.zeros(5, 3, 4)}, ValueError, 'key_position: expected [7, 3, 4], got [5, 3, 4]'),
         (
             {'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},

@@ -20,12 +20,13 @@ def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
         f'  data/coco/train2017: not found (looked from {tmp_path})\n'
         f'  data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
         f'  data/coco/val2017: not found (looked from {tmp_path})\n'
+        '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)\n'
         'the config expects\n'
         '  data/coco/annotations/instances_train2017.json\n'
         '  data/coco/train2017\n'
         '  data/coco/annotations/instances_val2017.json\n'
         '  data/coco/val2017\n'
-        'data elsewhere: link it there, or say --cfg-options train_dataloader.dataset.data_root=DIR (and val, test)'
+        'data elsewhere: link its folder to this place (mkdir -p data; ln -s /path/to/it data/)'
     )
 
 

@@ -3,7 +3,8 @@
 import doctor
 import pytest
 import torch
-from get_flops import count_macs
+from get_flops import build_model, count_macs
+from mmengine.config import Config
 
 from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.classification import Classifier
@@ -61,3 +62,11 @@ def test_flops_table_of_a_detector(run_tool, tiny_config):
     output = run_tool('get_flops.py', tiny_config, '--shape', 80, 96).stdout
     for part in ('backbone.patch_embed', 'backbone.layers.3', 'neck', 'roi_head', 'total'):
         assert part in output
+
+
+@pytest.mark.slow
+def test_flops_reach_the_mask_head(tiny_config):
+    model = build_model(Config.fromfile(tiny_config))
+    macs = count_macs(model, 80, 96)
+    assert macs['roi_head'] == pytest.approx(macs['roi_head.bbox_head'] + macs['roi_head.mask_head'])
+    assert macs['roi_head.mask_head'] > 0
