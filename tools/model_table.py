@@ -39,10 +39,9 @@ def row(config: Path) -> str:
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     parameters = sum(p.numel() for p in model.parameters()) / 1e6
+    paper = '-' if expected['paper'].startswith('no') else expected['paper']  # 'not printed', 'no figure'
     link = f'[{config.stem}](configs/{config.name})'
-    return (
-        f'| {link} | {title} | {parameters:.1f} M | {expected["metric"]} | {expected["paper"]} | {expected["ours"]} |'
-    )
+    return f'| {link} | {title} | {parameters:.1f} M | {expected["metric"]} | {paper} | {expected["ours"]} |'
 
 
 def table() -> str:
