@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import statistics
 import time
@@ -36,6 +37,7 @@ def peak_bytes(run: Run, device: str) -> int:
         before = torch.cuda.memory_allocated()
         run()
         return torch.cuda.max_memory_allocated() - before
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier runs freed would hide this one's need (glibc)
     before = _resident('VmRSS')
     Path('/proc/self/clear_refs').write_text('5')  # resets the high-water mark (Linux)
     run()

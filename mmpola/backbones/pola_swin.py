@@ -44,7 +44,9 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         rows, columns = grid
-        maps = F.pad(x.unflatten(1, grid), (0, 0, 0, columns % 2, 0, rows % 2))
+        maps = x.unflatten(1, grid)
+        if rows % 2 or columns % 2:
+            maps = F.pad(maps, (0, 0, 0, columns % 2, 0, rows % 2))
         merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
         return self.reduction(self.norm(merged)), ((rows + 1) // 2, (columns + 1) // 2)
 

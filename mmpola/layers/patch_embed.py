@@ -26,5 +26,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         height, width = x.shape[-2:]
-        x = self.proj(F.pad(x, (0, -width % self.patch_size, 0, -height % self.patch_size)))
+        if height % self.patch_size or width % self.patch_size:
+            x = F.pad(x, (0, -width % self.patch_size, 0, -height % self.patch_size))
+        x = self.proj(x)
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])

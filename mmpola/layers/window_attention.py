@@ -67,8 +67,11 @@ class WindowAttention(nn.Module):
         """x [B, N, C] on the token grid; mask of `window_mask` for this grid and shift -> [B, N, C]."""
         size, (rows, columns) = self.window_size, grid
         shift_rows, shift_columns = effective_shift(grid, size, self.shift)
-        maps = F.pad(x.unflatten(1, grid), (0, 0, 0, -columns % size, 0, -rows % size))
-        maps = maps.roll((-shift_rows, -shift_columns), dims=(1, 2))
+        maps = x.unflatten(1, grid)
+        if rows % size or columns % size:  # padding by nothing would copy the map, and so would rolling by nothing
+            maps = F.pad(maps, (0, 0, 0, -columns % size, 0, -rows % size))
+        if shift_rows or shift_columns:
+            maps = maps.roll((-shift_rows, -shift_columns), dims=(1, 2))
         windows_high = maps.shape[1] // size
         windows = rearrange(maps, 'b (wh s) (ww t) c -> (b wh ww) (s t) c', s=size, t=size)
         q, k, v = rearrange(self.qkv(windows), 'b n (three h d) -> three b h n d', three=3, h=self.num_heads)
@@ -79,8 +82,9 @@ class WindowAttention(nn.Module):
         windows = self.proj(rearrange(attended, 'b h n d -> b n (h d)'))
         pattern = '(b wh ww) (s t) c -> b (wh s) (ww t) c'
         maps = rearrange(windows, pattern, b=x.shape[0], wh=windows_high, s=size, t=size)
-        maps = maps.roll((shift_rows, shift_columns), dims=(1, 2))[:, :rows, :columns]
-        return self.drop(maps.flatten(1, 2))
+        if shift_rows or shift_columns:
+            maps = maps.roll((shift_rows, shift_columns), dims=(1, 2))
+        return self.drop(maps[:, :rows, :columns].flatten(1, 2))
 
     def _position_bias(self, dtype: torch.dtype) -> Tensor:
         """[1, H, s*s, s*s]."""
