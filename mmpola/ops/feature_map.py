@@ -33,11 +33,8 @@ class SignedPower(Function):
     def forward(x: Tensor, exponent: Tensor) -> Tensor:
         power = x.abs().log2_().mul_(exponent).exp2_()
         signed = torch.copysign(power, x)
-        features = x.new_empty(*x.shape[:-1], 2 * x.shape[-1])
-        positive, negative = features.chunk(2, dim=-1)  # written in place: one pass less than a concatenation
-        torch.clamp(signed, min=0, out=positive)
-        torch.sub(positive, signed, out=negative)
-        return features
+        positive = signed.relu()
+        return torch.cat([positive, positive - signed], dim=-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
