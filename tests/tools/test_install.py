@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -19,7 +20,8 @@ def install(root, tmp_path):
     for name in ('requirements.txt', 'requirements-dev.txt', 'setup.cfg'):
         shutil.copy(root / name, clone)
     for name in COMMANDS:
-        (commands / name).symlink_to(shutil.which(name))
+        # python3 in PATH may be a version manager's script, which needs more commands than these
+        (commands / name).symlink_to(sys.executable if name == 'python3' else shutil.which(name))
 
     def run(*arguments, environment=None, stand_ins=None):
         for name, script in (stand_ins or {}).items():
