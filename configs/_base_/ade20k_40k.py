@@ -1,10 +1,9 @@
 """The paper's schedule on ADE20K (appendix A.2), 40,000 steps: AdamW 2e-4, weight decay 1e-3, 16 images per step.
 
 Poly decay of power 0.9 after 1,500 steps of warm-up. Common practice for UperNet is 6e-5 and 0.01; the paper says this.
-No decay on norms, biases, position tables, and the powers and scales of attention (see coco_1x.py).
 """
 
-_base_ = ['mmseg::_base_/default_runtime.py']
+_base_ = ['./adamw_no_decay.py', 'mmseg::_base_/default_runtime.py']
 
 steps = 40000
 
@@ -17,21 +16,7 @@ param_scheduler = [
     dict(type='PolyLR', power=0.9, eta_min=0.0, by_epoch=False, begin=1500, end=steps),
 ]
 
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=2e-4, betas=(0.9, 0.999), weight_decay=1e-3),
-    paramwise_cfg=dict(
-        norm_decay_mult=0.0,
-        bias_decay_mult=0.0,
-        custom_keys={  # substrings of parameter names
-            'positional_encoding': dict(decay_mult=0.0),
-            'pos_embed': dict(decay_mult=0.0),
-            'relative_position_bias_table': dict(decay_mult=0.0),
-            'attn.power': dict(decay_mult=0.0),
-            'attn.scale': dict(decay_mult=0.0),
-        },
-    ),
-)
+optim_wrapper = dict(optimizer=dict(lr=2e-4, weight_decay=1e-3))
 
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 
