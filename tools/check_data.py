@@ -1,110 +1,204 @@
-"""Checks the data that a config names before anything is built: folders, annotation files, every image they list.
+"""Checks the data that a config names: folders, annotations, classes, and every image and label map that they list.
 
     python tools/check_data.py CONFIG [--cfg-options KEY=VALUE …]
 
-train.py and test.py run the same check first. Exit status 2 and one line per problem if something is missing.
+Prints a table of what is there. Exit status 2 and every problem, long lists shortened, if something is wrong.
+
+train.py and test.py run the fast part of it first, which takes seconds on COCO: whether everything is there, what the
+annotation files say, whether the classes are those of the config and the model, and the labels in some label maps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data_checks import KINDS, kind_of, openmmlab_places
+from data_checks.contents import Contents, Reading, bounded, grouped
 from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from progress import progress
+from rich.console import Console
+from rich.table import Table
 from runtime import UsageError, add_common_arguments, load_config, run_main
 
 SPLITS = ('train', 'val', 'test')
-SHOWN = 5
-"""How many missing images are named; the rest is counted."""
+
+SAMPLE = 32
+"""How many label maps of a data set the fast part reads, spread evenly: a label out of range ends a training on a GPU
+without a word about its file, whereas an image that cannot be read is named by the loader."""
+
+LOCAL_RANK = {'pytorch': 'LOCAL_RANK', 'slurm': 'SLURM_LOCALID', 'mpi': 'OMPI_COMM_WORLD_LOCAL_RANK'}
+"""Launcher -> the variable with a process's number on its machine."""
 
 
-def check_data(cfg: Config, splits: tuple[str, ...] = SPLITS) -> dict[str, int]:
-    """Number of images listed per annotation file.
+@dataclass
+class Checked:
+    """A data set of the config; `splits` name all uses of it."""
+
+    splits: list[str]
+    kind: str
+    places: list[Path]
+    contents: Contents = field(default_factory=Contents)
+
+
+def check_data(cfg: Config, splits: tuple[str, ...] = SPLITS, *, whole: bool = False) -> list[Checked]:
+    """What the data sets of `splits` hold; with `whole` every image and label map is read, with a progress bar.
+
+    Where a launcher starts several processes on a machine, the first one looks into the files for all of them.
 
     Raises:
-        UsageError: a folder, an annotation file or an image that it lists is missing; names all of them and the layout.
+        UsageError: something is missing or wrong; names all of it, and the layout if files are missing.
     """
-    counts: dict[str, int] = {}
+    checked: dict[tuple[str, ...], Checked] = {}
+    missing: list[str] = []
     problems: list[str] = []
-    expected: list[str] = []
+    for split, dataset in _data_sets(cfg, splits):
+        kind = kind_of(dataset)
+        places = kind.places(dataset) if kind else openmmlab_places(dataset)
+        key = (str(dataset.get('type')), *map(str, places))
+        if key in checked:
+            checked[key].splits += [split] if split not in checked[key].splits else []
+            continue
+        data = checked[key] = Checked([split], kind.name if kind else str(dataset.get('type')), places)
+        absent = [f'{path}: not found (looked from {Path.cwd()})' for path in places if not path.exists()]
+        missing += [line for line in absent if line not in missing]
+        if kind and not absent and _first_of_machine(cfg):
+            try:
+                data.contents = kind.inspect(_build(cfg, {**dataset, **kind.unloaded}))
+            except _NotBuiltError as error:
+                problems.append(f'{split}_dataloader.dataset: {error}')
+            problems += data.contents.problems + _class_mismatch(cfg.get('model'), split, data.contents)
     for split in splits:
-        loader = cfg.get(f'{split}_dataloader')
-        for dataset in _leaf_datasets(loader.dataset) if loader else ():
-            for path in _paths(dataset):
-                if str(path) not in expected:
-                    expected.append(str(path))
-                    if not path.exists():
-                        problems.append(f'{path}: not found (looked from {Path.cwd()})')
-            annotations, images = _annotations_and_images(dataset)
-            if annotations and images and annotations.is_file() and images.is_dir() and str(annotations) not in counts:
-                listed = _listed_images(annotations)
-                counts[str(annotations)] = len(listed)
-                problems += _missing_images(annotations, images, listed)
         truth = (cfg.get(f'{split}_evaluator') or {}).get('ann_file')
         if truth and not Path(truth).is_file():
-            problems.append(f'{truth}: not found ({split}_evaluator.ann_file)')
-    if problems:
-        layout = '\n'.join(f'  {path}' for path in expected)
-        raise UsageError(
-            'the data is not complete\n'
-            + '\n'.join(f'  {problem}' for problem in problems)
-            + f'\nthe config expects\n{layout}\n'
-            'data elsewhere: link its folder to this place (mkdir -p data; ln -s /path/to/it data/)'
-        )
-    return counts
+            missing.append(f'{truth}: not found ({split}_evaluator.ann_file)')
+    problems += grouped(_read([data.contents for data in checked.values()], whole))
+    if missing or problems:
+        raise UsageError(_message(missing, problems, list(checked.values())))
+    return list(checked.values())
 
 
-def _leaf_datasets(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The data sets inside wrappers such as RepeatDataset, ConcatDataset, MultiImageMixDataset."""
+def _data_sets(cfg: Config, splits: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(split, config) of every data set, inside RepeatDataset, ConcatDataset, MultiImageMixDataset and so on."""
+    for split in splits:
+        loader = cfg.get(f'{split}_dataloader')
+        for dataset in _leaves(loader.dataset) if loader else ():
+            yield split, dataset
+
+
+def _leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if 'dataset' in dataset:
-        yield from _leaf_datasets(dataset['dataset'])
+        yield from _leaves(dataset['dataset'])
     elif 'datasets' in dataset:
         for inner in dataset['datasets']:
-            yield from _leaf_datasets(inner)
+            yield from _leaves(inner)
     else:
         yield dataset
 
 
-def _paths(dataset: dict[str, Any]) -> list[Path]:
-    """The annotation file and the folders of a data set."""
-    root = Path(dataset.get('data_root') or '')
-    names = [dataset.get('ann_file'), *(dataset.get('data_prefix') or {}).values()]
-    return [root / name for name in names if name] or [root]
+def _first_of_machine(cfg: Config) -> bool:
+    return os.environ.get(LOCAL_RANK.get(cfg.get('launcher', 'none'), ''), '0') == '0'
 
 
-def _annotations_and_images(dataset: dict[str, Any]) -> tuple[Path | None, Path | None]:
-    """The COCO json and the image folder, None for a data set of another kind."""
-    root = Path(dataset.get('data_root') or '')
-    annotations, images = dataset.get('ann_file') or '', (dataset.get('data_prefix') or {}).get('img')
-    return (root / annotations, root / images) if annotations.endswith('.json') and images is not None else (None, None)
+class _NotBuiltError(Exception):
+    """A data set's config is wrong."""
 
 
-def _listed_images(annotations: Path) -> list[str]:
+def _build(cfg: Config, dataset: dict[str, Any]) -> Any:
+    """The data set itself, which knows its classes, suffixes and paths."""
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
-        return [image['file_name'] for image in json.loads(annotations.read_bytes())['images']]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f'{annotations}: not a COCO annotation file ({error!r})') from None
+        return DATASETS.build(dataset)
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise _NotBuiltError(error.args[0] if error.args else error) from None
 
 
-def _missing_images(annotations: Path, images: Path, listed: list[str]) -> list[str]:
-    present = set(os.listdir(images))
-    missing = [name for name in listed if name not in present and not (images / name).is_file()]
+def _class_mismatch(model: dict[str, Any] | None, split: str, contents: Contents) -> list[str]:
+    """Heads of the model, or a classifier itself, that predict another number of classes than the data set has."""
+    expected = len(contents.classes)
+    return [
+        f'{key} is {count}, but the data set of {split}_dataloader has {expected} classes: {bounded(contents.classes)}'
+        for key, count in _numbers_of_classes(model, 'model')
+        if expected and count != expected
+    ]
+
+
+def _numbers_of_classes(node: Any, key: str) -> Iterator[tuple[str, int]]:
+    """(config key, num_classes) of a classifier and of every head but an RPN, which tells objects from background."""
+    if isinstance(node, (list, tuple)):
+        for index, child in enumerate(node):
+            yield from _numbers_of_classes(child, f'{key}.{index}')
+    for name, child in node.items() if isinstance(node, dict) else ():
+        if name == 'num_classes' and (key == 'model' or 'head' in key):
+            yield f'{key}.{name}', child
+        elif name != 'rpn_head':
+            yield from _numbers_of_classes(child, f'{key}.{name}')
+
+
+def _read(found: list[Contents], whole: bool) -> list[tuple[str, str]]:
+    """The rules that files break: every file's, or those of a sample of the label maps."""
+    if not whole:
+        sample = [reading for contents in found for reading in _spread(contents.label_files)]
+        return [rule for reading in sample for rule in reading()]
+    readings = [reading for contents in found for reading in (*contents.image_files, *contents.label_files)]
+    broken = []
+    if readings:
+        with progress('reading files', len(readings)) as advance, ThreadPoolExecutor() as threads:
+            for rules in threads.map(lambda reading: reading(), readings):
+                broken += rules
+                advance(1)
+    return broken
+
+
+def _spread(readings: list[Reading]) -> list[Reading]:
+    """At most SAMPLE of them, at even distances."""
+    return readings[:: max(1, -(-len(readings) // SAMPLE))]
+
+
+def _message(missing: list[str], problems: list[str], checked: list[Checked]) -> str:
+    lines = '\n'.join(f'  {line}' for line in dict.fromkeys((*missing, *problems)))
     if not missing:
-        return []
-    more = f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''
-    return [f'{annotations} lists images that are not in {images}: ' + ', '.join(missing[:SHOWN]) + more]
+        return f'the data is not right\n{lines}'
+    layout = '\n'.join(f'  {path}' for path in dict.fromkeys(path for data in checked for path in data.places))
+    return (
+        f'the data is not complete\n{lines}\nthe config expects\n{layout}\n'
+        'data elsewhere: link its folder to this place (mkdir -p data; ln -s /path/to/it data/)'
+    )
+
+
+def print_table(checked: list[Checked]) -> None:
+    """Places, then a row of counts for each data set, then what is worth knowing."""
+    for data in checked:
+        print(f'{", ".join(data.splits)}: {", ".join(map(str, data.places))}')
+    table = Table()
+    for heading in ('split', 'kind', 'images', 'annotations', 'unannotated', 'classes'):
+        table.add_column(heading, justify='left' if heading in ('split', 'kind') else 'right')
+    for data in checked:
+        contents = data.contents
+        counts = (contents.images, contents.annotations, contents.without, len(contents.classes))
+        known = data.kind in {kind.name for kind in KINDS}
+        table.add_row(', '.join(data.splits), data.kind, *(f'{count:,}' if known else '-' for count in counts))
+    Console().print(table)
+    print_notes(checked)
+
+
+def print_notes(checked: list[Checked]) -> None:
+    """What does not hinder a training."""
+    for note in dict.fromkeys(note for data in checked for note in data.contents.notes):
+        print(f'note: {note}')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description='Check the data that a config names')
     parser.add_argument('config', help='config file')
     add_common_arguments(parser)
-    for path, count in check_data(load_config(parser.parse_args())).items():
-        print(f'{path}: {count} images, all present')
+    print_table(check_data(load_config(parser.parse_args()), whole=True))
 
 
 if __name__ == '__main__':

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from check_data import check_data
+import training_checkpoint
+from check_data import check_data, print_notes
 from mmengine.config import Config
 from mmengine.runner import Runner
 from runtime import UsageError, add_common_arguments, load_config, prepare_process, run_main
@@ -44,9 +45,11 @@ def draw_predictions(cfg: Config, folder: str) -> None:
 def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
-    if not Path(args.checkpoint).is_file():
-        raise UsageError(f'{args.checkpoint}: no such checkpoint')
-    check_data(cfg, splits=('test',))
+    checkpoint = training_checkpoint.read(args.checkpoint)
+    print_notes(check_data(cfg, splits=('test',)))
+    training_checkpoint.check_fits(checkpoint, cfg)
+    if checkpoint.averaged:
+        print(f'{args.checkpoint}: {training_checkpoint.AVERAGED}')
     cfg.load_from = args.checkpoint
     if args.show_dir:
         draw_predictions(cfg, args.show_dir)

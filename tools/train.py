@@ -1,9 +1,10 @@
 """Trains whatever a config describes.
 
-    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--amp] [--auto-scale-lr]
+    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite] [--amp] [--auto-scale-lr]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
-Data and pretrained weights are checked before a model is built. Progress, losses and checkpoints go to the work dir.
+Data and pretrained weights are checked before a model is built. Progress, losses and checkpoints go to the work dir,
+which belongs to one config; checkpoints in it are written over only on going on from the newest, or by --overwrite.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from check_data import check_data
+from check_data import check_data, print_notes
+from going_on import check_resume, check_work_dir
 from mmengine.config import Config
 from mmengine.runner import Runner
 from runtime import UsageError, add_common_arguments, load_config, prepare_process, run_main
@@ -30,6 +32,7 @@ def parse_arguments() -> argparse.Namespace:
         const='auto',
         help='go on from a checkpoint, or from the newest one in the work dir (no value, or auto)',
     )
+    parser.add_argument('--overwrite', action='store_true', help='write over the checkpoints of an earlier training')
     parser.add_argument('--amp', action='store_true', help='automatic mixed precision (fp16)')
     parser.add_argument(
         '--auto-scale-lr',
@@ -87,8 +90,12 @@ def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
     apply_arguments(cfg, args)
-    check_data(cfg, splits=('train', 'val'))
-    if not cfg.get('resume'):
+    check_work_dir(cfg, args.overwrite)
+    print_notes(check_data(cfg, splits=('train', 'val')))
+    if cfg.get('resume') and (finished := check_resume(cfg)):
+        print(finished)
+        return
+    if not (cfg.get('resume') and cfg.get('load_from')):
         check_pretrained(cfg)
     prepare_process(cfg)
     Runner.from_cfg(cfg).train()

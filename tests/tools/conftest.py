@@ -5,25 +5,10 @@ import subprocess
 import sys
 
 import pytest
-
-TINY = """
-_base_ = {base!r}
-
-model = dict(
-    backbone=dict(arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4))),
-    neck=dict(in_channels=[8, 16, 32, 64]),
-)
-train_dataloader = dict(
-    batch_size=2, num_workers=0, persistent_workers=False, dataset=dict(data_root={data!r})
-)
-val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(data_root={data!r}))
-test_dataloader = val_dataloader
-val_evaluator = dict(ann_file={data!r} + 'annotations/instances_val2017.json')
-test_evaluator = val_evaluator
-train_cfg = dict(max_epochs=3, val_interval=3)
-default_hooks = dict(logger=dict(interval=1))
-randomness = dict(seed=0)
-"""
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from small_configs import TINY
 
 
 @pytest.fixture
@@ -33,6 +18,55 @@ def tiny_config(root, shapes, tmp_path):
     path = tmp_path / 'tiny.py'
     path.write_text(TINY.format(base=base, data=data))
     return path
+
+
+TINY_SEGMENTATION = """
+_base_ = {base!r}
+
+model = dict(
+    backbone=dict(
+        arch=dict(
+            _delete_=True, embed_dims=(8, 16, 24, 32), depths=(1,) * 4, num_heads=(1, 2, 3, 4), mlp_ratios=(2,) * 4
+        ),
+        init_cfg=None,
+    ),
+    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
+    decode_head=dict(in_channels=[16] * 4, channels=16, num_classes=6),
+)
+shapes = dict(
+    type='BaseSegDataset',
+    reduce_zero_label=True,
+    data_root={data!r},
+    metainfo=dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross')),
+)
+train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=shapes)
+val_dataloader = train_dataloader
+test_dataloader = train_dataloader
+"""
+
+
+@pytest.fixture
+def tiny_segmentation(root, shapes, tmp_path):
+    """Semantic FPN on a shrunken Pola-PVT, for the label maps of the generated scenes."""
+    base = str(root / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
+    path = tmp_path / 'tiny_segmentation.py'
+    path.write_text(TINY_SEGMENTATION.format(base=base, data=f'{shapes}/ade'))
+    return path
+
+
+@pytest.fixture
+def write_checkpoint():
+    """config, path and what else it holds -> the config's model with random weights, as a checkpoint."""
+
+    def write(config, path, **others):
+        cfg = Config.fromfile(config)
+        init_default_scope(cfg.default_scope)
+        torch.manual_seed(0)
+        model = MODELS.build(cfg.model)
+        torch.save({'state_dict': model.state_dict(), **others}, path)
+        return path
+
+    return write
 
 
 def environment():

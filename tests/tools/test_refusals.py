@@ -4,6 +4,8 @@ import json
 import shutil
 
 import pytest
+import train
+from runtime import UsageError
 
 CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
 
@@ -30,14 +32,26 @@ def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
     )
 
 
-def test_missing_weights_say_where_they_are_found_and_how_to_go_without(run_tool, root, shapes, tmp_path):
-    (tmp_path / 'data').mkdir()
-    (tmp_path / 'data' / 'coco').symlink_to(shapes / 'coco')
-    assert last_error(run_tool('train.py', root / CONFIG, check=False, cwd=tmp_path)) == (
-        'error: checkpoints/pola_swin_t.pth: no such checkpoint (model.backbone.init_cfg.checkpoint; the released '
-        'weights are in the Hugging Face repository ZachMeng/PolaFormer); train without it by '
-        '--cfg-options model.backbone.init_cfg=None'
-    )
+PRETRAINED = """
+model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth')
+"""
+MISSING_WEIGHTS = (
+    'checkpoints/pola_swin_t.pth: no such checkpoint (model.backbone.init_cfg.checkpoint; the released '
+    'weights are in the Hugging Face repository ZachMeng/PolaFormer); train without it by '
+    '--cfg-options model.backbone.init_cfg=None'
+)
+
+
+@pytest.mark.parametrize('resume', [[], ['--resume']])  # with nothing to go on from, a training begins with them too
+def test_missing_weights_say_where_they_are_found_and_how_to_go_without(tiny_config, resume, tmp_path, monkeypatch):
+    with open(tiny_config, 'a') as config:
+        config.write(PRETRAINED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), *resume])
+    with pytest.raises(UsageError) as raised:
+        train.main()
+    assert str(raised.value) == MISSING_WEIGHTS
+    assert not (tmp_path / 'work_dirs').exists()
 
 
 def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, tmp_path):
@@ -54,8 +68,11 @@ def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, 
     )
     annotations.write_text(json.dumps({'pictures': []}))
     assert last_error(run_tool('check_data.py', tiny_config, *options, check=False)) == (
-        f"error: {annotations}: not a COCO annotation file (KeyError('images'))"
+        f"error: the data is not right\n  {annotations}: not a COCO annotation file (KeyError('images'))"
     )
+
+
+NO_PICTURES = 'error: tests: no pictures in this folder (.bmp .jpeg .jpg .png .ppm .tif .tiff .webp)'
 
 
 @pytest.mark.parametrize(
@@ -65,6 +82,7 @@ def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, 
         ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: --resume: none.pth: no such checkpoint'),
         ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, and torch finds none'),
         ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
+        ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_PICTURES),
         ('contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no pictures in this folder'),
     ],
 )
@@ -86,9 +104,3 @@ def test_what_is_not_there_is_named(run_tool, tool, arguments, message):
 def test_launchers_say_their_usage(run_tool, tool, usage):
     result = run_tool(tool, check=False)
     assert (result.returncode, result.stdout) == (2, usage + '\n')
-
-
-def test_a_whole_data_set_is_counted(run_tool, tiny_config):
-    output = run_tool('check_data.py', tiny_config).stdout
-    assert 'instances_train2017.json: 12 images, all present' in output
-    assert 'instances_val2017.json: 4 images, all present' in output

@@ -1,0 +1,39 @@
+"""Puts configs, tools and the model index into the package's `.mim` folder, where OpenMMLab's projects keep them.
+
+A wheel carries copies; an editable installation has links into the repository. Everything else stands in setup.cfg.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+CARRIED = ('configs', 'tools', 'model-index.yml')
+REPOSITORY_ONLY = ('install.sh', 'quickstart.sh', 'run_tests.sh', 'model_table.py', 'count_model.py')
+"""Scripts that work on the repository itself."""
+CACHES = ('__pycache__', '.*')
+
+
+class BuildWithMim(build_py):
+    """build_py that also fills mmpola/.mim."""
+
+    def run(self) -> None:
+        super().run()
+        mim = (ROOT if self.editable_mode else Path(self.build_lib)) / 'mmpola' / '.mim'
+        if mim.exists():  # an earlier build's, perhaps with files that are gone since
+            shutil.rmtree(mim)
+        mim.mkdir(parents=True)
+        for name in CARRIED:
+            if self.editable_mode:
+                (mim / name).symlink_to(ROOT / name)
+            elif (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns(*REPOSITORY_ONLY, *CACHES))
+            else:
+                shutil.copy(ROOT / name, mim / name)
+
+
+setup(cmdclass={'build_py': BuildWithMim})

@@ -1,0 +1,240 @@
+"""The recipes of docs/in_your_own_project.md, taken from the page, shrunken and run."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+from own_project import config_files
+from runtime import allow_training_checkpoints
+from small_configs import shrink_heads, shrink_input, shrink_model
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mmpola.backbones import PolaSwin, pyramid
+
+NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
+"""Run by test_packaging.py."""
+
+MASK_HEAD = 4 * (256 * 256 * 9 + 256) + (256 * 256 * 4 + 256) + (256 * 80 + 80)
+"""Parameters that mask_rcnn_pola_swin_t_1x has and a Faster R-CNN has not."""
+
+
+@pytest.fixture(scope='module')
+def folder(root, shapes, tmp_path_factory):
+    """A project: every config of the page, boxes, and label maps of three values."""
+    folder = tmp_path_factory.mktemp('project')
+    for name, text in config_files(root).items():
+        (folder / name).write_text(text)
+    (folder / 'data').mkdir()
+    (folder / 'data' / 'boxes').symlink_to(shapes / 'coco')
+    (folder / 'data' / 'labels').mkdir()
+    (folder / 'data' / 'labels' / 'images').symlink_to(shapes / 'ade' / 'images')
+    for source in (shapes / 'ade' / 'annotations').glob('*/*.png'):
+        target = folder / 'data' / 'labels' / 'annotations' / source.parent.name / source.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(target), np.minimum(cv2.imread(str(source), cv2.IMREAD_UNCHANGED), 2))
+    return folder
+
+
+@pytest.fixture
+def load(folder, tmp_path, monkeypatch):
+    """name -> its config, small, with two steps and no evaluation unless asked for; read in the project's folder."""
+    monkeypatch.chdir(folder)
+    allow_training_checkpoints()
+
+    def load(name, evaluate=False):
+        cfg = Config.fromfile(f'{name}.py')
+        shrink_model(cfg.model.get('module', cfg.model))
+        shrink_heads(cfg)
+        shrink_input(cfg)
+        cfg.train_dataloader.batch_size = 2
+        if cfg.default_scope == 'mmdet':
+            cfg.train_dataloader.dataset.indices = 4
+            cfg.train_cfg.update(max_epochs=1, val_interval=1 if evaluate else 2)
+        else:
+            cfg.train_cfg.update(max_iters=2, val_interval=2 if evaluate else 3)
+        cfg.default_hooks.logger.interval = 1
+        cfg.visualizer.name = f'{name} in {tmp_path}'  # MMEngine keeps visualizers by name, one process long
+        cfg.work_dir, cfg.log_level = str(tmp_path / name), 'ERROR'
+        return cfg
+
+    return load
+
+
+def train(cfg):
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    return runner
+
+
+def backbone_weights(runner):
+    return {name: parameter.detach().clone() for name, parameter in runner.model.backbone.named_parameters()}
+
+
+def test_every_recipe_is_here(root):
+    assert list(config_files(root)) == [
+        NEEDS_AN_INSTALLATION,
+        'faster_rcnn_pola_swin.py',
+        'upernet_pola_swin.py',
+        'three_classes.py',
+        'three_labels.py',
+        'boxes_flipped.py',
+        'labels_flipped.py',
+        'with_tensorboard.py',
+        'with_averages.py',
+        'less_memory.py',
+        'frozen.py',
+        'layer_decay.py',
+    ]
+
+
+@pytest.mark.parametrize(
+    ('name', 'classes', 'parameters'),
+    [
+        ('faster_rcnn_pola_swin', 80, 48_791_944 - MASK_HEAD),
+        ('upernet_pola_swin', 150, 60_939_204),
+    ],
+)
+def test_five_lines_swap_the_backbone(name, classes, parameters, folder, monkeypatch):
+    """At full size, on the meta device: the published channels, every parameter of ours, decay only where it should."""
+    monkeypatch.chdir(folder)
+    cfg = Config.fromfile(f'{name}.py')
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    assert isinstance(model.backbone, PolaSwin)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert (model.roi_head.bbox_head if classes == 80 else model.decode_head).num_classes == classes
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    decayed = {id(p) for group in wrapper.optimizer.param_groups if group['weight_decay'] for p in group['params']}
+    assert 'SGD' not in type(wrapper.optimizer).__name__
+    for name, parameter in model.backbone.named_parameters():
+        table = name.endswith(('.power', '.scale', 'positional_encoding', 'bias_table'))
+        assert (id(parameter) in decayed) == (parameter.ndim > 1 and not table), name
+
+
+@pytest.mark.slow
+def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
+    runner = train(load('three_classes', evaluate=True))
+    assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4  # and background
+    assert len(runner.val_dataloader.dataset.metainfo['classes']) == 3
+    labels = {box['bbox_label'] for item in runner.train_dataloader.dataset for box in _boxes(item)}
+    assert labels <= {0, 1, 2}
+    assert len(labels) > 1
+
+    flipped = load('boxes_flipped')
+    flipped.load_from = f'{runner.work_dir}/epoch_1.pth'
+    tester = Runner.from_cfg(flipped)
+    calls = count_calls(tester.model.module)
+    assert 'coco/bbox_mAP' in tester.test()
+    assert calls == [1, 1] * 4  # every image once as it is, once mirrored
+    assert_same_weights(tester.model.module, runner.model)
+
+
+def _boxes(item):
+    labels = item['data_samples'].gt_instances.labels
+    return [{'bbox_label': int(label)} for label in labels]
+
+
+@pytest.mark.slow
+def test_three_labels_train_and_evaluate_and_variants_are_averaged(load):
+    runner = train(load('three_labels', evaluate=True))
+    assert runner.model.decode_head.conv_seg.out_channels == 3
+    values = [item['data_samples'].gt_sem_seg.data.unique() for item in runner.train_dataloader.dataset]
+    assert set(torch.cat(values).tolist()) <= {0, 1, 2, 255}
+
+    flipped = load('labels_flipped')
+    flipped.load_from = f'{runner.work_dir}/iter_2.pth'
+    tester = Runner.from_cfg(flipped)
+    calls = count_calls(tester.model.module)
+    assert 'mIoU' in tester.test()
+    assert len(calls) == 6 * 4  # three scales, each mirrored too, of four images
+    assert_same_weights(tester.model.module, runner.model)
+
+
+def count_calls(model):
+    """Images per call of a model's test_step, appended as it is called."""
+    calls, step = [], model.test_step
+
+    def test_step(data):
+        calls.append(len(data['inputs']))
+        return step(data)
+
+    model.test_step = test_step
+    return calls
+
+
+def assert_same_weights(model, trained):
+    expected = trained.state_dict()
+    assert model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_tensorboard_gets_the_losses(load, tmp_path):
+    train(load('with_tensorboard'))
+    (events,) = (tmp_path / 'with_tensorboard').rglob('events.out.tfevents.*')
+    accumulated = EventAccumulator(str(events)).Reload()
+    losses = accumulated.Scalars('loss')
+    assert [event.step for event in losses] == [1, 2]
+    assert all(0 < event.value < 100 for event in losses)
+
+
+@pytest.mark.slow
+def test_the_checkpoint_holds_averages(load):
+    runner = train(load('with_averages'))
+    saved = torch.load(f'{runner.work_dir}/epoch_1.pth', weights_only=False)
+    name = 'layers.0.blocks.0.mlp.fc1.weight'
+    trained = runner.model.backbone.get_parameter(name)
+    average = saved['state_dict'][f'backbone.{name}']
+    assert torch.equal(saved['ema_state_dict'][f'module.backbone.{name}'], trained)
+    assert 0 < (average - trained).abs().max() < 1e-3
+
+
+@pytest.mark.slow
+def test_activations_are_recomputed(load, monkeypatch):
+    calls = []
+
+    def recompute(block, *args, **kwargs):
+        calls.append(block)
+        return torch.utils.checkpoint.checkpoint(block, *args, **kwargs)
+
+    monkeypatch.setattr(pyramid, 'checkpoint', recompute)
+    runner = train(load('less_memory'))
+    blocks = [stage.blocks[0] for stage in runner.model.backbone.layers]
+    assert calls == blocks * 2  # steps
+
+
+@pytest.mark.slow
+def test_frozen_stages_stay(load):
+    runner = Runner.from_cfg(load('frozen'))
+    before = backbone_weights(runner)
+    runner.train()
+    moved = {name for name, weights in backbone_weights(runner).items() if not torch.equal(weights, before[name])}
+    frozen = {
+        name for name in before if name.startswith(('patch_embed.', 'layers.0.', 'layers.1.', 'norm0.', 'norm1.'))
+    }
+    assert moved == before.keys() - frozen
+
+
+def test_learning_rates_by_layer(load):
+    """Four blocks, rate 0.8; decay rules of the inherited config stay."""
+    cfg = load('layer_decay')
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    settings = {names[id(group['params'][0])]: group for group in groups}
+    expected = {
+        'backbone.patch_embed.proj.weight': (0.8**5, 0.05),
+        'backbone.layers.0.blocks.0.attn.power': (0.8**4, 0.0),
+        'backbone.layers.3.blocks.0.mlp.fc1.weight': (0.8, 0.05),
+        'backbone.norm3.weight': (1.0, 0.0),
+        'roi_head.bbox_head.fc_cls.weight': (1.0, 0.05),
+    }
+    for name, (factor, decay) in expected.items():
+        assert settings[name]['lr'] == pytest.approx(1e-4 * factor)
+        assert settings[name]['weight_decay'] == decay

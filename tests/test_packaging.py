@@ -1,0 +1,224 @@
+"""What pip builds and installs: a wheel that trains away from the repository, by our scripts or mmdet's and mmseg's."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from own_project import config_files
+from small_configs import TINY
+
+SOURCE = ('mmpola', 'configs', 'tools', 'docs', 'tests')
+REPOSITORY_ONLY = {'install.sh', 'quickstart.sh', 'run_tests.sh', 'model_table.py', 'count_model.py'}
+OFFLINE = ('--disable-pip-version-check', '--no-deps', '--no-build-isolation', '--no-index')
+
+
+def run(*command, cwd):
+    """Standard output and errors of a process that no import path of this one reaches."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith('PYTHON')}
+    result = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        env={**environment, 'OMP_NUM_THREADS': '1'},
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-6000:]
+    return result.stdout
+
+
+def files(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def build_wheel(source, folder):
+    run(sys.executable, '-m', 'pip', 'wheel', *OFFLINE, '--wheel-dir', folder, source, cwd=folder)
+    (wheel,) = folder.glob('*.whl')
+    return wheel
+
+
+@pytest.fixture(scope='module')
+def source(root, tmp_path_factory):
+    """A copy of the repository, so that no build leaves anything in it, with what a linter leaves."""
+    copy = tmp_path_factory.mktemp('source') / 'mmpola'
+    for name in SOURCE:
+        shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns('__pycache__', '.mim'))
+    for path in root.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    (copy / 'tools' / '.some_cache').mkdir()
+    (copy / 'tools' / '.some_cache' / 'left.py').write_text('')
+    return copy
+
+
+@pytest.fixture(scope='module')
+def wheel(source, tmp_path_factory):
+    return build_wheel(source, tmp_path_factory.mktemp('wheel'))
+
+
+def environment(folder, *install):
+    """A virtual environment that sees the packages of this one, an editable mmpola excepted; returns its interpreter.
+
+    What pip installs into it is seen first. A folder named in a .pth file runs no .pth files of its own; an editable
+    installation is such a file.
+    """
+    venv.create(folder, with_pip=False)
+    python = folder / 'bin' / 'python'
+    (own,) = (folder / 'lib').glob('python*/site-packages')
+    others = [path for path in sys.path if Path(path).name in ('site-packages', 'dist-packages')]
+    (own / 'packages.pth').write_text('\n'.join(others) + '\n')
+    run(
+        sys.executable, '-m', 'pip', '--python', python, 'install', *OFFLINE, '--ignore-installed', *install, cwd=folder
+    )
+    return python
+
+
+@pytest.fixture(scope='module')
+def python(wheel, tmp_path_factory):
+    """An interpreter with the wheel."""
+    return environment(tmp_path_factory.mktemp('environment') / 'wheel', wheel)
+
+
+@pytest.fixture(scope='module')
+def mim(python, tmp_path_factory):
+    """The installed folder of configs and scripts; it is the environment's own."""
+    folder = tmp_path_factory.mktemp('anywhere')
+    path = Path(run(python, '-c', 'import mmpola; print(mmpola.__path__[0])', cwd=folder).strip())
+    assert path.is_relative_to(python.parent.parent)
+    return path / '.mim'
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / 'my project'
+    folder.mkdir()
+    return folder
+
+
+def test_the_wheel_carries_configs_scripts_and_the_model_index(wheel, root):
+    content = files(wheel)
+    sources = [path for folder in ('configs', 'tools') for path in (root / folder).rglob('*')]
+    carried = {
+        path.relative_to(root).as_posix()
+        for path in sources
+        if path.suffix in ('.py', '.sh', '.yml') and path.name not in REPOSITORY_ONLY
+    }
+    inside = {name.removeprefix('mmpola/.mim/') for name in content if name.startswith('mmpola/.mim/')}
+    assert inside == carried | {'model-index.yml'}
+    assert 'mmpola/ops/README.md' in content
+    assert {name.split('/')[0] for name in content} == {'mmpola', 'mmpola-0.1.0.dist-info'}
+
+
+def test_the_sdist_builds_the_same_wheel(source, wheel, tmp_path):
+    build = f'from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})'
+    run(sys.executable, '-c', build, cwd=source)
+    with tarfile.open(tmp_path / 'mmpola-0.1.0.tar.gz') as archive:
+        archive.extractall(tmp_path, filter='data')
+    (tmp_path / 'again').mkdir()
+    assert files(build_wheel(tmp_path / 'mmpola-0.1.0', tmp_path / 'again')) == files(wheel)
+
+
+def test_an_editable_installation_links_them(source, tmp_path):
+    python = environment(tmp_path / 'editable', '--editable', source)
+    code = """
+import pathlib, mmpola
+mim = pathlib.Path(mmpola.__path__[0], '.mim')
+print(*[f'{path.name} {path.is_symlink()} {path.resolve()}' for path in sorted(mim.iterdir())], sep='\\n')
+"""
+    assert run(python, '-c', code, cwd=tmp_path).splitlines() == [
+        f'{name} True {source / name}' for name in ('configs', 'model-index.yml', 'tools')
+    ]
+
+
+@pytest.mark.slow
+def test_a_config_of_ones_own_inherits_an_installed_one(python, project, root):
+    (project / 'my_mask_rcnn.py').write_text(config_files(root)['my_mask_rcnn.py'])
+    code = """
+from mmengine.config import Config
+cfg = Config.fromfile('my_mask_rcnn.py')
+print(cfg.train_dataloader.batch_size, cfg.model.type, cfg.model.backbone.arch, cfg.train_cfg.max_epochs)
+"""
+    assert run(python, '-c', code, cwd=project).splitlines()[-1] == '4 MaskRCNN tiny 12'
+
+
+ONE_EPOCH_OF_ONE_STEP = """
+train_dataloader['dataset']['indices'] = 2
+train_cfg = dict(max_epochs=1, val_interval=1)
+
+import mmpola
+print('mmpola is', mmpola.__path__[0])
+"""
+
+TINY_SEGMENTATION = """
+_base_ = {base!r}
+
+widths = dict(embed_dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), num_heads=(1, 2, 3, 4), mlp_ratios=(2, 2, 2, 2))
+crop = (64, 64)
+train_pipeline = _base_.train_pipeline
+test_pipeline = _base_.test_pipeline
+for step in train_pipeline + test_pipeline:
+    if 'scale' in step:
+        step.scale = (96, 80)
+    if 'crop_size' in step:
+        step.crop_size = crop
+
+model = dict(
+    data_preprocessor=dict(size=crop),
+    backbone=dict(arch=dict(_delete_=True, **widths), init_cfg=None),
+    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
+    decode_head=dict(in_channels=[16, 16, 16, 16], channels=16),
+)
+loader = dict(num_workers=0, persistent_workers=False)
+train_dataloader = dict(dataset=dict(data_root={data!r}, pipeline=train_pipeline), **loader)
+val_dataloader = dict(dataset=dict(data_root={data!r}, pipeline=test_pipeline), **loader)
+test_dataloader = val_dataloader
+train_cfg = dict(max_iters=1, val_interval=1)
+default_hooks = dict(logger=dict(interval=1))
+
+import mmpola
+print('mmpola is', mmpola.__path__[0])
+"""
+
+
+def installed(package):
+    """The folder of an OpenMMLab package's own configs and scripts."""
+    return Path(find_spec(package).origin).parent / '.mim'
+
+
+def write_detection(project, mim, shapes):
+    (project / 'data').symlink_to(shapes)
+    base = str(mim / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
+    (project / 'tiny.py').write_text(TINY.format(base=base, data='data/coco/') + ONE_EPOCH_OF_ONE_STEP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('package', ['mmpola', 'mmdet'])
+def test_a_detector_trains_from_the_wheel(package, python, mim, project, shapes):
+    """From a folder with a space in its name, by the installed script of either package."""
+    write_detection(project, mim, shapes)
+    scripts = mim if package == 'mmpola' else installed(package)
+    output = run(python, scripts / 'tools' / 'train.py', 'tiny.py', cwd=project)
+    assert f'mmpola is {mim.parent}\n' in output
+    assert 'coco/segm_mAP_50' in output
+    assert (project / 'work_dirs' / 'tiny' / 'epoch_1.pth').is_file()
+
+
+@pytest.mark.slow
+def test_a_segmenter_trains_from_the_wheel_by_mmsegs_script(python, mim, project, shapes):
+    base = str(mim / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
+    (project / 'data').symlink_to(shapes)
+    (project / 'tiny.py').write_text(TINY_SEGMENTATION.format(base=base, data='data/ade'))
+    output = run(python, installed('mmseg') / 'tools' / 'train.py', 'tiny.py', cwd=project)
+    assert f'mmpola is {mim.parent}\n' in output
+    assert 'mIoU' in output
+    assert (project / 'work_dirs' / 'tiny' / 'iter_1.pth').is_file()
