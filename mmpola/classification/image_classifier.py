@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmpola.backbones.checkpoint import check_init_cfg, load_weights
 from mmpola.classification.network import Classifier
+from mmpola.classification.preprocessor import ClassificationPreprocessor
 from mmpola.registry import MODELS
 
 
@@ -23,7 +24,8 @@ class ImageClassifier(Classifier, BaseModel):
         backbone: config of a backbone, its last map is read; `out_norm` follows from the head. Its own `init_cfg` loads
             the backbone alone, which is how another number of classes starts from published weights.
         num_classes: length of the logits.
-        data_preprocessor: config of MMEngine's; None: the batch is only moved to the model's device.
+        data_preprocessor: config of `ClassificationPreprocessor`, which takes its number of classes from here, or of
+            one of MMEngine's; None: the batch is only moved to the model's device.
         projection: channels of PolaFormerPP's head; None: the published number.
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH): backbone and head from one file.
 
@@ -57,6 +59,8 @@ class ImageClassifier(Classifier, BaseModel):
             data_preprocessor=data_preprocessor,
             init_cfg=init_cfg,
         )
+        if isinstance(self.data_preprocessor, ClassificationPreprocessor):
+            self.data_preprocessor.num_classes = num_classes
 
     def init_weights(self) -> None:
         """Load the file of `init_cfg`; without one the backbone loads its own."""
@@ -81,7 +85,7 @@ class ImageClassifier(Classifier, BaseModel):
         if mode == 'tensor':
             return logits
         if mode == 'loss':
-            return {'loss': F.cross_entropy(logits, _targets(data_samples))}
+            return {'loss': F.cross_entropy(logits, _targets(data_samples).to(logits.device))}
         if mode == 'predict':
             return _predictions(logits, data_samples)
         raise ValueError(f"mode: expected 'tensor', 'loss' or 'predict', got {mode!r}")
@@ -94,7 +98,7 @@ def _targets(data_samples: list[BaseDataElement] | None) -> Tensor:
     if samples and counts['gt_score'] == len(samples):
         return torch.stack([sample.gt_score for sample in samples])
     if samples and counts['gt_label'] == len(samples):
-        return torch.stack([sample.gt_label.reshape(()) for sample in samples])
+        return torch.stack([torch.as_tensor(sample.gt_label).reshape(()) for sample in samples])
     raise ValueError(
         f'data_samples: expected gt_label or gt_score in every sample, got {counts["gt_label"]} and '
         f'{counts["gt_score"]} of {len(samples)}'

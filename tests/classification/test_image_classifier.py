@@ -154,7 +154,7 @@ def test_every_parameter_gets_a_gradient(name):
 def test_hard_labels_and_their_soft_targets_give_the_same_loss(name):
     model, x = build(name).eval(), torch.randn(3, 3, 64, 64)
     labels = torch.tensor([1, 4, 0])
-    hard = [BaseDataElement(gt_label=labels[0]), *(BaseDataElement(gt_label=label[None]) for label in labels[1:])]
+    hard = [BaseDataElement(gt_label=label) for label in (labels[0], labels[1:2], 0)]  # tensors, or a number
     soft = [BaseDataElement(gt_score=row) for row in torch.nn.functional.one_hot(labels, 5).float()]
     expected = torch.nn.functional.cross_entropy(model(x), labels)
     assert_close(model(x, hard, mode='loss'), {'loss': expected})

@@ -1,6 +1,7 @@
 """Every config builds and says how it is run; one leaf per family trains and evaluates."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import model_table
@@ -10,6 +11,7 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
+from small_configs import shrink
 from torch import nn
 
 from mmpola.backbones.pyramid import Pyramid
@@ -22,9 +24,10 @@ def leaf_configs(root):
 
 
 def pytest_generate_tests(metafunc):
-    if 'config' in metafunc.fixturenames:
-        paths = leaf_configs(metafunc.config.rootpath)
-        metafunc.parametrize('config', paths, ids=[path.stem for path in paths])
+    for name, chosen in {'config': lambda stem: True, 'downstream': lambda stem: 'imagenet' not in stem}.items():
+        if name in metafunc.fixturenames:
+            paths = [path for path in leaf_configs(metafunc.config.rootpath) if chosen(path.stem)]
+            metafunc.parametrize(name, paths, ids=[path.stem for path in paths])
 
 
 def build_on_meta(path):
@@ -34,20 +37,27 @@ def build_on_meta(path):
         return cfg, MODELS.build(cfg.model)
 
 
+@cache
+def listed_parameters():
+    return {entry['Name']: entry['Metadata']['Parameters'] for entry in model_table.read_metafile()['Models']}
+
+
 def test_builds_and_says_how_it_is_run_and_what_to_expect(config):
     cfg, model = build_on_meta(config)
     assert isinstance(model.backbone, Pyramid)
     text = ast.get_docstring(ast.parse(config.read_text()))
     assert f'python tools/train.py configs/{config.name}' in text
     assert 'xpected' in text
-    if 'shapes' not in config.stem:
+    if cfg.model.backbone.get('init_cfg'):
         weights = cfg.model.backbone.init_cfg.checkpoint
         assert weights in text
         assert Path(weights).stem in config.stem
+    assert sum(p.numel() for p in model.parameters()) == listed_parameters()[config.stem]
 
 
-def test_no_decay_on_norms_biases_tables_powers_and_scales(config):
-    cfg, model = build_on_meta(config)
+def test_no_decay_on_norms_biases_tables_powers_and_scales(downstream):
+    """Pretraining decays tables, powers and scales, as the authors do; see test_imagenet_configs.py."""
+    cfg, model = build_on_meta(downstream)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     decayed = {id(p) for group in wrapper.optimizer.param_groups if group['weight_decay'] for p in group['params']}
     norms = {id(p) for m in model.modules() if isinstance(m, NORMS) for p in m.parameters()}
@@ -66,12 +76,6 @@ def test_mask_rcnn_swin_t_is_the_papers_recipe(root):
     assert (cfg.train_dataloader.batch_size, cfg.auto_scale_lr.base_batch_size) == (2, 16)
 
 
-WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
-SMALL_ARCHS = {
-    'mmpola.PolaSwin': {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)},
-    'mmpola.PolaPVT': WIDTHS,
-    'mmpola.PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4},
-}
 ONE_PER_FAMILY = [
     'retinanet_pola_pvt_t_1x',
     'retinanet_polaformer_pp_b2_1x',
@@ -82,49 +86,6 @@ ONE_PER_FAMILY = [
     'upernet_pola_swin_t_160k',
     'ham_polaformer_pp_b1_160k',
 ]
-
-
-def set_classes(node, number):
-    """Every num_classes inside a model's config."""
-    for key, child in node.items():
-        if key == 'num_classes':
-            node[key] = number
-        for inner in child if isinstance(child, list) else [child]:
-            if isinstance(inner, dict):
-                set_classes(inner, number)
-
-
-def shrink(cfg, shapes, tmp_path):
-    """The config with a tiny backbone, small images and one step, on generated data."""
-    backbone = cfg.model.backbone
-    backbone['arch'], backbone['init_cfg'] = SMALL_ARCHS[backbone.type], None
-    dims = backbone.arch['embed_dims']
-    channels = [dims * 2**i for i in range(4)] if isinstance(dims, int) else list(dims)
-    channels = [channels[i] for i in backbone.get('out_indices', range(4))]
-    (cfg.model.neck if 'neck' in cfg.model else cfg.model.decode_head)['in_channels'] = channels
-    if 'auxiliary_head' in cfg.model:
-        cfg.model.auxiliary_head['in_channels'] = channels[2]
-    detection = cfg.default_scope == 'mmdet'
-    for split in ('train', 'val', 'test'):
-        loader = cfg[f'{split}_dataloader']
-        loader.update(num_workers=0, persistent_workers=False)
-        loader.dataset['data_root'] = f'{shapes}/coco/' if detection else f'{shapes}/ade'
-        for transform in loader.dataset.pipeline:
-            if transform.type in ('Resize', 'RandomResize'):
-                transform['scale'] = (96, 80)
-    if detection:
-        set_classes(cfg.model, 6)
-        metainfo = {'classes': ('circle', 'square', 'triangle', 'star', 'ring', 'cross')}
-        for split in ('train', 'val', 'test'):
-            cfg[f'{split}_dataloader'].dataset['metainfo'] = metainfo
-        cfg.val_evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
-        cfg.train_dataloader.dataset['indices'] = 2  # an epoch of one step
-        cfg.train_cfg.update(max_epochs=1, val_interval=1)
-        cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = 0.0  # untrained scores count too
-    else:
-        cfg.train_cfg.update(max_iters=1, val_interval=1)
-    cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
-    return cfg
 
 
 @pytest.mark.slow
@@ -162,11 +123,3 @@ def test_a_training_step_on_real_coco_images(root, real_data):
     loss.backward()
     assert all(torch.isfinite(value) for value in parts.values())
     assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
-
-
-def test_the_readme_has_every_config(root):
-    assert model_table.row(root / 'configs' / 'mask_rcnn_pola_swin_t_1x.py') == (
-        '| [mask_rcnn_pola_swin_t_1x](configs/mask_rcnn_pola_swin_t_1x.py) | Mask R-CNN, Pola-Swin-T, COCO, '
-        '1x (12 epochs) | 48.8 M | box AP / mask AP | 44.8 / 40.5 (paper, table 2) | not yet run |'
-    )
-    assert model_table.table() in (root / 'README.md').read_text(), 'run python tools/model_table.py'

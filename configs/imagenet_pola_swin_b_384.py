@@ -1,0 +1,42 @@
+"""ImageNet-1k classification, Pola-Swin-B at 384, ImageNet-1k, 30 epochs from the weights of 224.
+
+    python tools/train.py configs/imagenet_pola_swin_b_384.py            one GPU; the learning rate follows the batch
+    bash tools/dist_train.sh configs/imagenet_pola_swin_b_384.py 8    8 GPUs x 64 images
+
+Fine-tunes checkpoints/pola_swin_b.pth (Hugging Face repository ZachMeng/PolaFormer, or ours through
+tools/convert_checkpoint.py) with a softmax window of 12; position tables are resized from 224. Needs
+data/imagenet/train and data/imagenet/val with a folder per class. `--amp` trains in fp16.
+
+Expected top-1: 84.7 (paper, table 1); ours: not yet run.
+"""
+
+_base_ = './_base_/imagenet_swin.py'
+
+image_size = 384
+epochs = 30
+warmup = 5
+
+model = dict(
+    backbone=dict(type='mmpola.PolaSwin', arch='base', window_size=12, pretrain_img_size=image_size),
+    init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_b.pth'),
+)
+
+train_dataloader = dict(batch_size=64, dataset=dict(transform=dict(input_size=image_size)))
+val_dataloader = dict(batch_size=64, dataset=dict(transform=dict(input_size=image_size, crop_pct=1.0)))
+test_dataloader = val_dataloader
+
+# The published rate, 2e-5, belongs to 512 images.
+optim_wrapper = dict(optimizer=dict(lr=4e-5, weight_decay=1e-8))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-3, by_epoch=True, begin=0, end=warmup, convert_to_iter_based=True),
+    dict(
+        type='CosineAnnealingLR',
+        eta_min_ratio=1e-2,
+        by_epoch=True,
+        begin=warmup,
+        end=epochs,
+        T_max=epochs - warmup,
+        convert_to_iter_based=True,
+    ),
+]
+train_cfg = dict(max_epochs=epochs)

@@ -1,0 +1,14 @@
+"""ImageNet-1k classification, Pola-Swin-S, ImageNet-1k, 300 epochs.
+
+    python tools/train.py configs/imagenet_pola_swin_s.py            one GPU; the learning rate follows the batch
+    bash tools/dist_train.sh configs/imagenet_pola_swin_s.py 8    the paper's batch: 8 GPUs x 128 images
+
+Trains from random weights; needs data/imagenet/train and data/imagenet/val with a folder per class. `--amp` trains in
+fp16. A run stopped by SIGTERM or SIGUSR1 goes on with `--resume`.
+
+Expected top-1: 83.6 (paper, table 1); ours: not yet run.
+"""
+
+_base_ = './_base_/imagenet_swin.py'
+
+model = dict(backbone=dict(type='mmpola.PolaSwin', arch='small'))

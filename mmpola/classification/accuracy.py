@@ -1,0 +1,82 @@
+"""Top-k accuracy over all images of a data set, each counted once, whatever the number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmengine.evaluator import BaseMetric
+
+from mmpola.classification.image_index import SHOWN
+from mmpola.log import info
+from mmpola.registry import METRICS
+
+
+@METRICS.register_module()
+class Accuracy(BaseMetric):
+    """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `accuracy/top5`.
+
+    Images that could not be read are left out; their number is `accuracy/unreadable` where there are any.
+
+    Args:
+        topk: the values of k.
+        collect_device: 'gpu' collects through the process group, whichever device it serves; 'cpu' through files, which
+            needs a folder that all machines share.
+        prefix: of the metrics' names.
+
+    Raises:
+        ValueError: a k is less than 1, or more than the data set has classes.
+    """
+
+    default_prefix = 'accuracy'
+
+    def __init__(self, topk: Sequence[int] = (1, 5), collect_device: str = 'gpu', prefix: str | None = None) -> None:
+        super().__init__(collect_device=collect_device, prefix=prefix)
+        if not topk or min(topk) < 1:
+            raise ValueError(f'topk: expected integers from 1, got {topk}')
+        self.topk = tuple(topk)
+
+    @property
+    def dataset_meta(self) -> dict[str, Any] | None:
+        """The data set's `metainfo`."""
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, meta: dict[str, Any]) -> None:
+        if 'classes' in meta:
+            self._check_topk(len(meta['classes']))
+        self._dataset_meta = meta
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
+        """Keep, of every image, the rank of its class among the highest scores, or the path that cannot be read.
+
+        Args:
+            data_batch: not used.
+            data_samples: each with `pred_score` [num_classes] and `gt_label`.
+        """
+        scores = torch.stack([sample['pred_score'] for sample in data_samples])
+        self._check_topk(scores.shape[1])
+        labels = torch.tensor([int(sample['gt_label']) for sample in data_samples], device=scores.device)
+        hits = scores.topk(max(self.topk), dim=1).indices == labels[:, None]
+        ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).tolist()
+        for sample, rank in zip(data_samples, ranks, strict=True):
+            self.results.append(sample['unreadable'][0] if 'unreadable' in sample else rank)
+
+    def compute_metrics(self, results: list[int | str]) -> dict[str, float]:
+        """The accuracies in percent; not a number where no image could be read."""
+        ranks = torch.tensor([result for result in results if not isinstance(result, str)])
+        metrics = {f'top{k}': 100 * (ranks < k).double().mean().item() for k in self.topk}
+        if unreadable := sorted(result for result in results if isinstance(result, str)):
+            more = f' and {len(unreadable) - SHOWN} more' if len(unreadable) > SHOWN else ''
+            info(
+                f'{len(unreadable)} of {len(results)} images cannot be read and are left out of the accuracy: '
+                + ', '.join(unreadable[:SHOWN])
+                + more
+            )
+            metrics['unreadable'] = len(unreadable)
+        return metrics
+
+    def _check_topk(self, classes: int) -> None:
+        if max(self.topk) > classes:
+            raise ValueError(f'topk: expected numbers up to that of the classes, {classes}, got {max(self.topk)}')

@@ -1,0 +1,95 @@
+"""A batch from the data loader to what the classifier takes: device, memory format, mixup, soft targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmengine.model import BaseDataPreprocessor
+from mmengine.structures import BaseDataElement
+from timm.data import Mixup
+from timm.data.mixup import mixup_target
+from torch import Tensor
+
+from mmpola.registry import MODELS
+
+
+@MODELS.register_module()
+class ClassificationPreprocessor(BaseDataPreprocessor):
+    """Stacks images [3, H, W], already normalised, to [B, 3, H, W] on the model's device, and mixes them in training.
+
+    The random numbers of mixup and cutmix are NumPy's, which `ExactEpochLoop` seeds for every step.
+
+    Args:
+        mixup: arguments of timm.data.Mixup without `num_classes` and `label_smoothing`; None: no mixing. The last image
+            of an odd batch is not mixed.
+        label_smoothing: in [0, 1); 0 without mixup keeps class indices as targets.
+        channels_last: memory format of the batch.
+
+    Attributes:
+        num_classes: length of soft targets; ImageClassifier sets it to its own.
+
+    Raises:
+        ValueError: an argument breaks its rule; the message names it.
+    """
+
+    num_classes: int | None = None
+
+    def __init__(
+        self,
+        mixup: dict[str, Any] | None = None,
+        label_smoothing: float = 0.0,
+        channels_last: bool = False,
+        non_blocking: bool = True,
+    ) -> None:
+        super().__init__(non_blocking=non_blocking)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f'label_smoothing: expected a number in [0, 1), got {label_smoothing}')
+        self.label_smoothing = label_smoothing
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        self.mixer: Mixup | None = None
+        if mixup is not None:
+            self.mixer = Mixup(**mixup, label_smoothing=label_smoothing)
+            if self.mixer.mixup_alpha <= 0 and self.mixer.cutmix_alpha <= 0:
+                raise ValueError(f'mixup: expected mixup_alpha or cutmix_alpha above 0, got {mixup}')
+
+    def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
+        """dict(inputs, data_samples) of a data loader to the same of a model.
+
+        Args:
+            data: `inputs` [B, 3, H, W] or B images [3, H, W]; `data_samples` with `gt_label`, or without in prediction.
+            training: mix, and give every sample its target on the device: `gt_score` [num_classes], or `gt_label`.
+
+        Raises:
+            ValueError: a label is not below num_classes.
+        """
+        inputs, samples = data['inputs'], data.get('data_samples')
+        if not isinstance(inputs, Tensor):
+            inputs = torch.stack(list(inputs))
+        inputs = inputs.to(self.device, non_blocking=self._non_blocking, memory_format=self.memory_format)
+        if training:
+            inputs = self._set_targets(inputs, samples or [])
+        return {'inputs': inputs, 'data_samples': samples}
+
+    def _set_targets(self, images: Tensor, samples: list[BaseDataElement]) -> Tensor:
+        numbers = [int(sample.gt_label) for sample in samples]
+        for number, sample in zip(numbers, samples, strict=True):
+            if self.num_classes is not None and not 0 <= number < self.num_classes:
+                path = sample.metainfo.get('img_path', 'data_samples')
+                raise ValueError(f'{path}: expected a gt_label below num_classes={self.num_classes}, got {number}')
+        labels = torch.tensor(numbers, device=self.device)
+        if self.mixer is None and self.label_smoothing == 0:
+            for sample, label in zip(samples, labels, strict=True):
+                sample.gt_label = label
+            return images
+        if self.num_classes is None:
+            raise ValueError('num_classes: expected the number of classes for soft targets, got None')
+        targets = mixup_target(labels, self.num_classes, smoothing=self.label_smoothing)
+        if self.mixer is not None:
+            self.mixer.num_classes = self.num_classes
+            even = len(images) // 2 * 2  # timm mixes pairs
+            images = images.clone(memory_format=torch.preserve_format)  # timm mixes in place
+            _, targets[:even] = self.mixer(images[:even], labels[:even])
+        for sample, target in zip(samples, targets, strict=True):
+            sample.gt_score = target
+        return images

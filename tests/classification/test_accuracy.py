@@ -1,0 +1,71 @@
+"""Top-k accuracy against a plain loop."""
+
+import pytest
+import torch
+from mmengine.evaluator import Evaluator
+from mmengine.structures import BaseDataElement
+from torch.testing import assert_close
+
+from mmpola.classification.accuracy import Accuracy
+
+
+def samples(scores, labels, unreadable=()):
+    """Predictions; the images of `unreadable` have a path that could not be read."""
+    made = []
+    for i, (score, label) in enumerate(zip(scores, labels, strict=True)):
+        meta = {'unreadable': (f'{i}.jpg',)} if i in unreadable else {}
+        made.append(BaseDataElement(metainfo=meta, pred_score=score, gt_label=int(label)))
+    return made
+
+
+def evaluate(made, batch=7, **arguments):
+    evaluator = Evaluator([Accuracy(**arguments)])
+    for start in range(0, len(made), batch):
+        evaluator.process(made[start : start + batch])
+    return evaluator.evaluate(len(made))
+
+
+def test_equals_a_plain_loop():
+    scores, labels = torch.randn(50, 9).softmax(1), torch.randint(9, (50,))
+    found = evaluate(samples(scores, labels), topk=(1, 3, 9))
+    for k in (1, 3, 9):
+        best = [score.argsort(descending=True)[:k].tolist() for score in scores]
+        hits = sum(label in row for label, row in zip(labels.tolist(), best, strict=True))
+        assert_close(found[f'accuracy/top{k}'], 2.0 * hits)
+    assert list(found) == ['accuracy/top1', 'accuracy/top3', 'accuracy/top9']
+
+
+def test_equal_scores_are_no_hits_for_every_class():
+    found = evaluate(samples(torch.full((10, 5), 0.2), [i % 5 for i in range(10)]), topk=(1, 2))
+    assert found == {'accuracy/top1': 20.0, 'accuracy/top2': 40.0}
+
+
+def test_unreadable_images_are_left_out_counted_and_named(monkeypatch):
+    said = []
+    monkeypatch.setattr('mmpola.classification.accuracy.info', said.append)
+    scores = torch.eye(4)[[0, 1, 2, 3, 0, 1, 2, 3]]
+    found = evaluate(samples(scores, [0, 1, 0, 3, 0, 0, 2, 3], unreadable=(0, 1, 3, 4, 6, 7)), batch=3, topk=(1,))
+    assert found == {'accuracy/top1': 0.0, 'accuracy/unreadable': 6}
+    assert said == [
+        '6 of 8 images cannot be read and are left out of the accuracy: 0.jpg, 1.jpg, 3.jpg, 4.jpg, 6.jpg and 1 more'
+    ]
+
+
+@pytest.mark.parametrize('topk', [(), (0, 1)])
+def test_bad_topk(topk):
+    with pytest.raises(ValueError) as raised:
+        Accuracy(topk=topk)
+    assert str(raised.value) == f'topk: expected integers from 1, got {topk}'
+
+
+def test_topk_above_the_number_of_classes_is_refused_when_the_data_set_is_known():
+    message = 'topk: expected numbers up to that of the classes, 3, got 5'
+    evaluator = Evaluator([Accuracy()])
+    with pytest.raises(ValueError) as raised:
+        evaluator.dataset_meta = {'classes': ('a', 'b', 'c')}
+    assert str(raised.value) == message
+    with pytest.raises(ValueError) as raised:
+        evaluate(samples(torch.rand(2, 3), [0, 1]))
+    assert str(raised.value) == message
+    evaluator.dataset_meta = {'classes': tuple('abcde')}
+    assert evaluator.metrics[0].dataset_meta == {'classes': ('a', 'b', 'c', 'd', 'e')}
