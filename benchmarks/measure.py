@@ -1,4 +1,4 @@
-"""Times and peak memory of interleaved variants: the same machine state for all, medians, ratios within one run."""
+"""Parity, times, peak memory, the copy bandwidth: the same machine state for all variants, medians within one run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 Run = Callable[[], object]
+
+PARITY = 1e-4
+"""Largest relative error between variants in float32."""
+
+COPIED_BYTES = {'cuda': 2**30, 'cpu': 2**27}
+"""Of the tensor that the copy bandwidth is measured with: far more than any cache holds."""
+
+
+class ParityError(Exception):
+    """Variants do not compute the same function; their times would mean nothing."""
 
 
 def interleaved_seconds(variants: dict[str, Run], device: str, repeats: int) -> dict[str, float]:
@@ -44,8 +55,22 @@ def peak_bytes(run: Run, device: str) -> int:
     return _resident('VmHWM') - before
 
 
-def relative_error(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((ours.double() - expected.double()).norm() / expected.double().norm()).item()
+def copy_bandwidth(device: str, repeats: int) -> float:
+    """Bytes read and written per second by a plain copy: the roof of a memory-bound kernel."""
+    source = torch.ones(COPIED_BYTES[device] // 4, device=device)
+    target = torch.empty_like(source)
+    seconds = interleaved_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
+    return 2 * COPIED_BYTES[device] / seconds['copy']
+
+
+def check_parity(case: str, results: dict[str, Sequence[Tensor]]) -> None:
+    """Raise ParityError unless every variant's tensors are the first one's, within PARITY."""
+    (first, expected), *others = results.items()
+    for name, found in others:
+        for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+            error = ((a.double() - b.double()).norm() / b.double().norm()).item()
+            if not error < PARITY:
+                raise ParityError(f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}')
 
 
 def _resident(field: str) -> int:

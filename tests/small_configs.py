@@ -11,7 +11,9 @@ TINY = """
 _base_ = {base!r}
 
 model = dict(
-    backbone=dict(arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4))),
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)), init_cfg=None
+    ),
     neck=dict(in_channels=[8, 16, 32, 64]),
 )
 train_dataloader = dict(

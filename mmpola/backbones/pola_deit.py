@@ -46,7 +46,7 @@ class PolaDeiT(Pyramid):
         out_norm: a LayerNorm per output.
         frozen_stages: -1 nothing, 0 patch_embed and pos_embed, i also the blocks 1 ... i with their output norms.
         norm_eval, with_cp, init_cfg: see `Pyramid`.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.

@@ -7,6 +7,7 @@ block layout from Pyramid Vision Transformer (ICCV 2021). Parameter names are th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ class PolaPVT(Pyramid):
         out_indices, out_norm, norm_eval, with_cp, init_cfg: see `Pyramid`.
         frozen_stages: -1 nothing, 0 patch_embed1, i also what bears the numbers 1 ... i: patch_embed, pos_embed, block
             and the output norm.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.
@@ -125,35 +126,31 @@ class PolaPVT(Pyramid):
         types = block_types(attn_types, depths)
         self.grids = stage_grids(pretrain_img_size)
 
-        def attention(stage: int, block: int) -> ReducedPolaAttention | SpatialReductionAttention:
-            return pvt_attention(
-                types[stage][block],
-                embed_dims[stage],
-                num_heads[stage],
-                self.grids[stage],
-                softmax_sr_ratio=softmax_sr_ratios[stage],
-                sr_ratio=pola_sr_ratios[stage],
-                qkv_bias=qkv_bias,
-                drop=drop_rate,
-                alpha=alpha,
-                kernel_size=kernel_size,
-                backend=backend,
-            )
-
+        shared: dict[str, Any] = {'qkv_bias': qkv_bias, 'drop': drop_rate, 'alpha': alpha, 'kernel_size': kernel_size}
         self.pos_drop = nn.Dropout(drop_rate)
         for stage in range(self.num_stages):
             number, dim, (rows, columns) = stage + 1, embed_dims[stage], self.grids[stage]
             embed = PatchEmbed(embed_dims[stage - 1], dim, 2) if stage else PatchEmbed(self.in_channels, dim, 4)
+            attention = partial(
+                pvt_attention,
+                dim=dim,
+                num_heads=num_heads[stage],
+                grid=self.grids[stage],
+                softmax_sr_ratio=softmax_sr_ratios[stage],
+                sr_ratio=pola_sr_ratios[stage],
+                backend=backend,
+                **shared,
+            )
             blocks = [
                 TransformerBlock(
-                    attention(stage, block),
+                    attention(letter=letter),
                     dim,
                     settings['mlp_ratios'][stage],
                     norm_eps=NORM_EPS,
                     drop=drop_rate,
                     path=next(paths),
                 )
-                for block in range(depths[stage])
+                for letter in types[stage]
             ]
             self.add_module(f'patch_embed{number}', embed)
             self.register_parameter(f'pos_embed{number}', nn.Parameter(torch.zeros(1, rows * columns, dim)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -132,7 +133,7 @@ class PolaPVTv2(Pyramid):
         out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last stage has none.
         out_indices, norm_eval, with_cp, init_cfg: see `Pyramid`.
         frozen_stages: -1 nothing, 0 patch_embed1, i also what bears the numbers 1 ... i: patch_embed, block and norm.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.
@@ -172,26 +173,22 @@ class PolaPVTv2(Pyramid):
         types, grids = block_types(attn_types, depths), stage_grids(pretrain_img_size)
         self.out_norm = out_norm
 
-        def attention(stage: int, block: int) -> ReducedPolaAttention | SpatialReductionAttention:
-            return pvt_attention(
-                types[stage][block],
-                embed_dims[stage],
-                num_heads[stage],
-                grids[stage],
-                softmax_sr_ratio=softmax_sr_ratios[stage],
-                qkv_bias=qkv_bias,
-                drop=drop_rate,
-                alpha=alpha,
-                kernel_size=kernel_size,
-                backend=backend,
-            )
-
+        shared: dict[str, Any] = {'qkv_bias': qkv_bias, 'drop': drop_rate, 'alpha': alpha, 'kernel_size': kernel_size}
         for stage in range(self.num_stages):
             number, dim = stage + 1, embed_dims[stage]
             before, patch_size, stride = (embed_dims[stage - 1], 3, 2) if stage else (self.in_channels, 7, 4)
+            attention = partial(
+                pvt_attention,
+                dim=dim,
+                num_heads=num_heads[stage],
+                grid=grids[stage],
+                softmax_sr_ratio=softmax_sr_ratios[stage],
+                backend=backend,
+                **shared,
+            )
             blocks = [
-                PvtV2Block(attention(stage, block), dim, settings['mlp_ratios'][stage], drop_rate, next(paths))
-                for block in range(depths[stage])
+                PvtV2Block(attention(letter=letter), dim, settings['mlp_ratios'][stage], drop_rate, next(paths))
+                for letter in types[stage]
             ]
             self.add_module(f'patch_embed{number}', OverlapPatchEmbed(before, dim, patch_size, stride))
             self.add_module(f'block{number}', nn.ModuleList(blocks))

@@ -91,7 +91,7 @@ class PolaSwin(Pyramid):
         drop_rate: dropout on tokens, projections and MLPs.
         drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: the paper's for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Pyramid`.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.

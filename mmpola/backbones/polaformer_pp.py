@@ -175,7 +175,7 @@ class PolaFormerPP(Pyramid):
         drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: the paper's for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Pyramid`. Frozen stages keep their
             BatchNorm layers in eval mode.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.
@@ -213,7 +213,7 @@ class PolaFormerPP(Pyramid):
             dim, heads = embed_dims[stage], num_heads[stage]
             attn: SpikyAttention | RotarySoftmaxAttention
             if letter == 'S':
-                attn = RotarySoftmaxAttention(dim, heads, drop=drop_rate)
+                attn = RotarySoftmaxAttention(dim, heads, drop=drop_rate, backend=backend)
             else:
                 attn = SpikyAttention(dim, heads, drop=drop_rate, backend=backend)
             scale = settings['layer_scale_init'][stage] if settings['layer_scale'][stage] else None

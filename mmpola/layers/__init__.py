@@ -1,7 +1,7 @@
 """Parameterised layers on the operator."""
 
 from mmpola.layers.block import TransformerBlock
-from mmpola.layers.depthwise import convolve_tokens, mix_and_gate
+from mmpola.layers.depthwise import convolve_tokens
 from mmpola.layers.patch_embed import PatchEmbed
 from mmpola.layers.pola_attention import PolaAttention, ReducedPolaAttention
 from mmpola.layers.position import Grid, resize_bias_table, resize_table
@@ -21,7 +21,6 @@ __all__ = [
     'TransformerBlock',
     'WindowAttention',
     'convolve_tokens',
-    'mix_and_gate',
     'resize_bias_table',
     'resize_table',
     'rotary_tables',

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.depthwise import mix_and_gate
 from mmpola.layers.position import Grid, resize_table
 from mmpola.layers.spatial_reduction import reduce_tokens, reduced_grid, spread_tokens
-from mmpola.ops import PowerMap, polarity_attention
+from mmpola.ops import PowerMap, mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype
 
@@ -30,7 +29,7 @@ class PolaAttention(nn.Module):
         kernel_size: of the depth-wise convolution, odd.
         qkv_bias: bias of the projections to q, k, v and the gate.
         drop: dropout after the output projection.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
     """
 
     def __init__(
@@ -79,7 +78,8 @@ class PolaAttention(nn.Module):
         values = spread_tokens(v, x.shape[1])
         q, k, v, values, position = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v, values, position))
         attended = polarity_attention(q, k, v, self.feature_map(), key_position=position, backend=self.backend)
-        return self.drop(self.proj(mix_and_gate(attended, values, gate, self.dwc, grid)))
+        mixed = mix_and_gate(attended, values, gate, self.dwc.weight, self.dwc.bias, grid, backend=self.backend)
+        return self.drop(self.proj(mixed))
 
 
 class ReducedPolaAttention(PolaAttention):

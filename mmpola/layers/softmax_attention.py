@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.depthwise import mix_and_gate
 from mmpola.layers.position import Grid
 from mmpola.layers.spatial_reduction import reduce_tokens
+from mmpola.ops import mix_and_gate
+from mmpola.ops.backends import check_backend_name
 from mmpola.ops.reference import rotate
 
 
@@ -53,11 +54,13 @@ class RotarySoftmaxAttention(nn.Module):
         dim: channels C.
         num_heads: heads H; C / H a multiple of 4.
         drop: dropout after the output projection.
+        backend: of `mmpola.ops.mix_and_gate`.
     """
 
-    def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0) -> None:
+    def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
+        check_backend_name(backend)
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads, self.backend = num_heads, backend
         self.rotary_channels = dim // num_heads
         self.qkvo = nn.Linear(dim, 4 * dim)
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
@@ -71,4 +74,5 @@ class RotarySoftmaxAttention(nn.Module):
         # Tables are float32 or wider: the turn happens there, whatever the dtype of q.
         turned_q, turned_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
         attended = F.scaled_dot_product_attention(turned_q, turned_k, v.transpose(1, 2)).transpose(1, 2)
-        return self.drop(self.proj(mix_and_gate(attended, v, gate, self.lepe, grid)))
+        mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
+        return self.drop(self.proj(mixed))

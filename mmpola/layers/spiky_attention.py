@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mmpola.layers.depthwise import mix_and_gate
 from mmpola.layers.position import Grid
-from mmpola.ops import ExpMap, polarity_attention
+from mmpola.ops import ExpMap, mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype
 
@@ -21,7 +20,7 @@ class SpikyAttention(nn.Module):
         dim: channels C.
         num_heads: heads H; C / H even.
         drop: dropout after the output projection.
-        backend: of `mmpola.ops.polarity_attention`.
+        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
@@ -47,4 +46,5 @@ class SpikyAttention(nn.Module):
         q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
         attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, backend=self.backend)
-        return self.drop(self.proj(mix_and_gate(attended, v, gate, self.lepe, grid)))
+        mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
+        return self.drop(self.proj(mixed))

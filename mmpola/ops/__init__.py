@@ -1,7 +1,15 @@
-"""The attention core: one operator, its feature maps and its backends."""
+"""The attention core: its two operators, the feature maps and the backends."""
 
 from mmpola.ops.backends import available_backends, unavailable_backends
+from mmpola.ops.epilogue import mix_and_gate
 from mmpola.ops.feature_map import ExpMap, PowerMap
 from mmpola.ops.polarity_attention import polarity_attention
 
-__all__ = ['ExpMap', 'PowerMap', 'available_backends', 'polarity_attention', 'unavailable_backends']
+__all__ = [
+    'ExpMap',
+    'PowerMap',
+    'available_backends',
+    'mix_and_gate',
+    'polarity_attention',
+    'unavailable_backends',
+]

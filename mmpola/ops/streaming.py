@@ -50,15 +50,15 @@ class StreamedAttention(Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: AttentionInputs, *tensors: Tensor | None) -> Tensor:
-        output, state, key_mean = _forward(inputs)
+        output, *saved = _forward(inputs)
         # The context must not hold the inputs themselves: saved tensors are what autograd may free.
         ctx.inputs = _with_tensors(inputs, [None] * len(tensors))
-        ctx.save_for_backward(output, state, key_mean, *tensors)
+        ctx.save_for_backward(output, *saved, *tensors)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        output, state, key_mean, *tensors = ctx.saved_tensors
+        output, shift, state, key_mean, *tensors = ctx.saved_tensors
         needs = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # create_graph=True: a second derivative needs a recorded first one
             wanted = [x for x, need in zip(tensors, needs, strict=True) if need]
@@ -68,30 +68,32 @@ class StreamedAttention(Function):
         leaves = [
             None if x is None else x.detach().requires_grad_(need) for x, need in zip(tensors, needs, strict=True)
         ]
-        return None, *_backward(_with_tensors(ctx.inputs, leaves), state, key_mean, output, grad)
+        return None, *_backward(_with_tensors(ctx.inputs, leaves), shift, state, key_mean, output, grad)
 
 
-def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-    """o [B, N, H, D], state [B, H, 2D, D] and key mean [B, H, 2D, 1]."""
+def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """o [B, N, H, D], the map's shift, state [B, H, 2D, D] and key mean [B, H, 2D, 1]."""
     q, feature_map = inputs.q, inputs.feature_map
     batch, keys, heads, dim = inputs.k.shape
+    key = positioned_key(inputs)
+    shift = feature_map.shift(key.transpose(1, 2), paired=inputs.rotary is not None)  # (E16)
     state = q.new_zeros(batch, heads, 2 * dim, dim)
     key_mean = q.new_zeros(batch, heads, 2 * dim, 1)
-    for k, v, rotary in _chunks(inputs.rotary, positioned_key(inputs), inputs.v):
-        psi = feature_map.key(k)
+    for k, v, rotary in _chunks(inputs.rotary, key, inputs.v):
+        psi = feature_map.key(k, shift)
         key_mean += psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
         state += rotate(psi, rotary).mT @ (v / keys)  # (E2)
     streams = feature_map.streams(state, key_mean)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     for chunk, o, rotary in _chunks(inputs.rotary, q, output):
-        phis = feature_map.query(chunk)
-        reads = [read(phi, *stream, rotary, inputs.eps) for phi, stream in zip(phis, streams, strict=True)]
+        phis = feature_map.query(chunk, shift, inputs.eps)
+        reads = [read(phi, *stream, rotary, eps) for (phi, eps), stream in zip(phis, streams, strict=True)]
         torch.cat(reads, dim=-1, out=o)  # (E3)
-    return output, state, key_mean
+    return output, shift, state, key_mean
 
 
 def _backward(
-    inputs: AttentionInputs, state: Tensor, key_mean: Tensor, output: Tensor, grad: Tensor
+    inputs: AttentionInputs, shift: Tensor, state: Tensor, key_mean: Tensor, output: Tensor, grad: Tensor
 ) -> list[Tensor | None]:
     """Gradients of `inputs.tensors()`, None for those that do not require one."""
     feature_map, keys = inputs.feature_map, inputs.k.shape[1]
@@ -106,15 +108,15 @@ def _backward(
     for q, o, do, dq_chunk, rotary in _chunks(inputs.rotary, inputs.q, output, grad, dq):
         with torch.enable_grad():
             q = q.detach().requires_grad_(inputs.q.requires_grad)
-            phis = feature_map.query(q)
+            phis = feature_map.query(q, shift, inputs.eps)
         d_phis = []
         halves = zip(o.chunk(len(phis), dim=-1), do.chunk(len(phis), dim=-1), strict=True)
-        for phi, stream, (o_half, do_half), d_stream in zip(phis, streams, halves, d_streams, strict=True):
-            d_phi, *found = _read_gradient(phi.detach(), *stream, rotary, inputs.eps, o_half, do_half)
+        for (phi, eps), stream, (o_half, do_half), d_stream in zip(phis, streams, halves, d_streams, strict=True):
+            d_phi, *found = _read_gradient(phi.detach(), *stream, rotary, eps, o_half, do_half)
             d_phis.append(d_phi)
             for total, part in zip(d_stream, found, strict=True):
                 total += part
-        _feature_gradient(phis, d_phis, q, parameters, dq_chunk, d_parameters)
+        _feature_gradient([phi for phi, _ in phis], d_phis, q, parameters, dq_chunk, d_parameters)
 
     d_state, d_key_mean = torch.autograd.grad(
         [x for stream in streams for x in stream], leaves, [x for stream in d_streams for x in stream]
@@ -126,7 +128,7 @@ def _backward(
     for k, v, dk_chunk, dv_chunk, rotary in _chunks(inputs.rotary, key, inputs.v.detach(), dk, dv):
         with torch.enable_grad():
             k = k.detach().requires_grad_(key_needed)
-            psi = feature_map.key(k)
+            psi = feature_map.key(k, shift)
         torch.matmul(rotate(psi.detach(), rotary), d_state, out=dv_chunk)  # (E12)
         d_psi = _rotate_back(v @ d_state.mT, rotary) + d_key_mean.mT  # (E12)
         _feature_gradient([psi], [d_psi], k, parameters, dk_chunk, d_parameters)
@@ -137,7 +139,7 @@ def _backward(
 
 
 def _read_gradient(
-    phi: Tensor, state: Tensor, key_mean: Tensor, rotary: Rotary, eps: float, output: Tensor, grad: Tensor
+    phi: Tensor, state: Tensor, key_mean: Tensor, rotary: Rotary, eps: Tensor | float, output: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `read` with respect to phi, state and key mean (E10, E11)."""
     streams = (key_mean.shape[-1], -1)

@@ -1,23 +1,8 @@
-"""The attention block: E9 against per-head convolutions, positions on other grids, gradients."""
+"""The attention block: ranges of its parameters, positions on other grids, gradients."""
 
 import torch
-import torch.nn.functional as F
 
-from mmpola.layers import PolaAttention, mix_and_gate
-
-
-def test_mix_and_gate_is_one_small_kernel_for_every_head():
-    batch, grid, heads, dim = 2, (5, 7), 3, 4
-    tokens = grid[0] * grid[1]
-    attended, values = torch.randn(2, batch, tokens, heads, dim, dtype=torch.float64)
-    gate = torch.randn(batch, tokens, heads * dim, dtype=torch.float64)
-    kernel = torch.nn.Conv2d(dim, dim, 5, padding=2, groups=dim).double()
-    expected = torch.empty(batch, tokens, heads, dim, dtype=torch.float64)
-    for head in range(heads):
-        maps = values[:, :, head].transpose(1, 2).unflatten(2, grid)
-        mixed = F.conv2d(maps, kernel.weight, kernel.bias, padding=2, groups=dim).flatten(2).transpose(1, 2)
-        expected[:, :, head] = attended[:, :, head] + mixed
-    torch.testing.assert_close(mix_and_gate(attended, values, gate, kernel, grid), expected.flatten(2) * gate)
+from mmpola.layers import PolaAttention
 
 
 def test_exponents_and_scales_follow_their_ranges():

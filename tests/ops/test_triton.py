@@ -14,9 +14,7 @@ import pytest
 import torch
 
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
-from mmpola.ops.backends import BACKENDS, choose_backend
 from mmpola.ops.feature_map import PowerMap
-from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.triton import support
 
 HERE = Path(__file__).parent
@@ -35,6 +33,12 @@ def run_tests(root, file, **environment):
 def test_kernels_in_the_interpreter(group, root):
     pytest.importorskip('triton')
     run_tests(root, [HERE / 'triton_cases.py', '-k', f'test_{group}'], TRITON_INTERPRET='1')
+
+
+@pytest.mark.parametrize('file', ['epilogue_cases.py', 'automatic_cases.py'])
+def test_epilogue_and_choice_in_the_interpreter(file, root):
+    pytest.importorskip('triton')
+    run_tests(root, [HERE / file], TRITON_INTERPRET='1')
 
 
 def test_kernels_compile_without_a_gpu(root, tmp_path):
@@ -64,11 +68,3 @@ def test_every_reason_is_listed(monkeypatch):
     with pytest.raises(RuntimeError) as raised:
         polarity_attention(x, x, x, PowerMap(torch.full((1, 16), 2.0)), backend='triton')
     assert str(raised.value) == "backend 'triton' cannot run: " + '; '.join(reasons)
-
-
-def test_auto_stays_with_the_reference(monkeypatch):
-    monkeypatch.setattr(support, 'INTERPRETED', True)
-    x = torch.ones(1, 4, 1, 16)
-    inputs = AttentionInputs(x, x, x, PowerMap(torch.full((1, 16), 2.0)), None, None, 1e-6)
-    assert choose_backend('auto', inputs).name == 'reference'
-    assert [backend.name for backend in BACKENDS if backend.not_automatic] == ['triton']

@@ -12,9 +12,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from mmpola.ops.triton.epilogue import mix_gradient_kernel, mix_kernel
 from mmpola.ops.triton.forward import output_kernel, state_kernel
 from mmpola.ops.triton.key_gradient import key_gradient_kernel
-from mmpola.ops.triton.launch import LAUNCHES, ONE_PRODUCT_STATE
+from mmpola.ops.triton.launch import LAUNCHES, ONE_PRODUCT_STATE, TILES
 from mmpola.ops.triton.query_gradient import query_gradient_kernel
 
 KERNELS = {
@@ -27,12 +28,17 @@ TOKENS = ('p_q', 'p_k', 'p_v', 'p_o', 'p_do', 'p_dq', 'p_dk', 'p_dv')
 COUNTS = ('heads', 'queries', 'keys', 'tokens')
 FLOATS = ('eps', 'shrink', 'grow')
 ABSENT = {
-    'power': ('p_same', 'p_opposite', 'p_cos', 'p_sin'),
+    'power': ('p_same', 'p_opposite', 'p_shift', 'p_cos', 'p_sin'),
     'exp': ('p_exponent', 'p_scale', 'p_cos', 'p_sin', 'p_position'),
     'exp, rotary': ('p_exponent', 'p_scale', 'p_position'),
 }
 KILOBYTES = {80: 163, 89: 99, 90: 227}
 """Shared memory of one block by compute capability: A100, RTX 40, H100."""
+
+
+EPILOGUE_KERNELS = {'mix': mix_kernel, 'mix_gradient': mix_gradient_kernel}
+EPILOGUE_COUNTS = ('heads', 'rows', 'columns')
+EPILOGUE_FLOATS = ('p_weight', 'p_bias', 'p_parts')
 
 
 def compiled(name, dim, kind, dtype='fp16', capability=90):
@@ -44,20 +50,36 @@ def compiled(name, dim, kind, dtype='fp16', capability=90):
     constants |= dict.fromkeys(ABSENT[kind])
     if name == 'key_gradient' and block >= ONE_PRODUCT_STATE:
         constants['p_dv'] = None
+    types = {
+        **dict.fromkeys(FLOATS, 'fp32'),
+        **dict.fromkeys(COUNTS, 'i32'),
+        **dict.fromkeys(TOKENS, '*' + dtype),
+    }
+    options = {'num_warps': launch.warps, 'num_stages': 1 if 'rotary' in kind else launch.stages}
+    return machine_code(kernel, constants, types, capability, options)
+
+
+def compiled_epilogue(name, dim, dtype='fp16', capability=90, kernel_size=5):
+    kernel = EPILOGUE_KERNELS[name]
+    block = min(32, max(16, triton.next_power_of_2(dim)))
+    tile = TILES[name][block]
+    constants = {'D': dim, 'K': kernel_size, 'BR': tile.rows, 'BW': tile.columns, 'BD': block, 'FLIP': False}
+    types = {**dict.fromkeys(EPILOGUE_COUNTS, 'i32'), **dict.fromkeys(EPILOGUE_FLOATS, '*fp32')}
+    types |= {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in EPILOGUE_FLOATS}
+    return machine_code(kernel, constants, types, capability, {'num_warps': tile.warps})
+
+
+def machine_code(kernel, constants, types, capability, options):
+    """Compile for a GPU that need not be there; arguments without a type are float32 pointers or strides."""
     signature, aligned = {}, {}
     for i, argument in enumerate(kernel.arg_names):
         if argument in constants:
             signature[argument] = 'constexpr'
-        elif argument in FLOATS:
-            signature[argument] = 'fp32'
-        elif argument in COUNTS:
-            signature[argument] = 'i32'
         else:
-            aligned[(i,)] = [['tt.divisibility', 16]]
-            pointer = '*' + (dtype if argument in TOKENS else 'fp32')
-            signature[argument] = pointer if argument.startswith('p_') else 'i32'
+            signature[argument] = types.get(argument, '*fp32' if argument.startswith('p_') else 'i32')
+            if argument not in (*COUNTS, *EPILOGUE_COUNTS, *FLOATS):
+                aligned[(i,)] = [['tt.divisibility', 16]]
     constants = {argument: x for argument, x in constants.items() if argument in signature}
-    options = {'num_warps': launch.warps, 'num_stages': 1 if 'rotary' in kind else launch.stages}
     source = ASTSource(kernel, signature, constants, aligned)
     return triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
 
@@ -69,11 +91,29 @@ CASES = [
 ]
 
 
+EPILOGUE_CASES = [
+    ('mix', 32, 'fp16', 90),
+    ('mix', 64, 'bf16', 80),
+    ('mix', 40, 'fp32', 89),
+    ('mix_gradient', 32, 'fp16', 90),
+    ('mix_gradient', 64, 'fp32', 80),
+    ('mix_gradient', 96, 'bf16', 89),
+]
+
+
 @pytest.mark.parametrize(('name', 'dim', 'kind', 'dtype', 'capability'), CASES)
 def test_compiles_into_the_shared_memory_there_is(name, dim, kind, dtype, capability, tmp_path):
-    kernel = compiled(name, dim, kind, dtype, capability)
+    fits(compiled(name, dim, kind, dtype, capability), capability, tmp_path)
+
+
+@pytest.mark.parametrize(('name', 'dim', 'dtype', 'capability'), EPILOGUE_CASES)
+def test_epilogue_compiles_into_the_shared_memory_there_is(name, dim, dtype, capability, tmp_path):
+    fits(compiled_epilogue(name, dim, dtype, capability), capability, tmp_path)
+
+
+def fits(kernel, capability, folder):
     if os.environ.get('MMPOLA_PRINT_RESOURCES'):
-        print('\n', resources(kernel, tmp_path), f'shared {kernel.metadata.shared / 1024:.0f} KB')
+        print('\n', resources(kernel, folder), f'shared {kernel.metadata.shared / 1024:.0f} KB')
     assert kernel.metadata.shared <= KILOBYTES[capability] * 1024
 
 

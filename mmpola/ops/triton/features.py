@@ -10,10 +10,12 @@ same-signed query these are the features of x > 0 and of x < 0; for the opposite
 import triton
 import triton.language as tl
 
-from mmpola.ops.feature_map import LOG2_OF_ZERO
+from mmpola.ops.feature_map import LOG2_OF_ZERO, UNREACHED
 
 LOG2_FLOOR = tl.constexpr(LOG2_OF_ZERO)
+NO_REACH = tl.constexpr(UNREACHED)
 SERIES_BELOW = tl.constexpr(0.35)
+SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 
 
 @triton.jit
@@ -55,12 +57,46 @@ def store_state(p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.
 
 
 @triton.jit
-def load_inverse_scale(p_scale, o_d, mask):
-    """1/s [BD]; 1 without a scale and outside."""
+def load_streams(p_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr):
+    """A state [2D, D] as the queries read it, in factors [BD, BC]: S_same's two halves, S_opposite's two halves."""
+    b_same_1 = load_state(p_state, 0, 0, D // 2, D, BD, BC, PRECISION)
+    b_same_2 = load_state(p_state, D, 0, D // 2, D, BD, BC, PRECISION)
+    b_opposite_1 = load_state(p_state, 0, D // 2, D // 2, D, BD, BC, PRECISION)
+    b_opposite_2 = load_state(p_state, D, D // 2, D // 2, D, BD, BC, PRECISION)
+    return b_same_1, b_same_2, b_opposite_1, b_opposite_2
+
+
+@triton.jit
+def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr):
+    """The two halves [BD] of a vector [2D]; 0 outside."""
+    o_d = tl.arange(0, BD)
+    return tl.load(p_x + o_d, mask=o_d < D, other=0.0), tl.load(p_x + D + o_d, mask=o_d < D, other=0.0)
+
+
+@triton.jit
+def store_halves(p_x, b_x_1, b_x_2, D: tl.constexpr, BD: tl.constexpr):
+    """Write what `load_halves` reads."""
+    o_d = tl.arange(0, BD)
+    tl.store(p_x + o_d, b_x_1, mask=o_d < D)
+    tl.store(p_x + D + o_d, b_x_2, mask=o_d < D)
+
+
+@triton.jit
+def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
+    """A PowerMap's p and 1/s of one head, [BD] each; both 1 outside, and 1/s without a scale."""
+    o_d = tl.arange(0, BD)
+    b_exponent = tl.load(p_exponent + i_h * D + o_d, mask=o_d < D, other=1.0)
     if p_scale is None:
-        return tl.where(mask, 1.0, 1.0)
+        return b_exponent, tl.where(o_d < D, 1.0, 1.0)
     else:  # noqa: RET505 - as in `factor`
-        return 1.0 / tl.load(p_scale + o_d, mask=mask, other=1.0)
+        return b_exponent, 1.0 / tl.load(p_scale + i_h * D + o_d, mask=o_d < D, other=1.0)
+
+
+@triton.jit
+def load_reach(p_shift, D: tl.constexpr, BD: tl.constexpr):
+    """The shift [2D] of (E16) in two halves, as queries take it: their feature counts nothing where no key reaches."""
+    b_shift_1, b_shift_2 = load_halves(p_shift, D, BD)
+    return tl.where(b_shift_1 == 0, NO_REACH, b_shift_1), tl.where(b_shift_2 == 0, NO_REACH, b_shift_2)
 
 
 @triton.jit
@@ -72,11 +108,45 @@ def log2_of_magnitude(x):
 
 @triton.jit
 def exp_minus_one(x):
-    """exp(x) - 1 for x >= 0, without cancellation: below SERIES_BELOW the terms to x^7/7! reach float32's last bit."""
+    """exp(x) - 1 without cancellation: below SERIES_BELOW the terms to x^7/7! reach float32's last bit."""
     series = 1.0 + x * (1.0 / 6.0) * (1.0 + x * (1.0 / 7.0))
     series = 1.0 + x * (1.0 / 4.0) * (1.0 + x * (1.0 / 5.0) * series)
     series = x * (1.0 + x * (1.0 / 2.0) * (1.0 + x * (1.0 / 3.0) * series))
-    return tl.where(x < SERIES_BELOW, series, tl.exp(x) - 1.0)
+    return tl.where(tl.abs(x) < SERIES_BELOW, series, tl.exp(x) - 1.0)
+
+
+@triton.jit
+def scaled_exp(b_size, b_offset):
+    """a = (exp(size) - 1) exp(offset) and its slope exp(size + offset); exp(size) itself is never formed."""
+    b_slope = tl.exp(b_size + b_offset)
+    return -exp_minus_one(-b_size) * b_slope, b_slope
+
+
+@triton.jit
+def scaled_key(b_k, b_shift_1, b_shift_2):
+    """a [BN, BD] of ψ' and its slope (E17), given the shifts [BD] of keys above and below 0."""
+    return scaled_exp(tl.abs(b_k), -tl.where(b_k < 0, b_shift_2[None, :], b_shift_1[None, :]))
+
+
+@triton.jit
+def scaled_query(b_q, b_t_1, b_t_2, b_reach_1, b_reach_2, eps):
+    """a [BN, BD] of φ', its slope and temperature, and ε' [BN] (E18).
+
+    Temperatures and shifts are those of queries above 0, then below: the opposite-signed stream passes halves swapped.
+    """
+    b_t = tl.where(b_q < 0, b_t_2[None, :], b_t_1[None, :])
+    b_size = tl.abs(b_q) * b_t
+    b_shift = tl.where(b_q < 0, b_reach_2[None, :], tl.where(b_q > 0, b_reach_1[None, :], 0.0))
+    b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
+    b_a, b_slope = scaled_exp(b_size, b_shift - b_level[:, None])
+    return b_a, b_slope, b_t, tl.maximum(eps * tl.exp(-b_level), SMALLEST_NORMAL)
+
+
+@triton.jit
+def largest_of_pairs(x, BD: tl.constexpr):
+    """Channels (a, b) -> (max, max) of a vector [BD]."""
+    largest = tl.max(tl.reshape(x, (BD // 2, 2)), 1)
+    return tl.reshape(tl.join(largest, largest), (BD,))
 
 
 @triton.jit
@@ -125,7 +195,7 @@ def choose_mean(x, b_mean_1, b_mean_2):
 
 @triton.jit
 def normaliser(b_a, b_met_mean, m_n, eps):
-    """r [BN] (E3); 1 outside, where 0 / 0 would reach the sums over tokens."""
+    """r [BN] (E3), eps [BN] or a number; 1 outside, where 0 / 0 would reach the sums over tokens."""
     return tl.where(m_n, tl.sum(b_a * b_met_mean, 1) + eps, 1.0)
 
 

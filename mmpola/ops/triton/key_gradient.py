@@ -10,14 +10,16 @@ from torch import Tensor
 from mmpola.ops.triton.features import (
     by_sign,
     choose_mean,
-    exp_minus_one,
     factor,
-    load_inverse_scale,
+    load_halves,
+    load_power,
     load_state,
     load_tokens,
     load_turn,
     log2_of_magnitude,
     power_gradient,
+    scaled_key,
+    store_halves,
     turn,
     turn_back,
 )
@@ -27,7 +29,8 @@ from mmpola.ops.triton.tensors import Parameters
 
 @triton.jit(do_not_specialize=['heads', 'keys', 'tokens'])
 def key_gradient_kernel(
-    p_k, p_v, p_position, p_exponent, p_scale, p_cos, p_sin, p_dstate, p_dmean, p_dk, p_dv, p_dparameters,
+    p_k, p_v, p_position, p_exponent, p_scale, p_cos, p_sin, p_dstate, p_dmean, p_shift,
+    p_dk, p_dv, p_dparameters,
     k_b, k_n, k_h, v_b, v_n, v_h, heads, keys, tokens,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -39,13 +42,13 @@ def key_gradient_kernel(
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     m_d = o_d < D
     if p_exponent is not None:
-        b_exponent = tl.load(p_exponent + i_h * D + o_d, mask=m_d, other=1.0)
-        b_inverse_scale = load_inverse_scale(p_scale, i_h * D + o_d, m_d)
+        b_exponent, b_inverse_scale = load_power(p_exponent, p_scale, i_h, D, BD)
+    else:
+        b_shift_1, b_shift_2 = load_halves(p_shift + i_bh * 2 * D, D, BD)
     p_dstate += i_bh * 2 * D * D
     b_dstate_1 = load_state(p_dstate, 0, 0, D, D, BD, BD, PRECISION)
     b_dstate_2 = load_state(p_dstate, D, 0, D, D, BD, BD, PRECISION)
-    b_dmean_1 = tl.load(p_dmean + i_bh * 2 * D + o_d, mask=m_d, other=0.0)
-    b_dmean_2 = tl.load(p_dmean + i_bh * 2 * D + D + o_d, mask=m_d, other=0.0)
+    b_dmean_1, b_dmean_2 = load_halves(p_dmean + i_bh * 2 * D, D, BD)
 
     b_dp_0, b_dp_1 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
     start = i_chunk * tokens
@@ -61,7 +64,7 @@ def key_gradient_kernel(
             b_log2 = log2_of_magnitude(b_k)
             b_a = tl.exp2(b_exponent[None, :] * b_log2)  # (E6)
         else:
-            b_a = exp_minus_one(tl.abs(b_k))  # (E14)
+            b_a, b_slope = scaled_key(b_k, b_shift_1, b_shift_2)  # (E14, E17)
         if p_cos is not None:
             b_cos_1, b_sin_1 = load_turn(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
             b_cos_2, b_sin_2 = load_turn(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
@@ -81,7 +84,7 @@ def key_gradient_kernel(
                 b_dp_1 += b_dk * b_k
                 b_dk *= b_inverse_scale[None, :]
             else:
-                b_dk = b_da * (b_a + 1.0)
+                b_dk = b_da * b_slope
                 b_dk = tl.where(b_k < 0, -b_dk, tl.where(b_k == 0, 0.0, b_dk))
             if p_dk is not None:
                 tl.store(p_dk + o_row + o_d[None, :], b_dk.to(p_dk.dtype.element_ty), mask=m_k)
@@ -97,15 +100,19 @@ def key_gradient_kernel(
             tl.store(p_dv + o_row + o_d[None, :], b_dv.to(p_dv.dtype.element_ty), mask=m_k)
 
     if p_dparameters is not None:
-        p_dparameters += (i_bh * tl.num_programs(1) + i_chunk) * 4 * D + o_d
-        tl.store(p_dparameters, tl.sum(b_dp_0, 0), mask=m_d)
-        tl.store(p_dparameters + D, tl.sum(b_dp_1, 0), mask=m_d)
-        tl.store(p_dparameters + 2 * D, tl.zeros((BD,), tl.float32), mask=m_d)
-        tl.store(p_dparameters + 3 * D, tl.zeros((BD,), tl.float32), mask=m_d)
+        p_dparameters += (i_bh * tl.num_programs(1) + i_chunk) * 4 * D
+        store_halves(p_dparameters, tl.sum(b_dp_0, 0), tl.sum(b_dp_1, 0), D, BD)
+        store_halves(p_dparameters + 2 * D, tl.zeros((BD,), tl.float32), tl.zeros((BD,), tl.float32), D, BD)
 
 
 def key_gradient(
-    k: Tensor, v: Tensor, dstate: Tensor, dmean: Tensor, parameters: Parameters, wants: tuple[bool, bool, bool]
+    k: Tensor,
+    v: Tensor,
+    dstate: Tensor,
+    dmean: Tensor,
+    shift: Tensor | None,
+    parameters: Parameters,
+    wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dk, dv [B, M, H, D] and the parameters' gradients [H, 4, D], None where not wanted.
 
@@ -130,7 +137,7 @@ def key_gradient(
             with on_device_of(k):
                 key_gradient_kernel[todo.grid](
                     k, v, parameters.key_position, parameters.exponent, parameters.scale,
-                    parameters.cos, parameters.sin, dstate, dmean, *out,
+                    parameters.cos, parameters.sin, dstate, dmean, shift, *out,
                     *k.stride()[:3], *v.stride()[:3], heads, keys, todo.tokens, **todo.options,
                 )  # fmt: skip
     return dk, dv, None if dparameters is None else dparameters.view(batch, heads, chunks, 4, dim).sum((0, 2))

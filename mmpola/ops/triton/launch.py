@@ -5,6 +5,7 @@ Nothing is tuned at run time, and nothing here is timed: no GPU has run these ke
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -31,13 +32,38 @@ class Launch:
 
 
 # By BD, the head dimension rounded up to a power of two. Chosen by compiling without a GPU and reading what ptxas says
-# (tests/ops/triton_compilation.py), not by time: the largest block of at least 32 tokens (16 at BD = 128) that spills
-# few or no registers on sm_90. The query gradient at BD = 32 spills 192 bytes a thread (PowerMap), 704 (rotary).
+# (tests/ops/triton_compilation.py), not by time: the largest block of at least 16 tokens that spills few or
+# no registers on sm_90. The query gradient of an ExpMap spills 232 bytes a thread at BD = 64 (424 with rotary tables)
+# and 648 (816) at 128, that of a PowerMap 0 and 400.
 LAUNCHES: dict[str, dict[int, Launch]] = {
     'state': {16: Launch(64, 4, 3), 32: Launch(64, 4, 3), 64: Launch(32, 4, 3), 128: Launch(16, 8, 2)},
     'output': {16: Launch(64, 4, 3), 32: Launch(64, 4, 3), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
-    'query_gradient': {16: Launch(64, 4, 2), 32: Launch(64, 8, 2), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
+    'query_gradient': {16: Launch(16, 4, 2), 32: Launch(16, 4, 2), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
     'key_gradient': {16: Launch(64, 4, 2), 32: Launch(64, 8, 2), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a kernel of the epilogue is launched.
+
+    Args:
+        rows: BR, rows of the token grid in a tile.
+        columns: BW, columns of the token grid in a tile.
+        warps: warps of a program.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+
+
+# By BD, the channels of a program; a wider head takes several. Chosen as the launches above: 16 elements a thread, so
+# that two or more programs of half inputs fit on a multiprocessor (32 spill in the gradient). Each tile of the gradient
+# writes k² + 1 floats per channel, so its tiles are the larger ones.
+TILES: dict[str, dict[int, Tile]] = {
+    'mix': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
+    'mix_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 16, 8)},
 }
 
 WAVES = 4
@@ -91,6 +117,33 @@ def plan(name: str, x: Tensor, parameters: Parameters) -> Plan:
         else launch.stages,  # four table tiles ahead fill the shared memory
     }
     return Plan((batch * heads, chunks), tokens_per_chunk, options)
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """One pass over token grids: programs, the tiles of all samples, and what the kernel is compiled for."""
+
+    programs: int
+    tiles: int
+    options: dict[str, Any]
+
+
+def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> TilePlan:
+    """Deal the grids of x [B, N, H, D] to programs for the pass `name`; taps [k², D or C]."""
+    batch, _, heads, dim = x.shape
+    launches = TILES[name]
+    block = min(max(launches), max(min(launches), _next_power_of_2(dim)))
+    launch = launches[block]
+    tiles = batch * -(-grid[0] // launch.rows) * -(-grid[1] // launch.columns)
+    options = {
+        'D': dim,
+        'K': math.isqrt(taps.shape[0]),
+        'BR': launch.rows,
+        'BW': launch.columns,
+        'BD': block,
+        'num_warps': launch.warps,
+    }
+    return TilePlan(tiles * heads * -(-dim // block), tiles, options)
 
 
 def product_precision(dtype: torch.dtype) -> str:

@@ -31,27 +31,32 @@ def attention(inputs: AttentionInputs) -> Tensor:
     else:
         parameters = [None, None, feature_map.same, feature_map.opposite]
     floats = [None if x is None else x.float() for x in (*parameters, *rotary)]
-    output, _, _ = polarity_attention(inputs.q, inputs.k, inputs.v, inputs.key_position, *floats, inputs.eps)
+    output, *_ = polarity_attention(inputs.q, inputs.k, inputs.v, inputs.key_position, *floats, inputs.eps)
     return output
 
 
 @torch.library.custom_op(
     'mmpola::polarity_attention',
     mutates_args=(),
-    schema=f'(Tensor q, Tensor k, Tensor v, {SMALL}, float eps) -> (Tensor, Tensor, Tensor)',
+    schema=f'(Tensor q, Tensor k, Tensor v, {SMALL}, float eps) -> (Tensor, Tensor, Tensor, Tensor)',
 )
-def polarity_attention(q: Tensor, k: Tensor, v: Tensor, *small_and_eps: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """o [B, N, H, D]; state [B, H, 2D, D] and key mean [B, H, 2D], float32, for the gradient operator."""
+def polarity_attention(q: Tensor, k: Tensor, v: Tensor, *small_and_eps: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """o [B, N, H, D]; for the gradient operator, in float32, state [B, H, 2D, D], key mean and shift [B, H, 2D].
+
+    A PowerMap has no shift: an empty tensor.
+    """
     *small, eps = small_and_eps
     parameters = Parameters.of(*small)
-    state, mean = make_state(as_tokens(k), as_tokens(v), parameters)
-    return read_state(as_tokens(q), state, mean, parameters, eps), state, mean
+    state, mean, shift = make_state(as_tokens(k), as_tokens(v), parameters)
+    output = read_state(as_tokens(q), state, mean, shift, parameters, eps)
+    return output, state, mean, mean.new_empty(0) if shift is None else shift
 
 
 @torch.library.custom_op(
     'mmpola::polarity_attention_gradient',
     mutates_args=(),
-    schema=f'(Tensor q, Tensor k, Tensor v, {SMALL}, float eps, Tensor do, Tensor state, Tensor mean, bool[] wanted)'
+    schema=f'(Tensor q, Tensor k, Tensor v, {SMALL}, float eps, Tensor do, Tensor state, Tensor mean, Tensor shift,'
+    ' bool[] wanted)'
     ' -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)',
 )
 def polarity_attention_gradient(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
@@ -59,22 +64,23 @@ def polarity_attention_gradient(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> 
 
     A wanted position's gradient is the sum over the batch of dk as stored: one rounding of q's dtype more.
     """
-    *small, eps, do, state, mean, wanted = rest
+    *small, eps, do, state, mean, shift, wanted = rest
     parameters = Parameters.of(*small)
     q, k, v, do = (as_tokens(x) for x in (q, k, v, do))
     wants = dict(zip(DIFFERENTIABLE, wanted, strict=True))
     is_power = parameters.exponent is not None
+    shift = None if is_power else shift
     want_map = any(wants[name] for name in DIFFERENTIABLE[4:])
     want_key = wants['k'] or wants['key_position']
     want_keys_pass = want_key or wants['v'] or (is_power and want_map)
     found: dict[str, Tensor | None] = {}
     found['q'], dstate, dmean, d_map = query_gradient(
-        do, q, state, mean, parameters, eps, (wants['q'], want_keys_pass, want_map)
+        do, q, state, mean, shift, parameters, eps, (wants['q'], want_keys_pass, want_map)
     )
     if dstate is not None and dmean is not None:
         keys = k.shape[1]
         found['k'], found['v'], more = key_gradient(
-            k, v, dstate / keys, dmean / keys, parameters, (want_key, wants['v'], is_power and want_map)
+            k, v, dstate / keys, dmean / keys, shift, parameters, (want_key, wants['v'], is_power and want_map)
         )
         if d_map is not None and more is not None:
             d_map = d_map + more
@@ -96,11 +102,13 @@ def _of_map(rows: Tensor, parameters: Parameters) -> dict[str, Tensor | None]:
 
 
 @polarity_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, *small_and_eps: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, _, heads, dim = q.shape
     state = torch.empty(batch, heads, 2 * dim, dim, device=q.device, dtype=torch.float32)
     mean = torch.empty(batch, heads, 2 * dim, device=q.device, dtype=torch.float32)
-    return torch.empty(q.shape, device=q.device, dtype=q.dtype), state, mean
+    is_power = Parameters(*small_and_eps[:-1]).exponent is not None
+    shift = mean.new_empty(0) if is_power else torch.empty_like(mean)
+    return torch.empty(q.shape, device=q.device, dtype=q.dtype), state, mean, shift
 
 
 @polarity_attention_gradient.register_fake
@@ -112,17 +120,17 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     )
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     *tensors, ctx.eps = inputs
-    _, state, mean = output
-    ctx.mark_non_differentiable(state, mean)
-    ctx.save_for_backward(*tensors, state, mean)
+    _, *made = output
+    ctx.mark_non_differentiable(*made)
+    ctx.save_for_backward(*tensors, *made)
 
 
 def _gradient(ctx: Any, do: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    *tensors, state, mean = ctx.saved_tensors
+    *tensors, state, mean, shift = ctx.saved_tensors
     wanted = list(ctx.needs_input_grad[: len(DIFFERENTIABLE)])
-    found = polarity_attention_gradient(*tensors, ctx.eps, do, state, mean, wanted)
+    found = polarity_attention_gradient(*tensors, ctx.eps, do, state, mean, shift, wanted)
     return *(d if want else None for d, want in zip(found, wanted, strict=True)), None, None, None
 
 

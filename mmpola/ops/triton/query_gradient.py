@@ -13,15 +13,18 @@ from torch import Tensor
 from mmpola.ops.triton.features import (
     by_sign,
     choose_mean,
-    exp_minus_one,
     factor,
-    load_inverse_scale,
-    load_state,
+    load_halves,
+    load_power,
+    load_reach,
+    load_streams,
     load_tokens,
     load_turn,
     log2_of_magnitude,
     normaliser,
     power_gradient,
+    scaled_query,
+    store_halves,
     store_state,
     turn,
     turn_back,
@@ -32,7 +35,7 @@ from mmpola.ops.triton.tensors import Parameters
 
 @triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'eps'])
 def query_gradient_kernel(
-    p_q, p_do, p_exponent, p_scale, p_same, p_opposite, p_cos, p_sin, p_state, p_mean,
+    p_q, p_do, p_exponent, p_scale, p_same, p_opposite, p_cos, p_sin, p_state, p_mean, p_shift,
     p_dq, p_dstate, p_dmean, p_dparameters,
     q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
@@ -45,23 +48,13 @@ def query_gradient_kernel(
     o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
     m_d, m_c = o_d < D, o_c < D // 2
     if p_exponent is not None:
-        b_exponent = tl.load(p_exponent + i_h * D + o_d, mask=m_d, other=1.0)
-        b_inverse_scale = load_inverse_scale(p_scale, i_h * D + o_d, m_d)
+        b_exponent, b_inverse_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     else:
-        p_same += i_h * 2 * D
-        p_opposite += i_h * 2 * D
-        b_temperature_same_1 = tl.load(p_same + o_d, mask=m_d, other=0.0)
-        b_temperature_same_2 = tl.load(p_same + D + o_d, mask=m_d, other=0.0)
-        b_temperature_opposite_1 = tl.load(p_opposite + o_d, mask=m_d, other=0.0)
-        b_temperature_opposite_2 = tl.load(p_opposite + D + o_d, mask=m_d, other=0.0)
-
-    p_state += i_bh * 2 * D * D
-    b_same_1 = load_state(p_state, 0, 0, D // 2, D, BD, BC, PRECISION)
-    b_same_2 = load_state(p_state, D, 0, D // 2, D, BD, BC, PRECISION)
-    b_opposite_1 = load_state(p_state, 0, D // 2, D // 2, D, BD, BC, PRECISION)
-    b_opposite_2 = load_state(p_state, D, D // 2, D // 2, D, BD, BC, PRECISION)
-    b_mean_1 = tl.load(p_mean + i_bh * 2 * D + o_d, mask=m_d, other=0.0)
-    b_mean_2 = tl.load(p_mean + i_bh * 2 * D + D + o_d, mask=m_d, other=0.0)
+        b_t_same_1, b_t_same_2 = load_halves(p_same + i_h * 2 * D, D, BD)
+        b_t_opposite_1, b_t_opposite_2 = load_halves(p_opposite + i_h * 2 * D, D, BD)
+        b_reach_1, b_reach_2 = load_reach(p_shift + i_bh * 2 * D, D, BD)
+    b_same_1, b_same_2, b_opposite_1, b_opposite_2 = load_streams(p_state + i_bh * 2 * D * D, D, BD, BC, PRECISION)
+    b_mean_1, b_mean_2 = load_halves(p_mean + i_bh * 2 * D, D, BD)
 
     b_dsame_1, b_dsame_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
     b_dopposite_1, b_dopposite_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
@@ -80,14 +73,17 @@ def query_gradient_kernel(
             b_log2 = log2_of_magnitude(b_q)
             b_a_same = tl.exp2(b_exponent[None, :] * b_log2)  # (E7)
             b_a_opposite = b_a_same  # (E8)
+            eps_same, eps_opposite = eps, eps
         else:
-            b_size = tl.abs(b_q)
-            b_t_same = tl.where(m_negative, b_temperature_same_2[None, :], b_temperature_same_1[None, :])
-            b_t_opposite = tl.where(m_negative, b_temperature_opposite_1[None, :], b_temperature_opposite_2[None, :])
-            b_a_same, b_a_opposite = exp_minus_one(b_size * b_t_same), exp_minus_one(b_size * b_t_opposite)  # (E14)
+            b_a_same, b_slope_same, b_t_same, eps_same = scaled_query(
+                b_q, b_t_same_1, b_t_same_2, b_reach_1, b_reach_2, eps
+            )
+            b_a_opposite, b_slope_opposite, b_t_opposite, eps_opposite = scaled_query(
+                b_q, b_t_opposite_2, b_t_opposite_1, b_reach_2, b_reach_1, eps
+            )
         b_met_same, b_met_opposite = choose_mean(b_q, b_mean_1, b_mean_2), choose_mean(b_q, b_mean_2, b_mean_1)
-        r_same = normaliser(b_a_same, b_met_same, m_n, eps)
-        r_opposite = normaliser(b_a_opposite, b_met_opposite, m_n, eps)
+        r_same = normaliser(b_a_same, b_met_same, m_n, eps_same)
+        r_opposite = normaliser(b_a_opposite, b_met_opposite, m_n, eps_opposite)
         b_y_same = load_tokens(p_do + i_n * do_n, do_n, o_n, o_c, m_do) / r_same[:, None]  # (E10)
         b_y_opposite = load_tokens(p_do + i_n * do_n, do_n, o_n, D // 2 + o_c, m_do) / r_opposite[:, None]
         b_y_same, b_y_opposite = factor(b_y_same, PRECISION), factor(b_y_opposite, PRECISION)
@@ -135,9 +131,10 @@ def query_gradient_kernel(
             b_dp_1 += b_dq * b_q
             b_dq *= b_inverse_scale[None, :]
         else:
-            # a = exp(|q| t) - 1: da = (a + 1)(t d|q| + |q| dt)
-            b_da_same *= b_a_same + 1.0
-            b_da_opposite *= b_a_opposite + 1.0
+            # d a = slope (t d|q| + |q| dt)
+            b_size = tl.abs(b_q)
+            b_da_same *= b_slope_same
+            b_da_opposite *= b_slope_opposite
             b_dq = b_da_same * b_t_same + b_da_opposite * b_t_opposite
             b_dq = tl.where(m_negative, -b_dq, tl.where(b_q == 0, 0.0, b_dq))
             b_da_same *= b_size
@@ -157,15 +154,11 @@ def query_gradient_kernel(
         store_state(p_dstate, D, 0, D // 2, b_dsame_2, D, BD, BC)
         store_state(p_dstate, 0, D // 2, D // 2, b_dopposite_1, D, BD, BC)
         store_state(p_dstate, D, D // 2, D // 2, b_dopposite_2, D, BD, BC)
-        p_dmean += i_part * 2 * D
-        tl.store(p_dmean + o_d, tl.sum(b_dmean_1, 0), mask=m_d)
-        tl.store(p_dmean + D + o_d, tl.sum(b_dmean_2, 0), mask=m_d)
+        store_halves(p_dmean + i_part * 2 * D, tl.sum(b_dmean_1, 0), tl.sum(b_dmean_2, 0), D, BD)
     if p_dparameters is not None:
-        p_dparameters += i_part * 4 * D + o_d
-        tl.store(p_dparameters, tl.sum(b_dp_0, 0), mask=m_d)
-        tl.store(p_dparameters + D, tl.sum(b_dp_1, 0), mask=m_d)
-        tl.store(p_dparameters + 2 * D, tl.sum(b_dp_2, 0), mask=m_d)
-        tl.store(p_dparameters + 3 * D, tl.sum(b_dp_3, 0), mask=m_d)
+        p_dparameters += i_part * 4 * D
+        store_halves(p_dparameters, tl.sum(b_dp_0, 0), tl.sum(b_dp_1, 0), D, BD)
+        store_halves(p_dparameters + 2 * D, tl.sum(b_dp_2, 0), tl.sum(b_dp_3, 0), D, BD)
 
 
 def query_gradient(
@@ -173,6 +166,7 @@ def query_gradient(
     q: Tensor,
     state: Tensor,
     mean: Tensor,
+    shift: Tensor | None,
     parameters: Parameters,
     eps: float,
     wants: tuple[bool, bool, bool],
@@ -194,7 +188,7 @@ def query_gradient(
         with on_device_of(q):
             query_gradient_kernel[todo.grid](
                 q, do, parameters.exponent, parameters.scale, parameters.same, parameters.opposite,
-                parameters.cos, parameters.sin, state, mean, dq, dstate, dmean, dparameters,
+                parameters.cos, parameters.sin, state, mean, shift, dq, dstate, dmean, dparameters,
                 *q.stride()[:3], *do.stride()[:3], heads, queries, todo.tokens, eps, **todo.options,
             )  # fmt: skip
     return (

@@ -1,0 +1,94 @@
+"""Whole backbones, inference and training step, against the same on the literal equations and against others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import timm
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes
+from benchmarks.peers import literal_attention, literal_epilogue
+from mmpola.backbones import PolaPVT, PolaSwin
+
+Row = dict[str, Any]
+
+SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8, (800, 1333): 1}}
+"""Batch by image size."""
+
+
+def timm_swin_t() -> nn.Module:
+    """Runs at 224 only."""
+    return timm.create_model('swin_tiny_patch4_window7_224', features_only=True)
+
+
+def mmdet_backbone(name: str) -> nn.Module | None:
+    """mmdet's Swin-T or PVT-T; None where mmdet is absent."""
+    try:
+        from mmdet.models.backbones import PyramidVisionTransformer, SwinTransformer
+    except ImportError:
+        return None
+    return SwinTransformer() if name == 'Swin-T' else PyramidVisionTransformer(num_layers=[2, 2, 2, 2])
+
+
+def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
+    cases = [(cls, size) for size in SIZES[device] for cls in (PolaPVT, PolaSwin)]
+    for cls, size in track(cases, 'backbones', console=Console(stderr=True)):
+        batch = SIZES[device][size]
+        image = torch.randn(batch, 3, *size, device=device)
+        model = cls('tiny', drop_path_rate=0.0).to(device)
+        sibling = mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')
+        others = {'mmdet': sibling, 'timm Swin-T': timm_swin_t() if size == (224, 224) else None}
+        runs: dict[str, Callable[[bool], Any]] = {
+            'ours': partial(_run, model, image),
+            'literal': partial(_run_literally, model, image),
+            **{name: partial(_run, other.to(device), image) for name, other in others.items() if other is not None},
+        }
+        runs = {name: run for name, run in runs.items() if name == 'ours' or name in peers}
+        exact = {name: run(False) for name, run in runs.items() if name in ('ours', 'literal')}
+        check_parity(f'{cls.__name__} at {size}', exact)
+        with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
+            seconds = {
+                what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, repeats)
+                for what, training in (('inference', False), ('training step', True))
+            }
+            memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
+        row: Row = {'case': f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'}
+        for peer in peers:
+            for what, times in seconds.items():
+                row[f'{peer}, {what}'] = times[peer] / times['ours'] if peer in times else 'absent'
+        if 'literal' in memory:
+            row['peak memory, training step'] = memory['ours'] / memory['literal']
+        yield {**row, 'seconds': seconds, 'bytes': memory}
+
+
+def _run(model: nn.Module, image: Tensor, training: bool) -> Any:
+    """Inference: the maps. Training: a backward pass from the sum of the maps' means."""
+    model.train(training)
+    with torch.set_grad_enabled(training):
+        maps = model(image)
+    if training:
+        sum(x.mean() for x in maps).backward()
+        model.zero_grad()
+    return maps
+
+
+def _run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
+    def attend(*tensors: Any, backend: str, **named: Any) -> Tensor:
+        return literal_attention(*tensors, **named)
+
+    def mix(*arguments: Any, backend: str) -> Tensor:
+        return literal_epilogue(*arguments)
+
+    with (
+        mock.patch('mmpola.layers.pola_attention.polarity_attention', attend),
+        mock.patch('mmpola.layers.pola_attention.mix_and_gate', mix),
+    ):
+        return _run(model, image, training)

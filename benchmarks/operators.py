@@ -1,0 +1,167 @@
+"""The operators at the shapes of real stages, forward and forward + backward, against their peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from benchmarks.cases import ATTENTION, EPILOGUE, SCALING, Case
+from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes
+from benchmarks.peers import literal_attention, literal_epilogue, published_port, softmax_attention
+from mmpola.layers.rotary import rotary_tables
+from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
+
+Row = dict[str, Any]
+Function = Callable[..., Tensor]
+
+TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
+"""Of the token tensors while timing; parity is checked in float32."""
+
+FLOOR = {'attention': (4, 11), 'epilogue': (4, 11)}
+"""Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
+dv; o, v, g, y and then o, v, g, dy, do, dv, dg."""
+
+ANOTHER_FUNCTION = 'softmax'
+"""The peer that computes something else: it is timed, not compared."""
+
+
+class Call(NamedTuple):
+    """Arguments to measure with.
+
+    Args:
+        leaves: tensors that get a gradient.
+        positional, named: arguments of the operator, made of the leaves.
+        grad: of the output.
+    """
+
+    leaves: list[Tensor]
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+    grad: Tensor
+
+
+def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """`polarity_attention` against the peers named."""
+    every: dict[str, Function | None] = {
+        'ours': polarity_attention,
+        'reference': partial(polarity_attention, backend='reference'),
+        'compiled reference': torch.compile(partial(polarity_attention, backend='reference'), dynamic=False),
+        'literal': literal_attention,
+        'compiled literal': torch.compile(literal_attention, dynamic=False),
+        ANOTHER_FUNCTION: softmax_attention,
+        'published port': published_port(),
+    }
+    yield from _suite('attention', ATTENTION[device], attention_call, every, device, repeats, peers)
+
+
+def epilogue(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """`mix_and_gate` against the peers named."""
+    every: dict[str, Function | None] = {
+        'ours': mix_and_gate,
+        'reference': partial(mix_and_gate, backend='reference'),
+        'literal': literal_epilogue,
+        'compiled literal': torch.compile(literal_epilogue, dynamic=False),
+    }
+    yield from _suite('epilogue', EPILOGUE[device], epilogue_call, every, device, repeats, peers)
+
+
+def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Seconds per token of the operator, forward + backward, from 3,136 to 262,144 tokens; linear means flat."""
+    calls = {case.name: attention_call(case, device, TIMED_DTYPE[device]) for case in SCALING}
+    runs = {name: partial(_step, polarity_attention, call) for name, call in calls.items()}
+    seconds = interleaved_seconds(runs, device, repeats)
+    shortest = seconds[SCALING[0].name] / SCALING[0].tokens
+    for case in SCALING:
+        yield {
+            'case': case.name,
+            'tokens': case.tokens,
+            'cost per token over the shortest': seconds[case.name] / case.tokens / shortest,
+            'seconds': {'step': seconds[case.name]},
+        }
+
+
+def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
+    """q, k, v as views of one linear layer's output, parameters in float32."""
+    shape = (case.batch, case.tokens, case.heads, case.dim)
+    packed = torch.randn(*shape[:2], 3, *shape[2:], device=device, dtype=dtype, requires_grad=True)
+    size = (case.heads, case.dim)
+    grad = torch.randn(shape, device=device, dtype=dtype)
+    if case.feature_map == 'exp':
+        temperatures = [torch.rand(size[0], 2 * size[1], device=device).requires_grad_() for _ in range(2)]
+        tables = rotary_tables((case.rows, case.columns), 2 * case.dim, packed.device, torch.float32)
+        return Call([packed, *temperatures], (*packed.unbind(2), ExpMap(*temperatures)), {'rotary': tables}, grad)
+    position = torch.randn(shape[1:], device=device, requires_grad=True)
+    exponent = (1 + 4 * torch.rand(size, device=device)).requires_grad_()
+    scale = (0.5 + torch.rand(size, device=device)).requires_grad_()
+    feature_map = PowerMap(exponent, scale)
+    leaves = [packed, position, exponent, scale]
+    return Call(leaves, (*packed.unbind(2), feature_map), {'key_position': position}, grad)
+
+
+def epilogue_call(case: Case, device: str, dtype: torch.dtype) -> Call:
+    """Attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
+    shape = (case.batch, case.tokens, case.heads, case.dim)
+    attended, values = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
+    gate = torch.randn(*shape[:2], case.heads * case.dim, device=device, dtype=dtype, requires_grad=True)
+    weight = torch.randn(case.dim, 1, 5, 5, device=device, requires_grad=True)
+    bias = torch.randn(case.dim, device=device, requires_grad=True)
+    leaves = [attended, values, gate, weight, bias]
+    grad = torch.randn(gate.shape, device=device, dtype=dtype)
+    return Call(leaves, (*leaves, (case.rows, case.columns)), {}, grad)
+
+
+def _suite(
+    name: str,
+    cases: list[Case],
+    make: Callable[[Case, str, torch.dtype], Call],
+    every: dict[str, Function | None],
+    device: str,
+    repeats: int,
+    peers: list[str],
+) -> Iterator[Row]:
+    bandwidth = copy_bandwidth(device, repeats)
+    functions = {peer: function for peer in ('ours', *peers) if (function := every.get(peer)) is not None}
+    dtype = TIMED_DTYPE[device]
+    for case in track(cases, name, console=Console(stderr=True)):
+        exact = make(case, device, torch.float32)
+        same = {peer: function for peer, function in functions.items() if peer != ANOTHER_FUNCTION}
+        check_parity(
+            case.name, {peer: [f(*exact.positional, **exact.named), *_step(f, exact)] for peer, f in same.items()}
+        )
+        call = make(case, device, dtype)
+        with torch.autocast(device, torch.float16, enabled=dtype == torch.float16):
+            seconds = {
+                'forward': interleaved_seconds(_bind(_forward, functions, call), device, repeats),
+                'step': interleaved_seconds(_bind(_step, functions, call), device, repeats),
+            }
+            memory = {peer: peak_bytes(run, device) for peer, run in _bind(_step, functions, call).items()}
+        floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
+        row: Row = {'case': case.name, 'tokens': case.tokens}
+        for peer in peers:
+            for what, times in seconds.items():
+                row[f'{peer}, {what}'] = times[peer] / times['ours'] if peer in times else 'absent'
+        if 'literal' in memory:
+            row['peak memory'] = memory['ours'] / memory['literal']
+        row['copy %, forward'] = 100 * floor[0] / seconds['forward']['ours']
+        row['copy %, step'] = 100 * floor[1] / seconds['step']['ours']
+        yield {**row, 'seconds': seconds, 'bytes': memory}
+
+
+def _bind(run: Callable[[Function, Call], object], functions: dict[str, Function], call: Call) -> dict[str, Any]:
+    return {name: partial(run, function, call) for name, function in functions.items()}
+
+
+def _forward(function: Function, call: Call) -> Tensor:
+    with torch.no_grad():
+        return function(*call.positional, **call.named)
+
+
+def _step(function: Function, call: Call) -> tuple[Tensor | None, ...]:
+    output = function(*call.positional, **call.named)
+    return torch.autograd.grad(output, call.leaves, call.grad.to(output.dtype), allow_unused=True)

@@ -1,0 +1,178 @@
+"""What `backend='auto'` takes: kernels that prove themselves, told with a stand-in for them on the CPU."""
+
+import logging
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmpola.ops import PowerMap, backends, mix_and_gate, polarity_attention, self_check
+from mmpola.ops.backends import Backend
+from mmpola.ops.depthwise import reference_epilogue
+from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.streaming import reference_attention
+from mmpola.ops.triton import support
+
+GRID = (3, 4)
+
+
+class Kernels:
+    """A backend for the CPU that computes the reference, times `error` in the values' gradient, and counts."""
+
+    def __init__(self, monkeypatch, error=1.0, unsupported=()):
+        self.runs, self.error = 0, error
+        row = Backend('fast', list, lambda inputs: list(unsupported), self.attend, self.mix_and_gate, 'cpu')
+        monkeypatch.setattr(backends, 'BACKENDS', (row, backends.BACKENDS[-1]))
+        monkeypatch.setattr(self_check, '_verdicts', {})
+        monkeypatch.setattr(self_check, '_told', set())
+
+    def attend(self, inputs):
+        self.runs += 1
+        return reference_attention(replace(inputs, v=self.wrong(inputs.v)))
+
+    def mix_and_gate(self, inputs):
+        self.runs += 1
+        return reference_epilogue(replace(inputs, values=self.wrong(inputs.values)))
+
+    def wrong(self, x):
+        return self.error * x + (1 - self.error) * x.detach()
+
+
+def attend(dtype=torch.float32, dim=4):
+    q, k, v = torch.randn(3, 1, 12, 2, dim, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    return polarity_attention(q, k, v, PowerMap(torch.full((2, dim), 2.0)))
+
+
+def mix(dtype=torch.float32, dim=4):
+    attended, values = torch.randn(2, 1, 12, 2, dim, dtype=dtype)
+    gate = torch.randn(1, 12, 2 * dim, dtype=dtype)
+    return mix_and_gate(attended, values, gate, torch.ones(dim, 1, 3, 3), None, GRID)
+
+
+@pytest.mark.parametrize('operator', [attend, mix])
+def test_kernels_that_agree_are_taken_after_one_check(operator, monkeypatch, caplog):
+    kernels = Kernels(monkeypatch)
+    operator()
+    assert kernels.runs == 2  # the check and the call
+    operator()
+    assert kernels.runs == 3
+    operator(dtype=torch.float16)
+    assert kernels.runs == 5
+    operator(dim=6)
+    assert kernels.runs == 7
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(('operator', 'kind', 'argument'), [(attend, 'PowerMap', 'v'), (mix, 'mix_and_gate', 'values')])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
+def test_kernels_that_disagree_are_left_and_the_log_says_so_once(operator, kind, argument, dtype, monkeypatch, caplog):
+    kernels = Kernels(monkeypatch, error=1.1)
+    for _ in range(2):
+        operator(dtype)
+    assert kernels.runs == 1
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ('mmpola', logging.WARNING)
+    assert re.fullmatch(
+        f"backend='auto' does without 'fast': self-check of {kind}, {str(dtype)[6:]}, D=4, on cpu failed: "
+        rf'gradient of {argument} errs by 1\.0e-01, allowed \d\.\de-\d\d',
+        record.message,
+    )
+
+
+def test_kernels_that_yield_nan_are_left(monkeypatch, caplog):
+    Kernels(monkeypatch, error=float('nan'))
+    attend()
+    assert 'output errs by nan' in caplog.text
+
+
+def test_kernels_that_do_not_compile_are_left(monkeypatch, caplog):
+    kernels = Kernels(monkeypatch)
+
+    def fail(x):
+        raise ValueError('no such instruction')
+
+    monkeypatch.setattr(kernels, 'wrong', fail)
+    assert torch.isfinite(attend()).all()
+    assert caplog.messages == [
+        "backend='auto' does without 'fast': self-check of PowerMap, float32, D=4, on cpu failed: "
+        'ValueError: no such instruction'
+    ]
+
+
+@pytest.mark.parametrize('inside', [torch.no_grad, torch.inference_mode, lambda: torch.autocast('cpu', torch.bfloat16)])
+def test_the_check_does_not_see_where_it_is_called(inside, monkeypatch, caplog):
+    kernels = Kernels(monkeypatch)
+    with inside():
+        attend()
+        mix()
+    assert kernels.runs == 4
+    assert not caplog.messages
+
+
+def test_the_callers_random_numbers_and_counts_stay(monkeypatch):
+    kernels = Kernels(monkeypatch)
+    state = torch.random.get_rng_state()
+    counts = []
+    for _ in range(2):
+        with FlopCounterMode(display=False) as counter:
+            attend()
+        counts.append(counter.get_total_flops())
+    assert kernels.runs == 3  # the check ran in the first count
+    assert counts[0] == counts[1] > 0
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_activation_checkpointing_recomputes_what_it_saved(monkeypatch):
+    kernels = Kernels(monkeypatch)
+    q = torch.randn(1, 12, 2, 4, requires_grad=True)
+    checkpoint(
+        lambda q: polarity_attention(q, q, q, PowerMap(torch.full((2, 4), 2.0))), q, use_reentrant=False
+    ).sum().backward()
+    assert kernels.runs == 3
+    assert torch.isfinite(q.grad).all()
+
+
+def test_nothing_is_checked_nor_remembered_while_a_graph_is_captured(monkeypatch, caplog):
+    kernels = Kernels(monkeypatch)
+    with monkeypatch.context() as capturing:
+        capturing.setattr(self_check, '_is_capturing', lambda device: True)
+        attend()
+    assert kernels.runs == 0
+    assert caplog.messages == [
+        "backend='auto' does without 'fast': first met while a CUDA graph was captured; run the model once before"
+    ]
+    attend()
+    assert kernels.runs == 2
+
+
+def test_inputs_that_kernels_cannot_serve_are_told_once_where_that_costs_speed(monkeypatch, caplog):
+    kernels = Kernels(monkeypatch, unsupported=['q: too odd', 'q: too even'])
+    attend()
+    attend()
+    assert kernels.runs == 0
+    assert caplog.messages == [f"backend='auto' does without 'fast': q: too {how}" for how in ('odd', 'even')]
+
+
+def test_cpu_tensors_take_the_reference_silently(monkeypatch, caplog):
+    monkeypatch.setattr(support, 'missing', lambda: pytest.fail('asked'))
+    attend()
+    mix()
+    assert not caplog.messages
+
+
+def test_old_gpus_are_a_reason(monkeypatch):
+    monkeypatch.setattr(support, 'INTERPRETED', False)
+    monkeypatch.setattr(support, 'HAS_TRITON', True)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
+    assert support.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
+    q = SimpleNamespace(device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16))
+    inputs = AttentionInputs(q, q, q, None, None, None, 1e-6)
+    assert support.unsupported(inputs) == ['q: expected a GPU of compute capability 8.0 or more, got 7.5']
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (9, 0) if device == 1 else (7, 5))
+    assert support.missing() == []
