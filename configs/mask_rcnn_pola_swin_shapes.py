@@ -1,9 +1,12 @@
 """Mask R-CNN, a small Pola-Swin, generated shapes, 9 epochs.
 
-The quick start: trained from random weights on two CPU cores in some 8 minutes.
+The quick start, on two CPU cores in some 8 minutes.
 
     python -m mmpola.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py
+
+Starts from checkpoints/pola_swin_shapes.pth, which imagenet_pola_swin_shapes.py and tools/convert_checkpoint.py make;
+train without it by `--cfg-options model.backbone.init_cfg=None`.
 
 Everything that is not said here is the real config's. Images are 192 x 160 pixels, so heads, anchors and the numbers of
 proposals shrink with them.
@@ -24,7 +27,7 @@ model = dict(
         arch=dict(_delete_=True, embed_dims=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8)),
         pretrain_img_size=(160, 192),
         drop_path_rate=0.0,
-        init_cfg=None,
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_shapes.pth'),
     ),
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=channels),
     rpn_head=dict(in_channels=channels, feat_channels=channels, anchor_generator=dict(scales=[4])),

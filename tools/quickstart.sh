@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# From a fresh machine to drawn predictions: installs, generates shapes, trains a small Mask R-CNN, evaluates, draws.
+# From a fresh machine to drawn predictions: installs, generates shapes, pretrains a backbone on single shapes, trains a
+# small Mask R-CNN on it, evaluates, draws.
 #   bash tools/quickstart.sh
 # Safe to run twice: what is installed or generated stays, an interrupted training goes on from its last epoch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly CONFIG=configs/mask_rcnn_pola_swin_shapes.py DATA=data/shapes WORK=work_dirs/quickstart
+readonly PRETRAINING=configs/imagenet_pola_swin_shapes.py CONFIG=configs/mask_rcnn_pola_swin_shapes.py
+readonly DATA=data/shapes WORK=work_dirs/quickstart WEIGHTS=checkpoints/pola_swin_shapes.pth
 readonly PYTHON=.venv/bin/python
 # A training line without its logger's head and the parts of the loss.
 readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/'
@@ -31,30 +33,46 @@ logged() {
 
 bash tools/install.sh
 started=$SECONDS
-mkdir -p "$WORK"
+mkdir -p "$WORK" checkpoints
 
-step "1/4 generating shapes in $DATA"
+step "1/6 generating shapes in $DATA"
 "$PYTHON" -m mmpola.shapes "$DATA" --images 600
 
-step '2/4 training a Mask R-CNN with a small Pola-Swin from random weights (some 8 minutes on two CPU cores)'
-logged "$WORK/train.log" 'Epoch\(train\)|resumed epoch' "$PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
+step '2/6 pretraining a small Pola-Swin on the generated classes (a minute on two CPU cores)'
+logged "$WORK/pretrain.log" 'Epoch\(train\)|top1|resumed epoch|finished' \
+    "$PYTHON" tools/train.py "$PRETRAINING" --work-dir "$WORK/pretrain" --resume
+"$PYTHON" tools/convert_checkpoint.py "$(cat "$WORK/pretrain/last_checkpoint")" "$WEIGHTS" --backbone-only --force
+
+step '3/6 training a Mask R-CNN on that backbone (some 8 minutes)'
+logged "$WORK/train.log" 'Epoch\(train\)|resumed epoch|finished' \
+    "$PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
 checkpoint=$(cat "$WORK/last_checkpoint")
 
+step '4/6 for comparison, its first epoch from random weights (a minute)'
+logged "$WORK/random.log" 'Epoch\(train\)|resumed epoch|finished' "$PYTHON" tools/train.py "$CONFIG" \
+    --work-dir "$WORK/random" --resume --cfg-options model.backbone.init_cfg=None train_cfg.max_epochs=1
+
 if [ "$WORK/predictions.png" -nt "$checkpoint" ]; then
-    step '3/4 and 4/4 this checkpoint is evaluated and drawn already'
+    step '5/6 and 6/6 this checkpoint is evaluated and drawn already'
 else
-    step '3/4 evaluating on held-out scenes, drawing predictions beside the ground truth (half a minute)'
+    step '5/6 evaluating on held-out scenes, drawing predictions beside the ground truth (half a minute)'
     rm -rf "$WORK/predictions"
     logged "$WORK/test.log" 'Evaluating|Average' \
         "$PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
-    step '4/4 a sheet of the first predictions'
+    step '6/6 a sheet of the first predictions'
     "$PYTHON" tools/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
 fi
+
+# The mean loss of the first epoch's training lines in a log.
+first_epoch_loss() {
+    sed -n -E 's/.*Epoch\(train\) +\[1\].* loss: ([0-9.]+).*/\1/p' "$1" | awk '{sum += $1} END {printf "%.2f", sum / NR}'
+}
 
 cat <<END
 
 [quickstart] done, $((SECONDS - started)) s after installation
   mask AP50 on held-out scenes  $(grep -oE 'coco/segm_mAP_50: [0-9.]+' "$WORK/test.log" | tail -n 1 | cut -d ' ' -f 2)   (expected: at least 0.5)
+  what pretraining bought       loss over the first epoch $(first_epoch_loss "$WORK/train.log"), from random weights $(first_epoch_loss "$WORK/random.log")
   checkpoint                    $checkpoint
   all predictions               $WORK/predictions/
   a sheet of them               $WORK/predictions.png   (left: ground truth, right: prediction)
