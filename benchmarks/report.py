@@ -28,7 +28,7 @@ def section(path: Path) -> str:
     made = f'torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
     picture = path.with_suffix('.svg').relative_to(FOLDER)
     return '\n\n'.join(
-        [f'### {path.stem}, {record["machine"]}', f'{made}.', f'![{path.stem}]({picture})', _table(record['rows'])]
+        [f'### {path.stem}, {record["machine"]}', f'{made}.', f'![{path.stem}]({picture})', table(record['rows'])]
     )
 
 
@@ -59,7 +59,8 @@ def draw(path: Path) -> None:
     plt.close(figure)
 
 
-def _table(rows: list[Row]) -> str:
+def table(rows: list[Row]) -> str:
+    """The columns that are no dicts, in Markdown."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
     lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
     lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]

@@ -1,0 +1,74 @@
+"""The benchmarks on shapes of milliseconds: parity comes first, and every peer has its column."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import networks, operators, report
+from benchmarks.cases import ATTENTION, Case
+from benchmarks.measure import ParityError, check_parity
+from benchmarks.peers import literal_attention
+from mmpola.ops import polarity_attention
+
+SMALL = [Case('power', 'power', 2, 3, 5, 2, 16), Case('exp', 'exp', 1, 4, 4, 1, 8)]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setitem(operators.ATTENTION, 'cpu', SMALL)
+    monkeypatch.setitem(operators.EPILOGUE, 'cpu', SMALL[:1])
+    monkeypatch.setattr(operators, 'copy_bandwidth', lambda device, repeats: 1e9)
+    monkeypatch.setattr(operators, 'peak_bytes', lambda run, device: 4096)  # too small to be seen
+
+
+@pytest.mark.parametrize('case', SMALL, ids=lambda case: case.name)
+def test_the_literal_equations_are_the_operator(case):
+    call = operators.attention_call(case, 'cpu', torch.float64)
+    expected = polarity_attention(*call.positional, **call.named)
+    torch.testing.assert_close(literal_attention(*call.positional, **call.named), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_every_peer_has_its_columns():
+    rows = list(operators.attention('cpu', 1, ['literal', 'softmax', 'published port']))
+    assert [row['case'] for row in rows] == ['power', 'exp']
+    for row in rows:
+        assert row['literal, step'] == row['seconds']['step']['literal'] / row['seconds']['step']['ours']
+        assert row['softmax, forward'] > 0
+        assert row['published port, forward'] == 'absent'
+        assert row['copy %, step'] > 0
+    (row,) = operators.epilogue('cpu', 1, ['literal'])
+    assert row['tokens'] == 15
+    assert set(row['bytes']) == {'ours', 'literal'}
+
+
+def test_without_parity_there_are_no_numbers(monkeypatch):
+    monkeypatch.setattr(operators, 'literal_attention', lambda *args, **named: 1.01 * literal_attention(*args, **named))
+    with pytest.raises(ParityError) as raised:
+        list(operators.attention('cpu', 1, ['literal']))
+    assert str(raised.value) == "power: tensor 0 of 'literal' differs from that of 'ours' by 1.0e-02"
+    check_parity('none', {'ours': [torch.ones(2)], 'theirs': [torch.ones(2)]})
+
+
+def test_a_network_on_the_literal_equations_is_the_same_network(monkeypatch):
+    monkeypatch.setitem(networks.SIZES, 'cpu', {(32, 64): 1})
+    rows = list(networks.backbones('cpu', 1, ['literal', 'timm Swin-T']))
+    assert [row['case'] for row in rows] == ['PolaPVT tiny, 32x64, batch 1', 'PolaSwin tiny, 32x64, batch 1']
+    assert all(row['timm Swin-T, inference'] == 'absent' for row in rows)  # it takes 224 x 224 only
+
+
+def test_cases_are_the_maps_of_real_stages():
+    largest = next(case for case in ATTENTION['cuda'] if case.name == 'Pola-PVT-T stage 1, 800x1333, batch 2')
+    assert (largest.tokens, largest.heads, largest.dim, largest.elements) == (66800, 1, 64, 2 * 66800 * 64)
+
+
+def test_the_report_draws_and_writes_a_table(tmp_path):
+    rows = [{'case': 'one', 'tokens': 3136, 'literal, step': 2.0, 'port, step': 'absent', 'seconds': {}}]
+    record = {'machine': 'a machine', 'commit': 'abc', 'torch': '2.11.0', 'repeats': 5, 'rows': rows}
+    path = tmp_path / 'attention.json'
+    path.write_text(json.dumps(record))
+    report.draw(path)
+    assert '<svg' in path.with_suffix('.svg').read_text()
+    assert report.table(rows) == (
+        '| case | tokens | literal, step | port, step |\n| --- | --- | --- | --- |\n| one | 3,136 | 2.00 | absent |'
+    )
