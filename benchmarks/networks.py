@@ -25,7 +25,7 @@ SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8, (800, 
 
 def timm_swin_t() -> nn.Module:
     """Runs at 224 only."""
-    return timm.create_model('swin_tiny_patch4_window7_224', features_only=True)
+    return timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0)
 
 
 def mmdet_backbone(name: str) -> nn.Module | None:
@@ -34,7 +34,9 @@ def mmdet_backbone(name: str) -> nn.Module | None:
         from mmdet.models.backbones import PyramidVisionTransformer, SwinTransformer
     except ImportError:
         return None
-    return SwinTransformer() if name == 'Swin-T' else PyramidVisionTransformer(num_layers=[2, 2, 2, 2])
+    if name == 'Swin-T':
+        return SwinTransformer(drop_path_rate=0.0)
+    return PyramidVisionTransformer(num_layers=[2, 2, 2, 2], drop_path_rate=0.0)
 
 
 def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:

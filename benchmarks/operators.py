@@ -30,6 +30,9 @@ dv; o, v, g, y and then o, v, g, dy, do, dv, dg."""
 ANOTHER_FUNCTION = 'softmax'
 """The peer that computes something else: it is timed, not compared."""
 
+PORT = 'published port'
+"""The peer that knows the power map only."""
+
 
 class Call(NamedTuple):
     """Arguments to measure with.
@@ -55,7 +58,7 @@ def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         'literal': literal_attention,
         'compiled literal': torch.compile(literal_attention, dynamic=False),
         ANOTHER_FUNCTION: softmax_attention,
-        'published port': published_port(),
+        PORT: published_port(),
     }
     yield from _suite('attention', ATTENTION[device], attention_call, every, device, repeats, peers)
 
@@ -129,18 +132,19 @@ def _suite(
     functions = {peer: function for peer in ('ours', *peers) if (function := every.get(peer)) is not None}
     dtype = TIMED_DTYPE[device]
     for case in track(cases, name, console=Console(stderr=True)):
+        torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
+        able = {peer: f for peer, f in functions.items() if peer != PORT or case.feature_map == 'power'}
         exact = make(case, device, torch.float32)
-        same = {peer: function for peer, function in functions.items() if peer != ANOTHER_FUNCTION}
-        check_parity(
-            case.name, {peer: [f(*exact.positional, **exact.named), *_step(f, exact)] for peer, f in same.items()}
-        )
+        same = {peer: f for peer, f in able.items() if peer != ANOTHER_FUNCTION}
+        check_parity(case.name, {peer: [run(), *step()] for peer, (run, step) in _both(same, exact).items()})
         call = make(case, device, dtype)
+        runs = _both(able, call)
         with torch.autocast(device, torch.float16, enabled=dtype == torch.float16):
             seconds = {
-                'forward': interleaved_seconds(_bind(_forward, functions, call), device, repeats),
-                'step': interleaved_seconds(_bind(_step, functions, call), device, repeats),
+                what: interleaved_seconds({peer: both[i] for peer, both in runs.items()}, device, repeats)
+                for i, what in enumerate(('forward', 'step'))
             }
-            memory = {peer: peak_bytes(run, device) for peer, run in _bind(_step, functions, call).items()}
+            memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
         floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
         row: Row = {'case': case.name, 'tokens': case.tokens}
         for peer in peers:
@@ -153,8 +157,9 @@ def _suite(
         yield {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def _bind(run: Callable[[Function, Call], object], functions: dict[str, Function], call: Call) -> dict[str, Any]:
-    return {name: partial(run, function, call) for name, function in functions.items()}
+def _both(functions: dict[str, Function], call: Call) -> dict[str, tuple[Any, Any]]:
+    """Name -> (forward, forward + backward), ready to run."""
+    return {name: (partial(_forward, f, call), partial(_step, f, call)) for name, f in functions.items()}
 
 
 def _forward(function: Function, call: Call) -> Tensor:

@@ -44,12 +44,12 @@ def draw(path: Path) -> None:
         axes.set(xscale='log', ylim=(0, 1.5), xlabel='tokens', ylabel=name)
         axes.axhline(1, color='grey', linewidth=0.8)
     else:
-        names = [name for name, value in rows[0].items() if isinstance(value, float) and not name.startswith('copy')]
+        names = [name for name in rows[0] if not name.startswith('copy') and any(_is_ratio(row[name]) for row in rows)]
         height = 0.8 / len(names)
         figure, axes = plt.subplots(figsize=(8, 1 + 0.16 * len(rows) * len(names)), layout='constrained')
         for i, name in enumerate(names):
             places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(rows))]
-            axes.barh(places, [row[name] for row in rows], height, label=name)
+            axes.barh(places, [row[name] if _is_ratio(row[name]) else 0 for row in rows], height, label=name)
         axes.set(yticks=range(len(rows)), yticklabels=[row['case'] for row in rows], xlabel='ratio (1: no difference)')
         axes.invert_yaxis()
         axes.axvline(1, color='black', linewidth=0.8)
@@ -65,6 +65,10 @@ def table(rows: list[Row]) -> str:
     lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
     lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]
     return '\n'.join(lines)
+
+
+def _is_ratio(value: Any) -> bool:
+    return isinstance(value, float)  # a peer that is absent has a word in its place
 
 
 def _cell(value: Any) -> str:

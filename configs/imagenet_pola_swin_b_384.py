@@ -27,16 +27,7 @@ test_dataloader = val_dataloader
 
 # The published rate, 2e-5, belongs to 512 images.
 optim_wrapper = dict(optimizer=dict(lr=4e-5, weight_decay=1e-8))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-3, by_epoch=True, begin=0, end=warmup, convert_to_iter_based=True),
-    dict(
-        type='CosineAnnealingLR',
-        eta_min_ratio=1e-2,
-        by_epoch=True,
-        begin=warmup,
-        end=epochs,
-        T_max=epochs - warmup,
-        convert_to_iter_based=True,
-    ),
-]
+param_scheduler = _base_.param_scheduler
+param_scheduler[0].end = warmup
+param_scheduler[1].update(begin=warmup, end=epochs, T_max=epochs - warmup)
 train_cfg = dict(max_epochs=epochs)

@@ -77,7 +77,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
-# Small batches from random weights want a larger step and more decay than fine-tuning, in one cycle.
+# Small batches and heads from random weights want a larger step and more decay than fine-tuning, in one cycle.
 optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.05), clip_grad=dict(max_norm=10.0))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
@@ -86,5 +86,5 @@ param_scheduler = [
 train_cfg = dict(max_epochs=epochs, val_interval=epochs)
 default_hooks = dict(
     logger=dict(interval=25),
-    checkpoint=dict(max_keep_ckpts=1, save_best=None),
+    checkpoint=dict(type='mmpola.AtomicCheckpointHook', max_keep_ckpts=1, save_best=None),
 )

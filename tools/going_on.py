@@ -33,8 +33,13 @@ def check_work_dir(cfg: Config, overwrite: bool) -> None:
             f'{work_dir}: holds checkpoints of {bounded(others)}, and this training is of {own}; '
             'give it another --work-dir, or go on with the config of that one by --resume'
         )
-    if overwrite or (cfg.get('resume') and _is_newest(cfg)):
+    if overwrite or (cfg.get('resume') and _is_newest(cfg, checkpoints)):
         return
+    if cfg.get('resume') and not cfg.get('load_from'):
+        raise UsageError(
+            f'{work_dir}: holds checkpoints ({bounded(path.name for path in reversed(checkpoints))}) and no '
+            'last_checkpoint that names the newest; name the one to go on from: --resume CHECKPOINT'
+        )
     raise UsageError(
         f'{work_dir}: holds checkpoints that this training would write over '
         f'({bounded(path.name for path in reversed(checkpoints))}); go on from the newest by --resume, '
@@ -42,10 +47,14 @@ def check_work_dir(cfg: Config, overwrite: bool) -> None:
     )
 
 
-def _is_newest(cfg: Config) -> bool:
-    """Whether the checkpoint to go on from is the work dir's newest."""
-    newest = newest_checkpoint(cfg)
-    return newest is not None and Path(cfg.get('load_from') or newest).resolve() == newest.resolve()
+def _is_newest(cfg: Config, checkpoints: list[Path]) -> bool:
+    """Whether the checkpoint to go on from is the work dir's newest: the noted one, else the last that was written."""
+    named = cfg.get('load_from')
+    if not named:
+        return newest_checkpoint(cfg) is not None
+    noted = (Path(cfg.work_dir) / 'last_checkpoint').is_file()
+    newest = newest_checkpoint(cfg) if noted else checkpoints[-1]
+    return newest is not None and Path(named).resolve() == newest.resolve()
 
 
 def newest_checkpoint(cfg: Config) -> Path | None:
@@ -58,10 +67,13 @@ def newest_checkpoint(cfg: Config) -> Path | None:
     if not note.is_file():
         return None
     noted = Path(note.read_text().strip())
-    for path in (noted, note.parent / noted.name):
+    for path in (note.parent / noted.name, noted):
         if path.is_file():
             return path
-    raise UsageError(f'{note}: names {noted}, which is not there; correct the line, or remove the file')
+    raise UsageError(
+        f'{note}: names {noted}, which is not there; correct the line, or remove the file and name '
+        'a checkpoint to go on from: --resume CHECKPOINT'
+    )
 
 
 def check_resume(cfg: Config) -> str | None:

@@ -298,6 +298,8 @@ def main() -> None:
             f'{args.config}: predictions of detectors (mmdet) and segmenters (mmseg) are drawn; '
             f'its default_scope is {cfg.get("default_scope")}'
         )
+    if 'module' in cfg.model:
+        raise UsageError(f'{args.config}: test-time augmentation is for tools/test.py; give the config that it wraps')
     suffixes = ('.jpg', '.json') if cfg.default_scope == 'mmdet' else ('.jpg', '.png', '.json')
     pictures = find_pictures(args.images, args.out)
     check_outputs(pictures, args.out, suffixes, args.overwrite)

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PRETRAINING=configs/imagenet_pola_swin_shapes.py CONFIG=configs/mask_rcnn_pola_swin_shapes.py
 readonly DATA=data/shapes WORK=work_dirs/quickstart WEIGHTS=checkpoints/pola_swin_shapes.pth
-readonly PYTHON=.venv/bin/python
+readonly VENV_PYTHON=.venv/bin/python  # PYTHON is the installer's to read
 # A training line without its logger's head and the parts of the loss.
 readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/'
 
@@ -18,6 +18,9 @@ if [ $# -gt 0 ]; then
 fi
 
 step() { printf '\n[quickstart] %s\n' "$*"; }
+
+# The newest checkpoint of a work dir, which may have been moved since its path was noted.
+last_checkpoint() { echo "$1/$(basename "$(cat "$1/last_checkpoint")")"; }
 
 # Runs a command with its whole output in a log; shows the lines that match a pattern, and the end if it fails.
 logged() {
@@ -36,20 +39,20 @@ started=$SECONDS
 mkdir -p "$WORK" checkpoints
 
 step "1/6 generating shapes in $DATA"
-"$PYTHON" -m mmpola.shapes "$DATA" --images 600
+"$VENV_PYTHON" -m mmpola.shapes "$DATA" --images 600
 
 step '2/6 pretraining a small Pola-Swin on the generated classes (a minute on two CPU cores)'
 logged "$WORK/pretrain.log" 'Epoch\(train\)|top1|resumed epoch|finished' \
-    "$PYTHON" tools/train.py "$PRETRAINING" --work-dir "$WORK/pretrain" --resume
-"$PYTHON" tools/convert_checkpoint.py "$(cat "$WORK/pretrain/last_checkpoint")" "$WEIGHTS" --backbone-only --force
+    "$VENV_PYTHON" tools/train.py "$PRETRAINING" --work-dir "$WORK/pretrain" --resume
+"$VENV_PYTHON" tools/convert_checkpoint.py "$(last_checkpoint "$WORK/pretrain")" "$WEIGHTS" --backbone-only --force
 
 step '3/6 training a Mask R-CNN on that backbone (some 8 minutes)'
 logged "$WORK/train.log" 'Epoch\(train\)|resumed epoch|finished' \
-    "$PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
-checkpoint=$(cat "$WORK/last_checkpoint")
+    "$VENV_PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
+checkpoint=$(last_checkpoint "$WORK")
 
 step '4/6 for comparison, its first epoch from random weights (a minute)'
-logged "$WORK/random.log" 'Epoch\(train\)|resumed epoch|finished' "$PYTHON" tools/train.py "$CONFIG" \
+logged "$WORK/random.log" 'Epoch\(train\)|resumed epoch|finished' "$VENV_PYTHON" tools/train.py "$CONFIG" \
     --work-dir "$WORK/random" --resume --cfg-options model.backbone.init_cfg=None train_cfg.max_epochs=1
 
 if [ "$WORK/predictions.png" -nt "$checkpoint" ]; then
@@ -58,14 +61,14 @@ else
     step '5/6 evaluating on held-out scenes, drawing predictions beside the ground truth (half a minute)'
     rm -rf "$WORK/predictions"
     logged "$WORK/test.log" 'Evaluating|Average' \
-        "$PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
+        "$VENV_PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
     step '6/6 a sheet of the first predictions'
-    "$PYTHON" tools/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
+    "$VENV_PYTHON" tools/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
 fi
 
 # The mean loss of the first epoch's training lines in a log.
 first_epoch_loss() {
-    sed -n -E 's/.*Epoch\(train\) +\[1\].* loss: ([0-9.]+).*/\1/p' "$1" | awk '{sum += $1} END {printf "%.2f", sum / NR}'
+    sed -n -E 's/.*Epoch\(train\) +\[1\].* loss: ([0-9.]+).*/\1/p' "$1" | awk '{sum += $1} END {if (NR) printf "%.2f", sum / NR; else printf "unknown"}'
 }
 
 cat <<END

@@ -97,6 +97,8 @@ def main() -> None:
         return
     if not (cfg.get('resume') and cfg.get('load_from')):
         check_pretrained(cfg)
+    if args.overwrite and not cfg.get('resume'):  # else a later --resume would go on from the earlier training's end
+        (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     prepare_process(cfg)
     Runner.from_cfg(cfg).train()
 

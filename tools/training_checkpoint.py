@@ -86,6 +86,7 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
+    model = getattr(model, 'module', model)  # of test-time augmentation: MMEngine too loads into what it wraps
     if problems := misfits(model.state_dict(), checkpoint.weights):
         lines = '\n'.join(f'  {problem}' for problem in problems)
         origin = f'; it comes from a training of {checkpoint.training}' if checkpoint.training else ''

@@ -2,18 +2,8 @@
 
 _base_ = ['./imagenet.py']
 
-epochs = 300
 warmup = 5
 
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-3, by_epoch=True, begin=0, end=warmup, convert_to_iter_based=True),
-    dict(
-        type='CosineAnnealingLR',
-        eta_min_ratio=1e-2,
-        by_epoch=True,
-        begin=warmup,
-        end=epochs,
-        T_max=epochs - warmup,
-        convert_to_iter_based=True,
-    ),
-]
+param_scheduler = _base_.param_scheduler
+param_scheduler[0].end = warmup
+param_scheduler[1].update(begin=warmup, T_max=_base_.epochs - warmup)

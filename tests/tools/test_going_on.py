@@ -58,7 +58,12 @@ def test_checkpoints_are_kept_unless_the_newest_is_gone_on_from(cfg, work):
     assert refusal(check_work_dir, cfg, False) == kept
     (work / 'last_checkpoint').unlink()
     cfg.load_from = None
-    assert refusal(check_work_dir, cfg, False) == kept  # MMEngine would begin anew
+    assert refusal(check_work_dir, cfg, False) == (  # MMEngine would begin anew
+        f'{work}: holds checkpoints (epoch_2.pth, epoch_1.pth) and no last_checkpoint that names the newest; '
+        'name the one to go on from: --resume CHECKPOINT'
+    )
+    cfg.load_from = str(work / 'epoch_2.pth')
+    check_work_dir(cfg, False)
 
 
 def test_a_work_dir_belongs_to_one_config(cfg, work):
@@ -80,7 +85,8 @@ def test_a_work_dir_may_be_moved(cfg, work, tmp_path):
     assert newest_checkpoint(cfg) == moved / 'epoch_2.pth'
     (moved / 'epoch_2.pth').unlink()
     assert refusal(newest_checkpoint, cfg) == (
-        f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which is not there; correct the line, or remove the file'
+        f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which is not there; correct the line, or remove the file '
+        'and name a checkpoint to go on from: --resume CHECKPOINT'
     )
 
 

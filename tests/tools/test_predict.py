@@ -227,6 +227,26 @@ def test_other_scopes_and_devices_are_refused(tmp_path, monkeypatch):
         predict.main()
 
 
+def test_test_time_augmentation_is_held_against_what_it_wraps(tiny_config, write_checkpoint, tmp_path, monkeypatch):
+    checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
+    cfg = Config.fromfile(tiny_config)
+    cfg.model = dict(type='DetTTAModel', module=cfg.model)
+    training_checkpoint.check_fits(checkpoint, cfg)
+    cfg.model.module.roi_head.bbox_head.num_classes = 5
+    with pytest.raises(UsageError, match='does not fit the MaskRCNN'):
+        training_checkpoint.check_fits(checkpoint, cfg)
+    wrapped = tmp_path / 'wrapped.py'
+    wrapped.write_text("default_scope = 'mmdet'\nmodel = dict(type='DetTTAModel', module=dict())")
+    monkeypatch.setattr(
+        'sys.argv', ['predict.py', str(wrapped), 'x.pth', str(tmp_path), '--out', str(tmp_path / 'out')]
+    )
+    with pytest.raises(UsageError) as raised:
+        predict.main()
+    assert str(raised.value) == (
+        f'{wrapped}: test-time augmentation is for tools/test.py; give the config that it wraps'
+    )
+
+
 def test_pretrained_weights_are_forgotten_wherever_they_stand():
     pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
     cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': [{'conv': {'init_cfg': [dict(pretrained)]}}]}})

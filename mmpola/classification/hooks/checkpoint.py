@@ -90,7 +90,7 @@ class AtomicCheckpointHook(CheckpointHook):
         before = self._best()
         self._set_best(dict.fromkeys(before))  # MMEngine would remove what it finds here before it writes
         super()._save_best_checkpoint(runner, metrics)
-        now = {name: path or before[name] for name, path in self._best().items()}
+        now = {name: path or before.get(name) for name, path in self._best().items()}
         self._set_best(now)
         self._remove(*(path for path in before.values() if path and path not in now.values()))
 
