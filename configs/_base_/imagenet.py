@@ -1,7 +1,7 @@
 """The papers' recipe on ImageNet-1k: 300 epochs from random weights, AdamW 1e-3 per 1,024 images, 20 epochs of warm-up.
 
 The learning rate follows the batch (auto_scale_lr). Everything that is random is a function of the seed, so a run that
-was interrupted ends with the weights of one that was not.
+was interrupted sees the samples and random numbers of one that was not.
 """
 
 default_scope = 'mmengine'

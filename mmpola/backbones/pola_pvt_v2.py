@@ -27,7 +27,8 @@ from mmpola.backbones.pyramid import (
     run_block,
     stage_grids,
 )
-from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention, convolve_tokens
+from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
+from mmpola.ops.depthwise import convolve_tokens
 from mmpola.registry import MODELS
 
 
@@ -84,7 +85,8 @@ class DepthwiseMlp(nn.Module):
         _draw(self.dwconv)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        x = self.drop(F.gelu(convolve_tokens(self.fc1(x), self.dwconv, grid)))
+        mixed = convolve_tokens(self.fc1(x), self.dwconv.weight, self.dwconv.bias, grid)
+        x = self.drop(F.gelu(mixed))
         return self.drop(self.fc2(x))
 
 

@@ -23,7 +23,8 @@ from mmpola.backbones.pyramid import (
     resolve_arch,
     run_block,
 )
-from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, convolve_tokens, rotary_tables
+from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
+from mmpola.ops.depthwise import convolve_tokens
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.registry import MODELS
 
@@ -96,7 +97,7 @@ class ConvMlp(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = self.drop(F.gelu(self.fc1(x)))
-        return self.drop(self.fc2(x + convolve_tokens(x, self.dwconv, grid)))
+        return self.drop(self.fc2(x + convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid)))
 
 
 class PolaFormerPPBlock(nn.Module):
@@ -136,7 +137,7 @@ class PolaFormerPPBlock(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
         """x [B, N, C] on the token grid, rotary for its attention -> [B, N, C]."""
-        x = x + convolve_tokens(x, self.pos, grid)
+        x = x + convolve_tokens(x, self.pos.weight, self.pos.bias, grid)
         x = x + self.drop_path(_scaled(self.attn(self.norm1(x), grid, rotary), self.gamma_1))
         return x + self.drop_path(_scaled(self.ffn(self.norm2(x), grid), self.gamma_2))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from mmengine.evaluator import BaseMetric
 
-from mmpola.classification.image_index import SHOWN
+from mmpola.classification.image_index import listed
 from mmpola.log import info
 from mmpola.registry import METRICS
 
@@ -68,11 +68,9 @@ class Accuracy(BaseMetric):
         ranks = torch.tensor([result for result in results if not isinstance(result, str)])
         metrics = {f'top{k}': 100 * (ranks < k).double().mean().item() for k in self.topk}
         if unreadable := sorted(result for result in results if isinstance(result, str)):
-            more = f' and {len(unreadable) - SHOWN} more' if len(unreadable) > SHOWN else ''
             info(
                 f'{len(unreadable)} of {len(results)} images cannot be read and are left out of the accuracy: '
-                + ', '.join(unreadable[:SHOWN])
-                + more
+                + listed(unreadable)
             )
             metrics['unreadable'] = len(unreadable)
         return metrics

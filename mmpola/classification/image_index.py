@@ -91,19 +91,23 @@ def build_index(root: str, classes: str | None = None) -> ImageIndex:
     problems = _problems_of_places(root, classes)
     places: dict[str, list[Place]] = {}
     if not problems:
-        places = {name: list(found) for name, found in _classes(root)}
-        problems = _problems_of_classes(root, places, classes)
+        listed_places = [(name, list(found)) for name, found in _classes(root)]
+        places = dict(listed_places)
+        expected = class_names(classes) if classes else sorted(places, key=natural_key)
+        problems = _problems_of_classes(root, places, classes, expected)
+        if len(listed_places) > len(places):
+            twice = [name for name in places if sum(name == other for other, _ in listed_places) > 1]
+            problems.append(f'{root}: classes both as a folder and as a tar file: {listed(twice)}')
     if problems:
         raise ValueError('\n'.join(problems))
-    names = class_names(classes) if classes else sorted(places, key=natural_key)
-    return ImageIndex(root, tuple(names), places)
+    return ImageIndex(root, tuple(expected), places)
 
 
 def class_names(path: str) -> list[str]:
     """The lines of a text file, or the classes under a folder or tar file in natural order: 2 before 10, as in timm."""
     if path.endswith('.txt'):
         return [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
-    return sorted((name for name, _ in _classes(path)), key=natural_key)
+    return sorted({name for name, _ in _classes(path)}, key=natural_key)
 
 
 def _problems_of_places(root: str, classes: str | None) -> list[str]:
@@ -120,23 +124,25 @@ def _problems_of_places(root: str, classes: str | None) -> list[str]:
     return []
 
 
-def _problems_of_classes(root: str, places: dict[str, list[Place]], classes: str | None) -> list[str]:
+def _problems_of_classes(
+    root: str, places: dict[str, list[Place]], classes: str | None, expected: list[str]
+) -> list[str]:
     if not places:
         return [f'{root}: no class folders, expected {root}/CLASS/IMAGE']
     problems = []
     if empty := [name for name, found in places.items() if not found]:
         endings = ' '.join(EXTENSIONS)
-        problems.append(f'{root}: class folders without images ({endings}): {_listed(empty)}')
+        problems.append(f'{root}: class folders without images ({endings}): {listed(empty)}')
     if classes is not None:
-        expected = class_names(classes)
         if missing := [name for name in expected if name not in places]:
-            problems.append(f'{root}: lacks classes that {classes} has: {_listed(missing)}')
+            problems.append(f'{root}: lacks classes that {classes} has: {listed(missing)}')
         if extra := sorted(set(places) - set(expected), key=natural_key):
-            problems.append(f'{root}: has classes that {classes} lacks: {_listed(extra)}')
+            problems.append(f'{root}: has classes that {classes} lacks: {listed(extra)}')
     return problems
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first names, and how many more there are."""
     more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
     return ', '.join(names[:SHOWN]) + more
 
@@ -188,3 +194,4 @@ def _in_tar(path: Path, relative: str) -> Iterator[Place]:
                         if image.isfile() and _is_image(image.name):
                             offset = member.offset_data + image.offset_data
                             yield Place(relative, f'{member.name}/{image.name}', offset, image.size)
+            tar.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise

@@ -17,11 +17,13 @@ POSITION = 'epoch_position'
 
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
-    """MMEngine's EpochBasedTrainLoop that goes on from the middle of an epoch as if it had not stopped.
+    """MMEngine's EpochBasedTrainLoop that goes on from the middle of an epoch with its samples and random numbers.
 
-    A checkpoint written in the middle of an epoch, whoever wrote it, resumes with exactly the samples that were left.
-    All generators are seeded before every step from the seed, the number of the step and the rank, so what dropout,
-    drop path and mixup draw depends neither on the steps before nor on validation, and no generator's state is saved.
+    On a CPU, and on one GPU with deterministic algorithms, the weights are those of a run that did not stop, bit for
+    bit; several GPUs add gradients in an order that a restart may change. A checkpoint written in the middle of an
+    epoch, whoever wrote it, resumes with exactly the samples that were left. All generators are seeded before every
+    step from the seed, the number of the step and the rank, so what dropout, drop path and mixup draw depends neither
+    on the steps before nor on validation, and no generator's state is saved.
 
     Args:
         runner, dataloader, max_epochs, val_begin, val_interval: as in EpochBasedTrainLoop; the loader's sampler is a
@@ -49,13 +51,17 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         seeds = [self.runner.seed]
         broadcast_object_list(seeds)
         self.seed = self.dataloader.sampler.seed = seeds[0]
+        if len(self.dataloader) % self.runner.optim_wrapper._accumulative_counts:
+            self.runner.logger.warning(
+                'an epoch is no multiple of accumulative_counts: going on from its end loses a part of a gradient'
+            )
         return super().run()
 
     def run_epoch(self) -> None:
         """An epoch, or what is left of it.
 
         Raises:
-            ValueError: it began with another number of images per step.
+            ValueError: the training began with another number of images per step.
         """
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
@@ -77,14 +83,14 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def _steps_done(self) -> int:
         """Steps of this epoch that came before the checkpoint."""
         hub = self.runner.message_hub
-        began = hub.runtime_info.get(POSITION, {})
-        if began.get('epoch') == self._epoch:
-            if began['images_per_step'] != self.images_per_step:
-                raise ValueError(
-                    f'resume: epoch {self._epoch + 1} began with {began["images_per_step"]} images per step (processes '
-                    f'x train_dataloader.batch_size), got {self.images_per_step}: go on with the same number, or from '
-                    'the checkpoint of a whole epoch'
-                )
+        began = hub.runtime_info.get(POSITION)
+        if began and began['images_per_step'] != self.images_per_step:
+            raise ValueError(
+                f'resume: this training took {began["images_per_step"]} images per step (processes x '
+                f'train_dataloader.batch_size), got {self.images_per_step}: go on with the same number, to which its '
+                'learning rates and schedules belong'
+            )
+        if began and began['epoch'] == self._epoch:
             return self._iter - began['iter']
         position = {'epoch': self._epoch, 'iter': self._iter, 'images_per_step': self.images_per_step}
         hub.update_info(POSITION, position)

@@ -1,7 +1,6 @@
 """Parameterised layers on the operator."""
 
 from mmpola.layers.block import TransformerBlock
-from mmpola.layers.depthwise import convolve_tokens
 from mmpola.layers.patch_embed import PatchEmbed
 from mmpola.layers.pola_attention import PolaAttention, ReducedPolaAttention
 from mmpola.layers.position import Grid, resize_bias_table, resize_table
@@ -20,7 +19,6 @@ __all__ = [
     'SpikyAttention',
     'TransformerBlock',
     'WindowAttention',
-    'convolve_tokens',
     'resize_bias_table',
     'resize_table',
     'rotary_tables',

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmpola.ops.epilogue_inputs import EpilogueInputs
+from mmpola.ops.numerics import without_autocast
 
 
 def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequence[int]) -> Tensor:
@@ -37,4 +38,5 @@ def reference_epilogue(inputs: EpilogueInputs) -> Tensor:
     values = inputs.values.flatten(2)
     weight = inputs.weight.to(values.dtype)
     bias = None if inputs.bias is None else inputs.bias.to(values.dtype)
-    return (inputs.attended.flatten(2) + convolve_tokens(values, weight, bias, inputs.grid)) * inputs.gate
+    with without_autocast(values.device):
+        return (inputs.attended.flatten(2) + convolve_tokens(values, weight, bias, inputs.grid)) * inputs.gate

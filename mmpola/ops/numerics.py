@@ -5,6 +5,9 @@ fp16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 
 Exponential features leave float32 too, from 88: they are scaled before they are formed (E16-E18 in README.md).
 """
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 
 EPS = 1e-6
@@ -14,6 +17,11 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which features, sums and the normaliser are computed: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """The operators decide on their dtypes themselves; the meta device knows no autocast."""
+    return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
 
 
 # Measured (tests/ops/triton_cases.py, MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, tf32 products cut as

@@ -7,7 +7,6 @@ backward pass. Chunks stay in the processor's cache, which is also what makes th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.autograd import Function
 
 from mmpola.ops.feature_map import FeatureMap
 from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.numerics import accumulation_dtype, without_autocast
 from mmpola.ops.reference import Rotary, plain_attention, positioned_key, read, rotate
 
 CHUNK_ELEMENTS = {'cpu': 2**21, 'cuda': 2**26}
@@ -28,15 +27,10 @@ def reference_attention(inputs: AttentionInputs) -> Tensor:
     """o [B, N, H, D] in q's dtype. Compilers and exporters trace the plain lines, which they fuse themselves."""
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
-    with _without_autocast(inputs.q.device):
+    with without_autocast(inputs.q.device):
         streamed = not _is_traced()
         output = StreamedAttention.apply(inputs, *inputs.tensors()) if streamed else plain_attention(inputs)
     return output.to(dtype)
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Products of features stay in the accumulation dtype; the meta device knows no autocast."""
-    return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
 
 
 def _is_traced() -> bool:

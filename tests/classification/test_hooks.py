@@ -122,8 +122,8 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     with pytest.raises(ValueError) as raised:
         run(small_config(colours, tmp_path, batch=6), resume=True)
     assert str(raised.value) == (
-        'resume: epoch 2 began with 4 images per step (processes x train_dataloader.batch_size), got 6: go on with the '
-        'same number, or from the checkpoint of a whole epoch'
+        'resume: this training took 4 images per step (processes x train_dataloader.batch_size), got 6: go on with the '
+        'same number, to which its learning rates and schedules belong'
     )
 
 

@@ -124,6 +124,14 @@ def test_problems(case, tmp_path):
     assert str(raised.value) == expected
 
 
+def test_a_class_that_stands_twice_is_refused(tree):
+    with tarfile.open(tree / '2.tar', 'w') as tar:
+        tar.add(tree / '2' / 'a.jpg', 'a.jpg')
+    with pytest.raises(ValueError) as raised:
+        build_index(str(tree))
+    assert str(raised.value) == f'{tree}: classes both as a folder and as a tar file: 2'
+
+
 def test_a_file_that_is_no_tar_is_refused(tmp_path):
     (tmp_path / 'train.zip').write_text('')
     with pytest.raises(ValueError) as raised:

@@ -129,3 +129,10 @@ def test_bad_input_names_the_argument_the_rule_and_what_came(arguments, error, m
     with pytest.raises(error) as raised:
         mix_and_gate(**arguments)
     assert str(raised.value) == message
+
+
+def test_autocast_changes_nothing():
+    tensors = [x.float() for x in (ATTENDED, VALUES, GATE, WEIGHT)]
+    expected = mix_and_gate(*tensors, None, GRID)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert torch.equal(mix_and_gate(*tensors, None, GRID), expected)

@@ -15,7 +15,7 @@ from mmpola.ops.backends import Backend
 from mmpola.ops.depthwise import reference_epilogue
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.streaming import reference_attention
-from mmpola.ops.triton import support
+from mmpola.ops.triton import capability, support
 
 GRID = (3, 4)
 
@@ -170,9 +170,11 @@ def test_old_gpus_are_a_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
+    capability._too_low.cache_clear()
     assert support.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
     q = SimpleNamespace(device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16))
     inputs = AttentionInputs(q, q, q, None, None, None, 1e-6)
     assert support.unsupported(inputs) == ['q: expected a GPU of compute capability 8.0 or more, got 7.5']
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (9, 0) if device == 1 else (7, 5))
+    capability._too_low.cache_clear()
     assert support.missing() == []

@@ -3,6 +3,7 @@
 from mmpola.classification.hooks.batch_size import BatchSizeHook
 from mmpola.classification.hooks.checkpoint import AtomicCheckpointHook
 from mmpola.classification.hooks.class_count import ClassCountHook
+from mmpola.classification.hooks.mean_buffers import MeanBuffersHook
 from mmpola.classification.hooks.preemption import PreemptionHook
 from mmpola.classification.hooks.throughput import ThroughputHook
 from mmpola.classification.hooks.unreadable_images import UnreadableImagesHook
@@ -11,6 +12,7 @@ __all__ = [
     'AtomicCheckpointHook',
     'BatchSizeHook',
     'ClassCountHook',
+    'MeanBuffersHook',
     'PreemptionHook',
     'ThroughputHook',
     'UnreadableImagesHook',

@@ -28,7 +28,8 @@ class PreemptionHook(Hook):
     """On a signal finishes the step, saves `filename` in the work dir and exits with status 75.
 
     `--resume` then goes on in the middle of the epoch with the samples that were left. All processes stop after the
-    same step, one in which the optimizer stepped. During validation the signal waits for its end.
+    same step, one in which the optimizer stepped. During validation the signal waits for its end, which
+    torchrun does not: it kills 30 seconds after it passed a signal on.
 
     Args:
         signals: their names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the end.
@@ -82,7 +83,8 @@ class PreemptionHook(Hook):
 
     def after_val_epoch(self, runner: Any, metrics: dict[str, float] | None = None) -> None:
         """Leave if a process got a signal; the epoch before is complete."""
-        if self.replaced and self._anyone():
+        whole = runner.iter % runner.optim_wrapper._accumulative_counts == 0  # else a gradient is under way
+        if self.replaced and whole and self._anyone():
             self._leave(runner, {'epoch': runner.epoch, 'iter': runner.iter})
 
     def after_train(self, runner: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 
-from mmpola.classification.image_index import SHOWN
+from mmpola.classification.image_index import listed
 from mmpola.registry import HOOKS
 
 
@@ -32,8 +32,7 @@ class UnreadableImagesHook(Hook):
             return
         new = sorted(set(met) - self.named)
         self.named.update(new)
-        more = f' and {len(new) - SHOWN} more' if len(new) > SHOWN else ''
-        names = f'; not named before: {", ".join(new[:SHOWN])}{more}' if new else ''
+        names = f'; not named before: {listed(new)}' if new else ''
         runner.logger.warning(
             f'{len(met)} images of epoch {runner.epoch + 1} could not be read and others were taken instead{names}'
         )

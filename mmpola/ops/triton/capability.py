@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 LOWEST = (8, 0)
@@ -11,6 +13,11 @@ LOWEST = (8, 0)
 @torch.compiler.assume_constant_result
 def too_low(device: torch.device | None) -> str:
     """The compute capability of a CUDA device, of the best one for None, where the kernels need more; else ''."""
+    return _too_low(device)
+
+
+@cache  # asked at every call, and the driver takes its time
+def _too_low(device: torch.device | None) -> str:
     devices = range(torch.cuda.device_count()) if device is None else [device]
     found = max(torch.cuda.get_device_capability(i) for i in devices)
     return '' if found >= LOWEST else '{}.{}'.format(*found)
