@@ -109,6 +109,16 @@ def test_two_processes_agree_and_write_the_same_checkpoint(tiny_config, run_tool
     assert 'coco/bbox_mAP' in evaluated.stdout
 
 
+def test_two_processes_train_a_segmenter_without_sync_bn(tiny_segmentation, run_tool, tmp_path):
+    options = ['train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.logger.interval=2']
+    options += ['default_hooks.checkpoint.interval=2', 'crop_size=(64,64)']
+    output = run_tool('dist_train.sh', tiny_segmentation, 2, '--work-dir', tmp_path, '--cfg-options', *options).stdout
+    assert 'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images' in output
+    assert len(re.findall(r'Iter\(val\) \[\d+/\d+\].*mIoU: ', output)) == 2
+    tensors = read(tmp_path / 'iter_4.pth')['state_dict'].values()
+    assert all(torch.isfinite(x).all() for x in tensors)
+
+
 def test_a_corrupt_training_image_is_named(tiny_config, run_tool, shapes, tmp_path):
     copy = tmp_path / 'copy'
     (copy / 'coco').mkdir(parents=True)
