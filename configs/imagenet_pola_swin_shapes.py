@@ -1,4 +1,4 @@
-"""Classification, a small Pola-Swin, generated shapes, 12 epochs.
+"""Classification, a small Pola-Swin, generated shapes, 24 epochs.
 
 The quick start's pretraining: the backbone of mask_rcnn_pola_swin_shapes.py learns the generated classes first.
 
@@ -14,7 +14,7 @@ _base_ = './imagenet_pola_swin_t.py'
 
 data_root = 'data/shapes/classes/'
 image_size = 64
-epochs = 12
+epochs = 24
 
 model = dict(
     num_classes=6,
@@ -52,8 +52,8 @@ test_evaluator = val_evaluator
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
 auto_scale_lr = dict(enable=False)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, T_max=epochs, convert_to_iter_based=True),
 ]
-train_cfg = dict(max_epochs=epochs, val_interval=3)
-default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=3, max_keep_ckpts=1))
+train_cfg = dict(max_epochs=epochs, val_interval=6)
+default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=6, max_keep_ckpts=1))

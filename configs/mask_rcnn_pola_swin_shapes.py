@@ -1,6 +1,6 @@
-"""Mask R-CNN, a small Pola-Swin, generated shapes, 9 epochs.
+"""Mask R-CNN, a small Pola-Swin, generated shapes, 7 epochs.
 
-The quick start, on two CPU cores in some 8 minutes.
+The quick start, on two CPU cores in some 7 minutes.
 
     python -m mmpola.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py
@@ -20,7 +20,7 @@ data_root = 'data/shapes/coco/'
 metainfo = dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross'))
 image_scale = (192, 160)  # (W, H) pixels
 channels = 64
-epochs = 9
+epochs = 7
 
 model = dict(
     backbone=dict(

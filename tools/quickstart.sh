@@ -10,7 +10,7 @@ readonly PRETRAINING=configs/imagenet_pola_swin_shapes.py CONFIG=configs/mask_rc
 readonly DATA=data/shapes WORK=work_dirs/quickstart WEIGHTS=checkpoints/pola_swin_shapes.pth
 readonly VENV_PYTHON=.venv/bin/python  # PYTHON is the installer's to read
 # A training line without its logger's head and the parts of the loss.
-readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/'
+readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/; s/^.* - INFO - (Epoch.val.*top1: [^ ]*).*/\1/'
 
 if [ $# -gt 0 ]; then
     echo "usage: bash tools/quickstart.sh   (no arguments; what it does stands at the top of the file)" >&2
@@ -41,12 +41,12 @@ mkdir -p "$WORK" checkpoints
 step "1/6 generating shapes in $DATA"
 "$VENV_PYTHON" -m mmpola.shapes "$DATA" --images 600
 
-step '2/6 pretraining a small Pola-Swin on the generated classes (a minute on two CPU cores)'
-logged "$WORK/pretrain.log" 'Epoch\(train\)|top1|resumed epoch|finished' \
+step '2/6 pretraining a small Pola-Swin on the generated classes (two minutes on two CPU cores)'
+logged "$WORK/pretrain.log" 'Epoch\(train\)|Epoch\(val\).*top1|resumed epoch|finished' \
     "$VENV_PYTHON" tools/train.py "$PRETRAINING" --work-dir "$WORK/pretrain" --resume
 "$VENV_PYTHON" tools/convert_checkpoint.py "$(last_checkpoint "$WORK/pretrain")" "$WEIGHTS" --backbone-only --force
 
-step '3/6 training a Mask R-CNN on that backbone (some 8 minutes)'
+step '3/6 training a Mask R-CNN on that backbone (some 7 minutes)'
 logged "$WORK/train.log" 'Epoch\(train\)|resumed epoch|finished' \
     "$VENV_PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
 checkpoint=$(last_checkpoint "$WORK")
