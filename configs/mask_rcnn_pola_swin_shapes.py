@@ -1,4 +1,4 @@
-"""Mask R-CNN, a small Pola-Swin, generated shapes, 7 epochs.
+"""Mask R-CNN, a small Pola-Swin, generated shapes, 6 epochs.
 
 The quick start, on two CPU cores in some 7 minutes.
 
@@ -20,7 +20,7 @@ data_root = 'data/shapes/coco/'
 metainfo = dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross'))
 image_scale = (192, 160)  # (W, H) pixels
 channels = 64
-epochs = 7
+epochs = 6
 
 model = dict(
     backbone=dict(

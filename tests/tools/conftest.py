@@ -1,6 +1,7 @@
 """Running the scripts as a user does, on a config that takes seconds."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -70,7 +71,11 @@ def write_checkpoint():
 
 
 def environment():
-    return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1'}
+    """One thread a process, and a port of its own for processes that meet: tests run side by side."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1', 'PORT': str(port)}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ CHEAP = {
     'UperNet': 'upernet_pola_swin_t_160k',
     'LightHam decoder': 'ham_polaformer_pp_b1_160k',
     'ImageNet-1k classification': 'imagenet_pola_pvt_t',
+    'Classification': 'imagenet_pola_swin_shapes',
 }
 PAGE = f'# Title\n\n{model_table.BEGIN}\n\nold\n\n{model_table.END}\n\nLast line.\n'
 
