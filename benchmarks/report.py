@@ -51,6 +51,7 @@ def draw(path: Path) -> None:
             places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(rows))]
             axes.barh(places, [row[name] if _is_ratio(row[name]) else 0 for row in rows], height, label=name)
         axes.set(yticks=range(len(rows)), yticklabels=[row['case'] for row in rows], xlabel='ratio (1: no difference)')
+        axes.margins(y=0.01)
         axes.invert_yaxis()
         axes.axvline(1, color='black', linewidth=0.8)
         axes.legend(loc='upper center', bbox_to_anchor=(0.4, -0.3 / len(rows) - 0.06), ncols=3, frameon=False)
