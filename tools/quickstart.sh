@@ -41,12 +41,12 @@ mkdir -p "$WORK" checkpoints
 step "1/6 generating shapes in $DATA"
 "$VENV_PYTHON" -m mmpola.shapes "$DATA" --images 600
 
-step '2/6 pretraining a small Pola-Swin on the generated classes (two minutes on two CPU cores)'
+step '2/6 pretraining a small Pola-Swin on the generated classes (a minute on two CPU cores)'
 logged "$WORK/pretrain.log" 'Epoch\(train\)|Epoch\(val\).*top1|resumed epoch|finished' \
     "$VENV_PYTHON" tools/train.py "$PRETRAINING" --work-dir "$WORK/pretrain" --resume
 "$VENV_PYTHON" tools/convert_checkpoint.py "$(last_checkpoint "$WORK/pretrain")" "$WEIGHTS" --backbone-only --force
 
-step '3/6 training a Mask R-CNN on that backbone (some 7 minutes)'
+step '3/6 training a Mask R-CNN on that backbone (8 to 11 minutes)'
 logged "$WORK/train.log" 'Epoch\(train\)|resumed epoch|finished' \
     "$VENV_PYTHON" tools/train.py "$CONFIG" --work-dir "$WORK" --resume
 checkpoint=$(last_checkpoint "$WORK")
