@@ -39,6 +39,15 @@ def interleaved_seconds(variants: dict[str, Run], device: str, repeats: int) -> 
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
+    """Columns 'PEER, WHAT': the peer's time over ours, or 'absent'; seconds by what was timed, then by variant."""
+    return {
+        f'{peer}, {what}': times[peer] / times['ours'] if peer in times else 'absent'
+        for peer in peers
+        for what, times in seconds.items()
+    }
+
+
 def peak_bytes(run: Run, device: str) -> int:
     """Memory that one run needs on top of what is held before it: CUDA's allocator, or the process's resident set."""
     run()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
-from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes
+from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_epilogue
 from mmpola.backbones import PolaPVT, PolaSwin
 
@@ -63,9 +63,7 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             }
             memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
         row: Row = {'case': f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'}
-        for peer in peers:
-            for what, times in seconds.items():
-                row[f'{peer}, {what}'] = times[peer] / times['ours'] if peer in times else 'absent'
+        row |= time_ratios(seconds, peers)
         if 'literal' in memory:
             row['peak memory, training step'] = memory['ours'] / memory['literal']
         yield {**row, 'seconds': seconds, 'bytes': memory}

@@ -12,7 +12,7 @@ from rich.progress import track
 from torch import Tensor
 
 from benchmarks.cases import ATTENTION, EPILOGUE, SCALING, Case
-from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes
+from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_epilogue, published_port, softmax_attention
 from mmpola.layers.rotary import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
@@ -147,9 +147,7 @@ def _suite(
             memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
         floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
         row: Row = {'case': case.name, 'tokens': case.tokens}
-        for peer in peers:
-            for what, times in seconds.items():
-                row[f'{peer}, {what}'] = times[peer] / times['ours'] if peer in times else 'absent'
+        row |= time_ratios(seconds, peers)
         if 'literal' in memory:
             row['peak memory'] = memory['ours'] / memory['literal']
         row['copy %, forward'] = 100 * floor[0] / seconds['forward']['ours']

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from data_checks import KINDS, kind_of, openmmlab_places
-from data_checks.contents import Contents, Reading, bounded, grouped
+from data_checks.contents import Contents, Reading, grouped
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from progress import progress
 from rich.console import Console
 from rich.table import Table
-from runtime import UsageError, add_common_arguments, load_config, run_main
+from runtime import UsageError, add_common_arguments, load_config, nodes, run_main
+
+from mmpola.log import listed
 
 SPLITS = ('train', 'val', 'test')
 
@@ -88,16 +90,17 @@ def _data_sets(cfg: Config, splits: tuple[str, ...]) -> Iterator[tuple[str, dict
     """(split, config) of every data set, inside RepeatDataset, ConcatDataset, MultiImageMixDataset and so on."""
     for split in splits:
         loader = cfg.get(f'{split}_dataloader')
-        for dataset in _leaves(loader.dataset) if loader else ():
+        for dataset in leaves(loader.dataset) if loader else ():
             yield split, dataset
 
 
-def _leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The data sets inside wrappers."""
     if 'dataset' in dataset:
-        yield from _leaves(dataset['dataset'])
+        yield from leaves(dataset['dataset'])
     elif 'datasets' in dataset:
         for inner in dataset['datasets']:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield dataset
 
@@ -123,22 +126,19 @@ def _class_mismatch(model: dict[str, Any] | None, split: str, contents: Contents
     """Heads of the model, or a classifier itself, that predict another number of classes than the data set has."""
     expected = len(contents.classes)
     return [
-        f'{key} is {count}, but the data set of {split}_dataloader has {expected} classes: {bounded(contents.classes)}'
-        for key, count in _numbers_of_classes(model, 'model')
+        f'{key} is {count}, but the data set of {split}_dataloader has {expected} classes: {listed(contents.classes)}'
+        for key, count in _numbers_of_classes(model)
         if expected and count != expected
     ]
 
 
-def _numbers_of_classes(node: Any, key: str) -> Iterator[tuple[str, int]]:
+def _numbers_of_classes(model: Any) -> list[tuple[str, int]]:
     """(config key, num_classes) of a classifier and of every head but an RPN, which tells objects from background."""
-    if isinstance(node, (list, tuple)):
-        for index, child in enumerate(node):
-            yield from _numbers_of_classes(child, f'{key}.{index}')
-    for name, child in node.items() if isinstance(node, dict) else ():
-        if name == 'num_classes' and (key == 'model' or 'head' in key):
-            yield f'{key}.{name}', child
-        elif name != 'rpn_head':
-            yield from _numbers_of_classes(child, f'{key}.{name}')
+    return [
+        (f'{key}.num_classes', node['num_classes'])
+        for key, node in nodes(model, 'model')
+        if 'num_classes' in node and (key == 'model' or 'head' in key) and 'rpn_head' not in key.split('.')
+    ]
 
 
 def _read(found: list[Contents], whole: bool) -> list[tuple[str, str]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import training_checkpoint
-from data_checks.contents import bounded
 from mmengine.config import Config
 from runtime import UsageError
 from training_checkpoint import TrainingCheckpoint
+
+from mmpola.log import listed
 
 STATE = ('meta', 'message_hub', 'optimizer')
 """What a checkpoint must hold beside its weights for a training to go on from it."""
@@ -30,19 +31,19 @@ def check_work_dir(cfg: Config, overwrite: bool) -> None:
     others = sorted(path.name for path in work_dir.glob('*.py'))
     if others and own not in others:
         raise UsageError(
-            f'{work_dir}: holds checkpoints of {bounded(others)}, and this training is of {own}; '
+            f'{work_dir}: holds checkpoints of {listed(others)}, and this training is of {own}; '
             'give it another --work-dir, or go on with the config of that one by --resume'
         )
     if overwrite or (cfg.get('resume') and _is_newest(cfg, checkpoints)):
         return
     if cfg.get('resume') and not cfg.get('load_from'):
         raise UsageError(
-            f'{work_dir}: holds checkpoints ({bounded(path.name for path in reversed(checkpoints))}) and no '
+            f'{work_dir}: holds checkpoints ({listed(path.name for path in reversed(checkpoints))}) and no '
             'last_checkpoint that names the newest; name the one to go on from: --resume CHECKPOINT'
         )
     raise UsageError(
         f'{work_dir}: holds checkpoints that this training would write over '
-        f'({bounded(path.name for path in reversed(checkpoints))}); go on from the newest by --resume, '
+        f'({listed(path.name for path in reversed(checkpoints))}); go on from the newest by --resume, '
         'train elsewhere by --work-dir, or let it write over them by --overwrite'
     )
 

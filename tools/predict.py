@@ -34,15 +34,17 @@ import mmcv
 import numpy as np
 import torch
 import training_checkpoint
-from data_checks.contents import bounded
+from check_data import leaves
 from data_checks.images import unreadable
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.registry import DATASETS
 from numpy.typing import NDArray
 from progress import progress
-from runtime import UsageError, add_common_arguments, load_config, run_main
+from runtime import UsageError, add_common_arguments, load_config, nodes, run_main
 from training_checkpoint import TrainingCheckpoint
+
+from mmpola.log import listed
 
 SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.ppm', '.tif', '.tiff', '.webp')
 """What counts as a picture in a folder; a file that is named, or matches a pattern, is one whatever its suffix."""
@@ -114,11 +116,11 @@ def check_outputs(pictures: list[Picture], out: Path, suffixes: tuple[str, ...],
     read = {picture.path.resolve() for picture in pictures}
     outputs = [_output(out, picture, suffix) for picture in pictures for suffix in suffixes]
     if replaced := [path for path in outputs if path.resolve() in read]:
-        raise UsageError(f'--out: {out}: results would replace the pictures themselves ({bounded(replaced)})')
+        raise UsageError(f'--out: {out}: results would replace the pictures themselves ({listed(replaced)})')
     there = [] if overwrite else [path for path in outputs if path.exists()]
     if there:
         raise UsageError(
-            f'--out: {len(there)} of the results are there already ({bounded(there)}); '
+            f'--out: {len(there)} of the results are there already ({listed(there)}); '
             'choose another folder, or let them be replaced by --overwrite'
         )
 
@@ -146,7 +148,7 @@ def build_inferencer(cfg: Config, checkpoint: TrainingCheckpoint, device: str) -
         inferencer.show_progress = False
         inferencer.visualizer.alpha = OPACITY
     inferencer.model.load_state_dict(checkpoint.weights, strict=False)  # old batch norms lack their counter
-    own = DATASETS.build({**_leaf(cfg.test_dataloader.dataset), 'lazy_init': True, 'pipeline': []}).metainfo
+    own = DATASETS.build({**next(leaves(cfg.test_dataloader.dataset)), 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
     classes = names.get('classes') or own['classes']
     palette = names.get('palette') or own.get('palette') or 'random'
@@ -154,20 +156,11 @@ def build_inferencer(cfg: Config, checkpoint: TrainingCheckpoint, device: str) -
     return inferencer
 
 
-def _leaf(dataset: dict[str, Any]) -> dict[str, Any]:
-    """The first data set inside wrappers."""
-    while 'type' in dataset and ('dataset' in dataset or 'datasets' in dataset):
-        dataset = dataset['dataset'] if 'dataset' in dataset else dataset['datasets'][0]
-    return dataset
-
-
-def _forget_pretrained(node: Any) -> None:
+def _forget_pretrained(model: Any) -> None:
     """Remove every init_cfg inside a model's config: a checkpoint of a training has all weights."""
-    for name, child in list(node.items()) if isinstance(node, dict) else enumerate(node):
-        if name == 'init_cfg':
-            node[name] = None
-        elif isinstance(child, (dict, list, tuple)):
-            _forget_pretrained(child)
+    for _, node in nodes(model, 'model'):
+        if 'init_cfg' in node:
+            node['init_cfg'] = None
 
 
 def batches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,22 @@ def prepare_process(cfg: Config) -> None:
         cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
 
 
-def _replace_sync_bn(node: Any) -> int:
-    """Turn every norm_cfg of type SyncBN inside a config into BN; returns how many."""
-    replaced = 0
-    for child in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
-        if isinstance(child, dict) and child.get('type') == 'SyncBN':
-            child['type'] = 'BN'
-            replaced += 1
-        else:
-            replaced += _replace_sync_bn(child)
-    return replaced
+def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every dict inside a config, outermost first, with its dotted key, that of `node` being `key`."""
+    children: Iterable[tuple[Any, Any]] = enumerate(node) if isinstance(node, (list, tuple)) else ()
+    if isinstance(node, dict):
+        yield key, node
+        children = node.items()
+    for name, child in children:
+        yield from nodes(child, f'{key}.{name}')
+
+
+def _replace_sync_bn(model: Any) -> int:
+    """Turn every norm_cfg of type SyncBN inside a model's config into BN; returns how many."""
+    found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
+    for node in found:
+        node['type'] = 'BN'
+    return len(found)
 
 
 def allow_training_checkpoints() -> None:

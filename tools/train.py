@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import torch
 from check_data import check_data, print_notes
 from going_on import check_resume, check_work_dir
 from mmengine.config import Config
 from mmengine.runner import Runner
-from runtime import UsageError, add_common_arguments, load_config, prepare_process, run_main
+from runtime import UsageError, add_common_arguments, load_config, nodes, prepare_process, run_main
 
 from mmpola.backbones.safe_pickle import PUBLISHED
 
@@ -67,23 +66,16 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
 
 def check_pretrained(cfg: Config) -> None:
     """Raise UsageError if weights that the config starts from are not there, before data or model are touched."""
-    for key, path in _pretrained_files(cfg.model, 'model'):
+    for key, node in nodes(cfg.model, 'model'):
+        start = node.get('init_cfg')
+        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
+            continue
+        path = start['checkpoint']
         if '://' not in path and not Path(path).is_file():
             raise UsageError(
-                f'{path}: no such checkpoint ({key}.checkpoint; {PUBLISHED}); '
-                f'train without it by --cfg-options {key}=None'
+                f'{path}: no such checkpoint ({key}.init_cfg.checkpoint; {PUBLISHED}); '
+                f'train without it by --cfg-options {key}.init_cfg=None'
             )
-
-
-def _pretrained_files(node: Any, key: str) -> list[tuple[str, str]]:
-    """Every (config key, path) of a Pretrained init_cfg inside a model's config."""
-    found = []
-    for name, value in node.items() if isinstance(node, dict) else ():
-        if name == 'init_cfg' and isinstance(value, dict) and value.get('type') == 'Pretrained':
-            found.append((f'{key}.init_cfg', value['checkpoint']))
-        else:
-            found += _pretrained_files(value, f'{key}.{name}')
-    return found
 
 
 def main() -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from data_checks.contents import bounded
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from runtime import UsageError
 from torch import Tensor
 
 from mmpola.backbones.safe_pickle import CheckpointError, read_checkpoint
+from mmpola.log import listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
 """What MMEngine appends to a config's name to call a training."""
@@ -72,7 +72,7 @@ def read(path: str | Path) -> TrainingCheckpoint:
         {key: x for key, x in state_dict.items() if isinstance(x, Tensor)} if isinstance(state_dict, Mapping) else {}
     )
     if not tensors:
-        held = f'; it holds {bounded(content)}' if isinstance(content, Mapping) else ''
+        held = f'; it holds {listed(content)}' if isinstance(content, Mapping) else ''
         raise UsageError(f'{path}: no checkpoint of tools/train.py: no state_dict in it{held}')
     return TrainingCheckpoint(str(path), content, {key.removeprefix('module.'): x for key, x in tensors.items()})
 
@@ -112,4 +112,4 @@ def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> li
         'of another shape': misshapen,
         'with NaN or infinite values': broken,
     }
-    return [f'{len(entries)} {what}: {bounded(entries)}' for what, entries in found.items() if entries]
+    return [f'{len(entries)} {what}: {listed(entries)}' for what, entries in found.items() if entries]

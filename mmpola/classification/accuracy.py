@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from mmengine.evaluator import BaseMetric
 
-from mmpola.classification.image_index import listed
-from mmpola.log import info
+from mmpola.log import info, listed
 from mmpola.registry import METRICS
 
 

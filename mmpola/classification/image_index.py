@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from timm.utils.misc import natural_key
 
+from mmpola.log import listed
+
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
 """What is an image, by the end of its name in small letters; other files and hidden ones are passed over."""
-
-SHOWN = 5
-"""How many names a message lists; the rest is counted."""
 
 
 class Place(NamedTuple):
@@ -139,12 +138,6 @@ def _problems_of_classes(
         if extra := sorted(set(places) - set(expected), key=natural_key):
             problems.append(f'{root}: has classes that {classes} lacks: {listed(extra)}')
     return problems
-
-
-def listed(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
-    return ', '.join(names[:SHOWN]) + more
 
 
 def _is_image(name: str) -> bool:

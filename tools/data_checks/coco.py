@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from data_checks.contents import Contents, bounded
+from data_checks.contents import Contents
 from data_checks.images import size_as_loaded, unreadable
+from mmpola.log import listed
 
 TOLERATED = 1e-3
 """Share of boxes without any area in their image that passes with a note: mmdet drops them, and COCO has a few."""
@@ -53,16 +54,16 @@ def inspect(dataset: Any) -> Contents:
     elif not dataset.test_mode and not annotations:
         found.problem('has no annotations to train on')
     if missing := _missing(folder, names):
-        contents.problems.append(f'{path} lists images that are not in {folder}: {bounded(missing)}')
+        contents.problems.append(f'{path} lists images that are not in {folder}: {listed(missing)}')
     if len(sizes) < len(images):
         found.problem(f'{len(images) - len(sizes)} images have the id of another one')
     if repeated:
         found.problem(f'{repeated} annotations have the id of another one')
     _check_categories(found, list(content['categories']), contents.classes, Counter(category_ids))
     if unknown := sorted(set(category_ids) - categories.keys(), key=str):
-        found.problem(f'annotations have category ids that are not among its categories: {bounded(unknown)}')
+        found.problem(f'annotations have category ids that are not among its categories: {listed(unknown)}')
     if strangers := sorted(annotated - sizes.keys(), key=str):
-        found.problem(f'annotations belong to image ids that it does not list: {bounded(strangers)}')
+        found.problem(f'annotations belong to image ids that it does not list: {listed(strangers)}')
     _check_boxes(found, boxes, np.array([sizes.get(key, (np.inf, np.inf)) for key in image_ids], float), annotations)
     absent = set(missing)
     contents.image_files = [
@@ -98,23 +99,23 @@ def _check_categories(
     """mmdet finds classes by name and numbers them in the file's order, whatever the config's order is."""
     names = [category['name'] for category in categories]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        found.problem(f'categories of the same name: {bounded(twice)}')
+        found.problem(f'categories of the same name: {listed(twice)}')
     if lacking := [name for name in classes if name not in names]:
         found.problem(
             f'has no category for {len(lacking)} of the {len(classes)} classes of the config '
-            f'({bounded(lacking)}); it has {bounded(names)}: set metainfo.classes of the data sets'
+            f'({listed(lacking)}); it has {listed(names)}: set metainfo.classes of the data sets'
         )
     elif (in_file := [name for name in names if name in classes]) != list(classes):
         found.problem(
             "metainfo.classes must stand in the file's order, by which mmdet numbers them; the file has "
-            f'{bounded(in_file)}, the config {bounded(classes)}'
+            f'{listed(in_file)}, the config {listed(classes)}'
         )
     unused = {
         category['name']: annotations[category['id']] for category in categories if category['name'] not in classes
     }
     if not lacking and any(unused.values()):
         left_out = (f'{name} ({count})' for name, count in unused.items() if count)
-        found.note(f'annotations of categories that are no class of the config are left out: {bounded(left_out)}')
+        found.note(f'annotations of categories that are no class of the config are left out: {listed(left_out)}')
 
 
 def _check_boxes(found: _Findings, boxes: Any, sizes: Any, annotations: list[dict[str, Any]]) -> None:
@@ -128,17 +129,17 @@ def _check_boxes(found: _Findings, boxes: Any, sizes: Any, annotations: list[dic
     outside = finite & ~degenerate & ((high <= 0) | (low >= sizes)).any(1)
     beyond = finite & ~degenerate & ~outside & ((low < -1) | (high > sizes + 1)).any(1)  # a pixel is for rounding
     if not finite.all():
-        found.problem(f'boxes with values that are no numbers ({(~finite).sum()}): annotations {bounded(ids[~finite])}')
+        found.problem(f'boxes with values that are no numbers ({(~finite).sum()}): annotations {listed(ids[~finite])}')
     tell = found.problem if (degenerate | outside).mean() > TOLERATED else found.note
     if degenerate.any():
         tell(
             f'boxes narrower than a pixel or without area, which mmdet drops ({degenerate.sum()}): '
-            f'annotations {bounded(ids[degenerate])}'
+            f'annotations {listed(ids[degenerate])}'
         )
     if outside.any():
-        tell(f'boxes outside their image ({outside.sum()}): annotations {bounded(ids[outside])}')
+        tell(f'boxes outside their image ({outside.sum()}): annotations {listed(ids[outside])}')
     if beyond.any():
-        found.note(f'boxes that reach beyond their image ({beyond.sum()}): annotations {bounded(ids[beyond])}')
+        found.note(f'boxes that reach beyond their image ({beyond.sum()}): annotations {listed(ids[beyond])}')
 
 
 def _read_image(annotations: str, folder: Path, name: str, size: tuple[int, int]) -> list[tuple[str, str]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-SHOWN = 5
-"""How many names of one kind of problem are written out; the rest is counted."""
+from mmpola.log import listed
 
 Reading = Callable[[], list[tuple[str, str]]]
 """Reads one file and returns (rule that is broken, name of the file and what came) for each broken rule."""
@@ -28,16 +27,9 @@ class Contents:
     """Files whose contents fail late and without a name: the start of a training reads a sample of them."""
 
 
-def bounded(names: Iterable[object]) -> str:
-    """The first names, separated by commas, and how many more there are."""
-    listed = [str(name) for name in names]
-    more = f' and {len(listed) - SHOWN} more' if len(listed) > SHOWN else ''
-    return ', '.join(listed[:SHOWN]) + more
-
-
 def grouped(broken: Iterable[tuple[str, str]]) -> list[str]:
     """One line for each broken rule, with its first files."""
     by_rule: dict[str, list[str]] = {}
     for rule, item in broken:
         by_rule.setdefault(rule, []).append(item)
-    return [f'{rule} ({len(items)}): {bounded(items)}' for rule, items in by_rule.items()]
+    return [f'{rule} ({len(items)}): {listed(items)}' for rule, items in by_rule.items()]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data_checks.contents import Contents, bounded
+from data_checks.contents import Contents
 from data_checks.images import size_as_loaded, unreadable
+from mmpola.log import listed
 
 ONE_CHANNEL = ('1', 'L', 'P')
 """Pillow's modes of pictures with one value up to 255 per pixel."""
@@ -35,12 +36,12 @@ def inspect(dataset: Any) -> Contents:
     contents.without = len(alone)
     if not pairs:
         others = sorted(path.name for path in images.rglob('*') if path.is_file())
-        holds = f'; it holds {bounded(others)}' if others else ''
+        holds = f'; it holds {listed(others)}' if others else ''
         contents.problems.append(f'{images}: no images with the suffix {dataset.img_suffix}{holds}')
     if alone:
-        contents.problems.append(f'{images}: images without a label map in {maps} ({len(alone)}): {bounded(alone)}')
+        contents.problems.append(f'{images}: images without a label map in {maps} ({len(alone)}): {listed(alone)}')
     if orphans:
-        names = bounded(path.relative_to(maps) for path in orphans)
+        names = listed(path.relative_to(maps) for path in orphans)
         contents.problems.append(f'{maps}: label maps without an image in {images} ({len(orphans)}): {names}')
     rule = _Labels(dataset, len(classes))
     contents.image_files = [partial(_read_image, images, image) for image, _ in pairs]
@@ -83,7 +84,7 @@ def _read_map(rule: _Labels, folder: Path, path: Path, image: Path) -> list[tupl
     broken = []
     present = np.bincount(labels.ravel(), minlength=256) > 0
     if (wrong := np.flatnonzero(present & ~rule.allowed)).size:
-        broken.append((f'{folder}: {rule.text}', f'{name} (label {bounded(wrong)})'))
+        broken.append((f'{folder}: {rule.text}', f'{name} (label {listed(wrong)})'))
     height, width = labels.shape
     loaded = size_as_loaded(image)
     if loaded not in (None, (width, height)):

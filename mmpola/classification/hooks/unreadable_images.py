@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 
-from mmpola.classification.image_index import listed
+from mmpola.log import listed
 from mmpola.registry import HOOKS
 
 

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.epilogue_inputs import EpilogueInputs
 from mmpola.ops.triton.epilogue import mix, mix_gradient
+from mmpola.ops.triton.operator import no_second_gradient
 
 ARGUMENTS = 'Tensor attended, Tensor values, Tensor gate, Tensor weight, Tensor? bias, SymInt rows, SymInt columns'
 DIFFERENTIABLE = ('attended', 'values', 'gate', 'weight', 'bias')
@@ -100,12 +101,8 @@ def _gradient(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return *(d if want else None for d, want in zip(found, wanted, strict=True)), None, None
 
 
-def _no_second_gradient(ctx: Any, *_: Any) -> None:
-    raise RuntimeError("backend 'triton' has no second derivative: choose backend='reference'")
-
-
 mix_and_gate.register_autograd(_gradient, setup_context=_save)
-mix_and_gate_gradient.register_autograd(_no_second_gradient)
+mix_and_gate_gradient.register_autograd(no_second_gradient)
 
 
 @register_flop_formula([torch.ops.mmpola.mix_and_gate, torch.ops.mmpola.mix_and_gate_gradient])

@@ -134,12 +134,13 @@ def _gradient(ctx: Any, do: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     return *(d if want else None for d, want in zip(found, wanted, strict=True)), None, None, None
 
 
-def _no_second_gradient(ctx: Any, *_: Any) -> None:
+def no_second_gradient(ctx: Any, *_: Any) -> None:
+    """The derivative of a gradient operator: refused."""
     raise RuntimeError("backend 'triton' has no second derivative: choose backend='reference'")
 
 
 polarity_attention.register_autograd(_gradient, setup_context=_save)
-polarity_attention_gradient.register_autograd(_no_second_gradient)
+polarity_attention_gradient.register_autograd(no_second_gradient)
 
 
 @register_flop_formula([torch.ops.mmpola.polarity_attention, torch.ops.mmpola.polarity_attention_gradient])
