@@ -7,6 +7,7 @@ A map gives one key feature tensor and one or two query feature tensors, in the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +18,17 @@ from torch.autograd import Function
 LOG2_OF_ZERO = -1100.0
 """Stands for log2(0): finite, so that 0 * log(0) is 0, and small enough that exp2(p * it) is 0 in float64 too."""
 
+IN_RANGE = 60.0
+"""Sum of exponents up to which float32 (88) holds every product with a query feature and a key feature in it."""
+
 UNREACHED = -1e30
-"""Stands for log(0), as the shift of a channel that no key reaches: there a query's feature counts nothing."""
+"""Stands for log(0), as the shift where a query or every key is 0: there the query's feature counts nothing."""
+
+
+def is_traced() -> bool:
+    """Whether a compiler or an exporter is recording these lines."""
+    compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
+    return compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def swap_halves(x: Tensor, dim: int) -> Tensor:
@@ -27,79 +37,88 @@ def swap_halves(x: Tensor, dim: int) -> Tensor:
     return torch.cat([second, first], dim)
 
 
-class SignedPower(Function):
-    """x [..., D], exponent [D'] broadcastable to x -> [(x+)^p ; (x-)^p] [..., 2D] (E6), with the gradient of (E13).
+def signed_halves(x: Tensor) -> Tensor:
+    """x [..., D] -> [x+ ; x-] [..., 2D], not recorded by autograd."""
+    if is_traced():  # a compiler plans memory itself, and does not know `out=` with views
+        positive = x.relu()
+        return torch.cat([positive, positive - x], dim=-1)
+    halves = x.new_empty(*x.shape[:-1], 2 * x.shape[-1])
+    positive, negative = halves.chunk(2, dim=-1)
+    torch.clamp_min(x, 0, out=positive)
+    torch.sub(positive, x, out=negative)
+    return halves
 
-    One of x+, x- is always zero, so |x|^p is computed once per element, as exp2(p log2|x|).
+
+class SignedHalves(Function):
+    """x [..., D] -> [x+ ; x-] [..., 2D]; 0 has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return signed_halves(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        sign, (grad_positive, grad_negative) = x.sign(), grad.chunk(2, dim=-1)
+        positive = sign.relu()  # products, because a CPU selects by random signs at a tenth of their speed
+        return torch.addcmul(positive * grad_positive, positive - sign, grad_negative, value=-1)
+
+
+class SignedPower(Function):
+    """x [..., D] -> [(x+)^p 2^c ; (x-)^p 2^c] [..., 2D] (E6), with the gradient of (E13).
+
+    One of x+, x- is always zero, so the power is computed once per element, as exp2(p log2|x| + c). The exponent p and
+    c, which holds the scale (E4), broadcast to x.
     """
 
     @staticmethod
-    def forward(x: Tensor, exponent: Tensor) -> Tensor:
-        power = x.abs().log2_().mul_(exponent).exp2_()
-        signed = torch.copysign(power, x)
-        positive = signed.relu()
-        return torch.cat([positive, positive - signed], dim=-1)
+    def forward(ctx: Any, x: Tensor, exponent: Tensor, offset: Tensor) -> Tensor:
+        log2 = x.abs().log2_().clamp_min_(LOG2_OF_ZERO)
+        signed = torch.copysign(torch.addcmul(offset, log2, exponent).exp2_(), x)
+        features = signed_halves(signed)
+        ctx.save_for_backward(x, exponent, offset, log2, features)
+        return features
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, exponent = ctx.saved_tensors
-        grad_positive, grad_negative = grad.chunk(2, dim=-1)
-        log2 = x.abs().log2().clamp_min(LOG2_OF_ZERO)
-        weighted = torch.where(x > 0, grad_positive, grad_negative) * (log2 * exponent).exp2()  # a da
-        grad_x = grad_exponent = None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, exponent, offset, log2, features = ctx.saved_tensors
+        magnitude = x.abs()
+        if torch.is_grad_enabled():  # a second derivative needs the logarithm recorded
+            log2 = magnitude.log2().clamp_min(LOG2_OF_ZERO)
+        (positive, negative), (grad_positive, grad_negative) = features.chunk(2, dim=-1), grad.chunk(2, dim=-1)
+        weighted = torch.addcmul(positive * grad_positive, negative, grad_negative)  # a da
+        grad_x = grad_exponent = grad_offset = None
         if ctx.needs_input_grad[0]:
-            # p a / |x| with the sign of the half; x = 0 has a = 0, so any finite divisor gives the 0 of (E13).
-            grad_x = weighted * exponent / x.masked_fill(x == 0, 1)
+            # p a / x, whose sign is that of the half; x = 0 has a = 0, so any other divisor gives the 0 of (E13).
+            divisor = torch.copysign(magnitude.clamp_min(torch.finfo(x.dtype).tiny), x)
+            grad_x = weighted * exponent / divisor
         if ctx.needs_input_grad[1]:
-            natural_log = log2 * 0.6931471805599453
-            grad_exponent = (weighted * natural_log).sum_to_size(exponent.shape)
-        return grad_x, grad_exponent
-
-
-Signs = tuple[Tensor, Tensor]
-"""Where x > 0 and where x < 0, as 1 and 0 in x's dtype: on a CPU a product with these is faster than a selection."""
-
-
-def signs_of(x: Tensor) -> Signs:
-    sign = x.detach().sign()
-    return sign.relu(), sign.neg().relu()
-
-
-def by_sign(signs: Signs, halves: Tensor) -> Tensor:
-    """halves [..., 2D] -> what the sign of each element selects [..., D]: the first where x > 0, 0 where x is 0."""
-    (positive, negative), (first, second) = signs, halves.chunk(2, dim=-1)
-    return torch.addcmul(positive * first, negative, second)
+            grad_exponent = (weighted * log2).sum_to_size(exponent.shape) * math.log(2)
+        if ctx.needs_input_grad[2]:
+            grad_offset = weighted.sum_to_size(offset.shape) * math.log(2)
+        return grad_x, grad_exponent, grad_offset
 
 
 class ScaledExp(Function):
-    """size, offset [..., D], signs -> features [..., 2D] and slope [..., D], so that exp(size) itself is never formed.
+    """size, offset [..., 2D] -> (exp(size) - 1) exp(offset) for size >= 0, so that exp(size) itself is never formed.
 
-    Features are (exp(size) - 1) exp(offset), in the half that the sign selects, as exp(size + offset) (1 - exp(-size)),
-    which neither overflows nor cancels. The slope, d feature / d size, is exp(size + offset). `offset` is a constant.
+    It is computed as exp(size + offset) (1 - exp(-size)), which neither overflows nor cancels; the slope is itself plus
+    exp(offset). `offset` is a constant, None for 0 where exp(size) is known to stay in range.
     """
 
     @staticmethod
-    def forward(size: Tensor, offset: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        slope = (size + offset).exp_()
-        feature = size.neg().expm1_().mul_(slope).neg_()
-        return torch.cat([feature * positive, feature * negative], dim=-1), slope
+    def forward(ctx: Any, size: Tensor, offset: Tensor | None) -> Tensor:
+        features = size.expm1() if offset is None else -size.neg().expm1_().mul_((size + offset).exp_())
+        ctx.save_for_backward(features, offset)
+        return features
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[2:], output[1])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_slope: Tensor | None) -> tuple[Tensor, None, None, None]:
-        positive, negative, slope = ctx.saved_tensors
-        d_feature = 0 if grad is None else by_sign((positive, negative), grad)
-        if grad_slope is not None:  # in a second derivative: the slope's slope is itself
-            d_feature = d_feature + grad_slope
-        return d_feature * slope, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        features, offset = ctx.saved_tensors
+        if offset is None:
+            return torch.addcmul(grad, grad, features), None
+        return grad * (features + offset.exp()), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,21 +143,20 @@ class PowerMap:
     def with_parameters(self, **parameters: Any) -> PowerMap:
         return replace(self, **parameters)
 
-    def shift(self, k: Tensor, paired: bool) -> Tensor:
-        """0: powers are not shifted; |x|^p of fp16 inputs stays below 65504^5 = 1e24."""
-        return k.new_zeros(())
+    def shift(self, q: Tensor, k: Tensor, paired: bool) -> None:
+        """None: powers are not shifted; |x|^p of fp16 inputs stays below 65504^5 = 1e24."""
 
-    def key(self, k: Tensor, shift: Tensor) -> Tensor:
+    def key(self, k: Tensor, shift: Tensor | None) -> Tensor:
         """[B, H, M, D] -> psi [B, H, M, 2D] (E4, E6)."""
         return self._features(k)
 
-    def query(self, q: Tensor, shift: Tensor, eps: float) -> list[tuple[Tensor, Tensor | float]]:
+    def query(self, q: Tensor, shift: Tensor | None, eps: float) -> list[tuple[Tensor, Tensor | float]]:
         """[B, H, N, D] -> [(phi_same [B, H, N, 2D], eps)] (E7); phi_opposite is that with its halves swapped (E8)."""
         return [(self._features(q), eps)]
 
     def _features(self, x: Tensor) -> Tensor:
-        x = x if self.scale is None else x * self.scale.reciprocal().unsqueeze(-2)
-        return SignedPower.apply(x, self.exponent.unsqueeze(-2))
+        offset = torch.zeros_like(self.exponent) if self.scale is None else -self.exponent * self.scale.log2()
+        return SignedPower.apply(x, self.exponent.unsqueeze(-2), offset.unsqueeze(-2))
 
     def streams(self, state: Tensor, key_mean: Tensor) -> list[tuple[Tensor, Tensor]]:
         """state [..., 2D, D] = [S_same | S_opposite], key_mean [..., 2D, 1] -> for the query its (state, key means).
@@ -173,32 +191,41 @@ class ExpMap:
     def with_parameters(self, **parameters: Any) -> ExpMap:
         return replace(self, **parameters)
 
-    def shift(self, k: Tensor, paired: bool) -> Tensor:
+    def shift(self, q: Tensor, k: Tensor, paired: bool) -> Tensor | None:
         """kappa [B, H, 1, 2D] of keys [B, H, M, D] (E16), a constant; 0 where no key reaches the channel.
+
+        None where a CPU sees that no exponential can leave float32's range: E14 is computed as it stands, in half the
+        time. Another device would have to be waited for; a compiler, an exporter and a fake tensor cannot know.
 
         Args:
             paired: whether rotary tables will mix the channels of an interleaved pair, which then share it.
         """
-        k = k.detach()
+        q, k = q.detach(), k.detach()
+        known = k.device.type == 'cpu' and type(k) is Tensor and not is_traced()
+        if known and self._largest_exponent(q, k) <= IN_RANGE:
+            return None
         largest = torch.cat([k.amax(-2, keepdim=True), -k.amin(-2, keepdim=True)], dim=-1).clamp_min(0)
         if paired:
             pairs = largest.unflatten(-1, (-1, 2))
             largest = pairs.amax(-1, keepdim=True).expand_as(pairs).flatten(-2)
         return largest.ceil()  # a whole number, so that a difference keeps k's last bits
 
-    def key(self, k: Tensor, shift: Tensor) -> Tensor:
-        """[B, H, M, D] -> psi' = psi exp(-kappa) [B, H, M, 2D] (E14, E17)."""
-        signs = signs_of(k)
-        psi, _ = ScaledExp.apply(k.abs(), by_sign(signs, -shift), *signs)
-        return psi
+    def _largest_exponent(self, q: Tensor, k: Tensor) -> Tensor:
+        """A bound of what `exp` sees in products of query and key features, []."""
+        temperature = torch.maximum(self.same.detach().abs().amax(), self.opposite.detach().abs().amax())
+        largest_q, largest_k = (torch.stack(x.aminmax()).abs().amax() if x.numel() else x.new_zeros(()) for x in (q, k))
+        return largest_q * temperature + largest_k
 
-    def query(self, q: Tensor, shift: Tensor, eps: float) -> list[tuple[Tensor, Tensor | float]]:
+    def key(self, k: Tensor, shift: Tensor | None) -> Tensor:
+        """[B, H, M, D] -> psi' = psi exp(-kappa) [B, H, M, 2D] (E14, E17)."""
+        return ScaledExp.apply(SignedHalves.apply(k), None if shift is None else -shift)
+
+    def query(self, q: Tensor, shift: Tensor | None, eps: float) -> list[tuple[Tensor, Tensor | float]]:
         """[B, H, N, D] -> [(phi'_same, eps'), (phi'_opposite, eps')], [B, H, N, 2D] and [B, H, N, 1] (E14, E18)."""
-        reach = shift.masked_fill(shift == 0, UNREACHED)
-        magnitude, (positive, negative) = q.abs(), signs_of(q)
+        same = SignedHalves.apply(q)
         return [
-            _scaled_query(magnitude, (positive, negative), self.same.unsqueeze(-2), reach, eps),
-            _scaled_query(magnitude, (negative, positive), self.opposite.unsqueeze(-2), reach, eps),
+            _scaled_query(same, self.same.unsqueeze(-2), shift, eps),
+            _scaled_query(swap_halves(same, -1), self.opposite.unsqueeze(-2), shift, eps),
         ]
 
     def streams(self, state: Tensor, key_mean: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -208,14 +235,16 @@ class ExpMap:
 
 
 def _scaled_query(
-    magnitude: Tensor, signs: Signs, temperature: Tensor, reach: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """One stream's phi' [B, H, N, 2D] and eps' [B, H, N, 1] (E18)."""
-    size = magnitude * by_sign(signs, temperature)
-    shift = by_sign(signs, reach)
+    halves: Tensor, temperature: Tensor, shift: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor | float]:
+    """One stream's phi' [B, H, N, 2D] and eps' [B, H, N, 1] (E18); phi (E14) and eps itself without a shift."""
+    size = halves * temperature
+    if shift is None:
+        return ScaledExp.apply(size, None), eps
+    reached = (halves.detach() > 0) & (shift > 0)
+    shift = torch.where(reached, shift, UNREACHED)
     level = (size.detach() + shift).amax(-1, keepdim=True).clamp_min(0).ceil()  # constant and whole like the shift
-    phi, _ = ScaledExp.apply(size, shift - level, *signs)
-    return phi, (eps * (-level).exp()).clamp_min(torch.finfo(size.dtype).tiny)
+    return ScaledExp.apply(size, shift - level), (eps * (-level).exp()).clamp_min(torch.finfo(size.dtype).tiny)
 
 
 FeatureMap = PowerMap | ExpMap

@@ -19,13 +19,13 @@ def plain_attention(inputs: AttentionInputs) -> Tensor:
     feature_map, rotary = inputs.feature_map, inputs.rotary
     q, v = inputs.q.transpose(1, 2), inputs.v.transpose(1, 2)
     k = positioned_key(inputs).transpose(1, 2)
-    shift = feature_map.shift(k, paired=rotary is not None)  # [B, H, 1, 2D], 0 for powers  (E16)
+    shift = feature_map.shift(q, k, paired=rotary is not None)  # [B, H, 1, 2D] or None  (E16)
     psi = feature_map.key(k, shift)  # [B, H, M, 2D]  (E6, E14, E17)
     key_mean = psi.mean(dim=-2).unsqueeze(-1)  # [B, H, 2D, 1]  (E1)
     state = rotate(psi, rotary).mT @ (v / v.shape[-2])  # [B, H, 2D, D] = [S_same | S_opposite]  (E2, E15)
     streams = feature_map.streams(state, key_mean)
     phis = feature_map.query(q, shift, inputs.eps)  # one or two of [B, H, N, 2D], and their eps  (E7, E8, E14, E18)
-    reads = [read(phi, *stream, rotary, eps) for (phi, eps), stream in zip(phis, streams, strict=True)]
+    reads = [read(phi, rotate(phi, rotary), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)]
     return torch.cat(reads, dim=-1).transpose(1, 2)
 
 
@@ -34,10 +34,10 @@ def positioned_key(inputs: AttentionInputs) -> Tensor:
     return inputs.k if inputs.key_position is None else inputs.k + inputs.key_position
 
 
-def read(phi: Tensor, state: Tensor, key_mean: Tensor, rotary: Rotary, eps: Tensor | float) -> Tensor:
-    """phi [B, H, N, 2D], state [B, H, 2D, S*D/2], key mean [B, H, 2D, S] for S streams -> [B, H, N, S*D/2] (E3)."""
+def read(phi: Tensor, turned: Tensor, state: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
+    """phi as is and turned [B, H, N, 2D], state [B, H, 2D, S*D/2], key mean [B, H, 2D, S] -> [B, H, N, S*D/2] (E3)."""
     normaliser = phi @ key_mean + eps  # [B, H, N, S], never rotated  (E15)
-    numerator = rotate(phi, rotary) @ state
+    numerator = turned @ state
     return (numerator.unflatten(-1, (key_mean.shape[-1], -1)) / normaliser.unsqueeze(-1)).flatten(-2)
 
 

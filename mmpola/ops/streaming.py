@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mmpola.ops.feature_map import FeatureMap
+from mmpola.ops.feature_map import FeatureMap, is_traced
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.reference import Rotary, plain_attention, positioned_key, read, rotate
+from mmpola.ops.reference import plain_attention, positioned_key, read
 
-CHUNK_ELEMENTS = {'cpu': 2**21, 'cuda': 2**26}
-"""Feature elements of one chunk: 8 MB in float32 stay near a CPU's cache, 256 MB keep a GPU busy in few launches."""
+CHUNK_ELEMENTS = {'cpu': 2**19, 'cuda': 2**26}
+"""Feature elements of one chunk: 2 MB in float32 stay near a CPU's cache, 256 MB keep a GPU busy in few launches."""
 
 
 def reference_attention(inputs: AttentionInputs) -> Tensor:
@@ -28,15 +28,13 @@ def reference_attention(inputs: AttentionInputs) -> Tensor:
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
     with without_autocast(inputs.q.device):
-        streamed = not _is_traced()
-        output = StreamedAttention.apply(inputs, *inputs.tensors()) if streamed else plain_attention(inputs)
+        traced = is_traced()
+        output = plain_attention(inputs) if traced else StreamedAttention.apply(inputs, *inputs.tensors())
     return output.to(dtype)
 
 
-def _is_traced() -> bool:
-    """Whether a compiler or an exporter is recording these lines."""
-    compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
-    return compiler.is_compiling() or torch.jit.is_tracing()
+Turn = Tensor | None
+"""[N, D] complex: what turns each interleaved pair of features."""
 
 
 class StreamedAttention(Function):
@@ -65,32 +63,32 @@ class StreamedAttention(Function):
         return None, *_backward(_with_tensors(ctx.inputs, leaves), shift, state, key_mean, output, grad)
 
 
-def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """o [B, N, H, D], the map's shift, state [B, H, 2D, D] and key mean [B, H, 2D, 1]."""
-    q, feature_map = inputs.q, inputs.feature_map
+    q, feature_map, turns = inputs.q, inputs.feature_map, _turns(inputs)
     batch, keys, heads, dim = inputs.k.shape
     key = positioned_key(inputs)
-    shift = feature_map.shift(key.transpose(1, 2), paired=inputs.rotary is not None)  # (E16)
+    shift = feature_map.shift(q, key.transpose(1, 2), paired=inputs.rotary is not None)  # (E16)
     state = q.new_zeros(batch, heads, 2 * dim, dim)
     key_mean = q.new_zeros(batch, heads, 2 * dim, 1)
-    for k, v, rotary in _chunks(inputs.rotary, key, inputs.v):
+    for k, v, turn in _chunks(turns, key, inputs.v):
         psi = feature_map.key(k, shift)
         key_mean += psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
-        state += rotate(psi, rotary).mT @ (v / keys)  # (E2)
+        state += _rotate(psi, turn).mT @ (v / keys)  # (E2)
     streams = feature_map.streams(state, key_mean)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
-    for chunk, o, rotary in _chunks(inputs.rotary, q, output):
+    for chunk, o, turn in _chunks(turns, q, output):
         phis = feature_map.query(chunk, shift, inputs.eps)
-        reads = [read(phi, *stream, rotary, eps) for (phi, eps), stream in zip(phis, streams, strict=True)]
+        reads = [read(phi, _rotate(phi, turn), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)]
         torch.cat(reads, dim=-1, out=o)  # (E3)
     return output, shift, state, key_mean
 
 
 def _backward(
-    inputs: AttentionInputs, shift: Tensor, state: Tensor, key_mean: Tensor, output: Tensor, grad: Tensor
+    inputs: AttentionInputs, shift: Tensor | None, state: Tensor, key_mean: Tensor, output: Tensor, grad: Tensor
 ) -> list[Tensor | None]:
     """Gradients of `inputs.tensors()`, None for those that do not require one."""
-    feature_map, keys = inputs.feature_map, inputs.k.shape[1]
+    feature_map, turns, keys = inputs.feature_map, _turns(inputs), inputs.k.shape[1]
     parameters = {name: x for name, x in feature_map.parameters().items() if x is not None and x.requires_grad}
     d_parameters = {name: torch.zeros_like(x) for name, x in parameters.items()}
     with torch.enable_grad():
@@ -99,14 +97,14 @@ def _backward(
     d_streams = [(torch.zeros_like(s), torch.zeros_like(m)) for s, m in streams]
 
     dq = torch.empty_like(inputs.q)
-    for q, o, do, dq_chunk, rotary in _chunks(inputs.rotary, inputs.q, output, grad, dq):
+    for q, o, do, dq_chunk, turn in _chunks(turns, inputs.q, output, grad, dq):
         with torch.enable_grad():
             q = q.detach().requires_grad_(inputs.q.requires_grad)
             phis = feature_map.query(q, shift, inputs.eps)
         d_phis = []
         halves = zip(o.chunk(len(phis), dim=-1), do.chunk(len(phis), dim=-1), strict=True)
         for (phi, eps), stream, (o_half, do_half), d_stream in zip(phis, streams, halves, d_streams, strict=True):
-            d_phi, *found = _read_gradient(phi.detach(), *stream, rotary, eps, o_half, do_half)
+            d_phi, *found = _read_gradient(phi.detach(), *stream, turn, eps, o_half, do_half)
             d_phis.append(d_phi)
             for total, part in zip(d_stream, found, strict=True):
                 total += part
@@ -119,12 +117,12 @@ def _backward(
     dk, dv = torch.empty_like(inputs.k), torch.empty_like(inputs.v)
     key = positioned_key(inputs).detach()
     key_needed = inputs.k.requires_grad or (inputs.key_position is not None and inputs.key_position.requires_grad)
-    for k, v, dk_chunk, dv_chunk, rotary in _chunks(inputs.rotary, key, inputs.v.detach(), dk, dv):
+    for k, v, dk_chunk, dv_chunk, turn in _chunks(turns, key, inputs.v.detach(), dk, dv):
         with torch.enable_grad():
             k = k.detach().requires_grad_(key_needed)
             psi = feature_map.key(k, shift)
-        torch.matmul(rotate(psi.detach(), rotary), d_state, out=dv_chunk)  # (E12)
-        d_psi = _rotate_back(v @ d_state.mT, rotary) + d_key_mean.mT  # (E12)
+        torch.matmul(_rotate(psi.detach(), turn), d_state, out=dv_chunk)  # (E12)
+        d_psi = _rotate_back(v @ d_state.mT, turn).add_(d_key_mean.mT)  # (E12)
         _feature_gradient([psi], [d_psi], k, parameters, dk_chunk, d_parameters)
 
     d_key_position = None if inputs.key_position is None else dk.sum(dim=0)
@@ -133,20 +131,36 @@ def _backward(
 
 
 def _read_gradient(
-    phi: Tensor, state: Tensor, key_mean: Tensor, rotary: Rotary, eps: Tensor | float, output: Tensor, grad: Tensor
+    phi: Tensor, state: Tensor, key_mean: Tensor, turn: Turn, eps: Tensor | float, output: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `read` with respect to phi, state and key mean (E10, E11)."""
     streams = (key_mean.shape[-1], -1)
     inverse = (phi @ key_mean + eps).reciprocal()  # 1/r  [B, H, N, S]
     c = (grad * output).unflatten(-1, streams).sum(-1) * -inverse
     y = (grad.unflatten(-1, streams) * inverse.unsqueeze(-1)).flatten(-2)
-    d_phi = _rotate_back(y @ state.mT, rotary) + c @ key_mean.mT
-    return d_phi, rotate(phi, rotary).mT @ y, phi.mT @ c
+    d_phi = _rotate_back(y @ state.mT, turn)
+    d_phi.flatten(0, 1).baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
+    return d_phi, _rotate(phi, turn).mT @ y, phi.mT @ c
 
 
-def _rotate_back(grad: Tensor, rotary: Rotary) -> Tensor:
-    """The transpose of `rotate`: the same turn by the opposite angles."""
-    return rotate(grad, None if rotary is None else (rotary[0], -rotary[1]))
+def _turns(inputs: AttentionInputs) -> Turn:
+    """The rotary tables as unit complex numbers, one per channel pair."""
+    if inputs.rotary is None:
+        return None
+    cos, sin = inputs.rotary
+    return torch.complex(cos[:, ::2].contiguous(), sin[:, ::2].contiguous())
+
+
+def _rotate(features: Tensor, turn: Turn) -> Tensor:
+    """`reference.rotate` in one pass over memory instead of five; exporters know no complex numbers."""
+    if turn is None:
+        return features
+    return torch.view_as_real(torch.view_as_complex(features.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+
+
+def _rotate_back(grad: Tensor, turn: Turn) -> Tensor:
+    """The transpose of `_rotate`: the same turn by the opposite angles."""
+    return _rotate(grad, None if turn is None else turn.conj())
 
 
 def _feature_gradient(
@@ -170,8 +184,8 @@ def _feature_gradient(
             d_parameters[name] += part
 
 
-def _chunks(rotary: Rotary, *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
-    """Views of [B, N, H, D] tensors as [B, H, n, D], n tokens at a time, and the rows of the rotary tables."""
+def _chunks(turns: Turn, *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Views of [B, N, H, D] tensors as [B, H, n, D], n tokens at a time, and the rows of the turns."""
     batch, tokens, heads, dim = tensors[0].shape
     budget = CHUNK_ELEMENTS.get(tensors[0].device.type, CHUNK_ELEMENTS['cuda'])
     size = max(1, budget // max(1, batch * heads * 2 * dim))
@@ -179,7 +193,7 @@ def _chunks(rotary: Rotary, *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
         rows = slice(start, start + size)
         yield (
             *(x[:, rows].transpose(1, 2) for x in tensors),
-            None if rotary is None else (rotary[0][rows], rotary[1][rows]),
+            None if turns is None else turns[rows],
         )
 
 

@@ -4,31 +4,11 @@ import math
 
 import pytest
 import torch
-from exponential_truth import exponential_attention, magnitude_of_terms
+from attention_inputs import MAPS, draw, make_map, rotary_tables
 
 from mmpola.ops import ExpMap, PowerMap, available_backends, polarity_attention, streaming, unavailable_backends
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import plain_attention
-
-MAPS = ('power', 'power without scale', 'exp')
-
-
-def draw(batch=2, queries=5, keys=7, heads=3, dim=4, dtype=torch.float64, std=1.0, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(batch, queries, heads, dim), (batch, keys, heads, dim), (batch, keys, heads, dim)]
-    return [(std * torch.randn(*shape, generator=generator, dtype=torch.float64)).to(dtype) for shape in shapes]
-
-
-def make_map(kind, heads=3, dim=4, dtype=torch.float64):
-    if kind == 'exp':
-        return ExpMap(torch.rand(heads, 2 * dim, dtype=dtype), torch.rand(heads, 2 * dim, dtype=dtype))
-    scale = 0.5 + torch.rand(heads, dim, dtype=dtype) if kind == 'power' else None
-    return PowerMap(1 + 4 * torch.rand(heads, dim, dtype=dtype), scale)
-
-
-def rotary_tables(tokens, dim):
-    angle = torch.rand(tokens, dim, dtype=torch.float64).repeat_interleave(2, dim=-1)  # pairs share their angle
-    return angle.cos(), angle.sin()
 
 
 def power_features(x, p, s):
@@ -214,99 +194,6 @@ def test_low_precision_costs_one_rounding_of_the_result(kind, dtype, tolerance):
     exact = polarity_attention(q.double(), k.double(), v.double(), feature_map)
     assert output.dtype == dtype
     assert (output.double() - exact).norm() / exact.norm() < tolerance
-
-
-@pytest.mark.parametrize('kind', ['power', 'exp'])
-def test_half_precision_never_overflows(kind):
-    """Standard deviation 30: |x|^5 and exp(x) leave fp16 by far, the output is an average of v all the same."""
-    leaves = [x.requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=30.0)]
-    feature_map = make_map(kind, dim=16, dtype=torch.float32)
-    leaves += [x.requires_grad_() for x in feature_map.parameters().values()]
-    output = polarity_attention(*leaves[:3], feature_map)
-    assert torch.isfinite(output).all()
-    for gradient in torch.autograd.grad(output.float().sum(), leaves):
-        assert torch.isfinite(gradient).all()
-
-
-LARGE = {torch.float16: (30.0, 4e-4, 5e-4), torch.bfloat16: (60.0, 2e-3, 4e-3), torch.float32: (60.0, 1e-6, 5e-5)}
-"""Standard deviation, and the relative error allowed of the output and of a gradient: the rounding of the result.
-
-Gradients of float32 lose more: with three keys one weight is nearly 1, and what is left of 1 is a small difference.
-"""
-
-
-@pytest.mark.parametrize(('queries', 'keys', 'dim'), [(64, 100, 16), (7, 3, 4)])
-@pytest.mark.parametrize('dtype', LARGE)
-def test_large_exponents_are_exact(dtype, queries, keys, dim):
-    """exp(x) leaves float32 from x = 88: against float64 without any scaling, output and every gradient."""
-    std, output_error, gradient_error = LARGE[dtype]
-    tensors = [*draw(queries=queries, keys=keys, dim=dim, dtype=dtype, std=std)]
-    tensors += make_map('exp', dim=dim, dtype=torch.float32).parameters().values()
-    leaves = [x.clone().requires_grad_() for x in tensors]
-    exact_leaves = [x.double().requires_grad_() for x in tensors]
-    output, exact = polarity_attention(*leaves[:3], ExpMap(*leaves[3:])), exponential_attention(*exact_leaves)
-    assert_within(output.detach(), exact.detach(), output_error)
-    grad = torch.randn(output.shape).to(dtype)
-    found = torch.autograd.grad(output, leaves, grad)
-    for gradient, expected in zip(found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True):
-        assert_within(gradient, expected, gradient_error)
-
-
-def assert_within(found, expected, tolerance):
-    assert (found.double() - expected).norm() <= tolerance * expected.norm()
-
-
-def test_large_exponents_of_one_key():
-    """Its value comes back wherever a feature of the query meets one of it, however large are those that meet none."""
-    q, k, v = draw(queries=9, keys=1, dim=4, dtype=torch.float32, std=60.0)
-    q[:, 0], q[:, 1], q[:, 2] = -k[:, 0].sign(), -2 * k[:, 0], k[:, 0] * torch.tensor([1e-3, -2, -2, -2])
-    feature_map = make_map('exp', dtype=torch.float32)
-    output = polarity_attention(q, k, v, feature_map)
-    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite).float()
-    torch.testing.assert_close(output, expected, rtol=1e-5, atol=0)
-    assert not output[:, :2, :, :2].any()  # opposite signs in all channels: nothing same-signed to read
-    torch.testing.assert_close(output[:, 2, :, :2], v[:, 0, :, :2], rtol=1e-5, atol=0)
-
-
-def test_large_exponents_of_a_channel_that_no_query_reads():
-    q, k, v = draw(dtype=torch.float32)
-    q[..., 0], k[..., 0] = 0, 1
-    feature_map = make_map('exp', dtype=torch.float32)
-    expected = polarity_attention(q, k, v, feature_map)
-    k[..., 0] = 200
-    torch.testing.assert_close(polarity_attention(q, k, v, feature_map), expected, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize('zero', ['query', 'keys'])
-def test_large_exponents_beside_zeros(zero):
-    leaves = draw(dtype=torch.float16, std=30.0)
-    where = leaves[0][:, 0] if zero == 'query' else leaves[1]
-    where.zero_()
-    leaves = [x.requires_grad_() for x in (*leaves, *make_map('exp', dtype=torch.float32).parameters().values())]
-    output = polarity_attention(*leaves[:3], ExpMap(*leaves[3:]))
-    gradients = torch.autograd.grad(output.float().sum(), leaves)
-    assert all(torch.isfinite(x).all() for x in (output, *gradients))
-    if zero == 'query':
-        assert not output[:, 0].any()
-        assert not gradients[0][:, 0].any()
-        assert output[:, 1:].all()
-    else:
-        assert not output.any()
-        assert not any(x.any() for x in gradients)
-
-
-@pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-4), (torch.float32, 1e-5)])
-def test_large_exponents_under_rotary(dtype, tolerance):
-    """Turned pairs mix exp(30) with exp(90): the quotient itself may leave fp16. Where it does not, it is right."""
-    q, k, v = draw(queries=40, keys=40, dim=16, dtype=dtype, std=30.0)
-    feature_map, rotary = make_map('exp', dim=16, dtype=torch.float32), rotary_tables(40, 16)
-    output = polarity_attention(q, k, v, feature_map, rotary=rotary).double()
-    parameters = feature_map.parameters().values()
-    exact, terms = (f(q, k, v, *parameters, rotary) for f in (exponential_attention, magnitude_of_terms))
-    representable = exact.abs() < 6e4
-    assert 0.5 < representable.float().mean() < 1
-    assert not output.isnan().any()
-    assert ((output - exact).abs() <= tolerance * terms)[representable].all()
 
 
 def test_autocast_does_not_reach_the_products():

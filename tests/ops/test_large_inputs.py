@@ -1,0 +1,132 @@
+"""Queries and keys whose powers and exponentials leave the dtype: finite, and right to the rounding of the result."""
+
+import pytest
+import torch
+from attention_inputs import draw, make_map, rotary_tables
+from exponential_truth import exponential_attention, magnitude_of_terms
+from torch._subclasses import FakeTensorMode
+
+from mmpola.ops import ExpMap, feature_map, polarity_attention
+
+
+@pytest.mark.parametrize('turn', [False, True])
+def test_a_shift_changes_nothing(turn, monkeypatch):
+    """Exponentials in range are taken as they stand (E14); with the shift of E16-E18 they give the same."""
+    leaves = [x.requires_grad_() for x in (*draw(keys=5), *make_map('exp').parameters().values())]
+    tables = rotary_tables(5, 4) if turn else None
+    grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+
+    def attend():
+        output = polarity_attention(*leaves[:3], ExpMap(*leaves[3:]), rotary=tables)
+        first = torch.autograd.grad(output, leaves, grad, create_graph=True)
+        return output, *torch.autograd.grad(output, leaves, grad), *torch.autograd.grad(first[0].square().sum(), leaves)
+
+    as_they_stand = attend()
+    monkeypatch.setattr(feature_map, 'IN_RANGE', -1.0)
+    for found, expected in zip(attend(), as_they_stand, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_only_exponentials_that_may_overflow_are_shifted():
+    exp = make_map('exp', dtype=torch.float32)
+    q, k, _ = (x.transpose(1, 2) for x in draw(dtype=torch.float32))
+    assert exp.shift(q, k, paired=False) is None
+    assert exp.shift(q, 60 * k, paired=False).shape == (2, 3, 1, 8)
+    assert exp.shift(1000 * q, k, paired=False) is not None
+    assert exp.shift(q.where(q > 0, torch.nan), k, paired=False) is not None
+    assert exp.shift(q.to('meta'), k.to('meta'), paired=False) is not None
+    with FakeTensorMode() as mode:
+        assert exp.shift(*(mode.from_tensor(x) for x in (q, k)), paired=False) is not None
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_half_precision_never_overflows(kind):
+    """Standard deviation 30: |x|^5 and exp(x) leave fp16 by far, the output is an average of v all the same."""
+    leaves = [x.requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=30.0)]
+    feature_map = make_map(kind, dim=16, dtype=torch.float32)
+    leaves += [x.requires_grad_() for x in feature_map.parameters().values()]
+    output = polarity_attention(*leaves[:3], feature_map)
+    assert torch.isfinite(output).all()
+    for gradient in torch.autograd.grad(output.float().sum(), leaves):
+        assert torch.isfinite(gradient).all()
+
+
+LARGE = {torch.float16: (30.0, 4e-4, 5e-4), torch.bfloat16: (60.0, 2e-3, 4e-3), torch.float32: (60.0, 1e-6, 5e-5)}
+"""Standard deviation, and the relative error allowed of the output and of a gradient: the rounding of the result.
+
+Gradients of float32 lose more: with three keys one weight is nearly 1, and what is left of 1 is a small difference.
+"""
+
+
+@pytest.mark.parametrize(('queries', 'keys', 'dim'), [(64, 100, 16), (7, 3, 4)])
+@pytest.mark.parametrize('dtype', LARGE)
+def test_large_exponents_are_exact(dtype, queries, keys, dim):
+    """exp(x) leaves float32 from x = 88: against float64 without any scaling, output and every gradient."""
+    std, output_error, gradient_error = LARGE[dtype]
+    tensors = [*draw(queries=queries, keys=keys, dim=dim, dtype=dtype, std=std)]
+    tensors += make_map('exp', dim=dim, dtype=torch.float32).parameters().values()
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    exact_leaves = [x.double().requires_grad_() for x in tensors]
+    output, exact = polarity_attention(*leaves[:3], ExpMap(*leaves[3:])), exponential_attention(*exact_leaves)
+    assert_within(output.detach(), exact.detach(), output_error)
+    grad = torch.randn(output.shape).to(dtype)
+    found = torch.autograd.grad(output, leaves, grad)
+    for gradient, expected in zip(found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True):
+        assert_within(gradient, expected, gradient_error)
+
+
+def assert_within(found, expected, tolerance):
+    assert (found.double() - expected).norm() <= tolerance * expected.norm()
+
+
+def test_large_exponents_of_one_key():
+    """Its value comes back wherever a feature of the query meets one of it, however large are those that meet none."""
+    q, k, v = draw(queries=9, keys=1, dim=4, dtype=torch.float32, std=60.0)
+    q[:, 0], q[:, 1], q[:, 2] = -k[:, 0].sign(), -2 * k[:, 0], k[:, 0] * torch.tensor([1e-3, -2, -2, -2])
+    feature_map = make_map('exp', dtype=torch.float32)
+    output = polarity_attention(q, k, v, feature_map)
+    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite).float()
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=0)
+    assert not output[:, :2, :, :2].any()  # opposite signs in all channels: nothing same-signed to read
+    torch.testing.assert_close(output[:, 2, :, :2], v[:, 0, :, :2], rtol=1e-5, atol=0)
+
+
+def test_large_exponents_of_a_channel_that_no_query_reads():
+    q, k, v = draw(dtype=torch.float32)
+    q[..., 0], k[..., 0] = 0, 100
+    feature_map = make_map('exp', dtype=torch.float32)
+    expected = polarity_attention(q, k, v, feature_map)
+    k[..., 0] = 200
+    torch.testing.assert_close(polarity_attention(q, k, v, feature_map), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize('zero', ['query', 'keys'])
+def test_large_exponents_beside_zeros(zero):
+    leaves = draw(dtype=torch.float16, std=30.0)
+    where = leaves[0][:, 0] if zero == 'query' else leaves[1]
+    where.zero_()
+    leaves = [x.requires_grad_() for x in (*leaves, *make_map('exp', dtype=torch.float32).parameters().values())]
+    output = polarity_attention(*leaves[:3], ExpMap(*leaves[3:]))
+    gradients = torch.autograd.grad(output.float().sum(), leaves)
+    assert all(torch.isfinite(x).all() for x in (output, *gradients))
+    if zero == 'query':
+        assert not output[:, 0].any()
+        assert not gradients[0][:, 0].any()
+        assert output[:, 1:].all()
+    else:
+        assert not output.any()
+        assert not any(x.any() for x in gradients)
+
+
+@pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-4), (torch.float32, 1e-5)])
+def test_large_exponents_under_rotary(dtype, tolerance):
+    """Turned pairs mix exp(30) with exp(90): the quotient itself may leave fp16. Where it does not, it is right."""
+    q, k, v = draw(queries=40, keys=40, dim=16, dtype=dtype, std=30.0)
+    feature_map, rotary = make_map('exp', dim=16, dtype=torch.float32), rotary_tables(40, 16)
+    output = polarity_attention(q, k, v, feature_map, rotary=rotary).double()
+    parameters = feature_map.parameters().values()
+    exact, terms = (f(q, k, v, *parameters, rotary) for f in (exponential_attention, magnitude_of_terms))
+    representable = exact.abs() < 6e4
+    assert 0.5 < representable.float().mean() < 1
+    assert not output.isnan().any()
+    assert ((output - exact).abs() <= tolerance * terms)[representable].all()
