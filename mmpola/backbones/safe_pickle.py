@@ -18,8 +18,8 @@ PUBLISHED = 'the released weights are in the Hugging Face repository ZachMeng/Po
 
 CALLABLE = {
     *(('torch._utils', name) for name in ('_rebuild_tensor', '_rebuild_tensor_v2', '_rebuild_parameter')),
-    ('collections', 'OrderedDict'),
-    ('collections', 'defaultdict'),
+    *(('collections', name) for name in ('OrderedDict', 'defaultdict', 'Counter', 'deque')),
+    *(('pathlib', name) for name in ('PosixPath', 'PurePosixPath')),
     ('_codecs', 'encode'),
     *(('builtins', name) for name in ('set', 'frozenset', 'bytearray', 'complex', 'list', 'dict', 'int', 'float')),
     *(

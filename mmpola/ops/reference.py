@@ -36,9 +36,17 @@ def positioned_key(inputs: AttentionInputs) -> Tensor:
 
 def read(phi: Tensor, turned: Tensor, state: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
     """phi as is and turned [B, H, N, 2D], state [B, H, 2D, S*D/2], key mean [B, H, 2D, S] -> [B, H, N, S*D/2] (E3)."""
-    normaliser = phi @ key_mean + eps  # [B, H, N, S], never rotated  (E15)
     numerator = turned @ state
-    return (numerator.unflatten(-1, (key_mean.shape[-1], -1)) / normaliser.unsqueeze(-1)).flatten(-2)
+    streams = (key_mean.shape[-1], -1)
+    return (numerator.unflatten(-1, streams) / normaliser(phi, key_mean, eps).unsqueeze(-1)).flatten(-2)
+
+
+def normaliser(phi: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
+    """phi [B, H, N, 2D], never rotated (E15), key mean [B, H, 2D, S] -> [B, H, N, S] (E1).
+
+    Multiplied as rows, because a CPU's matrix product is many times slower with one or two columns.
+    """
+    return (key_mean.mT @ phi.mT).mT + eps
 
 
 def rotate(features: Tensor, rotary: Rotary) -> Tensor:

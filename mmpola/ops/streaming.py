@@ -17,7 +17,7 @@ from torch.autograd import Function
 from mmpola.ops.feature_map import FeatureMap, is_traced
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.reference import plain_attention, positioned_key, read
+from mmpola.ops.reference import normaliser, plain_attention, positioned_key, read
 
 CHUNK_ELEMENTS = {'cpu': 2**19, 'cuda': 2**26}
 """Feature elements of one chunk: 2 MB in float32 stay near a CPU's cache, 256 MB keep a GPU busy in few launches."""
@@ -135,12 +135,12 @@ def _read_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `read` with respect to phi, state and key mean (E10, E11)."""
     streams = (key_mean.shape[-1], -1)
-    inverse = (phi @ key_mean + eps).reciprocal()  # 1/r  [B, H, N, S]
+    inverse = normaliser(phi, key_mean, eps).reciprocal()  # 1/r  [B, H, N, S]
     c = (grad * output).unflatten(-1, streams).sum(-1) * -inverse
     y = (grad.unflatten(-1, streams) * inverse.unsqueeze(-1)).flatten(-2)
     d_phi = _rotate_back(y @ state.mT, turn)
     d_phi.flatten(0, 1).baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
-    return d_phi, _rotate(phi, turn).mT @ y, phi.mT @ c
+    return d_phi, _rotate(phi, turn).mT @ y, (c.mT @ phi).mT
 
 
 def _turns(inputs: AttentionInputs) -> Turn:

@@ -7,10 +7,11 @@ from pathlib import Path
 import model_table
 import pytest
 import torch
+import training_checkpoint
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from mmengine.runner import Runner
+from mmengine.runner import Runner, find_latest_checkpoint
 from small_configs import shrink
 from torch import nn
 
@@ -90,8 +91,10 @@ ONE_PER_FAMILY = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ONE_PER_FAMILY)
-def test_one_leaf_per_family_trains_and_evaluates(name, root, shapes, tmp_path):
-    """Every parameter gets a gradient, as DistributedDataParallel demands, and a step and an evaluation run."""
+def test_one_leaf_per_family_trains_evaluates_and_can_be_gone_on_from(name, root, shapes, tmp_path):
+    """Every parameter gets a gradient, as DistributedDataParallel demands, a step and an evaluation run, and --resume
+    and test.py accept the checkpoint, with MMEngine's schedulers and log in it.
+    """
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     runner = Runner.from_cfg(cfg)
     model = runner.model.train()
@@ -105,6 +108,9 @@ def test_one_leaf_per_family_trains_and_evaluates(name, root, shapes, tmp_path):
     assert any(not torch.equal(p, before[name]) for name, p in model.backbone.named_parameters())
     metric = 'coco/bbox_mAP' if cfg.default_scope == 'mmdet' else 'mIoU'
     assert metric in runner.val_loop.run()
+    written = training_checkpoint.read(find_latest_checkpoint(cfg.work_dir))
+    training_checkpoint.check_fits(written, cfg)
+    assert len(written.content['param_schedulers']) == len(cfg.param_scheduler)
 
 
 @pytest.mark.slow
