@@ -34,11 +34,11 @@ CALLABLE = {
     ('torch.storage', 'UntypedStorage'),
     ('torch.storage', 'TypedStorage'),
 }
-"""What a file may call: constructors of tensors, arrays and plain containers, none of which runs foreign code."""
+"""What a file may call: constructors of tensors, arrays, plain containers and paths; none runs foreign code."""
 
 
-PYTHON_2_NAMES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg'}
-"""Modules as the pickle protocol of torch.save still calls them."""
+MODULE_NAMES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg', 'pathlib._local': 'pathlib'}
+"""Modules as the pickle protocol of torch.save still calls them, and as Python 3.13 does."""
 
 
 class CheckpointError(ValueError):
@@ -73,7 +73,7 @@ class SafeUnpickler(pickle.Unpickler):
     """Builds tensors and containers; turns other classes into stubs; refuses other calls."""
 
     def find_class(self, module: str, name: str) -> Any:
-        module = PYTHON_2_NAMES.get(module, module)
+        module = MODULE_NAMES.get(module, module)
         if (module, name) in CALLABLE:
             return super().find_class(module, name)
         if (module, name) == ('builtins', 'getattr'):

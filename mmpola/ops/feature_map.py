@@ -2,7 +2,7 @@
 
 A map gives one key feature tensor and one or two query feature tensors, in the layout [B, H, N, D] -> [B, H, N, 2D].
 `streams` lines the two value streams (same-signed, opposite-signed) up with the query features they are read with.
-`shift` is what a map must know of all keys before it can make features that do not overflow.
+`shift` is what a map must know of all queries and keys to make features that do not overflow; None if they cannot.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 LOG2_OF_ZERO = -1100.0
-"""Stands for log2(0): finite, so that 0 * log(0) is 0, and small enough that exp2(p * it) is 0 in float64 too."""
+"""Stands for log2(0): finite, so that 0 * log(0) is 0, and so small that exp2(p * it) is 0 in float64, any scale."""
 
-IN_RANGE = 60.0
-"""Sum of exponents up to which float32 (88) holds every product with a query feature and a key feature in it."""
+IN_RANGE = 30.0
+"""Sum of a query's and a key's exponents up to which float32 (88) holds what is formed of their features: products in
+the state, and the squared normalisers of a second derivative.
+"""
 
 UNREACHED = -1e30
 """Stands for log(0), as the shift where a query or every key is 0: there the query's feature counts nothing."""
@@ -84,13 +86,15 @@ class SignedPower(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, exponent, offset, log2, features = ctx.saved_tensors
         magnitude = x.abs()
-        if torch.is_grad_enabled():  # a second derivative needs the logarithm recorded
-            log2 = magnitude.log2().clamp_min(LOG2_OF_ZERO)
+        if torch.is_grad_enabled():  # a second derivative: the logarithm recorded, and finite slopes of it where x = 0
+            magnitude = magnitude.masked_fill(x == 0, 1)
+            log2 = magnitude.log2()
         (positive, negative), (grad_positive, grad_negative) = features.chunk(2, dim=-1), grad.chunk(2, dim=-1)
         weighted = torch.addcmul(positive * grad_positive, negative, grad_negative)  # a da
         grad_x = grad_exponent = grad_offset = None
         if ctx.needs_input_grad[0]:
-            # p a / x, whose sign is that of the half; x = 0 has a = 0, so any other divisor gives the 0 of (E13).
+            # p a / x, whose sign is that of the half; x = 0 has a = 0, so any other divisor gives the 0 of (E13). A
+            # subnormal x gets too small a slope.
             divisor = torch.copysign(magnitude.clamp_min(torch.finfo(x.dtype).tiny), x)
             grad_x = weighted * exponent / divisor
         if ctx.needs_input_grad[1]:
@@ -240,7 +244,7 @@ def _scaled_query(
     """One stream's phi' [B, H, N, 2D] and eps' [B, H, N, 1] (E18); phi (E14) and eps itself without a shift."""
     size = halves * temperature
     if shift is None:
-        return ScaledExp.apply(size, None), eps
+        return ScaledExp.apply(size, None), max(eps, torch.finfo(size.dtype).tiny)
     reached = (halves.detach() > 0) & (shift > 0)
     shift = torch.where(reached, shift, UNREACHED)
     level = (size.detach() + shift).amax(-1, keepdim=True).clamp_min(0).ceil()  # constant and whole like the shift

@@ -32,7 +32,7 @@ def polarity_attention(
         v: values [B, M, H, D]; channels [: D/2] are the same-signed stream, [D/2 :] the opposite-signed one.
         feature_map: PowerMap(exponent [H, D], scale [H, D] or None) or ExpMap(same [H, 2D], opposite [H, 2D]).
         key_position: [M, H, D] added to k, or None.
-        rotary: (cos, sin), each [N, 2D], in interleaved pairs; ExpMap only, turns the numerator; needs M = N.
+        rotary: (cos, sin), each [N, 2D], interleaved pairs of one angle; ExpMap only, for the numerator; needs M = N.
         eps: added to the normaliser.
         backend: 'auto', or the name of a backend, see `available_backends()`.
 

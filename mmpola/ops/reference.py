@@ -42,7 +42,7 @@ def read(phi: Tensor, turned: Tensor, state: Tensor, key_mean: Tensor, eps: Tens
 
 
 def normaliser(phi: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
-    """phi [B, H, N, 2D], never rotated (E15), key mean [B, H, 2D, S] -> [B, H, N, S] (E1).
+    """phi [B, H, N, 2D], never rotated (E15), key mean [B, H, 2D, S] -> [B, H, N, S]: the denominator of (E3).
 
     Multiplied as rows, because a CPU's matrix product is many times slower with one or two columns.
     """

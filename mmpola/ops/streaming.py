@@ -22,6 +22,9 @@ from mmpola.ops.reference import normaliser, plain_attention, positioned_key, re
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
 """Feature elements of one chunk: 4 MB in float32 stay near a CPU's cache, 256 MB keep a GPU busy in few launches."""
 
+Turn = Tensor | None
+"""[N, D] complex: what turns each interleaved pair of features."""
+
 
 def reference_attention(inputs: AttentionInputs) -> Tensor:
     """o [B, N, H, D] in q's dtype. Compilers and exporters trace the plain lines, which they fuse themselves."""
@@ -31,10 +34,6 @@ def reference_attention(inputs: AttentionInputs) -> Tensor:
         traced = is_traced()
         output = plain_attention(inputs) if traced else StreamedAttention.apply(inputs, *inputs.tensors())
     return output.to(dtype)
-
-
-Turn = Tensor | None
-"""[N, D] complex: what turns each interleaved pair of features."""
 
 
 class StreamedAttention(Function):
@@ -139,12 +138,12 @@ def _read_gradient(
     c = (grad * output).unflatten(-1, streams).sum(-1) * -inverse
     y = (grad.unflatten(-1, streams) * inverse.unsqueeze(-1)).flatten(-2)
     d_phi = _rotate_back(y @ state.mT, turn)
-    d_phi.flatten(0, 1).baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
+    d_phi.view(-1, *d_phi.shape[2:]).baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
     return d_phi, _rotate(phi, turn).mT @ y, (c.mT @ phi).mT
 
 
 def _turns(inputs: AttentionInputs) -> Turn:
-    """The rotary tables as unit complex numbers, one per channel pair."""
+    """The rotary tables as complex numbers, one for the two channels of a pair, whose angle is the same."""
     if inputs.rotary is None:
         return None
     cos, sin = inputs.rotary

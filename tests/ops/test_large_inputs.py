@@ -27,6 +27,37 @@ def test_a_shift_changes_nothing(turn, monkeypatch):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize('share', [0.02, 0.5, 0.98])
+def test_exponentials_just_in_range_are_right_without_a_shift(share):
+    """Output, first and second derivatives against float64; `share` is that of the query in the largest exponent."""
+    q, k, v = draw(queries=9, keys=9, dim=8, dtype=torch.float32)
+    exp = make_map('exp', dim=8, dtype=torch.float32)
+    temperature = torch.maximum(exp.same.max(), exp.opposite.max())
+    largest = 0.99 * feature_map.IN_RANGE
+    q, k = share * largest / temperature * q / q.abs().max(), (1 - share) * largest * k / k.abs().max()
+    assert exp.shift(q.transpose(1, 2), k.transpose(1, 2), paired=False) is None
+    tensors = (q, k, v, *exp.parameters().values())
+    leaves, exact_leaves = ([x.to(dtype).requires_grad_() for x in tensors] for dtype in (torch.float32, torch.float64))
+    grad = torch.randn(v.shape)
+    output, exact = polarity_attention(*leaves[:3], ExpMap(*leaves[3:])), exponential_attention(*exact_leaves)
+    assert_within(output.detach(), exact.detach(), 1e-5)
+    first = torch.autograd.grad(output, leaves, grad, create_graph=True)
+    expected = torch.autograd.grad(exact, exact_leaves, grad.double(), create_graph=True)
+    for found, truth in zip(first, expected, strict=True):
+        assert_within(found.detach(), truth.detach(), 5e-5)
+    second = torch.autograd.grad(sum(x.sum() for x in first), leaves)
+    for found, truth in zip(second, torch.autograd.grad(sum(x.sum() for x in expected), exact_leaves), strict=True):
+        assert_within(found, truth, 5e-4)
+
+
+def test_without_epsilon_a_query_of_zeros_reads_nothing():
+    q, k, v = draw(dtype=torch.float32)
+    q[:, 0] = 0
+    output = polarity_attention(q, k, v, make_map('exp', dtype=torch.float32), eps=0.0)
+    assert not output[:, 0].any()
+    assert torch.isfinite(output).all()
+
+
 def test_only_exponentials_that_may_overflow_are_shifted():
     exp = make_map('exp', dtype=torch.float32)
     q, k, _ = (x.transpose(1, 2) for x in draw(dtype=torch.float32))
@@ -93,11 +124,10 @@ def test_large_exponents_of_one_key():
 
 def test_large_exponents_of_a_channel_that_no_query_reads():
     q, k, v = draw(dtype=torch.float32)
-    q[..., 0], k[..., 0] = 0, 100
+    q[..., 0], k[..., 0] = 0, 200
     feature_map = make_map('exp', dtype=torch.float32)
-    expected = polarity_attention(q, k, v, feature_map)
-    k[..., 0] = 200
-    torch.testing.assert_close(polarity_attention(q, k, v, feature_map), expected, rtol=1e-6, atol=0)
+    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite).float()
+    torch.testing.assert_close(polarity_attention(q, k, v, feature_map), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize('zero', ['query', 'keys'])

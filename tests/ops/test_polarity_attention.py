@@ -150,6 +150,19 @@ def test_gradients_are_zero_at_zero_and_only_where_asked_for():
     assert k.grad is None
 
 
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('kind', MAPS)
+def test_second_gradients_are_finite_at_zero(kind, dtype):
+    leaves = [*draw(dtype=dtype), *(x for x in make_map(kind, dtype=dtype).parameters().values() if x is not None)]
+    leaves[0][:, 0], leaves[1][..., 0] = 0, 0
+    leaves = [x.requires_grad_() for x in leaves]
+    feature_map = ExpMap(*leaves[3:]) if kind == 'exp' else PowerMap(*leaves[3:])
+    output = polarity_attention(*leaves[:3], feature_map)
+    first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+    assert all(torch.isfinite(x).all() for x in (*first, *second))
+
+
 @pytest.mark.parametrize('kind', MAPS)
 def test_order_of_keys_does_not_matter(kind):
     q, k, v = draw()
