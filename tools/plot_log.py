@@ -55,11 +55,10 @@ def default_panels(logs: list[Log]) -> list[Panel]:
     """Loss, learning rate, what was measured in validation, and what a step costs, as far as they were logged."""
     losses = [_loss_keys(log, parts=len(logs) == 1) for log in logs]
     loss_title = 'Training loss and its largest parts' if max(map(len, losses)) > 1 else 'Training loss'
-    rates = [['base_lr' if 'base_lr' in log.keys(False) else 'lr'] for log in logs]
     per_second = list(dict.fromkeys(key for log in logs for key in log.keys(False) if key.endswith('per_second')))
     panels = [
         Panel(loss_title, 'loss', STEP, _curves(logs, losses)),
-        Panel('Learning rate', 'learning rate', STEP, _curves(logs, rates), from_zero=True),
+        Panel('Learning rate', 'first parameter group', STEP, _curves(logs, [['lr']] * len(logs)), from_zero=True),
         *_metric_panels(logs),
         Panel('Time per step', 'seconds', STEP, _curves(logs, [['time']] * len(logs)), from_zero=True),
         Panel('Waiting for data', '% of the step', STEP, [_wait(*log) for log in enumerate(logs)], from_zero=True),

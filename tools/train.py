@@ -10,16 +10,20 @@ which belongs to one config; checkpoints in it are written over only on going on
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 from check_data import check_data, print_notes
-from going_on import check_resume, check_work_dir
+from going_on import check_resume, check_work_dir, newest_checkpoint
 from mmengine.config import Config
 from mmengine.runner import Runner
 from runtime import UsageError, add_common_arguments, load_config, nodes, prepare_process, run_main
 
 from mmpola.backbones.safe_pickle import PUBLISHED
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -92,7 +96,14 @@ def main() -> None:
     if args.overwrite and not cfg.get('resume'):  # else a later --resume would go on from the earlier training's end
         (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     prepare_process(cfg)
-    Runner.from_cfg(cfg).train()
+    if cfg.get('resume') and not cfg.get('load_from') and newest_checkpoint(cfg) is None:
+        print(f'{cfg.work_dir}: no checkpoint to go on from yet, training begins')
+    try:
+        Runner.from_cfg(cfg).train()
+    except KeyboardInterrupt:
+        newest = newest_checkpoint(cfg)
+        print(f'interrupted; {f"--resume goes on from {newest}" if newest else "nothing saved yet"}', file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == '__main__':

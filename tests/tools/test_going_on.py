@@ -1,6 +1,7 @@
 """Whose a work dir is, and from which files a training goes on: nothing of an earlier training is lost unasked."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,3 +144,36 @@ def test_train_says_so_and_touches_nothing(work, tiny_config, write_checkpoint, 
     monkeypatch.setattr('sys.argv', command)
     assert refusal(train.main).startswith(f'{work}: holds checkpoints that this training would write over')
     assert {path: path.read_bytes() for path in work.iterdir()} == before
+
+
+class InterruptedRunner:
+    """Stands for MMEngine's Runner under Ctrl-C, after an epoch that it saved if there is a work dir to save into."""
+
+    @classmethod
+    def from_cfg(cls, cfg):
+        runner = cls()
+        runner.work_dir = Path(cfg.work_dir)
+        return runner
+
+    def train(self):
+        if self.work_dir.is_dir():
+            (self.work_dir / 'epoch_1.pth').touch()
+            (self.work_dir / 'last_checkpoint').write_text('epoch_1.pth')
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('saved', [False, True])
+def test_an_interrupted_training_says_what_is_left_of_it(saved, tmp_path, tiny_config, monkeypatch, capsys):
+    monkeypatch.setattr(train, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(train, 'prepare_process', lambda cfg: None)
+    work = tmp_path / 'fresh'
+    if saved:
+        work.mkdir()
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
+    with pytest.raises(SystemExit) as raised:
+        train.main()
+    assert raised.value.code == train.INTERRUPTED
+    printed = capsys.readouterr()
+    assert f'{work}: no checkpoint to go on from yet, training begins\n' in printed.out
+    left = f'--resume goes on from {work}/epoch_1.pth' if saved else 'nothing saved yet'
+    assert printed.err.splitlines()[-1] == f'interrupted; {left}'

@@ -137,7 +137,7 @@ def test_one_log_shows_the_largest_parts_of_its_loss_and_the_main_metrics(tmp_pa
     step = 'training step'
     assert panels_of(panels) == [
         ('Training loss and its largest parts', 'loss', step, ['loss', *largest]),
-        ('Learning rate', 'learning rate', step, ['base_lr']),
+        ('Learning rate', 'first parameter group', step, ['lr']),  # base_lr is not scaled by auto_scale_lr
         ('Validation: coco', 'value', 'epoch', ['coco/bbox_mAP', 'coco/segm_mAP']),
         ('Validation', 'value', 'epoch', ['PQ']),
         ('Time per step', 'seconds', step, ['time']),
