@@ -1,5 +1,7 @@
 """Configs made so small that a training step takes seconds, on the generated data of the fixture `shapes`."""
 
+from runtime import nodes
+
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
 SMALL_ARCHS = {
     'mmpola.PolaSwin': {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)},
@@ -28,16 +30,6 @@ default_hooks = dict(logger=dict(interval=1))
 randomness = dict(seed=0)
 """
 """A config's text: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
-
-
-def set_classes(node, number):
-    """Every num_classes inside a model's config."""
-    for key, child in node.items():
-        if key == 'num_classes':
-            node[key] = number
-        for inner in child if isinstance(child, list) else [child]:
-            if isinstance(inner, dict):
-                set_classes(inner, number)
 
 
 def shrink_model(model):
@@ -94,7 +86,9 @@ def shrink(cfg, shapes, tmp_path):
     for split in ('train', 'val', 'test'):
         cfg[f'{split}_dataloader'].dataset['data_root'] = f'{shapes}/coco/' if detection else f'{shapes}/ade'
     if detection:
-        set_classes(cfg.model, 6)
+        for _, node in nodes(cfg.model, 'model'):
+            if 'num_classes' in node:
+                node['num_classes'] = 6
         metainfo = {'classes': ('circle', 'square', 'triangle', 'star', 'ring', 'cross')}
         for split in ('train', 'val', 'test'):
             cfg[f'{split}_dataloader'].dataset['metainfo'] = metainfo

@@ -96,7 +96,7 @@ def main() -> None:
     if args.overwrite and not cfg.get('resume'):  # else a later --resume would go on from the earlier training's end
         (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     prepare_process(cfg)
-    if cfg.get('resume') and not cfg.get('load_from') and newest_checkpoint(cfg) is None:
+    if cfg.get('resume') and not cfg.get('load_from'):
         print(f'{cfg.work_dir}: no checkpoint to go on from yet, training begins')
     try:
         Runner.from_cfg(cfg).train()

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from mmpola.ops.numerics import is_traced
+
 LOG2_OF_ZERO = -1100.0
 """Stands for log2(0): finite, so that 0 * log(0) is 0, and so small that exp2(p * it) is 0 in float64, any scale."""
 
@@ -25,12 +27,6 @@ the state, and the squared normalisers of a second derivative.
 
 UNREACHED = -1e30
 """Stands for log(0), as the shift where a query or every key is 0: there the query's feature counts nothing."""
-
-
-def is_traced() -> bool:
-    """Whether a compiler or an exporter is recording these lines."""
-    compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
-    return compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def swap_halves(x: Tensor, dim: int) -> Tensor:

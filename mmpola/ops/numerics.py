@@ -1,4 +1,4 @@
-"""Numerical rules of the operator: epsilon, accumulation dtype, supported dtypes.
+"""Numerical rules of the operator: epsilon, accumulation dtype, supported dtypes, and under what it runs.
 
 fp16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k of about 11, and
 1e-6 is sub-normal. So features, sums and the normaliser live in the accumulation dtype whatever comes in.
@@ -22,6 +22,12 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """The operators decide on their dtypes themselves; the meta device knows no autocast."""
     return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
+
+
+def is_traced() -> bool:
+    """Whether a compiler or an exporter is recording these lines."""
+    compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
+    return compiler.is_compiling() or torch.jit.is_tracing()
 
 
 # Measured (tests/ops/triton_cases.py, MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, tf32 products cut as

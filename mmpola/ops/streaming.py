@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mmpola.ops.feature_map import FeatureMap, is_traced
+from mmpola.ops.feature_map import FeatureMap
 from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.numerics import accumulation_dtype, without_autocast
+from mmpola.ops.numerics import accumulation_dtype, is_traced, without_autocast
 from mmpola.ops.reference import normaliser, plain_attention, positioned_key, read
 
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
