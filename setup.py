@@ -13,7 +13,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 CARRIED = ('configs', 'tools', 'model-index.yml')
-REPOSITORY_ONLY = ('install.sh', 'quickstart.sh', 'run_tests.sh', 'model_table.py', 'count_model.py')
+REPOSITORY_ONLY = ('install.sh', 'quickstart.sh', 'run_tests.sh', 'dev')
 """Scripts that work on the repository itself."""
 CACHES = ('__pycache__', '.*')
 

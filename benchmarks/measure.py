@@ -6,7 +6,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ class ParityError(Exception):
     """Variants do not compute the same function; their times would mean nothing."""
 
 
-def interleaved_seconds(variants: dict[str, Run], device: str, repeats: int) -> dict[str, float]:
+def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
     """Median seconds of each variant over `repeats` rounds in which every variant runs once, after two to warm up."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for repeat in range(repeats + 2):

@@ -31,9 +31,9 @@ def _child(name: str, parent: str, locations: list[str]) -> Any:
 
 
 MODELS = _child('model', 'MODELS', ['mmpola.backbones', 'mmpola.classification'])
-DATASETS = _child('dataset', 'DATASETS', ['mmpola.classification'])
-DATA_SAMPLERS = _child('data sampler', 'DATA_SAMPLERS', ['mmpola.classification'])
+DATASETS = _child('dataset', 'DATASETS', ['mmpola.data'])
+DATA_SAMPLERS = _child('data sampler', 'DATA_SAMPLERS', ['mmpola.engine.draws'])
 METRICS = _child('metric', 'METRICS', ['mmpola.classification'])
-LOOPS = _child('loop', 'LOOPS', ['mmpola.classification'])
-HOOKS = _child('hook', 'HOOKS', ['mmpola.classification'])
-OPTIM_WRAPPER_CONSTRUCTORS = _child('optim wrapper constructor', 'OPTIM_WRAPPER_CONSTRUCTORS', ['mmpola.optim'])
+LOOPS = _child('loop', 'LOOPS', ['mmpola.engine.loop'])
+HOOKS = _child('hook', 'HOOKS', ['mmpola.engine.hooks', 'mmpola.classification'])
+OPTIM_WRAPPER_CONSTRUCTORS = _child('optim wrapper constructor', 'OPTIM_WRAPPER_CONSTRUCTORS', ['mmpola.engine.optim'])

@@ -18,41 +18,18 @@ import torch
 from timm.models import FeatureInfo, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from torch import Tensor, nn
 
-from mmpola.backbones import (
-    PolaDeiT,
-    PolaFormerPP,
-    PolaPVT,
-    PolaPVTv2,
-    PolaSwin,
-    pola_deit,
-    pola_pvt,
-    pola_pvt_v2,
-    pola_swin,
-    polaformer_pp,
-)
-from mmpola.backbones.checkpoint import LoadReport, fit_weights
-from mmpola.backbones.pyramid import Pyramid
-from mmpola.backbones.safe_pickle import PUBLISHED
-from mmpola.classification.network import Classifier, OnBackbone, head_spec
+from mmpola.backbones.base import Backbone
+from mmpola.backbones.classifier import Classifier, OnBackbone, head_spec
+from mmpola.backbones.named import NAMED
+from mmpola.checkpoint.reading import PUBLISHED
+from mmpola.checkpoint.weights import LoadReport, fit_weights
 
-FAMILIES: dict[str, tuple[type[Pyramid], dict[str, dict[str, Any]]]] = {
-    'pola_pvt': (PolaPVT, pola_pvt.ARCHS),
-    'pola_pvt_v2': (PolaPVTv2, pola_pvt_v2.ARCHS),
-    'pola_swin': (PolaSwin, pola_swin.ARCHS),
-    'pola_deit': (PolaDeiT, pola_deit.ARCHS),
-    'polaformer_pp': (PolaFormerPP, polaformer_pp.ARCHS),
-}
 NEVER_RELEASED = 'pola_pvt_v2 and pola_deit'
-ENTRIES: dict[str, tuple[type[Pyramid], dict[str, Any]]] = {
-    **{f'{family}_{arch}': (cls, {'arch': arch}) for family, (cls, archs) in FAMILIES.items() for arch in archs},
-    'pola_swin_base_384': (PolaSwin, {'arch': 'base', 'pretrain_img_size': 384, 'window_size': 12}),
-}
-"""timm's name of each model -> its backbone and what that is built with."""
 
 default_cfgs = generate_default_cfgs(
     {
         name: {'input_size': (3, *(arguments.get('pretrain_img_size', 224),) * 2), 'classifier': 'head'}
-        for name, (_, arguments) in ENTRIES.items()
+        for name, (_, arguments) in NAMED.items()
     }
 )
 """Read by `register_model`. Evaluation is the authors': 7/8 centre crop, bicubic, ImageNet's mean and deviation."""
@@ -96,7 +73,7 @@ class TimmClassifier(TimmWeights, Classifier):
 class TimmFeatures(TimmWeights):
     """`features_only=True`: a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
 
-    def __init__(self, backbone: Pyramid) -> None:
+    def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
         stages = zip(backbone.embed_dims, backbone.strides, strict=True)
@@ -112,7 +89,7 @@ def _check_pool(global_pool: str | None) -> None:
         raise ValueError(f"global_pool: expected None or 'avg', got {global_pool!r}")
 
 
-def _entry(name: str, backbone: type[Pyramid], settings: dict[str, Any]) -> Callable[..., nn.Module]:
+def _entry(name: str, backbone: type[Backbone], settings: dict[str, Any]) -> Callable[..., nn.Module]:
     """timm's entry point of one model."""
 
     def create(
@@ -153,5 +130,5 @@ def _entry(name: str, backbone: type[Pyramid], settings: dict[str, Any]) -> Call
     return create
 
 
-for _name, (_backbone, _settings) in ENTRIES.items():
+for _name, (_backbone, _settings) in NAMED.items():
     globals()[_name] = register_model(_entry(_name, _backbone, _settings))

@@ -1,16 +1,22 @@
 """Fixtures that more than one folder of tests needs."""
 
 import os
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from tests.helpers.small_configs import TINY
+from tests.helpers.small_training import write_images
 
 ROOT = Path(__file__).resolve().parent.parent
-GOLDEN = ROOT / 'tests' / 'data' / 'golden'
-
-sys.path.insert(0, str(ROOT / 'tools'))  # tools are scripts: they import each other by file name
+GOLDEN = ROOT / 'tests' / 'golden'
 
 
 @pytest.fixture(autouse=True)
@@ -45,5 +51,127 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture
 def golden():
-    """name -> the tensors of tests/data/golden/name.pt."""
+    """name -> the tensors of tests/golden/name.pt."""
     return lambda name: torch.load(GOLDEN / f'{name}.pt', weights_only=True)
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """A run that ends in an error leaves PreemptionHook listening."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope='session')
+def colours(tmp_path_factory):
+    """24 training and 9 validation images in three class folders; not to be written to."""
+    return write_images(tmp_path_factory.mktemp('colours'))
+
+
+@pytest.fixture
+def tiny_config(root, shapes, tmp_path):
+    """The quick start's config, shrunken, on 12 generated scenes: 3 epochs of 6 steps."""
+    base, data = str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py'), f'{shapes}/coco/'
+    path = tmp_path / 'tiny.py'
+    path.write_text(TINY.format(base=base, data=data))
+    return path
+
+
+TINY_SEGMENTATION = """
+_base_ = {base!r}
+
+model = dict(
+    backbone=dict(
+        arch=dict(
+            _delete_=True, embed_dims=(8, 16, 24, 32), depths=(1,) * 4, num_heads=(1, 2, 3, 4), mlp_ratios=(2,) * 4
+        ),
+        init_cfg=None,
+    ),
+    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
+    decode_head=dict(in_channels=[16] * 4, channels=16, num_classes=6),
+)
+shapes = dict(
+    type='BaseSegDataset',
+    reduce_zero_label=True,
+    data_root={data!r},
+    metainfo=dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross')),
+)
+train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=shapes)
+val_dataloader = train_dataloader
+test_dataloader = train_dataloader
+"""
+
+
+@pytest.fixture
+def tiny_segmentation(root, shapes, tmp_path):
+    """Semantic FPN on a shrunken Pola-PVT, for the label maps of the generated scenes."""
+    base = str(root / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
+    path = tmp_path / 'tiny_segmentation.py'
+    path.write_text(TINY_SEGMENTATION.format(base=base, data=f'{shapes}/ade'))
+    return path
+
+
+@pytest.fixture
+def write_checkpoint():
+    """config, path and what else it holds -> the config's model with random weights, as a checkpoint."""
+
+    def write(config, path, **others):
+        cfg = Config.fromfile(config)
+        init_default_scope(cfg.default_scope)
+        torch.manual_seed(0)
+        model = MODELS.build(cfg.model)
+        torch.save({'state_dict': model.state_dict(), **others}, path)
+        return path
+
+    return write
+
+
+def environment():
+    """One thread a process, and a port of its own for processes that meet: tests run side by side."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1', 'PORT': str(port)}
+
+
+@pytest.fixture
+def run_tool(root):
+    """tool name and arguments -> the finished process, stdout and stderr together in `stdout`."""
+
+    def run(tool, *arguments, check=True, cwd=None):
+        launcher = ['bash'] if tool.endswith('.sh') else [sys.executable]
+        result = subprocess.run(
+            [*launcher, str(root / 'tools' / tool), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=cwd or root,
+            env=environment(),
+            timeout=300,
+            check=False,
+        )
+        assert not check or result.returncode == 0, result.stdout[-6000:]
+        return result
+
+    return run
+
+
+@pytest.fixture
+def start_tool(root):
+    """Like `run_tool`, but returns the running process."""
+    started = []
+
+    def start(tool, *arguments):
+        command = [sys.executable, str(root / 'tools' / tool), *map(str, arguments)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root, env=environment()
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()

@@ -8,12 +8,12 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
-from own_project import config_files
-from runtime import allow_training_checkpoints
-from small_configs import shrink_heads, shrink_input, shrink_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mmpola.backbones import PolaSwin, pyramid
+from mmpola.backbones import PolaSwin, base
+from mmpola.checkpoint.reading import allow_training_checkpoints
+from tests.helpers.own_project import config_files
+from tests.helpers.small_configs import shrink_heads, shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
 """Run by test_packaging.py."""
@@ -202,7 +202,7 @@ def test_activations_are_recomputed(load, monkeypatch):
         calls.append(block)
         return torch.utils.checkpoint.checkpoint(block, *args, **kwargs)
 
-    monkeypatch.setattr(pyramid, 'checkpoint', recompute)
+    monkeypatch.setattr(base, 'checkpoint', recompute)
     runner = train(load('less_memory'))
     blocks = [stage.blocks[0] for stage in runner.model.backbone.layers]
     assert calls == blocks * 2  # steps

@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 import mmpola.timm
-from mmpola.backbones.safe_pickle import CheckpointError
+from mmpola.checkpoint.reading import CheckpointError
 from mmpola.classification import ImageClassifier
 
 SWIN = {'arch': {'embed_dims': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)}, 'img_size': 64}
@@ -24,7 +24,7 @@ def images(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize('name', mmpola.timm.ENTRIES)
+@pytest.mark.parametrize('name', mmpola.timm.NAMED)
 def test_every_model_is_registered(name):
     assert timm.is_model(name)
     assert getattr(mmpola.timm, name).__name__ == name
@@ -47,7 +47,7 @@ def test_the_names_are_those_of_the_papers_models():
         'pola_deit_tiny',
         'polaformer_pp_b5',
     } <= set(timm.list_models('pola*'))
-    assert len(mmpola.timm.ENTRIES) == 4 + 6 + 3 + 1 + 3 + 6
+    assert len(mmpola.timm.NAMED) == 4 + 6 + 3 + 1 + 3 + 6
     with torch.device('meta'):
         model = timm.create_model('pola_swin_base_384')
     assert sum(x.numel() for x in model.parameters()) == 91_599_304

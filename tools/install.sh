@@ -106,7 +106,7 @@ main() {
     logged 'install the rest' pip_install -r requirements.txt
     if [ -n "$dev" ]; then logged 'install test tools' pip_install -r requirements-dev.txt; fi
     logged 'install mmpola' pip_install --no-deps --no-build-isolation --editable .
-    "$VENV/bin/python" tools/doctor.py || die 'the installation is not usable; the table above says what is wrong'
+    "$VENV/bin/python" -m mmpola || die 'the installation is not usable; the table above says what is wrong'
     printf '%s\n' "$fingerprint" >"$STAMP$dev"
 }
 

@@ -63,7 +63,7 @@ else
     logged "$WORK/test.log" 'Evaluating|Average' \
         "$VENV_PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
     step '6/6 a sheet of the first predictions'
-    "$VENV_PYTHON" tools/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
+    "$VENV_PYTHON" tools/dev/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
 fi
 
 # The mean loss of the first epoch's training lines in a log.

@@ -7,13 +7,13 @@ bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-import training_checkpoint
-from check_data import check_data, print_notes
-from mmengine.config import Config
 from mmengine.runner import Runner
-from runtime import UsageError, add_common_arguments, load_config, prepare_process, run_main
+
+from mmpola.checkpoint import training as training_checkpoint
+from mmpola.data.checks.check import check_data, print_notes
+from mmpola.engine.config import add_common_arguments, draw_predictions, load_config, prepare_process
+from mmpola.messages import run_main
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,23 +23,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--show-dir', help='draw predictions beside the ground truth into this folder')
     add_common_arguments(parser)
     return parser.parse_args()
-
-
-def draw_predictions(cfg: Config, folder: str) -> None:
-    """Make the config's visualisation hook write one picture per test image below `folder`.
-
-    Raises:
-        UsageError: the config has no such hook.
-    """
-    hook = cfg.default_hooks.get('visualization')
-    if hook is None:
-        raise UsageError('--show-dir: the config has no default_hooks.visualization')
-    folder = str(Path(folder).resolve())  # relative folders would be joined to the work dir and a time stamp
-    hook.update(draw=True, interval=1)
-    if cfg.default_scope == 'mmdet':
-        hook.test_out_dir = folder
-    else:  # mmseg's hook leaves the place to the visualiser: FOLDER/vis_data/vis_image
-        cfg.visualizer.save_dir = folder
 
 
 def main() -> None:

@@ -13,14 +13,12 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-from check_data import check_data, print_notes
-from going_on import check_resume, check_work_dir, newest_checkpoint
-from mmengine.config import Config
 from mmengine.runner import Runner
-from runtime import UsageError, add_common_arguments, load_config, nodes, prepare_process, run_main
 
-from mmpola.backbones.safe_pickle import PUBLISHED
+from mmpola.data.checks.check import check_data, print_notes
+from mmpola.engine.config import add_common_arguments, apply_arguments, check_pretrained, load_config, prepare_process
+from mmpola.engine.resume import check_resume, check_work_dir, newest_checkpoint
+from mmpola.messages import run_main
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -44,42 +42,6 @@ def parse_arguments() -> argparse.Namespace:
     )
     add_common_arguments(parser)
     return parser.parse_args()
-
-
-def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
-    """Write --amp, --auto-scale-lr and --resume into the config.
-
-    Raises:
-        UsageError: --amp without a GPU, no auto_scale_lr in the config, or no such checkpoint to resume from.
-    """
-    if args.amp:
-        if not torch.cuda.is_available():
-            raise UsageError('--amp: mixed precision in fp16 needs a GPU, and torch finds none')
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.loss_scale = 'dynamic'
-    if args.auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise UsageError(f'{args.config}: --auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
-        cfg.auto_scale_lr.enable = True
-    if args.resume is not None:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
-        if cfg.load_from and not Path(cfg.load_from).is_file():
-            raise UsageError(f'--resume: {cfg.load_from}: no such checkpoint')
-
-
-def check_pretrained(cfg: Config) -> None:
-    """Raise UsageError if weights that the config starts from are not there, before data or model are touched."""
-    for key, node in nodes(cfg.model, 'model'):
-        start = node.get('init_cfg')
-        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
-            continue
-        path = start['checkpoint']
-        if '://' not in path and not Path(path).is_file():
-            raise UsageError(
-                f'{path}: no such checkpoint ({key}.init_cfg.checkpoint; {PUBLISHED}); '
-                f'train without it by --cfg-options {key}.init_cfg=None'
-            )
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from mmpola.backbones.pyramid import Pyramid, check_heads, drop_path_rates, resolve_arch, run_block
+from mmpola.backbones.base import Backbone, check_heads, drop_path_rates, resolve_arch, run_block
 from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, resize_table
 from mmpola.registry import MODELS
 
@@ -27,15 +27,15 @@ NORM_EPS = 1e-6
 
 
 @MODELS.register_module()
-class PolaDeiT(Pyramid):
-    """Pola-DeiT without a class token; each block is a stage of stride 16. Common arguments are those of `Pyramid`.
+class PolaDeiT(Backbone):
+    """Pola-DeiT without a class token; each block is a stage of stride 16. Common arguments are those of `Backbone`.
 
     Returns one map [B, C, ceil(H / 16), ceil(W / 16)] per entry of `out_indices`.
 
     Args:
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depth: int, num_heads: int).
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution on values (E9).
+        kernel_size: of the depth-wise convolution on values (E14).
         mlp_ratio: hidden channels of the MLP per channel.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
@@ -45,7 +45,7 @@ class PolaDeiT(Pyramid):
         out_indices: blocks to return, from 0, in ascending order; None: the last. Later blocks are not built.
         out_norm: a LayerNorm per output.
         frozen_stages: -1 nothing, 0 patch_embed and pos_embed, i also the blocks 1 ... i with their output norms.
-        norm_eval, with_cp, init_cfg: see `Pyramid`.
+        norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:

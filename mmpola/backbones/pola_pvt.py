@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmpola.backbones.pyramid import (
+from mmpola.backbones.base import (
     AttnTypes,
-    Pyramid,
+    Backbone,
     block_types,
     check_heads,
     check_ratios,
@@ -63,8 +63,8 @@ def pvt_attention(
 
 
 @MODELS.register_module()
-class PolaPVT(Pyramid):
-    """Pola-PVT as a feature pyramid. Common arguments are those of `Pyramid`.
+class PolaPVT(Backbone):
+    """Pola-PVT as a feature pyramid. Common arguments are those of `Backbone`.
 
     Position tables are resized from their own stage's training grid whenever the grid at hand differs from it. Images,
     and maps between stages, that patches do not divide are padded with zeros below and on the right.
@@ -75,13 +75,13 @@ class PolaPVT(Pyramid):
         pola_sr_ratios: per stage the stride at which linear blocks take keys and values (1 in all released models).
         softmax_sr_ratios: per stage the stride at which softmax blocks do.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution on values (E9).
+        kernel_size: of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
         drop_rate: dropout on tokens, projections and MLPs.
         drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: the paper's for `arch`.
-        out_indices, out_norm, norm_eval, with_cp, init_cfg: see `Pyramid`.
+        out_indices, out_norm, norm_eval, with_cp, init_cfg: see `Backbone`.
         frozen_stages: -1 nothing, 0 patch_embed1, i also what bears the numbers 1 ... i: patch_embed, pos_embed, block
             and the output norm.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.

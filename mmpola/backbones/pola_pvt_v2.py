@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.pola_pvt import pvt_attention
-from mmpola.backbones.pyramid import (
+from mmpola.backbones.base import (
     AttnTypes,
-    Pyramid,
+    Backbone,
     block_types,
     check_heads,
     check_ratios,
@@ -27,6 +26,7 @@ from mmpola.backbones.pyramid import (
     run_block,
     stage_grids,
 )
+from mmpola.backbones.pola_pvt import pvt_attention
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
 from mmpola.ops.depthwise import convolve_tokens
 from mmpola.registry import MODELS
@@ -115,8 +115,8 @@ class PvtV2Block(nn.Module):
 
 
 @MODELS.register_module()
-class PolaPVTv2(Pyramid):
-    """Pola-PVTv2 as a feature pyramid. Common arguments are those of `Pyramid`.
+class PolaPVTv2(Backbone):
+    """Pola-PVTv2 as a feature pyramid. Common arguments are those of `Backbone`.
 
     No table is added to the input: convolutions see the padding, and linear attention has its key table. A stage ends
     with the LayerNorm of PVT v2, `norm1` ... `norm4`, which the next stage reads. The same norms serve `out_norm`.
@@ -126,14 +126,14 @@ class PolaPVTv2(Pyramid):
         attn_types: per stage 'L' (linear, whole map) or 'S' (softmax, reduced keys), or a letter per block.
         softmax_sr_ratios: per stage the stride at which softmax blocks take keys and values.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution on values (E9).
+        kernel_size: of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the key tables.
         drop_rate: dropout on projections and MLPs.
         drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: PVT v2's for `arch`.
         out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last stage has none.
-        out_indices, norm_eval, with_cp, init_cfg: see `Pyramid`.
+        out_indices, norm_eval, with_cp, init_cfg: see `Backbone`.
         frozen_stages: -1 nothing, 0 patch_embed1, i also what bears the numbers 1 ... i: patch_embed, block and norm.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 

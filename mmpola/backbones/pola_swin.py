@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmpola.backbones.pyramid import (
+from mmpola.backbones.base import (
     AttnTypes,
-    Pyramid,
+    Backbone,
     block_types,
     check_heads,
     drop_path_rates,
@@ -75,22 +75,22 @@ class SwinStage(nn.Module):
 
 
 @MODELS.register_module()
-class PolaSwin(Pyramid):
-    """Pola-Swin as a feature pyramid. Common arguments are those of `Pyramid`.
+class PolaSwin(Backbone):
+    """Pola-Swin as a feature pyramid. Common arguments are those of `Backbone`.
 
     Args:
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depths, num_heads); channels double per stage.
         attn_types: per stage 'L' (linear, whole map) or 'S' (softmax, shifted windows), or a letter per block.
         window_size: side of the softmax windows, in tokens (12 in the released 384 model).
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution on values (E9).
+        kernel_size: of the depth-wise convolution on values (E14).
         mlp_ratio: hidden channels of the MLP per channel.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
         drop_rate: dropout on tokens, projections and MLPs.
         drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: the paper's for `arch`.
-        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Pyramid`.
+        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:

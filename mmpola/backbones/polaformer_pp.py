@@ -1,6 +1,6 @@
 """PolaFormer++: linear attention with exponential features in the early stages, softmax over the whole map in the late.
 
-Source: PolaFormer++; equations E14 and E15 in mmpola/ops/README.md. Parameter names are those of the released weights.
+Source: PolaFormer++; equations E9 and E10 in mmpola/ops/README.md. Parameter names are those of the released weights.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.pyramid import (
+from mmpola.backbones.base import (
     AttnTypes,
-    Pyramid,
+    Backbone,
     block_types,
     check_heads,
     drop_path_rates,
@@ -163,8 +163,8 @@ class PolaFormerPPStage(nn.Module):
 
 
 @MODELS.register_module()
-class PolaFormerPP(Pyramid):
-    """PolaFormer++ as a feature pyramid. Common arguments are those of `Pyramid`.
+class PolaFormerPP(Backbone):
+    """PolaFormer++ as a feature pyramid. Common arguments are those of `Backbone`.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios, layer_scale, layer_scale_init), four
@@ -174,7 +174,7 @@ class PolaFormerPP(Pyramid):
         pretrain_img_size: not used, positions are computed; here because every backbone takes it.
         drop_rate: dropout on tokens, projections and MLPs.
         drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: the paper's for `arch`.
-        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Pyramid`. Frozen stages keep their
+        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`. Frozen stages keep their
             BatchNorm layers in eval mode.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 

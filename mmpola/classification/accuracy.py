@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from mmengine.evaluator import BaseMetric
 
-from mmpola.log import info, listed
+from mmpola.messages import info, listed
 from mmpola.registry import METRICS
 
 

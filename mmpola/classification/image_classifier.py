@@ -10,8 +10,8 @@ from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmpola.backbones.checkpoint import check_init_cfg, load_weights
-from mmpola.classification.network import Classifier
+from mmpola.backbones.classifier import Classifier
+from mmpola.checkpoint.weights import check_init_cfg, load_weights
 from mmpola.classification.preprocessor import ClassificationPreprocessor
 from mmpola.registry import MODELS
 

@@ -1,4 +1,4 @@
-"""PolaFormer's attention block: projections, the operator, the local mixing of values and the gate (E4-E9)."""
+"""PolaFormer's attention block: projections, the operator, the local mixing of values and the gate (E4-E8, E14)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmpola.ops.numerics import accumulation_dtype
 
 
 class PolaAttention(nn.Module):
-    """Linear attention over the whole token map with learned powers, a key position table, DWC and gate (E4-E9).
+    """Linear attention over the whole token map with learned powers, a key position table, DWC and gate (E4-E8, E14).
 
     Source: PolaFormer (ICLR 2025), eq. 3-9. Parameter names are those of the released Pola-Swin weights. A subclass
     may project in another way: `add_projections` creates the layers, `project` uses them.

@@ -1,4 +1,4 @@
-"""The angles of PolaFormer++'s rotary position embedding over a token grid (E15)."""
+"""The angles of PolaFormer++'s rotary position embedding over a token grid (E10)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from mmpola.ops.numerics import accumulation_dtype
 
 
 class SpikyAttention(nn.Module):
-    """Linear attention over the whole token map with learned temperatures (E14, E15).
+    """Linear attention over the whole token map with learned temperatures (E9, E10).
 
     Source: PolaFormer++. Parameter names are those of the released weights.
 
@@ -36,7 +36,7 @@ class SpikyAttention(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def feature_map(self) -> ExpMap:
-        """sigmoid(s1) and sigmoid(s2) (E14), each [H, 2D], in the accumulation dtype."""
+        """sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D], in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)
         same, opposite = (s[0, :, 0].to(dtype).sigmoid() for s in (self.s1, self.s2))
         return ExpMap(same, opposite)

@@ -1,4 +1,4 @@
-"""Depth-wise convolution of tokens by PyTorch, in the layout of linear layers, and the epilogue on it (E9)."""
+"""Depth-wise convolution of tokens by PyTorch, in the layout of linear layers, and the epilogue on it (E14)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
 
 
 def reference_epilogue(inputs: EpilogueInputs) -> Tensor:
-    """y [B, N, C] (E9) under ordinary autograd: the `reference` backend and the meaning of the others."""
+    """y [B, N, C] (E14) under ordinary autograd: the `reference` backend and the meaning of the others."""
     values = inputs.values.flatten(2)
     weight = inputs.weight.to(values.dtype)
     bias = None if inputs.bias is None else inputs.bias.to(values.dtype)

@@ -20,7 +20,7 @@ def mix_and_gate(
     *,
     backend: str = 'auto',
 ) -> Tensor:
-    """y = (o + DWC(v)) * g (E9), DWC a depth-wise convolution of the map that tokens form, zeros around it.
+    """y = (o + DWC(v)) * g (E14), DWC a depth-wise convolution of the map that tokens form, zeros around it.
 
     Source: PolaFormer (ICLR 2025); numbered in mmpola/ops/README.md. Differentiable with respect to every tensor.
 

@@ -1,4 +1,4 @@
-"""Feature maps: what turns queries and keys into non-negative features (E4-E8, E14, E16-E18).
+"""Feature maps: what turns queries and keys into non-negative features (E4-E8, E9, E11-E13).
 
 A map gives one key feature tensor and one or two query feature tensors, in the layout [B, H, N, D] -> [B, H, N, 2D].
 `streams` lines the two value streams (same-signed, opposite-signed) up with the query features they are read with.
@@ -64,7 +64,7 @@ class SignedHalves(Function):
 
 
 class SignedPower(Function):
-    """x [..., D] -> [(x+)^p 2^c ; (x-)^p 2^c] [..., 2D] (E6), with the gradient of (E13).
+    """x [..., D] -> [(x+)^p 2^c ; (x-)^p 2^c] [..., 2D] (E6), with the gradient of (E18).
 
     One of x+, x- is always zero, so the power is computed once per element, as exp2(p log2|x| + c). The exponent p and
     c, which holds the scale (E4), broadcast to x.
@@ -89,7 +89,7 @@ class SignedPower(Function):
         weighted = torch.addcmul(positive * grad_positive, negative, grad_negative)  # a da
         grad_x = grad_exponent = grad_offset = None
         if ctx.needs_input_grad[0]:
-            # p a / x, whose sign is that of the half; x = 0 has a = 0, so any other divisor gives the 0 of (E13). A
+            # p a / x, whose sign is that of the half; x = 0 has a = 0, so any other divisor gives the 0 of (E18). A
             # subnormal x gets too small a slope.
             divisor = torch.copysign(magnitude.clamp_min(torch.finfo(x.dtype).tiny), x)
             grad_x = weighted * exponent / divisor
@@ -171,7 +171,7 @@ class PowerMap:
 
 @dataclass(frozen=True, eq=False)
 class ExpMap:
-    """PolaFormer++'s map with channel-wise spikiness (E14): exp([q+ ; q-] * temperature) - 1, keys without temperature.
+    """PolaFormer++'s map with channel-wise spikiness (E9): exp([q+ ; q-] * temperature) - 1, keys without temperature.
 
     Args:
         same: temperatures of the same-signed query features, sigma(s1), [H, 2D].
@@ -192,9 +192,9 @@ class ExpMap:
         return replace(self, **parameters)
 
     def shift(self, q: Tensor, k: Tensor, paired: bool) -> Tensor | None:
-        """kappa [B, H, 1, 2D] of keys [B, H, M, D] (E16), a constant; 0 where no key reaches the channel.
+        """kappa [B, H, 1, 2D] of keys [B, H, M, D] (E11), a constant; 0 where no key reaches the channel.
 
-        None where a CPU sees that no exponential can leave float32's range: E14 is computed as it stands, in half the
+        None where a CPU sees that no exponential can leave float32's range: E9 is computed as it stands, in half the
         time. Another device would have to be waited for; a compiler, an exporter and a fake tensor cannot know.
 
         Args:
@@ -217,11 +217,11 @@ class ExpMap:
         return largest_q * temperature + largest_k
 
     def key(self, k: Tensor, shift: Tensor | None) -> Tensor:
-        """[B, H, M, D] -> psi' = psi exp(-kappa) [B, H, M, 2D] (E14, E17)."""
+        """[B, H, M, D] -> psi' = psi exp(-kappa) [B, H, M, 2D] (E9, E12)."""
         return ScaledExp.apply(SignedHalves.apply(k), None if shift is None else -shift)
 
     def query(self, q: Tensor, shift: Tensor | None, eps: float) -> list[tuple[Tensor, Tensor | float]]:
-        """[B, H, N, D] -> [(phi'_same, eps'), (phi'_opposite, eps')], [B, H, N, 2D] and [B, H, N, 1] (E14, E18)."""
+        """[B, H, N, D] -> [(phi'_same, eps'), (phi'_opposite, eps')], [B, H, N, 2D] and [B, H, N, 1] (E9, E13)."""
         same = SignedHalves.apply(q)
         return [
             _scaled_query(same, self.same.unsqueeze(-2), shift, eps),
@@ -237,7 +237,7 @@ class ExpMap:
 def _scaled_query(
     halves: Tensor, temperature: Tensor, shift: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor | float]:
-    """One stream's phi' [B, H, N, 2D] and eps' [B, H, N, 1] (E18); phi (E14) and eps itself without a shift."""
+    """One stream's phi' [B, H, N, 2D] and eps' [B, H, N, 1] (E13); phi (E9) and eps itself without a shift."""
     size = halves * temperature
     if shift is None:
         return ScaledExp.apply(size, None), max(eps, torch.finfo(size.dtype).tiny)

@@ -2,7 +2,7 @@
 
 fp16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k of about 11, and
 1e-6 is sub-normal. So features, sums and the normaliser live in the accumulation dtype whatever comes in.
-Exponential features leave float32 too, from 88: they are scaled before they are formed (E16-E18 in README.md).
+Exponential features leave float32 too, from 88: they are scaled before they are formed (E11-E13 in README.md).
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -21,7 +21,7 @@ def polarity_attention(
     eps: float = EPS,
     backend: str = 'auto',
 ) -> Tensor:
-    """Polarity-aware linear attention, O((N + M) D^2): E1-E8 with a PowerMap, E14-E18 with an ExpMap.
+    """Polarity-aware linear attention, O((N + M) D^2): E1-E8 with a PowerMap, E9-E13 with an ExpMap.
 
     Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; numbered in mmpola/ops/README.md. Differentiable with
     respect to every tensor but `rotary`. Features, sums and the normaliser are float32 (float64 for float64 input).

@@ -1,4 +1,4 @@
-"""The `reference` backend: the plain equations streamed over chunks of tokens, with the closed-form gradient E10-E13.
+"""The `reference` backend: the plain equations streamed over chunks of tokens, with the closed-form gradient E15-E18.
 
 Only q, k, v and the small states outlive the forward pass; features exist a chunk at a time and are recomputed in the
 backward pass. Chunks stay in the processor's cache, which is also what makes this faster than the plain lines on a CPU.
@@ -67,7 +67,7 @@ def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Te
     q, feature_map, turns = inputs.q, inputs.feature_map, _turns(inputs)
     batch, keys, heads, dim = inputs.k.shape
     key = positioned_key(inputs)
-    shift = feature_map.shift(q, key.transpose(1, 2), paired=inputs.rotary is not None)  # (E16)
+    shift = feature_map.shift(q, key.transpose(1, 2), paired=inputs.rotary is not None)  # (E11)
     state = q.new_zeros(batch, heads, 2 * dim, dim)
     key_mean = q.new_zeros(batch, heads, 2 * dim, 1)
     for k, v, turn in _chunks(turns, key, inputs.v):
@@ -120,8 +120,8 @@ def _backward(
         with torch.enable_grad():
             k = k.detach().requires_grad_(key_needed)
             psi = feature_map.key(k, shift)
-        torch.matmul(_rotate(psi.detach(), turn), d_state, out=dv_chunk)  # (E12)
-        d_psi = _rotate_back(v @ d_state.mT, turn).add_(d_key_mean.mT)  # (E12)
+        torch.matmul(_rotate(psi.detach(), turn), d_state, out=dv_chunk)  # (E17)
+        d_psi = _rotate_back(v @ d_state.mT, turn).add_(d_key_mean.mT)  # (E17)
         _feature_gradient([psi], [d_psi], k, parameters, dk_chunk, d_parameters)
 
     d_key_position = None if inputs.key_position is None else dk.sum(dim=0)
@@ -132,7 +132,7 @@ def _backward(
 def _read_gradient(
     phi: Tensor, state: Tensor, key_mean: Tensor, turn: Turn, eps: Tensor | float, output: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `read` with respect to phi, state and key mean (E10, E11)."""
+    """Gradients of `read` with respect to phi, state and key mean (E15, E16)."""
     streams = (key_mean.shape[-1], -1)
     inverse = normaliser(phi, key_mean, eps).reciprocal()  # 1/r  [B, H, N, S]
     c = (grad * output).unflatten(-1, streams).sum(-1) * -inverse
@@ -170,7 +170,7 @@ def _feature_gradient(
     dx: Tensor,
     d_parameters: dict[str, Tensor],
 ) -> None:
-    """Write the gradient of a chunk x through its features (E13) to dx and add those of the map's parameters."""
+    """Write the gradient of a chunk x through its features (E18) to dx and add those of the map's parameters."""
     wanted = [*([x] if x.requires_grad else []), *parameters.values()]
     recorded = [(f, d) for f, d in zip(features, grads, strict=True) if f.requires_grad]
     if not recorded:

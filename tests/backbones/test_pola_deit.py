@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaDeiT
-from mmpola.backbones.checkpoint import load_weights
+from mmpola.checkpoint.weights import load_weights
 
 SMALL = {'embed_dims': 16, 'depth': 4, 'num_heads': 2}
 

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaPVT
-from mmpola.backbones.checkpoint import load_weights
+from mmpola.checkpoint.weights import load_weights
 
 SMALL = {'embed_dims': (16, 32, 40, 64), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 5, 4), 'mlp_ratios': (2,) * 4}
 STRIDES = (4, 8, 16, 32)

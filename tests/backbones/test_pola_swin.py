@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.checkpoint import load_weights
+from mmpola.checkpoint.weights import load_weights
 
 ATTN_TYPES = {
     'pola_swin_llss': 'LLSS',

@@ -7,9 +7,9 @@ import pytest
 from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.runner import Runner
-from small_training import run, small_config
 
-from mmpola.classification.hooks import PreemptionHook, ThroughputHook
+from mmpola.engine.hooks import PreemptionHook, ThroughputHook
+from tests.helpers.small_training import run, small_config
 
 
 class Lines(logging.Handler):

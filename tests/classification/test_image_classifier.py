@@ -10,9 +10,10 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch.testing import assert_close
 
-from mmpola.backbones.checkpoint import load_weights
-from mmpola.backbones.safe_pickle import CheckpointError
-from mmpola.classification import Classifier, ImageClassifier
+from mmpola.backbones.classifier import Classifier
+from mmpola.checkpoint.reading import CheckpointError
+from mmpola.checkpoint.weights import load_weights
+from mmpola.classification import ImageClassifier
 
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}

@@ -4,18 +4,18 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import model_table
 import pytest
 import torch
-import training_checkpoint
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner, find_latest_checkpoint
-from small_configs import shrink
 from torch import nn
 
-from mmpola.backbones.pyramid import Pyramid
+from mmpola.backbones.base import Backbone
+from mmpola.checkpoint import training as training_checkpoint
+from tests.helpers.small_configs import shrink
+from tools.dev import model_table
 
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 
@@ -45,7 +45,7 @@ def listed_parameters():
 
 def test_builds_and_says_how_it_is_run_and_what_to_expect(config):
     cfg, model = build_on_meta(config)
-    assert isinstance(model.backbone, Pyramid)
+    assert isinstance(model.backbone, Backbone)
     text = ast.get_docstring(ast.parse(config.read_text()))
     assert f'python tools/train.py configs/{config.name}' in text
     assert 'xpected' in text

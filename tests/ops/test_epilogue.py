@@ -1,4 +1,4 @@
-"""The epilogue (E9): the reference against loops, its gradients, its contract."""
+"""The epilogue (E14): the reference against loops, its gradients, its contract."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ WEIGHT = torch.ones(4, 1, 3, 3)
 
 
 def by_loops(attended, values, gate, weight, bias, grid):
-    """(E9), an output element at a time."""
+    """(E14), an output element at a time."""
     batch, _, heads, dim = values.shape
     rows, columns = grid
     side = weight.shape[-1]

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from attention_inputs import draw, make_map, rotary_tables
-from exponential_truth import exponential_attention, magnitude_of_terms
 from torch._subclasses import FakeTensorMode
 
 from mmpola.ops import ExpMap, feature_map, polarity_attention
+from tests.helpers.attention_inputs import draw, make_map, rotary_tables
+from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
 
 
 @pytest.mark.parametrize('turn', [False, True])
 def test_a_shift_changes_nothing(turn, monkeypatch):
-    """Exponentials in range are taken as they stand (E14); with the shift of E16-E18 they give the same."""
+    """Exponentials in range are taken as they stand (E9); with the shift of E11-E13 they give the same."""
     leaves = [x.requires_grad_() for x in (*draw(keys=5), *make_map('exp').parameters().values())]
     tables = rotary_tables(5, 4) if turn else None
     grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from attention_inputs import MAPS, draw, make_map, rotary_tables
 
 from mmpola.ops import ExpMap, PowerMap, available_backends, polarity_attention, streaming, unavailable_backends
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import plain_attention
+from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
 
 
 def power_features(x, p, s):
@@ -32,7 +32,7 @@ def turned(features, cos, sin):
 
 
 def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
-    """E1-E8, E14, E15 as printed: a loop per query, per key, per feature and per value channel, in Python floats."""
+    """E1-E8, E9, E10 as printed: a loop per query, per key, per feature and per value channel, in Python floats."""
     batch, queries, heads, dim = q.shape
     keys, half = k.shape[1], dim // 2
     out = torch.empty(q.shape, dtype=torch.float64)

@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from exponential_truth import exponential_attention, magnitude_of_terms
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.backbones import PolaFormerPP, PolaPVT
@@ -23,6 +22,7 @@ from mmpola.ops.numerics import BACKEND_EXCESS
 from mmpola.ops.triton import operator
 from mmpola.ops.triton.launch import plan
 from mmpola.ops.triton.tensors import Parameters
+from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
 
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
 DEVICE = 'cpu' if INTERPRETED else 'cuda'

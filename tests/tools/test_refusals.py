@@ -4,8 +4,9 @@ import json
 import shutil
 
 import pytest
-import train
-from runtime import UsageError
+
+from mmpola.messages import UsageError
+from tests.helpers.scripts import load
 
 CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
 
@@ -49,7 +50,7 @@ def test_missing_weights_say_where_they_are_found_and_how_to_go_without(tiny_con
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), *resume])
     with pytest.raises(UsageError) as raised:
-        train.main()
+        load('train').main()
     assert str(raised.value) == MISSING_WEIGHTS
     assert not (tmp_path / 'work_dirs').exists()
 
@@ -83,7 +84,7 @@ NO_PICTURES = 'error: tests: no pictures in this folder (.bmp .jpeg .jpg .png .p
         ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, and torch finds none'),
         ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
         ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_PICTURES),
-        ('contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no pictures in this folder'),
+        ('dev/contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no pictures in this folder'),
     ],
 )
 def test_what_is_not_there_is_named(run_tool, tool, arguments, message):

@@ -1,17 +1,20 @@
-"""doctor.py and get_flops.py."""
+"""python -m mmpola and get_flops.py."""
 
-import doctor
+import subprocess
+import sys
+
 import pytest
 import torch
-from get_flops import build_model, count_macs
 from mmengine.config import Config
 
+from mmpola import __main__ as doctor
 from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
-from mmpola.classification import Classifier
+from mmpola.backbones.classifier import Classifier
+from mmpola.engine.flops import build_model, count_macs
 
 
-def test_doctor_finds_this_environment_well(run_tool):
-    output = run_tool('doctor.py').stdout
+def test_doctor_finds_this_environment_well(root):
+    output = subprocess.check_output([sys.executable, '-m', 'mmpola'], cwd=root, text=True)
     assert 'ok  mmcv.ops' in output
     assert 'ok  attention backends  reference' in output
     assert '!!' not in output

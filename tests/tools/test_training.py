@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.checkpoint import load_weights
+from mmpola.checkpoint.weights import load_weights
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The epilogue's kernels (E9, E19): convolution on 2-D tiles of the token grid with addition and gate, and gradients.
+"""The epilogue's kernels (E14, E19): convolution on 2-D tiles of the token grid with addition and gate, and gradients.
 
 A program owns a tile of BR x BW tokens and up to BD channels of one head. Neighbours outside the tile are loaded like
 its own tokens: the k² shifted tiles overlap, so all but the first load of an element come from the cache.
@@ -45,7 +45,7 @@ def mix_kernel(
     v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
     D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """y = (o + DWC(v)) * g [B, N, C] (E9), without what is None. FLIP turns the kernel round: DWC's transpose."""
+    """y = (o + DWC(v)) * g [B, N, C] (E14), without what is None. FLIP turns the kernel round: DWC's transpose."""
     i_b, _, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
     m_t = (o_r < rows) & (o_c < columns)
     o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)

@@ -27,7 +27,7 @@ def epilogue(inputs: EpilogueInputs) -> Tensor:
 def mix_and_gate(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
 ) -> Tensor:
-    """y [B, N, C] (E9)."""
+    """y [B, N, C] (E14)."""
     attended, values, gate = (_with_unit_stride(x) for x in (attended, values, gate))
     return mix(values, _taps(weight), bias, attended, gate, (rows, columns))
 

@@ -94,7 +94,7 @@ def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_reach(p_shift, D: tl.constexpr, BD: tl.constexpr):
-    """The shift [2D] of (E16) in two halves, as queries take it: their feature counts nothing where no key reaches."""
+    """The shift [2D] of (E11) in two halves, as queries take it: their feature counts nothing where no key reaches."""
     b_shift_1, b_shift_2 = load_halves(p_shift, D, BD)
     return tl.where(b_shift_1 == 0, NO_REACH, b_shift_1), tl.where(b_shift_2 == 0, NO_REACH, b_shift_2)
 
@@ -124,13 +124,13 @@ def scaled_exp(b_size, b_offset):
 
 @triton.jit
 def scaled_key(b_k, b_shift_1, b_shift_2):
-    """a [BN, BD] of ψ' and its slope (E17), given the shifts [BD] of keys above and below 0."""
+    """a [BN, BD] of ψ' and its slope (E12), given the shifts [BD] of keys above and below 0."""
     return scaled_exp(tl.abs(b_k), -tl.where(b_k < 0, b_shift_2[None, :], b_shift_1[None, :]))
 
 
 @triton.jit
 def scaled_query(b_q, b_t_1, b_t_2, b_reach_1, b_reach_2, eps):
-    """a [BN, BD] of φ', its slope and temperature, and ε' [BN] (E18).
+    """a [BN, BD] of φ', its slope and temperature, and ε' [BN] (E13).
 
     Temperatures and shifts are those of queries above 0, then below: the opposite-signed stream passes halves swapped.
     """
@@ -174,7 +174,7 @@ def exchange_pairs(x, BN: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def turn(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
-    """(a, b) -> (a cos - b sin, b cos + a sin) on interleaved pairs (E15)."""
+    """(a, b) -> (a cos - b sin, b cos + a sin) on interleaved pairs (E10)."""
     return x * b_cos + exchange_pairs(x, BN, BD) * b_sin
 
 
@@ -201,6 +201,6 @@ def normaliser(b_a, b_met_mean, m_n, eps):
 
 @triton.jit
 def power_gradient(x, b_a, b_log2, b_exponent, b_da):
-    """Given da of a = |x|^p: dx [BN, BD] and the terms of dp [BN, BD], in units of ln 2 (E13); 0 at x = 0."""
+    """Given da of a = |x|^p: dx [BN, BD] and the terms of dp [BN, BD], in units of ln 2 (E18); 0 at x = 0."""
     b_weighted = b_a * b_da
     return b_exponent[None, :] * b_weighted / tl.where(x == 0, 1.0, x), b_weighted * b_log2

@@ -40,7 +40,7 @@ def state_kernel(
 
     1/M = shrink * grow: values are divided by the next power of two, which leaves a half value exact in a tf32 product,
     and the sums, which could overflow if they were divided only then, by the rest. Each program scales exponential
-    features by the largest key that it has met so far (E16), and what it has summed whenever that grows.
+    features by the largest key that it has met so far (E11), and what it has summed whenever that grows.
     """
     i_bh, i_chunk = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     i_b, i_h = i_bh // heads, i_bh % heads
@@ -67,7 +67,7 @@ def state_kernel(
             b_psi_1, b_psi_2 = by_sign(b_k, tl.exp2(b_exponent[None, :] * log2_of_magnitude(b_k)))  # (E6)
         else:
             b_before_1, b_before_2 = b_shift_1, b_shift_2
-            b_shift_1 = tl.maximum(b_shift_1, tl.ceil(tl.max(b_k, 0)))  # (E16)
+            b_shift_1 = tl.maximum(b_shift_1, tl.ceil(tl.max(b_k, 0)))  # (E11)
             b_shift_2 = tl.maximum(b_shift_2, tl.ceil(tl.max(-b_k, 0)))
             if p_cos is not None:
                 b_shift_1, b_shift_2 = largest_of_pairs(b_shift_1, BD), largest_of_pairs(b_shift_2, BD)
@@ -77,7 +77,7 @@ def state_kernel(
             b_state_1 *= b_fade_1[:, None]
             b_state_2 *= b_fade_2[:, None]
             b_a, _ = scaled_key(b_k, b_shift_1, b_shift_2)
-            b_psi_1, b_psi_2 = by_sign(b_k, b_a)  # (E14, E17)
+            b_psi_1, b_psi_2 = by_sign(b_k, b_a)  # (E9, E12)
         b_mean_1 += b_psi_1
         b_mean_2 += b_psi_2
         if p_cos is not None:
@@ -148,7 +148,7 @@ def output_kernel(
         r_opposite = normaliser(b_a_opposite, choose_mean(b_q, b_mean_2, b_mean_1), m_n, eps_opposite)
         b_phi_same_1, b_phi_same_2 = by_sign(b_q, b_a_same)
         b_phi_opposite_2, b_phi_opposite_1 = by_sign(b_q, b_a_opposite)
-        if p_cos is not None:  # (E15)
+        if p_cos is not None:  # (E10)
             b_cos, b_sin = load_turn(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
             b_phi_same_1 = turn(b_phi_same_1, b_cos, b_sin, BN, BD)
             b_phi_opposite_1 = turn(b_phi_opposite_1, b_cos, b_sin, BN, BD)

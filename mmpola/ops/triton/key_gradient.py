@@ -1,4 +1,4 @@
-"""The gradient kernel over keys and values: dk and dv from the state's gradient, features recomputed (E12, E13)."""
+"""The gradient kernel over keys and values: dk and dv from the state's gradient, features recomputed (E17, E18)."""
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
 
@@ -64,14 +64,14 @@ def key_gradient_kernel(
             b_log2 = log2_of_magnitude(b_k)
             b_a = tl.exp2(b_exponent[None, :] * b_log2)  # (E6)
         else:
-            b_a, b_slope = scaled_key(b_k, b_shift_1, b_shift_2)  # (E14, E17)
+            b_a, b_slope = scaled_key(b_k, b_shift_1, b_shift_2)  # (E9, E12)
         if p_cos is not None:
             b_cos_1, b_sin_1 = load_turn(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
             b_cos_2, b_sin_2 = load_turn(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
 
         if (p_dk is not None) or (p_dparameters is not None):
             b_v = factor(load_tokens(p_v + i_n * v_n, v_n, o_n, o_d, m_k), PRECISION)
-            # [BN, BD] x [BD, BD]  (E12)
+            # [BN, BD] x [BD, BD]  (E17)
             b_dpsi_1 = tl.dot(b_v, tl.trans(b_dstate_1), input_precision=PRECISION)
             b_dpsi_2 = tl.dot(b_v, tl.trans(b_dstate_2), input_precision=PRECISION)
             if p_cos is not None:
@@ -94,7 +94,7 @@ def key_gradient_kernel(
             if p_cos is not None:
                 b_psi_1 = turn(b_psi_1, b_cos_1, b_sin_1, BN, BD)
                 b_psi_2 = turn(b_psi_2, b_cos_2, b_sin_2, BN, BD)
-            # [BN, BD] x [BD, BD]  (E12)
+            # [BN, BD] x [BD, BD]  (E17)
             b_dv = tl.dot(factor(b_psi_1, PRECISION), b_dstate_1, input_precision=PRECISION)
             b_dv = tl.dot(factor(b_psi_2, PRECISION), b_dstate_2, b_dv, input_precision=PRECISION)
             tl.store(p_dv + o_row + o_d[None, :], b_dv.to(p_dv.dtype.element_ty), mask=m_k)

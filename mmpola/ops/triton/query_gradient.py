@@ -1,6 +1,6 @@
-"""The gradient kernel over queries: dq and the sums over queries, features recomputed (E10, E11, E13).
+"""The gradient kernel over queries: dq and the sums over queries, features recomputed (E15, E16, E18).
 
-o is neither saved nor read: do·o of (E10) equals φ·(y Sᵀ), and y Sᵀ is needed for (E11) anyway.
+o is neither saved nor read: do·o of (E15) equals φ·(y Sᵀ), and y Sᵀ is needed for (E16) anyway.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -84,12 +84,12 @@ def query_gradient_kernel(
         b_met_same, b_met_opposite = choose_mean(b_q, b_mean_1, b_mean_2), choose_mean(b_q, b_mean_2, b_mean_1)
         r_same = normaliser(b_a_same, b_met_same, m_n, eps_same)
         r_opposite = normaliser(b_a_opposite, b_met_opposite, m_n, eps_opposite)
-        b_y_same = load_tokens(p_do + i_n * do_n, do_n, o_n, o_c, m_do) / r_same[:, None]  # (E10)
+        b_y_same = load_tokens(p_do + i_n * do_n, do_n, o_n, o_c, m_do) / r_same[:, None]  # (E15)
         b_y_opposite = load_tokens(p_do + i_n * do_n, do_n, o_n, D // 2 + o_c, m_do) / r_opposite[:, None]
         b_y_same, b_y_opposite = factor(b_y_same, PRECISION), factor(b_y_opposite, PRECISION)
         b_phi_same_1, b_phi_same_2 = by_sign(b_q, b_a_same)
         b_phi_opposite_2, b_phi_opposite_1 = by_sign(b_q, b_a_opposite)
-        if p_cos is not None:  # (E15)
+        if p_cos is not None:  # (E10)
             b_cos_1, b_sin_1 = load_turn(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
             b_cos_2, b_sin_2 = load_turn(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
             b_phi_same_1 = turn(b_phi_same_1, b_cos_1, b_sin_1, BN, BD)
@@ -97,7 +97,7 @@ def query_gradient_kernel(
             b_phi_opposite_1 = turn(b_phi_opposite_1, b_cos_1, b_sin_1, BN, BD)
             b_phi_opposite_2 = turn(b_phi_opposite_2, b_cos_2, b_sin_2, BN, BD)
         if p_dstate is not None:
-            # [BD, BN] x [BN, BC]  (E11)
+            # [BD, BN] x [BN, BC]  (E16)
             b_t_1, b_t_2 = tl.trans(factor(b_phi_same_1, PRECISION)), tl.trans(factor(b_phi_same_2, PRECISION))
             b_dsame_1 = tl.dot(b_t_1, b_y_same, b_dsame_1, input_precision=PRECISION)
             b_dsame_2 = tl.dot(b_t_2, b_y_same, b_dsame_2, input_precision=PRECISION)
@@ -105,7 +105,7 @@ def query_gradient_kernel(
             b_dopposite_1 = tl.dot(b_t_1, b_y_opposite, b_dopposite_1, input_precision=PRECISION)
             b_dopposite_2 = tl.dot(b_t_2, b_y_opposite, b_dopposite_2, input_precision=PRECISION)
 
-        # y Sᵀ of (E11), where an element's one non-zero feature stands: [BN, BC] x [BC, BD]
+        # y Sᵀ of (E16), where an element's one non-zero feature stands: [BN, BC] x [BC, BD]
         b_g_1 = tl.dot(b_y_same, tl.trans(b_same_1), input_precision=PRECISION)
         b_g_2 = tl.dot(b_y_same, tl.trans(b_same_2), input_precision=PRECISION)
         if p_cos is not None:
@@ -116,13 +116,13 @@ def query_gradient_kernel(
         if p_cos is not None:
             b_g_1, b_g_2 = turn_back(b_g_1, b_cos_1, b_sin_1, BN, BD), turn_back(b_g_2, b_cos_2, b_sin_2, BN, BD)
         b_da_opposite = tl.where(m_negative, b_g_1, b_g_2)
-        c_same = -tl.sum(b_a_same * b_da_same, 1) / r_same  # (E10)
+        c_same = -tl.sum(b_a_same * b_da_same, 1) / r_same  # (E15)
         c_opposite = -tl.sum(b_a_opposite * b_da_opposite, 1) / r_opposite
-        b_da_same += c_same[:, None] * b_met_same  # (E11)
+        b_da_same += c_same[:, None] * b_met_same  # (E16)
         b_da_opposite += c_opposite[:, None] * b_met_opposite
         if p_dstate is not None:
             b_c_same, b_c_opposite = c_same[:, None] * b_a_same, c_opposite[:, None] * b_a_opposite
-            b_dmean_1 += tl.where(m_negative, b_c_opposite, b_c_same)  # (E11)
+            b_dmean_1 += tl.where(m_negative, b_c_opposite, b_c_same)  # (E16)
             b_dmean_2 += tl.where(m_negative, b_c_same, b_c_opposite)
 
         if p_exponent is not None:

@@ -1,0 +1,39 @@
+"""Every named model: what timm lists, `convert_checkpoint.py --arch` takes and a converted file says it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmpola.backbones.base import Backbone
+from mmpola.backbones.pola_deit import PolaDeiT
+from mmpola.backbones.pola_pvt import PolaPVT
+from mmpola.backbones.pola_pvt_v2 import PolaPVTv2
+from mmpola.backbones.pola_swin import PolaSwin
+from mmpola.backbones.polaformer_pp import PolaFormerPP
+
+NAMED: dict[str, tuple[type[Backbone], dict[str, Any]]] = {
+    'pola_pvt_tiny': (PolaPVT, {'arch': 'tiny'}),
+    'pola_pvt_small': (PolaPVT, {'arch': 'small'}),
+    'pola_pvt_medium': (PolaPVT, {'arch': 'medium'}),
+    'pola_pvt_large': (PolaPVT, {'arch': 'large'}),
+    'pola_pvt_v2_b0': (PolaPVTv2, {'arch': 'b0'}),
+    'pola_pvt_v2_b1': (PolaPVTv2, {'arch': 'b1'}),
+    'pola_pvt_v2_b2': (PolaPVTv2, {'arch': 'b2'}),
+    'pola_pvt_v2_b3': (PolaPVTv2, {'arch': 'b3'}),
+    'pola_pvt_v2_b4': (PolaPVTv2, {'arch': 'b4'}),
+    'pola_pvt_v2_b5': (PolaPVTv2, {'arch': 'b5'}),
+    'pola_swin_tiny': (PolaSwin, {'arch': 'tiny'}),
+    'pola_swin_small': (PolaSwin, {'arch': 'small'}),
+    'pola_swin_base': (PolaSwin, {'arch': 'base'}),
+    'pola_swin_base_384': (PolaSwin, {'arch': 'base', 'pretrain_img_size': 384, 'window_size': 12}),
+    'pola_deit_tiny': (PolaDeiT, {'arch': 'tiny'}),
+    'pola_deit_small': (PolaDeiT, {'arch': 'small'}),
+    'pola_deit_base': (PolaDeiT, {'arch': 'base'}),
+    'polaformer_pp_b0': (PolaFormerPP, {'arch': 'b0'}),
+    'polaformer_pp_b1': (PolaFormerPP, {'arch': 'b1'}),
+    'polaformer_pp_b2': (PolaFormerPP, {'arch': 'b2'}),
+    'polaformer_pp_b3': (PolaFormerPP, {'arch': 'b3'}),
+    'polaformer_pp_b4': (PolaFormerPP, {'arch': 'b4'}),
+    'polaformer_pp_b5': (PolaFormerPP, {'arch': 'b5'}),
+}
+"""Name -> the backbone and the arguments it is built with."""

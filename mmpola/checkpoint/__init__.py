@@ -1,0 +1,1 @@
+"""Checkpoint files: reading them safely, fitting their weights to a model, holding trainings against configs."""

@@ -1,0 +1,1 @@
+"""Checks of the data that a config names, before a training touches it."""

@@ -1,0 +1,95 @@
+"""Images in class folders or tar files, augmented by timm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.structures import BaseDataElement
+from PIL import Image
+from timm.data import create_transform
+from torch.utils.data import Dataset
+
+from mmpola.data.image_index import build_index
+from mmpola.data.read_image import rgb_image
+from mmpola.engine.draws import Draw, random_numbers_of
+from mmpola.registry import DATASETS
+
+MOST_IN_A_ROW = 16
+"""So many unreadable images one after the other are no accident: the disk is gone."""
+
+
+@DATASETS.register_module()
+class ClassFolders(Dataset[dict[str, Any]]):
+    """ROOT/CLASS/IMAGE, or the same in tar files (`image_index`), with timm's transforms.
+
+    An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int `gt_label` and, in the
+    metainfo, `img_path`. What is random in it depends on the `Draw` alone.
+
+    An image that cannot be read is named in the metainfo `unreadable`, a tuple of paths. In training the next readable
+    image stands for it, with that one's label; in evaluation a blank one, which `Accuracy` leaves out.
+
+    Args:
+        root: folder or tar file.
+        training: random transforms.
+        transform: arguments of timm.data.create_transform, such as `input_size`.
+        classes: whose classes give the labels: the training folder or tar file, or a text file with a name a line.
+            None: the data set's own, in natural order.
+        strict: raise on an image that cannot be read.
+
+    Raises:
+        ValueError: folder, classes or images are missing; lists all problems.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        training: bool,
+        transform: dict[str, Any],
+        classes: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.images = build_index(str(root), classes)
+        self.training = training
+        self.strict = strict
+        self.transform = create_transform(is_training=training, **transform)
+        self.metainfo = {'classes': self.images.classes}
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, key: int | Draw) -> dict[str, Any]:
+        """The item of a `Draw`; of an index alone, its first draw under seed 0.
+
+        Raises:
+            OSError: the image cannot be read and `strict` is on, or many in a row cannot.
+        """
+        draw = key if isinstance(key, Draw) else Draw(range(len(self))[key])
+        index, image, unreadable = self._readable(draw.image)
+        sample = BaseDataElement(
+            metainfo={'img_path': self.images.name(index)}, gt_label=int(self.images.labels[index])
+        )
+        if unreadable:
+            sample.set_metainfo({'unreadable': tuple(unreadable)})
+        with random_numbers_of(draw):
+            return {'inputs': self.transform(image), 'data_samples': sample}
+
+    def _readable(self, index: int) -> tuple[int, Image.Image, list[str]]:
+        """Index and pixels of what stands for an image, and the paths that could not be read."""
+        failed: list[str] = []
+        while True:
+            try:
+                return index, rgb_image(self.images.read(index)), failed
+            except MemoryError:
+                raise
+            except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error …
+                failed.append(self.images.name(index))
+                if self.strict:
+                    raise OSError(f'{failed[-1]}: cannot be read ({error!r})') from error
+                if not self.training:
+                    return index, Image.new('RGB', (1, 1)), failed
+                if len(failed) == min(MOST_IN_A_ROW, len(self)):
+                    raise OSError(
+                        f'{len(failed)} images in a row cannot be read, the last is {failed[-1]} ({error!r})'
+                    ) from error
+                index = (index + 1) % len(self)

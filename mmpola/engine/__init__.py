@@ -1,0 +1,1 @@
+"""Training on MMEngine: configs, resuming, loops, hooks, optimisers, logs."""

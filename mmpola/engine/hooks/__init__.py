@@ -1,0 +1,15 @@
+"""Hooks of a long training run: stopping and resuming, safe checkpoints, throughput, batch size, running statistics."""
+
+from mmpola.engine.hooks.batch_size import BatchSizeHook
+from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook
+from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
+from mmpola.engine.hooks.preemption import PreemptionHook
+from mmpola.engine.hooks.throughput import ThroughputHook
+
+__all__ = [
+    'AtomicCheckpointHook',
+    'BatchSizeHook',
+    'MeanBuffersHook',
+    'PreemptionHook',
+    'ThroughputHook',
+]

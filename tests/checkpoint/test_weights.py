@@ -1,0 +1,224 @@
+"""Loading weights: every format, whole or not at all, executing nothing."""
+
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmpola.backbones import PolaSwin
+from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
+from mmpola.checkpoint.weights import load_weights
+
+ARCH = {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
+
+
+def build(**arguments):
+    return PolaSwin(ARCH, pretrain_img_size=64, **arguments)
+
+
+@pytest.fixture
+def weights():
+    return build().state_dict()
+
+
+def assert_loaded(model, weights):
+    for key, x in model.state_dict().items():
+        torch.testing.assert_close(x, weights[key], rtol=0, atol=0, msg=key)
+
+
+def save(content, tmp_path):
+    path = tmp_path / 'weights.pth'
+    torch.save(content, path)
+    return path
+
+
+def prefixed(weights, prefix):
+    return {prefix + key: x for key, x in weights.items()}
+
+
+FORMATS = [
+    (lambda w: w, 'bare state dict'),
+    (lambda w: {'model': w, 'epoch': 3}, 'model'),
+    (lambda w: {'state_dict': prefixed(w, 'backbone.') | {'neck.w': torch.zeros(1)}, 'meta': {}}, 'state_dict'),
+    (lambda w: {'state_dict': prefixed(w, 'module.backbone.')}, 'state_dict'),
+    (lambda w: {'model': prefixed(w, '_orig_mod.module.')}, 'model'),
+    (lambda w: {'model': {k: x + 1 for k, x in w.items()}, 'model_ema': w}, 'model_ema'),
+]
+
+
+@pytest.mark.parametrize(('wrap', 'container'), FORMATS)
+def test_formats(wrap, container, weights, tmp_path):
+    model = build()
+    report = load_weights(model, save(wrap(weights), tmp_path))
+    assert_loaded(model, weights)
+    assert report.container == container
+    assert len(report.loaded) == len(weights)
+
+
+def test_init_cfg_loads_at_init_weights(weights, tmp_path):
+    model = build(init_cfg={'type': 'Pretrained', 'checkpoint': str(save(weights, tmp_path))})
+    model.init_weights()
+    assert_loaded(model, weights)
+
+
+def test_heads_and_unbuilt_stages_are_dropped_and_output_norms_may_be_new(weights, tmp_path):
+    authors = {key: x for key, x in weights.items() if not key.startswith('norm')}
+    authors |= {'norm.weight': torch.ones(128), 'head.weight': torch.ones(10, 128)}
+    authors |= {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(9, 9, dtype=torch.int64)}
+    model = build(out_indices=(0, 2))
+    report = load_weights(model, save({'model': authors}, tmp_path))
+    assert {'head.weight', 'norm.weight', 'layers.3.blocks.0.attn.qkv.weight'} <= set(report.dropped)
+    assert 'layers.2.downsample.reduction.weight' in report.dropped
+    assert sorted(report.new) == ['norm0.bias', 'norm0.weight', 'norm2.bias', 'norm2.weight']
+    assert_loaded(build_loaded := model, {**weights, **{k: build_loaded.state_dict()[k] for k in report.new}})
+
+
+def test_tables_are_resized_to_the_grid_and_window_of_the_model(weights, tmp_path):
+    key, bias = 'layers.0.blocks.0.attn.positional_encoding', 'layers.2.blocks.0.attn.relative_position_bias_table'
+    weights[key] = torch.arange(16.0).repeat_interleave(16).reshape(1, 256, 1).expand(1, 256, 16).contiguous()
+    model = PolaSwin(ARCH, pretrain_img_size=(128, 64), window_size=12)
+    report = load_weights(model, save(weights, tmp_path))
+    assert model.state_dict()[key].shape == (1, 32 * 16, 16)
+    assert model.state_dict()[bias].shape == (23 * 23, 4)
+    torch.testing.assert_close(model.state_dict()[key][0, 16 * 10, 0], torch.tensor((10 + 0.5) / 2 - 0.5))
+    assert f'{key} [1, 256, 16] -> [1, 512, 16]' in report.resized
+
+
+def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(weights, tmp_path):
+    del weights['patch_embed.proj.bias']
+    weights['patch_embed.norm.weight'] = torch.ones(17)
+    weights['layers.0.blocks.1.norm1.weight'] = torch.ones(16)
+    weights['patch_embed.norm.bias'][3] = float('nan')
+    path = save(weights, tmp_path)
+    model = build()
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(model, path)
+    assert str(raised.value) == (
+        f'{path}: does not fit PolaSwin; nothing was loaded\n'
+        '  missing: patch_embed.proj.bias [16]\n'
+        '  not finite: patch_embed.norm.bias has 1 NaN or infinite values\n'
+        '  unknown: layers.0.blocks.1.norm1.weight [16]\n'
+        '  wrong shape: patch_embed.norm.weight expected [16], got [17]'
+    )
+    assert_loaded(model, before)
+
+
+def test_a_missing_file_says_where_weights_are_found():
+    with pytest.raises(FileNotFoundError) as raised:
+        read_checkpoint('checkpoints/none.pth')
+    assert str(raised.value) == (
+        'checkpoints/none.pth: no such checkpoint file; '
+        'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
+    )
+
+
+@pytest.mark.parametrize('damage', ['truncated', 'text', 'empty', 'zip'])
+def test_a_broken_file_is_named_in_one_line(damage, weights, tmp_path):
+    path = save(weights, tmp_path)
+    if damage == 'truncated':
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif damage == 'zip':
+        with zipfile.ZipFile(path, 'w') as archive:
+            archive.writestr('readme', 'no weights')
+    else:
+        path.write_text('hello' if damage == 'text' else '')
+    with pytest.raises(CheckpointError) as raised:
+        read_checkpoint(path)
+    assert str(raised.value).startswith(f'{path}: not a checkpoint, or truncated (')
+    assert '\n' not in str(raised.value)
+
+
+def test_a_file_without_weights_is_refused(tmp_path):
+    path = save({'epoch': 3, 'meta': {}}, tmp_path)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), path)
+    assert str(raised.value) == (
+        f'{path}: no weights found, neither under model_ema, state_dict_ema, state_dict, model nor as a bare state dict'
+    )
+
+
+class Attack:
+    """Pickles as a call of os.system."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize('old_format', [False, True])
+def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(weights, tmp_path, old_format):
+    victim, path = tmp_path / 'victim', tmp_path / 'evil.pth'
+    content = {'model': weights, 'config': Attack(f'touch {victim}')}
+    torch.save(content, path, _use_new_zipfile_serialization=not old_format)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), path)
+    assert str(raised.value) == f'{path}: the file calls posix.system when read; refused, nothing was run'
+    assert not victim.exists()
+    pickle.loads(pickle.dumps(Attack(f'touch {victim}')))
+    assert victim.exists(), 'the attack itself must work, or this test shows nothing'
+
+
+class Lookup:
+    """Pickles as a call of getattr on something that is no stub."""
+
+    def __reduce__(self):
+        return getattr, (torch.Size([1]), 'numel')
+
+
+def test_a_file_that_looks_up_attributes_is_refused(weights, tmp_path):
+    path = save({'model': weights, 'config': Lookup()}, tmp_path)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), path)
+    assert (
+        str(raised.value) == f"{path}: the file looks up 'numel' of torch.Size([1]) when read; refused, nothing was run"
+    )
+
+
+SAVE_WITH_YACS = """
+import sys, types, torch
+yacs, config = types.ModuleType('yacs'), types.ModuleType('yacs.config')
+class CfgNode(dict):
+    def __init__(self):
+        super().__init__(SIZE=224)
+        self.__dict__['__immutable__'] = True
+CfgNode.__module__ = 'yacs.config'
+config.CfgNode = CfgNode
+sys.modules.update({'yacs': yacs, 'yacs.config': config})
+torch.save({'model': torch.load(sys.argv[1], weights_only=True), 'config': CfgNode()}, sys.argv[2])
+"""
+
+
+def test_a_class_beside_the_weights_becomes_an_inert_stub(weights, tmp_path):
+    """The authors put their yacs config into the file; the class need not be installed, nor is it run."""
+    path = tmp_path / 'authors.pth'
+    subprocess.run([sys.executable, '-c', SAVE_WITH_YACS, save(weights, tmp_path), path], check=True)
+    model = build()
+    load_weights(model, path)
+    assert_loaded(model, weights)
+    stub = read_checkpoint(path)['config']
+    assert type(stub).__name__ == 'CfgNode'
+    assert stub == {'SIZE': 224}
+    assert stub.state == {'__immutable__': True}
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize('wrap', [wrap for wrap, _ in FORMATS])
+def test_features_of_a_real_image_survive_every_format(wrap, weights, tmp_path, real_data):
+    path = sorted((real_data / 'coco_mini' / 'val2017').glob('*.jpg'))[0]
+    with Image.open(path) as picture:
+        image = torch.from_numpy(np.asarray(picture.convert('RGB')).copy()).permute(2, 0, 1)[None].float() / 64 - 2
+    model, loaded = build().eval(), build().eval()
+    model.load_state_dict(weights)
+    load_weights(loaded, save(wrap(weights), tmp_path))
+    with torch.no_grad():
+        for before, after in zip(model(image), loaded(image), strict=True):
+            assert (before - after).norm() / before.norm() < 1e-4

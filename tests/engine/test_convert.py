@@ -1,0 +1,298 @@
+"""convert_checkpoint.py: what it keeps of every format, what its files load into, what the console says."""
+
+import os
+from collections import OrderedDict
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+from mmengine.runner import Runner, load_checkpoint
+from torch.testing import assert_close
+
+import mmpola
+from mmpola.backbones import PolaSwin
+from mmpola.checkpoint.weights import load_weights
+from mmpola.classification import ImageClassifier
+from mmpola.engine.convert import convert, find_arch, named_weights, sha256, summary, write
+from tests.helpers.conversions import ARCH, BACKBONE, assert_same, authors_names, classifier, named, run, save
+
+
+@pytest.fixture
+def weights():
+    return classifier().state_dict()
+
+
+def test_every_format_gives_the_same_file(weights, tmp_path):
+    worse = {key: x + 1 for key, x in weights.items()}
+    formats = {
+        'authors': ({'model': authors_names(weights), 'config': {'SIZE': 224}, 'epoch': 3}, 'model', 'model'),
+        'bare': (authors_names(weights), 'bare state dict', 'model'),
+        'runner': ({'state_dict': OrderedDict(weights), 'optimizer': {}, 'meta': {'epoch': 3}}, 'state_dict', 'model'),
+        'parallel': ({'state_dict': {f'module.{key}': x for key, x in weights.items()}}, 'state_dict', 'model'),
+        'model_ema': ({'model': authors_names(worse), 'model_ema': authors_names(weights)}, 'model_ema', 'ema'),
+        'timm': (
+            {'state_dict': authors_names(worse), 'state_dict_ema': authors_names(weights), 'arch': 'pola_swin_tiny'},
+            'state_dict_ema',
+            'ema',
+        ),
+        'mmengine_ema': (
+            {
+                'state_dict': weights,
+                'ema_state_dict': {'steps': torch.tensor(3)} | {f'module.{key}': x for key, x in worse.items()},
+            },
+            'state_dict',
+            'ema',
+        ),
+    }
+    for name, (content, container, kind) in formats.items():
+        source = save(content, tmp_path / f'{name}.pth')
+        conversion = convert(source, metric='top-1 12.3')
+        assert_same(conversion.state_dict, dict(weights))
+        assert conversion.container == container, name
+        assert conversion.meta == {
+            'arch': None,
+            'source': f'{name}.pth',
+            'source_sha256': sha256(source),
+            'metric': 'top-1 12.3',
+            'weights': kind,
+            'mmpola_version': mmpola.__version__,
+        }
+
+
+@pytest.mark.parametrize('name', ['pola_swin_mixed', 'pola_pvt_llss', 'polaformer_pp'])
+def test_authors_tensors_are_kept_and_size_dependent_buffers_are_not(name, golden, tmp_path):
+    authors = golden(name)['checkpoint']['model']
+    conversion = convert(save({'model': authors}, tmp_path / 'authors.pth'))
+    skipped = {key for key in authors if key.endswith(('relative_position_index', 'attn_mask', 'angle'))}
+    assert_same(authors_names(conversion.state_dict), {key: x for key, x in authors.items() if key not in skipped})
+    assert conversion.dropped == ({'size-dependent buffers': len(skipped)} if skipped else {})
+    assert {key for key in conversion.state_dict if not key.startswith('backbone.')} == {
+        key for key in authors if key.startswith(('norm.', 'proj.', 'head.'))
+    }
+
+
+def test_the_authors_logits_come_out_of_the_written_file(golden, tmp_path):
+    record = golden('pola_swin_llss')
+    source, slim = save(record['checkpoint'], tmp_path / 'authors.pth'), tmp_path / 'slim.pth'
+    write(convert(source), slim)
+    config = record['config']
+    arch = {'embed_dims': config['embed_dim'], 'depths': config['depths'], 'num_heads': config['num_heads']}
+    model = ImageClassifier(
+        {'type': 'mmpola.PolaSwin', 'arch': arch, 'mlp_ratio': config['mlp_ratio'], 'alpha': config['alpha']},
+        config['num_classes'],
+        init_cfg={'type': 'Pretrained', 'checkpoint': str(slim)},
+    )
+    model.init_weights()
+    logits = model.double().eval()(record['image_u8'].double() / 64 - 2)
+    assert ((logits - record['logits']).norm() / record['logits'].norm()).item() < 1e-5
+
+
+def test_the_file_loads_through_every_door(weights, tmp_path):
+    slim = tmp_path / 'slim.pth'
+    write(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
+    pretrained = {'type': 'Pretrained', 'checkpoint': str(slim)}
+    inside = {key.removeprefix('backbone.'): x for key, x in weights.items() if key.startswith('backbone.')}
+
+    whole = classifier(init_cfg=pretrained)
+    whole.init_weights()
+    assert_same(whole.state_dict(), weights)
+
+    backbone = MODELS.build({**BACKBONE, 'out_norm': False, 'init_cfg': pretrained})
+    backbone.init_weights()
+    assert_same(backbone.state_dict(), inside)
+
+    plain = classifier()
+    load_checkpoint(plain, str(slim), strict=True)
+    assert_same(plain.state_dict(), weights)
+    plain_backbone = MODELS.build({**BACKBONE, 'out_norm': False})
+    load_checkpoint(plain_backbone, str(slim), strict=False, revise_keys=[(r'^backbone\.', '')])
+    assert_same(plain_backbone.state_dict(), inside)
+
+    assert torch.load(slim, weights_only=True)['meta']['source'] == 'epoch_1.pth'
+
+
+def test_a_detector_starts_from_the_file(weights, tmp_path, root):
+    from mmdet.utils import register_all_modules
+    from mmengine.config import Config
+
+    register_all_modules(init_default_scope=False)
+    slim = tmp_path / 'slim.pth'
+    write(convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim)
+    cfg = Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py').model
+    cfg.backbone.arch = ARCH
+    cfg.backbone.pretrain_img_size = 64
+    cfg.backbone.init_cfg = {'type': 'Pretrained', 'checkpoint': str(slim)}
+    cfg.neck.in_channels = [16, 32, 64, 128]
+    detector = MODELS.build({**cfg, '_scope_': 'mmdet'})
+    detector.init_weights()
+    loaded = detector.backbone.state_dict()
+    for key, x in weights.items():
+        if key.startswith('backbone.'):
+            assert_close(loaded[key.removeprefix('backbone.')], x, rtol=0, atol=0, msg=key)
+
+
+def test_timm_reads_the_file(tmp_path):  # the tool's own import has registered the names
+    import timm
+
+    slim = tmp_path / 'slim.pth'
+    write(convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim)
+    model = timm.create_model('pola_pvt_v2_b0', num_classes=10, checkpoint_path=str(slim))
+    assert_same(model.state_dict(), named())
+
+
+class TinyImages(torch.utils.data.Dataset):
+    """Four random images [3, 64, 64] with their labels."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        from mmengine.structures import BaseDataElement
+
+        image = torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(index))
+        return {'inputs': image, 'data_samples': BaseDataElement(gt_label=torch.tensor(index))}
+
+
+@pytest.mark.slow
+def test_averages_of_a_real_training_run_are_what_is_written(tmp_path):
+    """MMEngine's EMAHook puts the averages into `state_dict` and the trained weights into `ema_state_dict`."""
+    runner = Runner(
+        classifier(),
+        work_dir=str(tmp_path / 'work'),
+        train_dataloader={
+            'batch_size': 2,
+            'dataset': TinyImages(),
+            'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+            'collate_fn': {'type': 'default_collate'},
+        },
+        train_cfg={'by_epoch': True, 'max_epochs': 1},
+        optim_wrapper={'optimizer': {'type': 'SGD', 'lr': 0.1}},
+        custom_hooks=[{'type': 'EMAHook', 'momentum': 0.3}],
+        default_scope='mmengine',
+        experiment_name=f'converter_{os.getpid()}',
+    )
+    runner.train()
+    average = next(hook for hook in runner.hooks if type(hook).__name__ == 'EMAHook').ema_model.module.state_dict()
+    trained = runner.model.state_dict()
+    conversion = convert(tmp_path / 'work' / 'epoch_1.pth')
+    assert conversion.meta['weights'] == 'ema'
+    assert_same(conversion.state_dict, dict(average))
+    assert not torch.equal(conversion.state_dict['head.weight'], trained['head.weight'])
+    assert conversion.beside == ['ema_state_dict', 'message_hub', 'optimizer']
+
+
+def test_of_a_detectors_checkpoint_the_backbone_is_kept(tmp_path):
+    backbone = PolaSwin(ARCH, pretrain_img_size=64).state_dict()
+    others = {
+        'neck.conv.weight': torch.zeros(3),
+        'roi_head.fc.weight': torch.zeros(2),
+        'roi_head.fc.bias': torch.ones(1),
+    }
+    content = {'state_dict': {f'backbone.{key}': x for key, x in backbone.items()} | others, 'optimizer': {}}
+    source = save(content, tmp_path / 'epoch_12.pth')
+    conversion = convert(source)
+    assert_same(authors_names(conversion.state_dict), backbone)
+    assert conversion.dropped == {'neck': 1, 'roi_head': 2}
+    write(conversion, tmp_path / 'slim.pth')
+    report = load_weights(PolaSwin(ARCH, pretrain_img_size=64), tmp_path / 'slim.pth')
+    assert (len(report.loaded), report.new, report.dropped) == (len(backbone), [], [])
+
+
+def test_the_head_can_be_left_out(weights, tmp_path):
+    conversion = convert(save({'state_dict': weights}, tmp_path / 'a.pth'), backbone_only=True)
+    assert set(conversion.state_dict) == {key for key in weights if key.startswith('backbone.')}
+    assert conversion.dropped == {'norm': 2, 'head': 2}
+
+
+def test_a_norm_without_a_last_layer_is_no_head():
+    weights = {'norm.weight': torch.ones(1), 'layers.0.x': torch.ones(1)}
+    assert set(named_weights(weights, backbone_only=False)) == {'backbone.layers.0.x'}
+
+
+def test_views_and_parameters_are_written_without_their_storage(weights, tmp_path):
+    storage = torch.zeros(1_000_000)
+    weights['head.bias'] = torch.nn.Parameter(storage[:5])
+    slim = tmp_path / 'slim.pth'
+    write(convert(save({'state_dict': weights}, tmp_path / 'a.pth')), slim)
+    assert slim.stat().st_size < (tmp_path / 'a.pth').stat().st_size - 3_900_000
+    assert type(torch.load(slim, weights_only=True)['state_dict']['head.bias']) is torch.Tensor
+
+
+def test_a_name_is_found_where_one_alone_fits():
+    weights = dict(named())
+    assert find_arch(weights) == 'pola_pvt_v2_b0'
+    del weights['backbone.block1.0.attn.power']
+    assert find_arch(weights) is None
+
+
+def test_the_name_follows_the_size_of_the_tables(monkeypatch):
+    """Base at 224 and at 384 differ in their tables' grids alone: what needs no resizing wins."""
+    tiny = {'arch': ARCH, 'window_size': 2}
+    entries = {
+        'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),
+        'large': (PolaSwin, tiny | {'pretrain_img_size': 96}),
+    }
+    entries['twin'] = entries['large']
+    monkeypatch.setattr('mmpola.engine.convert.NAMED', entries)
+    weights = {f'backbone.{key}': x for key, x in PolaSwin(**entries['small'][1]).state_dict().items()}
+    assert find_arch(weights) == 'small'
+    weights = {f'backbone.{key}': x for key, x in PolaSwin(**entries['large'][1]).state_dict().items()}
+    assert find_arch(weights) is None  # 'large' and 'twin' fit alike
+
+
+def test_what_a_known_model_does_not_use_is_dropped(tmp_path):
+    """The authors' Pola-PVT files carry a last norm that their forward never reads; here one is added."""
+    source = save({'model': {**named(), 'norm.weight': torch.ones(256)}}, tmp_path / 'a.pth')
+    conversion = convert(source, arch='pola_pvt_v2_b0')
+    assert_same(conversion.state_dict, named())
+    assert conversion.dropped == {'norm': 1}
+
+
+def test_converting_again_keeps_what_was_said(weights, tmp_path):
+    first, second = tmp_path / 'first.pth', tmp_path / 'second.pth'
+    source = save({'model': weights, 'model_ema': weights}, tmp_path / 'a.pth')
+    write(convert(source, metric='top-1 82.6'), first)
+    write(convert(first, backbone_only=True), second)
+    meta = torch.load(second, weights_only=True)['meta']
+    assert (meta['weights'], meta['metric'], meta['source']) == ('ema', 'top-1 82.6', 'first.pth')
+    write(convert(source, metric='top-1 82.6'), tmp_path / 'again.pth')
+    assert sha256(tmp_path / 'again.pth') == sha256(first)
+
+
+def test_the_console_says_what_happened(weights, tmp_path, capsys):
+    weights['neck.weight'] = torch.zeros(2)
+    weights['backbone.layers.2.blocks.0.attn.relative_position_index'] = torch.zeros(9, 9, dtype=torch.int64)
+    source, slim = (
+        save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth'),
+        tmp_path / 's.pth',
+    )
+    assert run(source, slim) == 0
+    parameters = sum(parameter.numel() for parameter in classifier().parameters())
+    sizes = [f'{path.stat().st_size / 1e6:.1f} MB' for path in (source, slim)]
+    assert capsys.readouterr().out.splitlines() == [
+        f'{source} -> {slim}',
+        "  weights  averaged (EMA), from 'model_ema'",
+        '  arch     none of the named ones fits: written as it is, not verified; '
+        '--arch NAME tells what differs from NAME',
+        f'  written  {len(weights) - 2} tensors, {parameters:,} parameters, head of 5 classes',
+        '  dropped  neck (1), size-dependent buffers (1); model, optimizer',
+        f'  size     {sizes[0]} -> {sizes[1]}',
+        f'  sha256   {sha256(slim)}',
+        f'  source   sha256 {sha256(source)}',
+    ]
+
+
+def test_buffers_of_norms_are_no_parameters(tmp_path):
+    source, slim = save(named(), tmp_path / 'a.pth'), tmp_path / 's.pth'
+    conversion = convert(source, arch='pola_pvt_v2_b0')
+    conversion.state_dict['backbone.norm.running_mean'] = torch.zeros(1000)
+    write(conversion, slim)
+    expected = sum(x.numel() for x in named().values())
+    assert f' {expected:,} parameters, head of 10 classes' in summary(conversion, source, slim)
+    assert '  arch     pola_pvt_v2_b0, every tensor fits\n' in summary(conversion, source, slim)
+
+
+def test_the_script_runs_from_any_folder(run_tool, weights, tmp_path):
+    save({'state_dict': weights}, tmp_path / 'a.pth')
+    assert 'a.pth -> b.pth' in run_tool('convert_checkpoint.py', 'a.pth', 'b.pth', cwd=tmp_path).stdout
+    assert (tmp_path / 'b.pth').stat().st_mode == (tmp_path / 'a.pth').stat().st_mode

@@ -1,0 +1,128 @@
+"""What convert_checkpoint.py refuses, word by word, and what it never does to files that are there."""
+
+import os
+import resource
+
+import pytest
+import torch
+
+from mmpola.engine.convert import check_destination, convert, write
+from mmpola.messages import UsageError
+from tests.helpers.conversions import assert_same, classifier, named, run, save
+
+
+@pytest.fixture
+def weights():
+    return classifier().state_dict()
+
+
+def test_a_given_name_must_fit(tmp_path):
+    source = save({'model': named()}, tmp_path / 'a.pth')
+    assert convert(source, arch='pola_pvt_v2_b0').meta['arch'] == 'pola_pvt_v2_b0'
+    with pytest.raises(UsageError) as raised:
+        convert(source, arch='pola_pvt_v2_b1')
+    shapes = 'expected [64, 1, 5, 5], got [32, 1, 5, 5]'
+    assert str(raised.value).startswith(f'{source}: does not fit pola_pvt_v2_b1: wrong shape: block1.0.attn.dwc.bias ')
+    assert shapes in str(raised.value)
+    assert str(raised.value).endswith(' more; nothing was written')
+    assert '\n' not in str(raised.value)
+    with pytest.raises(UsageError) as raised:
+        convert(source, arch='pola_swin_huge')
+    assert str(raised.value).startswith('--arch: expected one of pola_pvt_tiny, pola_pvt_small, ')
+    assert str(raised.value).endswith(', polaformer_pp_b5, got pola_swin_huge')
+
+
+def test_a_head_that_does_not_fit_can_be_left_out(tmp_path):
+    source = save({'model': {**named(), 'head.weight': torch.zeros(10, 7)}}, tmp_path / 'a.pth')
+    with pytest.raises(UsageError) as raised:
+        convert(source, arch='pola_pvt_v2_b0')
+    assert str(raised.value) == (
+        f'{source}: the head does not fit pola_pvt_v2_b0: wrong shape: head.weight expected [10, 256], got [10, 7]; '
+        '--backbone-only leaves it out; nothing was written'
+    )
+    assert 'head.weight' not in convert(source, backbone_only=True, arch='pola_pvt_v2_b0').state_dict
+
+
+class Attack:
+    """Pickles as a call of os.system."""
+
+    def __reduce__(self):
+        return os.system, ('true',)
+
+
+def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
+    good = save({'state_dict': weights}, tmp_path / 'good.pth')
+    cut = tmp_path / 'cut.pth'
+    cut.write_bytes(good.read_bytes()[:2000])
+    weights['head.bias'][1] = float('nan')
+    released = 'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
+    cases = {
+        tmp_path / 'none.pth': f'no such checkpoint file; {released}',
+        tmp_path: f'no such checkpoint file; {released}',
+        cut: 'not a checkpoint, or truncated (',
+        save({'model': weights, 'x': Attack()}, tmp_path / 'evil.pth'): (
+            'the file calls posix.system when read; refused, nothing was run'
+        ),
+        save({'epoch': 3}, tmp_path / 'empty.pth'): (
+            'no weights found, neither under model_ema, state_dict_ema, state_dict, model nor as a bare state dict'
+        ),
+        save({'conv1.weight': torch.zeros(1)}, tmp_path / 'resnet.pth'): (
+            "no backbone of mmpola in it; its 'bare state dict' holds conv1.weight"
+        ),
+        save(
+            {
+                'state_dict': {
+                    'head.weight': torch.zeros(1),
+                    'a': torch.zeros(1),
+                    'b.c': torch.zeros(1),
+                    'd': torch.ones(1),
+                }
+            },
+            tmp_path / 'head.pth',
+        ): "no backbone of mmpola in it; its 'state_dict' holds head.weight, a, b.c, 1 more",
+        save({'model': weights}, tmp_path / 'nan.pth'): 'NaN or infinite values in head.bias; nothing was written',
+    }
+    for source, message in cases.items():
+        assert run(source, tmp_path / 'out.pth') == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f'error: {source}: {message}')
+        assert error.count('\n') == 1
+        assert not (tmp_path / 'out.pth').exists()
+
+
+def test_nothing_is_written_over_without_being_told(weights, tmp_path):
+    source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
+    taken.write_text('precious')
+    link = tmp_path / 'link.pth'
+    link.symlink_to(source)
+    refusals = [
+        (taken, False, f'{taken}: exists already; --force writes over it'),
+        (source, True, f'{source}: SRC and DST are the same file'),
+        (link, True, f'{link}: SRC and DST are the same file'),
+        (tmp_path, True, f'{tmp_path}: a folder; give the name of the file to write'),
+        (tmp_path / 'no' / 'b.pth', False, f'{tmp_path / "no"}: no such folder to write into'),
+    ]
+    for destination, force, message in refusals:
+        with pytest.raises(UsageError) as raised:
+            check_destination(source, destination, force)
+        assert str(raised.value) == message
+    assert run(source, taken) == 2
+    assert taken.read_text() == 'precious'
+    assert run(source, taken, '--force') == 0
+    assert_same(torch.load(taken, weights_only=True)['state_dict'], weights)
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_part_of_a_new_one(weights, tmp_path):
+    source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
+    taken.write_text('precious')
+    conversion = convert(source)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of a file; the system then refuses to go on
+    try:
+        with pytest.raises(UsageError) as raised:
+            write(conversion, taken)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(raised.value) == f'{taken}: cannot be written (File too large)'
+    assert taken.read_text() == 'precious'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['a.pth', 'taken.pth']

@@ -1,0 +1,162 @@
+"""An interrupted run ends with the bits of one that was not; two processes train as one."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+
+from mmpola.engine.hooks.preemption import EXIT_STATUS
+from tests.helpers.small_training import ROOT, run, saved, small_config
+
+AVERAGED = {
+    'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1, 'update_buffers': True},
+    'optim_wrapper.accumulative_counts': 2,
+}
+
+
+class Signal(Hook):
+    """Sends this process a signal after a step, counted from 1 over the whole run, or in validation after an epoch."""
+
+    def __init__(self, *, step=None, epoch=None, number=signal.SIGTERM):
+        self.step, self.epoch, self.number = step, epoch, number
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if batch_idx == 0 and runner.epoch == self.epoch:
+            os.kill(os.getpid(), self.number)
+
+
+class Batches(Hook):
+    """Takes down (index of the step in its epoch, paths of its images)."""
+
+    def __init__(self):
+        self.seen = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.seen.append((batch_idx, [sample.img_path for sample in data_batch['data_samples']]))
+
+
+def assert_same(one, other):
+    """Bit by bit, with the same nesting."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert (one == other) if not hasattr(one, 'shape') else (one == other).all()
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(colours, tmp_path_factory):
+    """Three epochs of six steps: batches, and the last checkpoint."""
+    folder, batches = tmp_path_factory.mktemp('uninterrupted'), Batches()
+    run(small_config(colours, folder, options=AVERAGED), batches)
+    return batches.seen, saved(folder / 'epoch_3.pth')
+
+
+@pytest.mark.parametrize(
+    ('event', 'stopped_at'),
+    [
+        ({'step': 8}, (1, 8)),
+        ({'step': 9, 'number': signal.SIGUSR1}, (1, 10)),  # not before the optimizer steps
+        ({'step': 12}, (1, 12)),  # nothing of the epoch is left but its end
+        ({'epoch': 2}, (2, 12)),  # in validation
+    ],
+    ids=['boundary', 'accumulating', 'end of epoch', 'validation'],
+)
+def test_going_on_ends_with_the_same_bits(event, stopped_at, uninterrupted, colours, tmp_path):
+    batches, before, after = uninterrupted[0], Batches(), Batches()
+    cfg = small_config(colours, tmp_path, options=AVERAGED)
+    with pytest.raises(SystemExit) as raised:
+        run(cfg, before, Signal(**event))
+    assert raised.value.code == EXIT_STATUS == 75
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'interrupted.pth')
+    meta = saved(tmp_path / 'interrupted.pth')['meta']
+    assert (meta['epoch'], meta['iter']) == stopped_at
+
+    run(cfg, after, resume=True)
+    assert before.seen + after.seen == batches
+    assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
+
+
+def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
+    class SignalWorkers(Hook):
+        def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+            if runner.iter in (2, 8):
+                for worker in runner.train_dataloader._iterator._workers:
+                    os.kill(worker.pid, signal.SIGTERM)
+
+    runner = run(small_config(colours, tmp_path, workers=2, options=AVERAGED), SignalWorkers())
+    assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
+    assert all(worker.is_alive() for worker in runner.train_dataloader._iterator._workers)
+
+
+def test_a_checkpoint_of_a_whole_epoch_ends_with_the_same_bits(uninterrupted, colours, tmp_path):
+    cfg = small_config(colours, tmp_path, options=AVERAGED)
+
+    class Stop(Hook):
+        def before_train_epoch(self, runner):
+            if runner.epoch == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(cfg, Stop())
+    run(cfg, resume=True)
+    assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
+
+
+def test_the_seed_of_the_checkpoint_is_the_one_that_counts(colours, tmp_path):
+    seen = {}
+    for name, resumed in (('whole', False), ('parts', True)):
+        batches = Batches()
+        cfg = small_config(colours, tmp_path / name, epochs=2, options={'randomness.seed': 7})
+        if resumed:
+            with pytest.raises(SystemExit):
+                run(cfg, batches, Signal(step=2))
+            cfg.randomness.seed = None
+        run(cfg, batches, resume=resumed)
+        seen[name] = batches.seen
+    assert seen['parts'] == seen['whole']
+
+
+@pytest.mark.slow
+def test_a_signal_to_a_process_and_its_workers_ends_them_cleanly(colours, tmp_path):
+    code = f"""
+    import os, signal, sys
+    from mmengine.hooks import Hook
+    from tests.helpers.small_training import run, small_config
+    class Group(Hook):
+        def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+            if runner.iter == 1:
+                os.killpg(0, signal.SIGTERM)
+    run(small_config({str(colours)!r}, {str(tmp_path)!r}, epochs=2, workers=2), Group(), resume='--resume' in sys.argv)
+    """
+    for arguments, status, last in (([], 75, 'interrupted.pth'), (['--resume'], 0, 'epoch_2.pth')):
+        found = subprocess.run(
+            [sys.executable, '-c', textwrap.dedent(code), *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, 'PYTHONPATH': str(ROOT)},
+            start_new_session=True,
+            timeout=200,
+            check=False,
+        )
+        assert found.returncode == status, found.stderr
+        assert 'Traceback' not in found.stderr
+        assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / last)

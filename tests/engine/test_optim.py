@@ -1,0 +1,160 @@
+"""Layer-wise learning rates: which layer a parameter is in, and that MMEngine's own rules stay."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+from torch import nn
+
+from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
+from mmpola.engine.optim import BackboneLayers
+
+DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
+SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
+PLUS = {**DEEP, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
+BACKBONES = {  # every kind of parameter that is in no block -> its layer; 1 + 2 + 1 + 3 blocks
+    'PolaSwin': (
+        lambda: PolaSwin(SWIN),
+        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
+    ),
+    'PolaFormerPP': (
+        lambda: PolaFormerPP(PLUS),
+        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
+    ),
+    'PolaPVT': (
+        lambda: PolaPVT(DEEP, out_norm=True),
+        {
+            **{f'{name}_embed{stage}': layer for name in ('patch', 'pos') for stage, layer in ((2, 2), (3, 4), (4, 5))},
+            'patch_embed1.': 0,
+            'pos_embed1': 0,
+            'norm': 8,
+        },
+    ),
+    'PolaPVTv2': (
+        lambda: PolaPVTv2(DEEP),
+        {
+            **{f'patch_embed{stage}.': layer for stage, layer in ((1, 0), (2, 2), (3, 4), (4, 5))},
+            **{f'norm{stage}.': layer for stage, layer in ((1, 1), (2, 3), (3, 4), (4, 7))},
+        },
+    ),
+}
+BLOCKS = [(0, 0, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (3, 0, 5), (3, 1, 6), (3, 2, 7)]
+"""(stage, block, layer), the first two from 0."""
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_layers_of_every_parameter(name):
+    build, outside = BACKBONES[name]
+    backbone = build()
+    names = [name for name, _ in backbone.named_parameters()]
+    layers = BackboneLayers(names, backbone.fresh_prefixes())
+    assert layers.number == 7
+    expected = {
+        prefix: layer
+        for stage, block, layer in BLOCKS
+        for prefix in (f'layers.{stage}.blocks.{block}.', f'block{stage + 1}.{block}.')
+    } | outside
+    for name in names:
+        assert layers.layer_of(name) == next(layer for prefix, layer in expected.items() if name.startswith(prefix))
+
+
+def test_layers_of_deit():
+    backbone = PolaDeiT({'embed_dims': 8, 'depth': 3, 'num_heads': 1}, pretrain_img_size=32)
+    layers = BackboneLayers([name for name, _ in backbone.named_parameters()], backbone.fresh_prefixes())
+    found = {name.split('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()}
+    assert found == {'pos_embed': 0, 'patch_embed': 0, 'norm2': 4, 'blocks': 3}
+    assert layers.layer_of('blocks.1.norm1.weight') == 2
+
+
+def test_a_parameter_that_no_rule_names():
+    with pytest.raises(ValueError) as raised:
+        BackboneLayers(['layers.0.blocks.0.attn.q']).layer_of('gate.weight')
+    assert str(raised.value) == "layer-wise decay: no rule says which layer of the backbone 'gate.weight' belongs to"
+
+
+class Model(nn.Module):
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone, self.head = backbone, nn.Linear(4, 2)
+
+
+PARAMWISE = {'decay_rate': 0.5, 'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
+
+
+def wrap(model, paramwise=PARAMWISE, **optimizer):
+    cfg = dict(
+        type='OptimWrapper',
+        constructor='mmpola.LayerDecayOptimizerConstructor',
+        optimizer={'type': 'AdamW', 'lr': 1.0, 'weight_decay': 0.25, **optimizer},
+        paramwise_cfg=paramwise,
+    )
+    return build_optim_wrapper(model, Config({'optim_wrapper': cfg}).optim_wrapper)
+
+
+def groups_of(model, paramwise):
+    """Parameter name -> (learning rate, weight decay)."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = wrap(model, paramwise).optimizer.param_groups
+    return {names[id(group['params'][0])]: (group['lr'], group['weight_decay']) for group in groups}
+
+
+def test_rates_fall_towards_the_image_and_decay_rules_stay():
+    model = Model(PolaSwin(SWIN, frozen_stages=1))
+    paramwise = {**PARAMWISE, 'custom_keys': {'attn.power': {'decay_mult': 0.0}, 'head': {'lr_mult': 10.0}}}
+    groups = groups_of(model, paramwise)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert groups.keys() == trained
+    assert groups['head.weight'] == (10.0, 0.25)
+    assert groups['backbone.norm3.weight'] == (1.0, 0.0)
+    assert groups['backbone.layers.3.blocks.2.mlp.fc1.weight'] == (0.5, 0.25)
+    assert groups['backbone.layers.3.blocks.0.mlp.fc1.bias'] == (0.125, 0.0)
+    assert groups['backbone.layers.1.blocks.0.attn.power'] == (0.5**6, 0.0)
+
+
+def test_a_rate_of_one_is_mmengines_own_constructor():
+    model = Model(PolaPVT(DEEP))
+    assert {rate for rate, _ in groups_of(model, {**PARAMWISE, 'decay_rate': 1.0}).values()} == {1.0}
+
+
+def test_no_rate_is_left_out_of_a_step():
+    """With plain gradient descent and equal gradients, a step is as long as its layer's learning rate."""
+    model = Model(PolaSwin(SWIN))
+    wrapper = wrap(model, type='SGD', weight_decay=0.0)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    wrapper.step()
+    steps = {name: (before[name] - parameter).mean().item() for name, parameter in model.named_parameters()}
+    assert steps['head.weight'] == pytest.approx(1.0)
+    assert steps['backbone.patch_embed.proj.weight'] == pytest.approx(0.5**8, rel=1e-4)
+    assert steps['backbone.layers.0.downsample.reduction.weight'] == pytest.approx(0.5**6, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('paramwise', 'message'),
+    [
+        ({}, 'paramwise_cfg: expected decay_rate in (0, 1], got None'),
+        ({'decay_rate': 1.5}, 'paramwise_cfg: expected decay_rate in (0, 1], got 1.5'),
+        (
+            {'decay_rate': 0.8, 'num_layers': 12},
+            'paramwise_cfg: expected no num_layers, layers are counted from the backbone, one per block',
+        ),
+    ],
+)
+def test_arguments_that_break_a_rule(paramwise, message):
+    with pytest.raises(ValueError) as raised:
+        wrap(Model(PolaSwin(SWIN)), paramwise)
+    assert message in str(raised.value)
+
+
+def test_a_learning_rate_is_needed():
+    with pytest.raises(ValueError) as raised:
+        wrap(Model(PolaSwin(SWIN)), lr=None)
+    assert 'optim_wrapper: expected optimizer.lr, which layer-wise decay scales' in str(raised.value)
+
+
+def test_another_backbone_is_refused():
+    with pytest.raises(ValueError) as raised:
+        wrap(Model(MODELS.build({'type': 'mmdet.ResNet', 'depth': 18})))
+    assert 'layer-wise decay: expected a model with a backbone of mmpola, got ResNet' in str(raised.value)

@@ -1,0 +1,110 @@
+"""Two processes train and evaluate as one does, and stop together."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.helpers.small_training import ROOT, run, saved
+from tests.helpers.two_processes import plain
+
+pytestmark = pytest.mark.slow
+
+
+def start(data, out, case):
+    """Exit status and output of both processes."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    common = {
+        **os.environ,
+        'MASTER_ADDR': '127.0.0.1',
+        'MASTER_PORT': str(port),
+        'WORLD_SIZE': '2',
+        'OMP_NUM_THREADS': '1',
+        'PYTHONPATH': str(ROOT),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-m', 'tests.helpers.two_processes', str(data), str(out), case],
+            env={**common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    return [process.returncode for process in processes], outputs
+
+
+def weights_before(data):
+    """The weights before the first step."""
+    cfg = plain(data, data.parent / 'start', batch=4)
+    cfg.optim_wrapper.optimizer.lr = 0.0
+    cfg.train_cfg.max_epochs = 1
+    return run(cfg).model.state_dict()
+
+
+@pytest.fixture(scope='module')
+def data(colours, tmp_path_factory):
+    """The images, two of them broken: one in training, one in validation."""
+    folder = tmp_path_factory.mktemp('data') / 'colours'
+    shutil.copytree(colours, folder)
+    (folder / 'train/green/5.png').write_bytes(b'')
+    (folder / 'val/red/1.png').write_bytes(b'')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def together(data, tmp_path_factory):
+    """Work dir and output of two processes that trained to the end."""
+    folder = tmp_path_factory.mktemp('together')
+    status, outputs = start(data, folder, 'whole')
+    assert status == [0, 0], outputs
+    return folder, outputs[0]
+
+
+def test_two_processes_equal_one(data, together, tmp_path):
+    folder, output = together
+    runner = run(plain(data, tmp_path / 'one', batch=4))
+    one, two = saved(tmp_path / 'one' / 'epoch_2.pth'), saved(folder / 'epoch_2.pth')
+    before = weights_before(data)
+    for key, weight in one['state_dict'].items():
+        moved = (weight - before[key]).abs().max() if weight.is_floating_point() else 0
+        assert_close(two['state_dict'][key], weight, rtol=0, atol=max(1e-3 * float(moved), 1e-6), msg=key)
+    assert_close(*(torch.from_numpy(state['log']['train/lr'][0]) for state in (two, one)))
+
+    # nine images on two processes: one is dealt twice and counted once
+    found = [json.loads((folder / f'rank{rank}.json').read_text()) for rank in range(2)]
+    metrics = runner.val_loop.run()
+    assert found == [metrics, metrics]
+    assert metrics['accuracy/unreadable'] == 1
+    assert (metrics['accuracy/top1'] * 8 / 100) % 1 == 0  # of eight images
+    warnings = re.findall(r'1 images of epoch . could not be read.*', output)
+    path = f'{data}/train/green/5.png'
+    assert warnings == [
+        f'1 images of epoch 1 could not be read and others were taken instead; not named before: {path}',
+        '1 images of epoch 2 could not be read and others were taken instead',
+    ]
+
+
+def test_a_signal_to_one_process_stops_both_and_they_go_on(data, together, tmp_path):
+    status, outputs = start(data, tmp_path, 'interrupted')
+    assert status == [75, 75], outputs
+    assert saved(tmp_path / 'interrupted.pth')['meta'] == {'epoch': 0, 'iter': 3, 'seed': 0}
+    assert (
+        'a signal to another process: stopped in epoch 1 after step 3; --resume goes on from '
+        f'{tmp_path}/interrupted.pth (exit status 75)'
+    ) in outputs[0]
+    status, outputs = start(data, tmp_path, 'resumed')
+    assert status == [0, 0], outputs
+    one, two = (saved(folder / 'epoch_2.pth') for folder in (tmp_path, together[0]))
+    assert all(torch.equal(one['state_dict'][key], x) for key, x in two['state_dict'].items())

@@ -1,0 +1,45 @@
+"""A small classifier, a named one, and the script in this process: what the tests of convert_checkpoint.py share."""
+
+from functools import cache
+
+import torch
+from mmengine.registry import MODELS
+from torch.testing import assert_close
+
+from mmpola.backbones import PolaPVTv2
+from mmpola.backbones.classifier import Classifier
+from tests.helpers import scripts
+
+ARCH = {'embed_dims': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)}
+BACKBONE = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'pretrain_img_size': 64, 'drop_path_rate': 0.0}
+
+
+def classifier(**arguments):
+    return MODELS.build({'type': 'mmpola.ImageClassifier', 'backbone': BACKBONE, 'num_classes': 5, **arguments})
+
+
+def save(content, path):
+    torch.save(content, path)
+    return path
+
+
+def run(*arguments):
+    """Convert in this process: the script's exit status."""
+    return scripts.run('convert_checkpoint', *arguments)
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for key, x in expected.items():
+        assert_close(actual[key], x, rtol=0, atol=0, msg=key)
+
+
+def authors_names(weights):
+    return {key.removeprefix('backbone.'): x for key, x in weights.items()}
+
+
+@cache
+def named():
+    """Weights of a named model small enough to be written in a test, with a head of 10 classes."""
+    torch.manual_seed(1)
+    return Classifier(PolaPVTv2, 10, arguments={'arch': 'b0'}).state_dict()

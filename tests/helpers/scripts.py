@@ -1,0 +1,31 @@
+"""The scripts of tools/ in this process: loaded by their path, run with arguments."""
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+
+from mmpola.messages import run_main
+
+TOOLS = Path(__file__).resolve().parents[2] / 'tools'
+
+
+@cache
+def load(name):
+    """The module of tools/`name`.py, its main() not run."""
+    spec = importlib.util.spec_from_file_location(f'tools_{name}', TOOLS / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name, *arguments):
+    """Run tools/`name`.py with these arguments; returns its exit status."""
+    before, sys.argv = sys.argv, [f'{name}.py', *map(str, arguments)]
+    try:
+        run_main(load(name).main)
+    except SystemExit as stop:
+        return stop.code
+    finally:
+        sys.argv = before
+    return 0

@@ -1,0 +1,102 @@
+"""Configs made so small that a training step takes seconds, on the generated data of the fixture `shapes`."""
+
+from mmpola.engine.config import nodes
+
+WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
+SMALL_ARCHS = {
+    'mmpola.PolaSwin': {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)},
+    'mmpola.PolaPVT': WIDTHS,
+    'mmpola.PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4},
+}
+
+TINY = """
+_base_ = {base!r}
+
+model = dict(
+    backbone=dict(
+        arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)), init_cfg=None
+    ),
+    neck=dict(in_channels=[8, 16, 32, 64]),
+)
+train_dataloader = dict(
+    batch_size=2, num_workers=0, persistent_workers=False, dataset=dict(data_root={data!r})
+)
+val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(data_root={data!r}))
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file={data!r} + 'annotations/instances_val2017.json')
+test_evaluator = val_evaluator
+train_cfg = dict(max_epochs=3, val_interval=3)
+default_hooks = dict(logger=dict(interval=1))
+randomness = dict(seed=0)
+"""
+"""A config's text: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
+
+
+def shrink_model(model):
+    """Give a model's config a tiny backbone with random weights."""
+    backbone = model.backbone
+    backbone['arch'], backbone['init_cfg'] = SMALL_ARCHS[backbone.type], None
+    dims = backbone.arch['embed_dims']
+    channels = [dims * 2**i for i in range(4)] if isinstance(dims, int) else list(dims)
+    channels = [channels[i] for i in backbone.get('out_indices', range(4))]
+    (model.neck if 'neck' in model else model.decode_head)['in_channels'] = channels
+    if 'auxiliary_head' in model:
+        model.auxiliary_head['in_channels'] = channels[2]
+
+
+def shrink_input(cfg):
+    """Load small images in the same process."""
+    for split in ('train', 'val', 'test'):
+        loader = cfg[f'{split}_dataloader']
+        loader.update(num_workers=0, persistent_workers=False)
+        shrink_images(loader.dataset.pipeline)
+
+
+def shrink_images(pipeline):
+    for transform in pipeline:
+        if transform.type in ('Resize', 'RandomResize') and 'scale' in transform:
+            transform['scale'] = (96, 80)
+        for variants in transform.get('transforms', ()):  # of test-time augmentation
+            shrink_images(variants)
+
+
+def shrink_heads(cfg):
+    """Narrow what stands behind the backbone: a Faster R-CNN with its proposals, or a UperNet with its crops."""
+    model = cfg.model.get('module', cfg.model)
+    if 'roi_head' in model:
+        model.neck.out_channels = model.rpn_head.in_channels = model.rpn_head.feat_channels = 16
+        model.roi_head.bbox_roi_extractor.out_channels = model.roi_head.bbox_head.in_channels = 16
+        model.roi_head.bbox_head.fc_out_channels = 32
+        model.train_cfg.rpn_proposal.update(nms_pre=100, max_per_img=50)
+        model.train_cfg.rcnn.sampler.num = 32
+        model.test_cfg.rpn.update(nms_pre=100, max_per_img=50)
+    else:
+        model.decode_head.channels = model.auxiliary_head.channels = 16
+        model.data_preprocessor.size = (64, 64)
+        for transform in cfg.train_dataloader.dataset.pipeline:
+            if transform.type == 'RandomCrop':
+                transform.crop_size = (64, 64)
+
+
+def shrink(cfg, shapes, tmp_path):
+    """The config with a tiny backbone, small images and one step, on generated data."""
+    shrink_model(cfg.model)
+    shrink_input(cfg)
+    detection = cfg.default_scope == 'mmdet'
+    for split in ('train', 'val', 'test'):
+        cfg[f'{split}_dataloader'].dataset['data_root'] = f'{shapes}/coco/' if detection else f'{shapes}/ade'
+    if detection:
+        for _, node in nodes(cfg.model, 'model'):
+            if 'num_classes' in node:
+                node['num_classes'] = 6
+        metainfo = {'classes': ('circle', 'square', 'triangle', 'star', 'ring', 'cross')}
+        for split in ('train', 'val', 'test'):
+            cfg[f'{split}_dataloader'].dataset['metainfo'] = metainfo
+        cfg.val_evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
+        cfg.train_dataloader.dataset['indices'] = 2  # an epoch of one step
+        cfg.train_cfg.update(max_epochs=1, val_interval=1)
+        cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = 0.0  # untrained scores count too
+    else:
+        cfg.train_cfg.update(max_iters=1, val_interval=1)
+    cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
+    return cfg

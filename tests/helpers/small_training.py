@@ -1,0 +1,80 @@
+"""The ImageNet recipe on a few generated images with a tiny Pola-Swin, for tests and the processes that they start."""
+
+import copy
+import uuid
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+from PIL import Image
+
+from mmpola.checkpoint.reading import allow_training_checkpoints
+
+ROOT = Path(__file__).resolve().parents[2]
+COLOURS = {'blue': (40, 60, 200), 'green': (40, 200, 60), 'red': (200, 50, 40)}
+STATES = ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers')
+SIZE = 32  # pixels
+
+
+def write_images(folder, train=8, val=3):
+    """`folder`/{train,val}/{blue,green,red}/N.png: the colour under noise; `train` and `val` images a class."""
+    generator = np.random.default_rng(5)
+    for split, number in (('train', train), ('val', val)):
+        for name, colour in COLOURS.items():
+            (folder / split / name).mkdir(parents=True)
+            for i in range(number):
+                pixels = (generator.normal(colour, 40, (40, 36, 3))).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f'{i}.png')
+    return folder
+
+
+def small_config(data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs=3, workers=0, options=None):
+    """configs/`name`.py on three classes with one block per stage; `options` as `--cfg-options`."""
+    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    cfg.model.num_classes = 3
+    cfg.model.backbone.update(pretrain_img_size=SIZE, drop_path_rate=0.2)
+    cfg.model.backbone['arch'] = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
+    for split in ('train', 'val', 'test'):
+        loader = cfg[f'{split}_dataloader']
+        loader.update(batch_size=batch, num_workers=workers, persistent_workers=workers > 0, pin_memory=False)
+        loader.dataset.root = f'{data}/{"train" if split == "train" else "val"}'
+        loader.dataset.transform.input_size = SIZE
+        if split != 'train':
+            loader.dataset.classes = f'{data}/train'
+    cfg.val_evaluator.topk = cfg.test_evaluator.topk = (1, 2)
+    warmup, cosine = cfg.param_scheduler
+    warmup.end = cosine.begin = 1
+    cosine.end, cosine.T_max = epochs, epochs - 1
+    cfg.train_cfg.max_epochs = epochs
+    cfg.auto_scale_lr.base_batch_size = batch
+    cfg.visualizer.vis_backends = [{'type': 'LocalVisBackend'}]
+    cfg.work_dir, cfg.log_level = str(work_dir), 'WARNING'
+    cfg.merge_from_dict(options or {})
+    return cfg
+
+
+def run(cfg, *hooks, resume=False):
+    """Train; the runner."""
+    allow_training_checkpoints()
+    cfg = copy.deepcopy(cfg)
+    cfg.resume = resume
+    cfg.experiment_name = uuid.uuid4().hex  # MMEngine's own is the second it began: two runs would share their log
+    runner = Runner.from_cfg(cfg)
+    for hook in hooks:
+        runner.register_hook(hook, priority='ABOVE_NORMAL')
+    runner.train()
+    return runner
+
+
+def saved(path):
+    """What a checkpoint holds of the training: weights, averages, optimizer, schedules and the log's scalars."""
+    allow_training_checkpoints()
+    checkpoint = torch.load(path, weights_only=True)
+    scalars = checkpoint['message_hub']['log_scalars']
+    kept = {key: checkpoint[key] for key in STATES if key in checkpoint}
+    timed = ('time', 'data', 'images_per_second', 'memory')
+    kept['log'] = {key: value.data for key, value in scalars.items() if not any(word in key for word in timed)}
+    kept['meta'] = {key: checkpoint['meta'][key] for key in ('epoch', 'iter', 'seed')}
+    return kept

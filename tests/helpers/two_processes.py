@@ -1,0 +1,47 @@
+"""One of two gloo processes that train and evaluate together: two_processes.py DATA OUT CASE, started by the tests."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from mmengine.hooks import Hook
+from torch import distributed
+
+from tests.helpers.small_training import run, small_config
+
+
+def plain(data, out, **arguments):
+    """No random numbers but those of the images; SGD, as Adam divides rounding differences by themselves."""
+    cfg = small_config(data, out, epochs=2, **arguments)
+    cfg.model.data_preprocessor.mixup = None
+    cfg.model.backbone.drop_path_rate = 0.0
+    cfg.optim_wrapper.optimizer = {'type': 'SGD', 'lr': 0.1, 'weight_decay': 0.05}
+    cfg.auto_scale_lr.base_batch_size = 4
+    return cfg
+
+
+class SignalOne(Hook):
+    """Sends the second process alone a signal after step 2."""
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == 2 and distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(data, out, case):
+    distributed.init_process_group('gloo')
+    cfg = plain(data, out, batch=2)
+    cfg.launcher = 'pytorch'
+    cfg.model_wrapper_cfg = {'type': 'MMDistributedDataParallel', 'device_ids': None, 'broadcast_buffers': False}
+    cfg.default_hooks.preemption.interval = 3
+    hooks = [SignalOne()] if case == 'interrupted' else []
+    runner = run(cfg, *hooks, resume=case == 'resumed')
+    metrics = runner.val_loop.run()
+    Path(out, f'rank{distributed.get_rank()}.json').write_text(json.dumps(metrics))
+    distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

@@ -1,0 +1,266 @@
+"""Predicting pictures end to end with random weights, and what predict.py refuses."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from PIL import Image
+from pycocotools import mask as run_lengths
+
+from mmpola import prediction
+from mmpola.checkpoint import training as training_checkpoint
+from mmpola.messages import UsageError
+from tests.helpers.scripts import load
+
+CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
+
+
+@pytest.fixture
+def pictures(shapes, tmp_path):
+    """One picture and a folder below with two, one of them truncated, and a text that says it is a picture."""
+    folder, inner = tmp_path / 'pictures', tmp_path / 'pictures' / 'inner'
+    inner.mkdir(parents=True)
+    first, second, third, _ = sorted((shapes / 'coco' / 'val2017').iterdir())
+    (folder / 'first.jpg').write_bytes(first.read_bytes())
+    (inner / 'second.jpg').write_bytes(second.read_bytes())
+    (inner / 'third.jpg').write_bytes(third.read_bytes()[:1000])
+    (folder / 'text.png').write_text('no picture')
+    return folder
+
+
+def differs(drawn, picture):
+    """Mean difference of two pictures in 8-bit levels."""
+    one, other = (np.asarray(Image.open(path).convert('RGB')).astype(float) for path in (drawn, picture))
+    return np.abs(one - other).mean()
+
+
+def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_checkpoint, pictures, tmp_path):
+    checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth', ema_state_dict={'steps': torch.tensor(1)})
+    arguments = ['predict.py', tiny_config, checkpoint, pictures, '--score-thr', '0.1', '--batch-size', '2']
+    options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']  # untrained scores are about 1 in 7 classes
+    out = tmp_path / 'out'
+    result = run_tool(*arguments, '--out', out, *options, check=False)
+    assert result.returncode == 3, result.stdout
+    assert [line for line in result.stdout.splitlines() if not line.startswith('predicting')] == [
+        f'{checkpoint}: averaged (EMA) weights are used; the raw ones of the last step stay aside',
+        *sorted(line for line in result.stdout.splitlines() if line.startswith('skipped')),
+        f'{out}: 2 pictures done, 2 skipped',
+    ]
+    assert f'skipped: {pictures}/text.png: not an image' in result.stdout
+    assert f'skipped: {pictures}/inner/third.jpg: image file is truncated (' in result.stdout
+    files = sorted(str(path.relative_to(out)) for path in out.rglob('*') if path.is_file())
+    assert files == ['first.jpg', 'first.json', 'inner/second.jpg', 'inner/second.json']
+    for name in ('first', 'inner/second'):
+        found = json.loads((out / f'{name}.json').read_text())
+        assert (found['image'], found['width'], found['height']) == (f'{pictures}/{name}.jpg', 96, 80)
+        assert found['instances']
+        scores = [instance['score'] for instance in found['instances']]
+        assert scores == sorted(scores, reverse=True)
+        assert min(scores) >= 0.1
+        for instance in found['instances']:
+            assert instance['class'] == CLASSES[instance['label']]
+            left, top, right, bottom = instance['box']
+            assert 0 <= left < right <= 96 and 0 <= top < bottom <= 80
+            rows, columns = np.nonzero(run_lengths.decode(instance['mask']))
+            assert instance['mask']['size'] == [80, 96]
+            assert rows.size == 0 or (left - 1 <= columns.min() and columns.max() <= right + 1)
+        assert differs(out / f'{name}.jpg', pictures / f'{name}.jpg') > 5
+
+    refused = run_tool(*arguments, '--out', out, *options, check=False)
+    assert (refused.returncode, refused.stdout.splitlines()[-1]) == (
+        2,
+        f'error: --out: 4 of the results are there already ({out}/first.jpg, {out}/first.json, {out}/inner/second.jpg, '
+        f'{out}/inner/second.json); choose another folder, or let them be replaced by --overwrite',
+    )
+
+
+def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_checkpoint, shapes, tmp_path):
+    other = {'dataset_meta': {'classes': tuple('abcdef'), 'palette': [[40 * i, 0, 0] for i in range(6)]}}
+    checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth', meta=other)
+    names, out = ('large', 'small'), tmp_path / 'out'
+    for name, size in zip(names, ((96, 80), (48, 64)), strict=True):  # mmseg takes pictures of one size at once
+        with Image.open(sorted((shapes / 'ade' / 'images' / 'validation').iterdir())[0]) as image:
+            image.resize(size).save(tmp_path / f'{name}.jpg')
+    output = run_tool(
+        'predict.py', tiny_segmentation, checkpoint, f'{tmp_path}/*l*.jpg', '--out', out, '--batch-size', '2'
+    ).stdout
+    assert f'{out}: 2 pictures done, 0 skipped' in output
+    for name, (width, height) in zip(names, ((96, 80), (48, 64)), strict=True):
+        found = json.loads((out / f'{name}.json').read_text())
+        labels = np.asarray(Image.open(out / found['label_map']))
+        assert labels.shape == (height, width) == (found['height'], found['width'])
+        assert sum(entry['share'] for entry in found['classes']) == pytest.approx(1, abs=1e-9)
+        for entry in found['classes']:
+            assert entry['share'] == (labels == entry['label']).mean() > 0
+            assert entry['class'] == 'abcdef'[entry['label']]  # as the checkpoint's training called them
+        assert differs(out / f'{name}.jpg', tmp_path / f'{name}.jpg') > 5
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_list(
+    tiny_config, tiny_segmentation, write_checkpoint, pictures, tmp_path, monkeypatch
+):
+    checkpoint = write_checkpoint(
+        tiny_segmentation, tmp_path / 'other.pth', meta={'experiment_name': 'tiny_segmentation_20250131_235959'}
+    )
+    headline = (
+        f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}; it comes from a training of tiny_segmentation'
+    )
+    out, work = tmp_path / 'out', tmp_path / 'work'
+    for tool, arguments in ((load('predict'), [pictures, '--out', out]), (load('test'), ['--work-dir', work])):
+        monkeypatch.setattr('sys.argv', [str(part) for part in (tool, tiny_config, checkpoint, *arguments)])
+        with pytest.raises(UsageError) as raised:
+            tool.main()
+        first, missing, unknown, misshapen = str(raised.value).splitlines()
+        assert first == headline
+        assert ' missing: backbone.' in missing and missing.endswith(' more')
+        assert ' unknown: backbone.pos_embed1 [1, 3136, 8], ' in unknown
+        assert ' neck.lateral_convs.0.conv.weight [16, 8, 1, 1] instead of [64, 8, 1, 1]' in misshapen
+    assert not out.exists() and not work.exists()
+
+
+def test_what_does_not_fit_is_counted_and_named():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    weights = model.state_dict()
+    assert training_checkpoint.misfits(weights, weights) == []
+    weights.pop('1.num_batches_tracked')  # old batch norms have no counter
+    assert training_checkpoint.misfits(model.state_dict(), weights) == []
+    weights.pop('0.bias')
+    weights |= {'0.weight': torch.ones(2, 3), '1.bias': torch.tensor([1.0, float('nan'), 0.0]), 'head': torch.ones(4)}
+    assert training_checkpoint.misfits(model.state_dict(), weights) == [
+        '1 missing: 0.bias [3]',
+        '1 unknown: head [4]',
+        '1 of another shape: 0.weight [2, 3] instead of [3, 2]',
+        '1 with NaN or infinite values: 1.bias',
+    ]
+
+
+def test_files_that_are_no_checkpoint(tmp_path):
+    path = tmp_path / 'weights.pth'
+    torch.save({'model': {'backbone.weight': torch.ones(1)}, 'config': 1}, path)
+    with pytest.raises(UsageError) as raised:
+        training_checkpoint.read(path)
+    assert str(raised.value) == (
+        f'{path}: no checkpoint of tools/train.py: no state_dict in it; it holds model, config'
+    )
+    path.write_text('weights')
+    with pytest.raises(UsageError, match=f'{path}: not a checkpoint, or truncated'):
+        training_checkpoint.read(path)
+    torch.save({'module.a': torch.ones(1)}, path)
+    assert list(training_checkpoint.read(path).weights) == ['a']
+
+
+def test_files_folders_and_patterns(pictures, tmp_path):
+    def found(*arguments, out=tmp_path / 'out'):
+        listed = prediction.find_pictures([str(argument) for argument in arguments], out)
+        return [(str(path.relative_to(tmp_path)), str(place)) for path, place in listed]
+
+    everything = [
+        ('pictures/first.jpg', 'first'),
+        ('pictures/inner/second.jpg', 'inner/second'),
+        ('pictures/inner/third.jpg', 'inner/third'),
+        ('pictures/text.png', 'text'),
+    ]
+    assert found(pictures) == found(pictures, pictures / 'first.jpg') == everything
+    assert found(f'{pictures}/**/*.jpg') == everything[:3]
+    assert found(f'{pictures}/inner/s*') == [('pictures/inner/second.jpg', 'second')]
+    assert found(pictures, out=pictures / 'inner') == [everything[0], everything[3]]  # no results of an earlier run
+    with pytest.raises(UsageError) as raised:
+        found(pictures / 'inner' / 'second.jpg', (pictures / 'first.jpg').rename(pictures / 'second.jpg'))
+    assert str(raised.value) == (
+        f'{pictures}/inner/second.jpg and {pictures}/second.jpg: '
+        f'the results of both would be {tmp_path}/out/second.json'
+    )
+
+
+@pytest.mark.parametrize(
+    ('argument', 'message'),
+    [
+        ('{0}/none.jpg', '{0}/none.jpg: no such file or folder'),
+        ('{0}/*.gif', '{0}/*.gif: no file matches this pattern'),
+        ('{0}/empty', '{0}/empty: no pictures in this folder (.bmp .jpeg .jpg .png .ppm .tif .tiff .webp)'),
+    ],
+)
+def test_arguments_that_stand_for_nothing(pictures, argument, message, tmp_path):
+    (pictures / 'empty').mkdir()
+    with pytest.raises(UsageError) as raised:
+        prediction.find_pictures([argument.format(pictures)], tmp_path / 'out')
+    assert str(raised.value) == message.format(pictures)
+
+
+def test_a_picture_is_never_replaced(pictures):
+    found = prediction.find_pictures([str(pictures / 'first.jpg')], pictures)
+    with pytest.raises(UsageError) as raised:
+        prediction.check_outputs(found, pictures, ('.jpg', '.json'), overwrite=True)
+    assert str(raised.value) == (
+        f'--out: {pictures}: results would replace the pictures themselves ({pictures}/first.jpg)'
+    )
+
+
+def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
+    for number, size in enumerate([(8, 6), (8, 6), (8, 6), (6, 8)]):
+        Image.new('RGB', size).save(tmp_path / f'{number}.png')
+    found = prediction.find_pictures([str(tmp_path)], tmp_path / 'out')
+
+    def lengths(mixed):
+        return [[pixels.shape[:2] for _, pixels in batch] for batch in prediction.batches(found, 2, mixed, skip=None)]
+
+    assert lengths(mixed=True) == [[(6, 8), (6, 8)], [(6, 8), (8, 6)]]
+    assert lengths(mixed=False) == [[(6, 8), (6, 8)], [(6, 8)], [(8, 6)]]
+
+
+def test_other_scopes_and_devices_are_refused(tmp_path, monkeypatch):
+    config = tmp_path / 'config.py'
+    config.write_text("default_scope = 'mmpose'")
+    arguments = ['predict.py', str(config), 'x.pth', str(tmp_path), '--out', str(tmp_path / 'out')]
+    monkeypatch.setattr('sys.argv', arguments)
+    with pytest.raises(UsageError) as raised:
+        load('predict').main()
+    assert str(raised.value) == (
+        f'{config}: predictions of detectors (mmdet) and segmenters (mmseg) are drawn; its default_scope is mmpose'
+    )
+    monkeypatch.setattr('sys.argv', [*arguments, '--device', 'abacus'])
+    with pytest.raises(UsageError, match='--device: abacus: Expected one of cpu, cuda'):
+        load('predict').main()
+    monkeypatch.setattr('sys.argv', [*arguments, '--batch-size', '0'])
+    with pytest.raises(UsageError, match='--batch-size: at least 1, got 0'):
+        load('predict').main()
+
+
+def test_test_time_augmentation_is_held_against_what_it_wraps(tiny_config, write_checkpoint, tmp_path, monkeypatch):
+    checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
+    cfg = Config.fromfile(tiny_config)
+    cfg.model = dict(type='DetTTAModel', module=cfg.model)
+    training_checkpoint.check_fits(checkpoint, cfg)
+    cfg.model.module.roi_head.bbox_head.num_classes = 5
+    with pytest.raises(UsageError, match='does not fit the MaskRCNN'):
+        training_checkpoint.check_fits(checkpoint, cfg)
+    wrapped = tmp_path / 'wrapped.py'
+    wrapped.write_text("default_scope = 'mmdet'\nmodel = dict(type='DetTTAModel', module=dict())")
+    monkeypatch.setattr(
+        'sys.argv', ['predict.py', str(wrapped), 'x.pth', str(tmp_path), '--out', str(tmp_path / 'out')]
+    )
+    with pytest.raises(UsageError) as raised:
+        load('predict').main()
+    assert str(raised.value) == (
+        f'{wrapped}: test-time augmentation is for tools/test.py; give the config that it wraps'
+    )
+
+
+def test_pretrained_weights_are_forgotten_wherever_they_stand():
+    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
+    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': [{'conv': {'init_cfg': [dict(pretrained)]}}]}})
+    prediction._forget_pretrained(cfg.model)
+    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}]}
+
+
+def test_shares_of_classes_largest_first():
+    labels = np.array([[2, 2, 0], [2, 2, 1]])
+    found = prediction.segmentation(labels, CLASSES)
+    assert [(entry['class'], entry['share']) for entry in found] == [
+        ('triangle', pytest.approx(4 / 6)),
+        ('circle', pytest.approx(1 / 6)),
+        ('square', pytest.approx(1 / 6)),
+    ]
+    assert [entry['label'] for entry in found] == [2, 0, 1]

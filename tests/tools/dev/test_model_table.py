@@ -1,0 +1,179 @@
+"""The list of models: configs, metafile and README say the same, and the counts are those of the configs."""
+
+import pytest
+from mmengine.config import Config
+
+from mmpola.backbones import PolaSwin
+from mmpola.classification import ImageClassifier
+from mmpola.engine.flops import count_model
+from mmpola.messages import UsageError
+from tools.dev import model_table
+
+CHEAP = {
+    'RetinaNet': 'retinanet_pola_pvt_t_1x',
+    'Mask R-CNN': 'mask_rcnn_pola_swin_shapes',
+    'Cascade Mask R-CNN': 'cascade_mask_rcnn_pola_swin_t_1x',
+    'Semantic FPN': 'semantic_fpn_pola_pvt_t_40k',
+    'UperNet': 'upernet_pola_swin_t_160k',
+    'LightHam decoder': 'ham_polaformer_pp_b1_160k',
+    'ImageNet-1k classification': 'imagenet_pola_pvt_t',
+    'Classification': 'imagenet_pola_swin_shapes',
+}
+PAGE = f'# Title\n\n{model_table.BEGIN}\n\nold\n\n{model_table.END}\n\nLast line.\n'
+
+
+@pytest.fixture(scope='module')
+def entries():
+    """Name -> entry of the metafile."""
+    return {entry['Name']: entry for entry in model_table.read_metafile()['Models']}
+
+
+def config_paths(root):
+    return sorted((root / 'configs').glob('*.py'))
+
+
+def test_configs_metafile_and_readme_agree(root, entries):
+    model_table.check(config_paths(root), list(entries.values()), root / 'README.md')
+
+
+def test_every_family_is_counted_below(entries):
+    assert CHEAP.keys() == {entry['Metadata']['Model'] for entry in entries.values()}
+
+
+@pytest.mark.parametrize('name', CHEAP.values(), ids=CHEAP.keys())
+def test_counts_of_a_family(name, root, entries):
+    """Completing the entry anew gives the entry: collection, image size, parameters, multiply-accumulates."""
+    assert model_table.complete(model_table.stated(root / 'configs' / f'{name}.py')) == entries[name]
+
+
+def test_all_regions_and_every_stage_are_counted(entries):
+    """A cascade on the same backbone has two more box and mask heads; its box heads are class-agnostic."""
+    mask = 14 * 14 * (4 * 256 * 256 * 9 + 256 * 256 * 4) + 28 * 28 * 256 * 80
+    boxes = [256 * 49 * 1024 + 1024 * 1024 + 1024 * (81 + outputs) for outputs in (4, 320)]
+    by_hand = 1000 * (3 * boxes[0] - boxes[1]) + 100 * 2 * mask
+    one, cascade = (entries[f'{name}_pola_swin_t_1x']['Metadata'] for name in ('mask_rcnn', 'cascade_mask_rcnn'))
+    assert cascade['FLOPs'] - one['FLOPs'] == by_hand
+
+
+ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
+
+
+def test_a_classifier_is_counted():
+    backbone = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'pretrain_img_size': 64}
+    cfg = {'default_scope': 'mmpola', 'model': {'type': 'ImageClassifier', 'backbone': backbone, 'num_classes': 5}}
+    alone, head = PolaSwin(ARCH, pretrain_img_size=64), 64 * 5 + 5
+    parameters, macs = count_model(Config(cfg), 64, 64)
+    assert parameters == sum(parameter.numel() for parameter in alone.parameters()) - 2 * (8 + 16 + 32) + head
+    wider = ImageClassifier(backbone, 9)
+    assert sum(parameter.numel() for parameter in wider.parameters()) == parameters + 4 * 65
+    cfg['model']['num_classes'] = 9
+    assert count_model(Config(cfg), 64, 64)[1] - macs == 4 * 64
+
+
+def write(folder, title, expected):
+    config = folder / 'some_model.py'
+    config.write_text(f'"""{title}\n\n    command\n\n{expected}\n"""\n')
+    return config
+
+
+TITLE, FIGURES = 'Mask R-CNN, Pola-Swin-T, COCO, 3x (36 epochs, crop).', 'Expected box AP / mask AP: 47.0 / 42.3'
+
+
+def test_what_a_docstring_states(tmp_path):
+    config = write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
+    assert model_table.stated(config) == {
+        'Name': 'some_model',
+        'Config': 'configs/some_model.py',
+        'Metadata': {
+            'Model': 'Mask R-CNN',
+            'Backbone': 'Pola-Swin-T',
+            'Training Data': 'COCO',
+            'Schedule': '3x (36 epochs, crop)',
+        },
+        'Results': [
+            {
+                'Task': task,
+                'Dataset': 'COCO',
+                'Metrics': {metric: 'not yet run'},
+                'Paper Metrics': {metric: value},
+                'Paper Source': 'paper, table 2',
+            }
+            for task, metric, value in (
+                ('Object Detection', 'box AP', 47.0),
+                ('Instance Segmentation', 'mask AP', 42.3),
+            )
+        ],
+    }
+
+
+COUNTED = {'In Collection': 'PolaSwin', 'Metadata': {'Image Size': '224 x 224', 'Parameters': 28e6, 'FLOPs': 4.68e9}}
+
+
+def test_tables_of_classifiers(tmp_path):
+    """Image sizes that differ stand in their rows; a result of ours keeps its source."""
+    title = 'Classifier, Pola-Swin-T, ImageNet-1k, 300 epochs.'
+    config = write(tmp_path, title, 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).')
+    entry = model_table._entry(model_table.stated(config), COUNTED)
+    assert entry['Results'][0]['Task'] == 'Image Classification'
+    larger = {**entry, 'Metadata': {**entry['Metadata'], 'Image Size': '384 x 384'}}
+    cells = '[some_model](configs/some_model.py) | Classifier, Pola-Swin-T, 300 epochs | 28.0 M | 4.7 G'
+    heading = '| config | model | parameters | MACs | paper | ours |\n| --- | --- | --- | --- | --- | --- |\n'
+    figures = '82.6 | 82.5 (8 GPUs, log) |'
+    assert model_table.tables([entry]) == f'ImageNet-1k: top-1; MACs at 224 x 224\n\n{heading}| {cells} | {figures}'
+    assert model_table.tables([entry, larger]) == (
+        f'ImageNet-1k: top-1\n\n{heading}| {cells} at 224 x 224 | {figures}\n| {cells} at 384 x 384 | {figures}'
+    )
+
+
+@pytest.mark.parametrize(
+    ('title', 'expected', 'message'),
+    [
+        (
+            'Mask R-CNN on COCO.',
+            f'{FIGURES}; ours: not yet run.',
+            "{path}: the docstring must begin 'MODEL, BACKBONE, DATA, SCHEDULE.', DATA being one of COCO, ADE20K, "
+            "ImageNet-1k, generated shapes, and have a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'",
+        ),
+        (
+            TITLE,
+            'Expected accuracy: 5; ours: 6.',
+            "{path}: expected a metric with one of box AP, mask AP, mIoU, top-1 in its name, got 'accuracy'",
+        ),
+    ],
+)
+def test_docstrings_that_say_too_little(title, expected, message, tmp_path):
+    config = write(tmp_path, title, expected)
+    with pytest.raises(UsageError) as raised:
+        model_table.stated(config)
+    assert str(raised.value) == message.format(path=config)
+
+
+def test_what_is_out_of_date_is_named(tmp_path):
+    page = tmp_path / 'README.md'
+    page.write_text(PAGE)
+    config = write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
+    entry = model_table._entry(model_table.stated(config), COUNTED)
+    head = 'the list of models is out of date; run python tools/dev/model_table.py\n  '
+
+    def problem(configs, entries):
+        with pytest.raises(UsageError) as raised:
+            model_table.check(configs, entries, page)
+        return str(raised.value).removeprefix(head)
+
+    assert problem([config], [entry]) == 'README.md: the tables differ from configs/metafile.yml'
+    assert problem([], [entry]) == 'configs/some_model.py: no such config'
+    assert problem([config], []) == 'configs/some_model.py: not in configs/metafile.yml'
+    page.write_text(model_table.with_tables(page, [entry]))
+    model_table.check([config], [entry], page)
+    assert page.read_text().startswith('# Title\n')
+    assert page.read_text().endswith('\n\nLast line.\n')
+    write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: 47.1 / 42.4 (8 GPUs, log).')
+    assert problem([config], [entry]) == 'configs/some_model.py: its docstring and configs/metafile.yml differ'
+
+
+def test_a_page_without_markers(tmp_path):
+    page = tmp_path / 'README.md'
+    page.write_text('# Title\n')
+    with pytest.raises(UsageError) as raised:
+        model_table.with_tables(page, [])
+    assert str(raised.value) == f'{page}: the lines {model_table.BEGIN} and {model_table.END} must stand in it'
