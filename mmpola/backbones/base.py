@@ -21,15 +21,15 @@ class Backbone(Loadable):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per entry of `out_indices`.
 
     A subclass builds its parts as local variables and hands all of them to this constructor, which registers them,
-    draws the weights of their linear layers (truncated normal of deviation 0.02, biases 0) and freezes. It also yields
-    the tokens of its stages in `stage_maps`. It builds no stage after the last of `out_indices`: every parameter must
-    get a gradient, as DistributedDataParallel demands.
+    draws the weights of their linear layers (truncated normal of deviation 0.02, biases 0) and freezes those of
+    `frozen_stages`. In `stage_maps` it runs them. It builds no stage after the last of `out_indices`, because
+    DistributedDataParallel needs a gradient for every parameter.
 
     Args:
         parts: the modules and parameters of the backbone without its output norms, by name, in the order of the
             released weights.
-        stage_parts: names of the parts (dotted for a part's part) that belong to number 0, the patch embedding, and to
-            numbers 1, 2, ..., the stages. `frozen_stages` counts by these numbers.
+        stage_parts: names of the parts (dotted if nested, as `layers.0`) in the order in which they are frozen: first
+            those of the patch embedding, then those of each stage. All parameters must be among them.
         embed_dims: channels of each stage, also of those that are not built.
         strides: pixels per token of each stage.
         in_channels: channels of the input image.

@@ -64,8 +64,8 @@ def pvt_attention(
     return ReducedPolaAttention(spec.dim, spec.num_heads, spec.grid, sr_ratio=sr_ratio, **shared, **pola)
 
 
-def numbered_parts(parts: Iterable[str], stages: int) -> list[list[str]]:
-    """Sort the names of parts by the number at their end, with `patch_embed1` alone under 0: see `Backbone`."""
+def pvt_stage_parts(parts: Iterable[str], stages: int) -> list[list[str]]:
+    """Return the `stage_parts` of a PVT: `patch_embed1`, then per stage all other names that end with its number."""
     groups = [[name for name in parts if name.endswith(str(number))] for number in range(1, stages + 1)]
     groups[0].remove('patch_embed1')
     return [['patch_embed1'], *groups]
@@ -152,7 +152,7 @@ class PolaPVT(Backbone):
             channels, patch_size = dim, 2
         super().__init__(
             parts,
-            stage_parts=numbered_parts(parts, len(specs)),
+            stage_parts=pvt_stage_parts(parts, len(specs)),
             embed_dims=settings['embed_dims'],
             in_channels=in_channels,
             out_indices=out_indices,

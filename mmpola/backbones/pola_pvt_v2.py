@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mmpola.backbones.arch import AttnTypes, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
-from mmpola.backbones.pola_pvt import ARCH_KEYS, numbered_parts, pvt_attention
+from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention, pvt_stage_parts
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
 from mmpola.ops.depthwise import convolve_tokens
 from mmpola.registry import MODELS
@@ -120,7 +120,7 @@ class PolaPVTv2(Backbone):
     """Pola-PVTv2 as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
     No position table is added to the input: the convolutions see the padding, and linear attention has its key table. A
-    stage ends with the LayerNorm of PVT v2, `norm1` ... `norm4`, which the next stage reads and `out_norm` returns.
+    stage ends with a LayerNorm as in PVT v2, `norm1` ... `norm4`. The next stage reads the normalised map.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
@@ -133,7 +133,7 @@ class PolaPVTv2(Backbone):
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the key tables.
         drop_rate: dropout rate on projections and MLPs.
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: PVT v2's for `arch`.
-        out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last stage has none.
+        out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last has no norm.
         out_indices, norm_eval, with_cp, init_cfg: see `Backbone`.
         frozen_stages: -1 nothing, 0 patch_embed1, i also the parts numbered 1 ... i: patch_embed, block and norm.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
@@ -189,7 +189,7 @@ class PolaPVTv2(Backbone):
             channels, patch_size, stride = dim, 3, 2
         super().__init__(
             parts,
-            stage_parts=numbered_parts(parts, len(specs)),
+            stage_parts=pvt_stage_parts(parts, len(specs)),
             embed_dims=settings['embed_dims'],
             in_channels=in_channels,
             out_indices=out_indices,
