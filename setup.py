@@ -1,6 +1,6 @@
 """Puts configs, tools and the model index into the package's `.mim` folder, where OpenMMLab's projects keep them.
 
-A wheel carries copies; an editable installation has links into the repository. Everything else stands in setup.cfg.
+A wheel carries copies; an editable installation has links into the repository. All other metadata is in pyproject.toml.
 """
 
 from __future__ import annotations
