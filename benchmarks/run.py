@@ -1,7 +1,7 @@
-"""Benchmarks, as ratios within one run; parity is checked first, and without it no number is printed.
+"""Runs a benchmark suite: checks first that all variants compute the same function, then times them in turn.
 
-Columns: times of the peer over ours (above 1 is faster), memory of ours over the literal equations' (below 1 is
-leaner), the bytes that must move over our time as a share of the copy bandwidth measured in the same run.
+Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
+less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
     python -m benchmarks.run attention|epilogue|backbones|scaling|image_size [--device cpu|cuda] [--repeats N]
         [--peers NAME …]
@@ -47,7 +47,7 @@ PEERS = {
         'scaling': [],
         'image_size': ['mmdet'],
     },
-    # Compilers and softmax over 66,800 tokens take minutes each here: named by --peers they run.
+    # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
     'cpu': {
         'attention': ['literal'],
         'epilogue': ['literal'],
@@ -74,7 +74,7 @@ def main() -> int:
     try:
         rows = list(SUITES[args.suite](args.device, repeats, args.peers or usual))
     except ParityError as error:
-        print(f'no parity, no numbers: {error}', file=sys.stderr)
+        print(f'error: the variants compute different functions, so nothing is timed: {error}', file=sys.stderr)
         return 1
     machine = torch.cuda.get_device_name() if args.device == 'cuda' else f'cpu-{torch.get_num_threads()}-threads'
     record = {
@@ -113,7 +113,7 @@ def _processor(device: str) -> str:
 
 
 def _commit() -> str:
-    """The commit that is measured; with '+' where files differ from it."""
+    """The measured commit, followed by '+' if files differ from it."""
     described = subprocess.run(
         ['git', 'describe', '--always', '--dirty=+', '--abbrev=10'],
         cwd=ROOT,
