@@ -31,11 +31,9 @@ extensions = [
 exclude_patterns = ['_build']
 nitpicky = True
 nitpick_ignore_regex = [('py:.*', r'(?!mmpola\.).*')]  # other libraries' names need the network to resolve
-suppress_warnings = ['config.cache']
 
-myst_enable_extensions = ['colon_fence', 'dollarmath']
+myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3
-math_numfig = False
 
 default_role = 'code'  # docstrings mark names with single backticks, as Markdown does
 autodoc_member_order = 'bysource'
@@ -55,6 +53,9 @@ html_theme_options = {
 }
 copybutton_prompt_text = r'\$ '
 copybutton_prompt_is_regexp = True
+
+SHOWN_METHODS = {'forward', 'forward_features', 'forward_head', 'init_weights', 'reset_classifier'}
+"""All others are for subclasses, or are called by MMEngine and timm only."""
 
 LITERAL = re.compile(r'(``.*?``|`[^`]*`)')
 SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
@@ -83,6 +84,12 @@ def escape_docstring(app: Any, what: str, name: str, obj: object, options: Any, 
     lines[:] = written
 
 
+def skip_method(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+    """Leave out the members of a class that are no part of its public use."""
+    return True if what == 'class' and name not in SHOWN_METHODS else None
+
+
 def setup(app: Any) -> None:
     """Escape before Napoleon, which runs at priority 500, writes its own markup."""
+    app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)

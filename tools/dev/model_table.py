@@ -173,8 +173,8 @@ def tables(entries: list[Entry]) -> str:
             '',
             f'Metric: {" / ".join(metrics)}.' + (f' MACs at {size}.' if size else ''),
             '',
-            '| config | model | parameters | MACs | paper | ours |',
-            '| --- | --- | --- | --- | --- | --- |',
+            '| config | parameters (M) | MACs (G) | paper | ours |',
+            '| --- | --- | --- | --- | --- |',
             *(_row(entry, own_size=size is None) for entry in rows),
             '',
         ]
@@ -203,10 +203,9 @@ def short_table(entries: list[Entry]) -> str:
 def _row(entry: Entry, own_size: bool) -> str:
     about, (paper, ours) = entry['Metadata'], _figures(entry)
     cells = (
-        f'[{entry["Name"]}](../{entry["Config"]})',
-        f'{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
-        f'{about["Parameters"] / 1e6:.1f} M',
-        f'{about["FLOPs"] / 1e9:.1f} G' + (f' at {about["Image Size"]}' if own_size else ''),
+        f'[{entry["Name"]}](../{entry["Config"]})<br>{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
+        f'{about["Parameters"] / 1e6:.1f}',
+        f'{about["FLOPs"] / 1e9:.1f}' + (f' at {about["Image Size"]}' if own_size else ''),
         paper,
         ours,
     )

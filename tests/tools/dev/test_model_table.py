@@ -117,8 +117,8 @@ def test_tables_of_classifiers(tmp_path):
     entry = model_table._entry(model_table.stated(config), COUNTED)
     assert entry['Results'][0]['Task'] == 'Image Classification'
     larger = {**entry, 'Metadata': {**entry['Metadata'], 'Image Size': '384 x 384'}}
-    cells = '[some_model](../configs/some_model.py) | Classifier, Pola-Swin-T, 300 epochs | 28.0 M | 4.7 G'
-    heading = '| config | model | parameters | MACs | paper | ours |\n| --- | --- | --- | --- | --- | --- |\n'
+    cells = '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs | 28.0 | 4.7'
+    heading = '| config | parameters (M) | MACs (G) | paper | ours |\n| --- | --- | --- | --- | --- |\n'
     figures = '82.6 | 82.5 (8 GPUs, log) |'
     assert model_table.tables([entry]) == (
         f'## ImageNet-1k\n\nMetric: top-1. MACs at 224 x 224.\n\n{heading}| {cells} | {figures}'
