@@ -1,4 +1,4 @@
-"""The shapes that count: token maps of the first stages of real backbones at the sizes people train and test on."""
+"""The measured shapes: token maps of the linear stages of real backbones at common training and test sizes."""
 
 from __future__ import annotations
 

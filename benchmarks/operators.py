@@ -28,10 +28,10 @@ FLOOR = {'attention': (4, 11), 'epilogue': (4, 11)}
 dv; o, v, g, y and then o, v, g, dy, do, dv, dg."""
 
 ANOTHER_FUNCTION = 'softmax'
-"""The peer that computes something else: it is timed, not compared."""
+"""The peer that computes another function: it is timed, but its output is not compared."""
 
 PORT = 'published port'
-"""The peer that knows the power map only."""
+"""The peer that supports only the power map."""
 
 
 class Call(NamedTuple):

@@ -1,4 +1,4 @@
-"""The benchmarks on shapes of milliseconds: parity comes first, and every peer has its column."""
+"""The benchmarks on tiny shapes: parity is checked first, and every peer has its columns."""
 
 import json
 
