@@ -86,7 +86,7 @@ def published_port() -> Callable[..., Tensor] | None:
     return attend
 
 
-def literal_epilogue(
+def literal_mix_and_gate(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, grid: Grid
 ) -> Tensor:
     """(o + DWC(v)) * g (E14) as printed: values to maps of one head each, a convolution, back to tokens."""

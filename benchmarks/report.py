@@ -1,4 +1,4 @@
-"""Draws benchmarks/results/*/*.json as plots beside them, and writes the tables of benchmarks/README.md.
+"""Draws benchmarks/results/*/*.json as plots next to them, and writes the tables of benchmarks/README.md.
 
 python -m benchmarks.report [--check]        --check only says whether the page is up to date (exit status 1 if not)
 """

@@ -3,7 +3,8 @@
 Columns: times of the peer over ours (above 1 is faster), memory of ours over the literal equations' (below 1 is
 leaner), the bytes that must move over our time as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|epilogue|backbones|scaling [--device cpu|cuda] [--repeats 20] [--peers NAME …]
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling [--device cpu|cuda] [--repeats 20]
+        [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
 """
@@ -24,22 +25,22 @@ from rich.table import Table
 
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones
-from benchmarks.operators import attention, epilogue, scaling
+from benchmarks.operators import attention, mix_and_gate_suite, scaling
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = {'attention': attention, 'epilogue': epilogue, 'backbones': backbones, 'scaling': scaling}
+SUITES = {'attention': attention, 'mix_and_gate': mix_and_gate_suite, 'backbones': backbones, 'scaling': scaling}
 
 PEERS = {
     'cuda': {
         'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
-        'epilogue': ['literal', 'compiled literal', 'reference'],
+        'mix_and_gate': ['literal', 'compiled literal', 'reference'],
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
     },
     # Compilers and softmax over 66,800 tokens take minutes each here: named by --peers they run.
     'cpu': {
         'attention': ['literal'],
-        'epilogue': ['literal'],
+        'mix_and_gate': ['literal'],
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
     },

@@ -28,7 +28,7 @@ from mmpola.backbones.base import (
 )
 from mmpola.backbones.pola_pvt import pvt_attention
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
-from mmpola.ops.depthwise import convolve_tokens
+from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 

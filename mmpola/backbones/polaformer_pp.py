@@ -24,8 +24,8 @@ from mmpola.backbones.base import (
     run_block,
 )
 from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
-from mmpola.ops.depthwise import convolve_tokens
 from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 
