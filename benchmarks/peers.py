@@ -21,7 +21,7 @@ Tables = dict[str, Tensor | Rotary]
 def literal_features(
     q: Tensor, k: Tensor, feature_map: FeatureMap, key_position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """psi, phi_same, phi_opposite, each [B, H, N, 2D], one operation after the other (E4-E8, E9)."""
+    """psi, phi_same, phi_opposite, each [B, H, N, 2D], one operation after the other (E4-E9)."""
     if key_position is not None:
         k = k + key_position
     if isinstance(feature_map, ExpMap):

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from mmpola.ops.feature_map import EXCLUDED
-from mmpola.ops.triton.blocks import load_halves, load_tokens
+from mmpola.ops.triton.blocks import load_halves, load_tokens, normaliser, select_mean
 
 EXCLUDED_SHIFT = tl.constexpr(EXCLUDED)
 SERIES_BELOW = tl.constexpr(0.35)
@@ -36,17 +36,23 @@ def shifted_key(b_k, b_shift_1, b_shift_2):
 
 
 @triton.jit
-def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, eps):
-    """Compute a [BN, BD] of φ', its slope and temperature [BN, BD], and ε' [BN] (E13).
+def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps):
+    """Compute one stream's features of a block of queries and their normaliser (E3, E9, E13).
 
-    Temperatures and shifts are those of queries above 0, then below: the opposite-signed stream passes them swapped.
+    Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0: the opposite-signed stream passes
+    temperatures, shifts and key means [BD] with their halves swapped.
+
+    Returns:
+        a of φ', its slope, its temperature and the key mean selected by sign, [BN, BD] each, and r [BN].
     """
     b_t = tl.where(b_q < 0, b_t_2[None, :], b_t_1[None, :])
     b_size = tl.abs(b_q) * b_t
     b_shift = tl.where(b_q < 0, b_shift_2[None, :], tl.where(b_q > 0, b_shift_1[None, :], 0.0))
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
     b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None])
-    return b_a, b_slope, b_t, tl.maximum(eps * tl.exp(-b_level), SMALLEST_NORMAL)
+    b_mean = select_mean(b_q, b_mean_1, b_mean_2)
+    r = normaliser(b_a, b_mean, m_n, tl.maximum(eps * tl.exp(-b_level), SMALLEST_NORMAL))
+    return b_a, b_slope, b_t, b_mean, r
 
 
 @triton.jit
@@ -72,13 +78,21 @@ def largest_of_pairs(x, BD: tl.constexpr):
 
 
 @triton.jit
-def load_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
-    """Load cos and the sin that `rotate` needs [BN, BD] of tokens from i_n on and feature channels from `first` on."""
+def load_half_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+    """Load cos and the sin that `rotate` needs [BN, BD]: tokens from i_n on, feature channels from `first` on."""
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     mask = m_n[:, None] & (o_d < D)[None, :]
     b_cos = load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask)
     b_sin = load_tokens(p_sin + i_n * 2 * D + first, 2 * D, o_n, o_d, mask)
     return b_cos, tl.where((o_d % 2 == 0)[None, :], -b_sin, b_sin)
+
+
+@triton.jit
+def load_rotation(p_cos, p_sin, i_n, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+    """Load cos and sin of both halves as tiles [BN, BD]."""
+    b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
+    b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
+    return b_cos_1, b_sin_1, b_cos_2, b_sin_2
 
 
 @triton.jit
@@ -98,3 +112,15 @@ def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
 def rotate_back(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
     """Apply the transpose of `rotate`."""
     return x * b_cos + swap_pairs(x * b_sin, BN, BD)
+
+
+@triton.jit
+def rotate_halves(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr):
+    """Rotate both tiles of a feature tensor."""
+    return rotate(b_1, b_cos_1, b_sin_1, BN, BD), rotate(b_2, b_cos_2, b_sin_2, BN, BD)
+
+
+@triton.jit
+def rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr):
+    """Apply the transpose of `rotate_halves`."""
+    return rotate_back(b_1, b_cos_1, b_sin_1, BN, BD), rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)

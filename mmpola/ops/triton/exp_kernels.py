@@ -17,7 +17,6 @@ from mmpola.ops.triton.blocks import (
     load_tokens,
     locate_program,
     multiply_transposed,
-    normaliser,
     query_feature_gradient,
     read_state,
     round_factor,
@@ -31,10 +30,12 @@ from mmpola.ops.triton.blocks import (
 from mmpola.ops.triton.exp_features import (
     exp_gradient,
     largest_of_pairs,
+    load_half_rotation,
     load_query_shift,
     load_rotation,
     rotate,
-    rotate_back,
+    rotate_halves,
+    rotate_halves_back,
     shifted_key,
     shifted_query,
 )
@@ -80,9 +81,9 @@ def polarity_attention_exp_state_kernel(
         b_mean_1 += b_psi_1  # (E1)
         b_mean_2 += b_psi_2
         if p_cos is not None:  # (E10)
-            b_cos, b_sin = load_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
+            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
             b_psi_1 = rotate(b_psi_1, b_cos, b_sin, BN, BD)
-            b_cos, b_sin = load_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
+            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
             b_psi_2 = rotate(b_psi_2, b_cos, b_sin, BN, BD)
         b_v = round_factor(load_tokens(p_v + i_n * v_n, v_n, o_n, o_d, m_k) * shrink, PRECISION)
         b_state_1, b_state_2 = add_products(b_state_1, b_state_2, b_psi_1, b_psi_2, b_v, PRECISION)  # (E2)
@@ -116,17 +117,19 @@ def polarity_attention_exp_output_kernel(
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
         m_n = i_n + o_n < queries
         b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_n[:, None] & (o_d < D)[None, :])
-        b_a_same, _, _, eps_same = shifted_query(b_q, b_t_same_1, b_t_same_2, b_shift_1, b_shift_2, eps)
-        b_a_opposite, _, _, eps_opposite = shifted_query(b_q, b_t_opposite_2, b_t_opposite_1, b_shift_2, b_shift_1, eps)
-        r_same = normaliser(b_a_same, select_mean(b_q, b_mean_1, b_mean_2), m_n, eps_same)
-        r_opposite = normaliser(b_a_opposite, select_mean(b_q, b_mean_2, b_mean_1), m_n, eps_opposite)
+        b_a_same, _, _, _, r_same = shifted_query(
+            b_q, b_t_same_1, b_t_same_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps
+        )
+        b_a_opposite, _, _, _, r_opposite = shifted_query(
+            b_q, b_t_opposite_2, b_t_opposite_1, b_shift_2, b_shift_1, b_mean_2, b_mean_1, m_n, eps
+        )
         b_same_phi_1, b_same_phi_2 = split_by_sign(b_q, b_a_same)  # (E9, E13)
         b_opposite_phi_2, b_opposite_phi_1 = split_by_sign(b_q, b_a_opposite)
         if p_cos is not None:  # (E10)
-            b_cos, b_sin = load_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
+            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
             b_same_phi_1 = rotate(b_same_phi_1, b_cos, b_sin, BN, BD)
             b_opposite_phi_1 = rotate(b_opposite_phi_1, b_cos, b_sin, BN, BD)
-            b_cos, b_sin = load_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
+            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
             b_same_phi_2 = rotate(b_same_phi_2, b_cos, b_sin, BN, BD)
             b_opposite_phi_2 = rotate(b_opposite_phi_2, b_cos, b_sin, BN, BD)
         b_o_same = read_state(b_same_phi_1, b_same_phi_2, b_same_1, b_same_2, r_same, PRECISION)
@@ -167,27 +170,25 @@ def polarity_attention_exp_query_gradient_kernel(
         m_n = i_n + o_n < queries
         m_q, m_do = m_n[:, None] & (o_d < D)[None, :], m_n[:, None] & (o_c < D // 2)[None, :]
         b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q)
-        b_a_same, b_slope_same, b_t_same, eps_same = shifted_query(
-            b_q, b_t_same_1, b_t_same_2, b_shift_1, b_shift_2, eps
+        b_a_same, b_slope_same, b_t_same, b_mean_same, r_same = shifted_query(
+            b_q, b_t_same_1, b_t_same_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps
         )
-        b_a_opposite, b_slope_opposite, b_t_opposite, eps_opposite = shifted_query(
-            b_q, b_t_opposite_2, b_t_opposite_1, b_shift_2, b_shift_1, eps
+        b_a_opposite, b_slope_opposite, b_t_opposite, b_mean_opposite, r_opposite = shifted_query(
+            b_q, b_t_opposite_2, b_t_opposite_1, b_shift_2, b_shift_1, b_mean_2, b_mean_1, m_n, eps
         )
-        b_mean_same, b_mean_opposite = select_mean(b_q, b_mean_1, b_mean_2), select_mean(b_q, b_mean_2, b_mean_1)
-        r_same = normaliser(b_a_same, b_mean_same, m_n, eps_same)
-        r_opposite = normaliser(b_a_opposite, b_mean_opposite, m_n, eps_opposite)
         b_y_same = load_tokens(p_do + i_n * do_n, do_n, o_n, o_c, m_do) / r_same[:, None]  # (E15)
         b_y_opposite = load_tokens(p_do + i_n * do_n, do_n, o_n, D // 2 + o_c, m_do) / r_opposite[:, None]
         b_y_same, b_y_opposite = round_factor(b_y_same, PRECISION), round_factor(b_y_opposite, PRECISION)
         b_same_phi_1, b_same_phi_2 = split_by_sign(b_q, b_a_same)  # (E9, E13)
         b_opposite_phi_2, b_opposite_phi_1 = split_by_sign(b_q, b_a_opposite)
         if p_cos is not None:  # (E10)
-            b_cos_1, b_sin_1 = load_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
-            b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
-            b_same_phi_1 = rotate(b_same_phi_1, b_cos_1, b_sin_1, BN, BD)
-            b_same_phi_2 = rotate(b_same_phi_2, b_cos_2, b_sin_2, BN, BD)
-            b_opposite_phi_1 = rotate(b_opposite_phi_1, b_cos_1, b_sin_1, BN, BD)
-            b_opposite_phi_2 = rotate(b_opposite_phi_2, b_cos_2, b_sin_2, BN, BD)
+            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, D, BN, BD)
+            b_same_phi_1, b_same_phi_2 = rotate_halves(
+                b_same_phi_1, b_same_phi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD
+            )
+            b_opposite_phi_1, b_opposite_phi_2 = rotate_halves(
+                b_opposite_phi_1, b_opposite_phi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD
+            )
         if p_dstate is not None:  # (E16)
             b_dsame_1, b_dsame_2 = add_products(b_dsame_1, b_dsame_2, b_same_phi_1, b_same_phi_2, b_y_same, PRECISION)
             b_dopposite_1, b_dopposite_2 = add_products(
@@ -195,11 +196,11 @@ def polarity_attention_exp_query_gradient_kernel(
             )
         b_1, b_2 = multiply_transposed(b_y_same, b_same_1, b_same_2, PRECISION)
         if p_cos is not None:
-            b_1, b_2 = rotate_back(b_1, b_cos_1, b_sin_1, BN, BD), rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)
+            b_1, b_2 = rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
         b_ys_same = select_by_sign(b_q, b_1, b_2)
         b_1, b_2 = multiply_transposed(b_y_opposite, b_opposite_1, b_opposite_2, PRECISION)
         if p_cos is not None:
-            b_1, b_2 = rotate_back(b_1, b_cos_1, b_sin_1, BN, BD), rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)
+            b_1, b_2 = rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
         b_ys_opposite = select_by_sign(b_q, b_2, b_1)
         b_da_same, b_c_same = query_feature_gradient(b_a_same, b_ys_same, b_mean_same, r_same)
         b_da_opposite, b_c_opposite = query_feature_gradient(b_a_opposite, b_ys_opposite, b_mean_opposite, r_opposite)
@@ -255,22 +256,19 @@ def polarity_attention_exp_key_gradient_kernel(
             b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, m_k)  # (E4)
         b_a, b_slope = shifted_key(b_k, b_shift_1, b_shift_2)  # (E9, E12)
         if p_cos is not None:
-            b_cos_1, b_sin_1 = load_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
-            b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
+            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, D, BN, BD)
         if p_dk is not None:
             b_v = round_factor(load_tokens(p_v + i_n * v_n, v_n, o_n, o_d, m_k), PRECISION)
             b_dpsi_1, b_dpsi_2 = multiply_transposed(b_v, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             if p_cos is not None:
-                b_dpsi_1 = rotate_back(b_dpsi_1, b_cos_1, b_sin_1, BN, BD)
-                b_dpsi_2 = rotate_back(b_dpsi_2, b_cos_2, b_sin_2, BN, BD)
+                b_dpsi_1, b_dpsi_2 = rotate_halves_back(b_dpsi_1, b_dpsi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
             b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2) + select_mean(b_k, b_dmean_1, b_dmean_2)
             b_dk = exp_gradient(b_k, b_da * b_slope)
             tl.store(p_dk + o_row + o_d[None, :], b_dk.to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:
             b_psi_1, b_psi_2 = split_by_sign(b_k, b_a)
             if p_cos is not None:  # (E10)
-                b_psi_1 = rotate(b_psi_1, b_cos_1, b_sin_1, BN, BD)
-                b_psi_2 = rotate(b_psi_2, b_cos_2, b_sin_2, BN, BD)
+                b_psi_1, b_psi_2 = rotate_halves(b_psi_1, b_psi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
             # [BN, BD] x [BD, BD]  (E17)
             b_dv = tl.dot(round_factor(b_psi_1, PRECISION), b_dstate_1, input_precision=PRECISION)
             b_dv = tl.dot(round_factor(b_psi_2, PRECISION), b_dstate_2, b_dv, input_precision=PRECISION)

@@ -98,7 +98,7 @@ WAVES = 4
 """Programs per multiprocessor: enough to hide the tail of the last one, few enough to keep the partial states small."""
 
 ONE_PRODUCT_STATE = 128
-"""From this BD on, shared memory holds the state's gradient for one kind of product only: see `key_gradient`."""
+"""From this BD on, shared memory holds the state's gradient for one kind of product only: see `launch_key_gradient`."""
 
 INTERPRETED_PROGRAMS = 12
 """Target number of programs in Triton's interpreter, so that tests also cover the split over the sequence."""
@@ -113,11 +113,8 @@ class Plan:
     options: dict[str, Any]
 
     @property
-    def chunks(self) -> int:
-        return self.grid[1]
-
-    @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to launch."""
         return 0 in self.grid
 
 
