@@ -3,7 +3,7 @@
 Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
 less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|epilogue|backbones|scaling|image_size [--device cpu|cuda] [--repeats N]
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size [--device cpu|cuda] [--repeats N]
         [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
@@ -26,12 +26,12 @@ from rich.table import Table
 from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones
-from benchmarks.operators import attention, epilogue, scaling
+from benchmarks.operators import attention, mix_and_gate_suite, scaling
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = {
     'attention': attention,
-    'epilogue': epilogue,
+    'mix_and_gate': mix_and_gate_suite,
     'backbones': backbones,
     'scaling': scaling,
     'image_size': image_size,
@@ -42,7 +42,7 @@ ROUNDS = {('image_size', 'cpu'): 3}
 PEERS = {
     'cuda': {
         'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
-        'epilogue': ['literal', 'compiled literal', 'reference'],
+        'mix_and_gate': ['literal', 'compiled literal', 'reference'],
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
@@ -50,7 +50,7 @@ PEERS = {
     # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
     'cpu': {
         'attention': ['literal'],
-        'epilogue': ['literal'],
+        'mix_and_gate': ['literal'],
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],

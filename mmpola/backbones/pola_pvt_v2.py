@@ -19,7 +19,7 @@ from mmpola.backbones.arch import AttnTypes, check_ratios, resolve_arch, stage_s
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention, pvt_stage_parts
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
-from mmpola.ops.depthwise import convolve_tokens
+from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from mmpola.backbones.arch import AttnTypes, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
-from mmpola.ops.depthwise import convolve_tokens
 from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 

@@ -1,10 +1,10 @@
-"""The epilogue (E14): the reference against loops, its gradients, its contract."""
+"""`mix_and_gate` (E14): the reference against loops, its gradients and its errors."""
 
 import pytest
 import torch
 
 from mmpola.ops import mix_and_gate
-from mmpola.ops.depthwise import convolve_tokens
+from mmpola.ops.reference import convolve_tokens
 
 GRID = (3, 4)
 ATTENDED, VALUES = torch.randn(2, 1, 12, 2, 4, generator=torch.Generator().manual_seed(0))  # B=1, N=12, H=2, D=4
@@ -13,7 +13,7 @@ WEIGHT = torch.ones(4, 1, 3, 3)
 
 
 def by_loops(attended, values, gate, weight, bias, grid):
-    """(E14), an output element at a time."""
+    """E14 as printed, one output element at a time."""
     batch, _, heads, dim = values.shape
     rows, columns = grid
     side = weight.shape[-1]
@@ -55,7 +55,7 @@ def test_equal_kernels_per_channel_are_one_shared_kernel():
     assert torch.equal(found, mix_and_gate(attended, values, gate, weight, bias, GRID))
 
 
-def test_a_delta_kernel_leaves_the_values():
+def test_a_delta_kernel_adds_the_values():
     attended, values, gate, _, _ = draw(GRID, 2, 4, 3)
     delta = torch.zeros(4, 1, 3, 3, dtype=torch.float64)
     delta[:, :, 1, 1] = 1
@@ -70,7 +70,7 @@ def test_gradcheck(shared):
     assert torch.autograd.gradgradcheck(lambda *x: mix_and_gate(*x, (2, 3)), leaves)
 
 
-def test_a_kernel_of_another_dtype_is_cast():
+def test_a_kernel_with_another_dtype_is_cast():
     """Under autocast the tokens are half and the layer's parameters are not."""
     attended, values, gate, weight, bias = draw(GRID, 2, 4, 3, dtype=torch.float32)
     tokens = [x.bfloat16() for x in (attended, values, gate)]
@@ -82,7 +82,7 @@ def test_a_kernel_of_another_dtype_is_cast():
 
 
 def test_convolution_of_tokens_copies_no_values():
-    """What makes the CPU fast: tokens by channels are a channels-last map, and so is the result."""
+    """Tokens by channels are a channels-last map, and so is the result: that makes it fast on a CPU."""
     x = torch.randn(2, 12, 8)
     output = convolve_tokens(x, torch.randn(4, 1, 3, 3), None, GRID)
     assert output.stride() == x.stride()
@@ -116,7 +116,7 @@ def test_convolution_of_tokens_copies_no_values():
         ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'reference'], got 'cuda'"),
     ],
 )
-def test_bad_input_names_the_argument_the_rule_and_what_came(arguments, error, message):
+def test_errors_name_the_argument_the_rule_and_the_value(arguments, error, message):
     arguments = {
         'attended': ATTENDED,
         'values': VALUES,

@@ -1,7 +1,7 @@
-"""The epilogue's kernels (E14, E19): convolution on 2-D tiles of the token grid with addition and gate, and gradients.
+"""Kernels of `mix_and_gate` (E14, E19): convolution of 2-D tiles of the token grid, addition, gate, and gradients.
 
-A program owns a tile of BR x BW tokens and up to BD channels of one head. Neighbours outside the tile are loaded like
-its own tokens: the k² shifted tiles overlap, so all but the first load of an element come from the cache.
+A program computes a tile of BR x BW tokens and up to BD channels of one head. Neighbours outside the tile are loaded
+like the tile's own tokens: the k² shifted tiles overlap, so all but the first load of an element hit the cache.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -16,9 +16,10 @@ from mmpola.ops.triton.launch import on_device_of, plan_tiles
 
 @triton.jit
 def locate(heads, rows, columns, D: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr):
-    """Of this program: sample and tile, head, first channel; row and column of each token [BR * BW].
+    """Return this program's sample, its tile among those of all samples, head, first channel, and the row and column
+    of each token [BR * BW].
 
-    Channel blocks, then heads, then tiles lie next to each other: together they read whole rows of tokens.
+    Consecutive programs take channel blocks, then heads, then tiles: those that run together read whole tokens.
     """
     i_p = tl.program_id(0).to(tl.int64)
     i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
@@ -32,7 +33,7 @@ def locate(heads, rows, columns, D: tl.constexpr, BR: tl.constexpr, BW: tl.const
 
 @triton.jit
 def load_shifted(p_x, stride, o_r, o_c, m_t, m_d, i_r, i_c, rows, columns):
-    """The tile of pointers p_x [BT, BD], i_r rows further down and i_c columns to the right; 0 outside the grid."""
+    """Load the tile at p_x [BR * BW, BD], shifted by i_r rows and i_c columns, as float32; 0 outside the grid."""
     m_r = (o_r + i_r >= 0) & (o_r + i_r < rows)
     m_c = (o_c + i_c >= 0) & (o_c + i_c < columns)
     shift = (i_r * columns + i_c).to(tl.int64) * stride
@@ -40,12 +41,12 @@ def load_shifted(p_x, stride, o_r, o_c, m_t, m_d, i_r, i_c, rows, columns):
 
 
 @triton.jit(do_not_specialize=['heads', 'rows', 'columns'])
-def mix_kernel(
+def mix_and_gate_kernel(
     p_v, p_weight, p_bias, p_o, p_g, p_y,
     v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
     D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """y = (o + DWC(v)) * g [B, N, C] (E14), without what is None. FLIP turns the kernel round: DWC's transpose."""
+    """Compute y = (o + DWC(v)) * g [B, N, C] (E14), leaving out what is None. FLIP computes the transpose of DWC."""
     i_b, _, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
     m_t = (o_r < rows) & (o_c < columns)
     o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
@@ -72,12 +73,12 @@ def mix_kernel(
 
 
 @triton.jit(do_not_specialize=['heads', 'rows', 'columns'])
-def mix_gradient_kernel(
+def mix_and_gate_gradient_kernel(
     p_dy, p_v, p_weight, p_bias, p_o, p_g, p_do, p_dg, p_parts,
     dy_b, dy_n, v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
     D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """do = dy * g, dg = dy * (o + DWC(v)), and each tile's part [k² + 1, C] of dW and db (E19); None: not wanted."""
+    """Compute do, dg and each tile's part [k² + 1, C] of dW and db (E19); outputs that are None are not wanted."""
     i_b, i_part, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
     m_t = (o_r < rows) & (o_c < columns)
     o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
@@ -111,11 +112,11 @@ def mix_gradient_kernel(
                 b_mixed += tl.load(p_bias + i_h * w_h + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
             p_o += i_b * o_b + i_h * o_h + (o_t * o_n)[:, None] + o_d[None, :]
             b_mixed += tl.load(p_o, mask=m_x, other=0.0).to(tl.float32)
-            b_dy = tl.load(p_dy, mask=m_x, other=0.0).to(tl.float32)  # read again, from the cache: fewer registers held
+            b_dy = tl.load(p_dy, mask=m_x, other=0.0).to(tl.float32)  # reloaded from the cache to save registers
             tl.store(p_dg + o_y, (b_dy * b_mixed).to(p_dg.dtype.element_ty), mask=m_x)
 
 
-def mix(
+def launch_mix_and_gate(
     values: Tensor,
     taps: Tensor,
     bias: Tensor | None,
@@ -125,27 +126,29 @@ def mix(
     *,
     flip: bool = False,
 ) -> Tensor:
-    """(o + DWC(v)) * g [B, N, C], without the tensors that are None; with `flip` the transpose of DWC.
+    """Compute (o + DWC(v)) * g [B, N, C] (E14), leaving out tensors that are None; with `flip` the transpose of DWC.
 
     Args:
-        values: [B, N, H, D], unit stride in D, as all tensors of tokens.
-        taps: the kernel [k², D or C], contiguous.
+        values: v [B, N, H, D], unit stride in D like `attended` and `gate`.
+        taps: the convolution kernel [k², D or C], contiguous.
+        attended: o [B, N, H, D] or None.
+        gate: g [B, N, C] or None.
     """
     batch, tokens, heads, dim = values.shape
-    todo = plan_tiles('mix', values, grid, taps)
+    plan = plan_tiles('mix_and_gate', values, grid, taps)
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
-    if todo.programs:
+    if plan.programs:
         with on_device_of(values):
-            mix_kernel[(todo.programs,)](
+            mix_and_gate_kernel[(plan.programs,)](
                 values, taps, bias, attended, gate, output,
-                *values.stride()[:3], taps.shape[1], _to_next_head(taps, dim),
+                *values.stride()[:3], taps.shape[1], _head_stride(taps, dim),
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
-                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **todo.options,
+                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **plan.options,
             )  # fmt: skip
     return output
 
 
-def mix_gradient(
+def launch_mix_and_gate_gradient(
     dy: Tensor,
     attended: Tensor,
     values: Tensor,
@@ -155,32 +158,32 @@ def mix_gradient(
     grid: tuple[int, int],
     wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """do [B, N, H, D], dg [B, N, C] and the rows of dW and, last, db [k² + 1, D or C]; None where not wanted.
+    """Compute do [B, N, H, D], dg [B, N, C], and dW and db as rows of one tensor [k² + 1, D or C] (E19).
 
     Args:
         dy: gradient of the output [B, N, C], unit stride in C.
-        wants: whether do, dg and the kernel's gradients are wanted.
+        wants: whether do, dg, and dW with db are wanted; None is returned for the others.
     """
     heads, dim = values.shape[2:]
-    todo = plan_tiles('mix_gradient', values, grid, taps)
+    plan = plan_tiles('mix_and_gate_gradient', values, grid, taps)
     do = torch.empty(values.shape, device=dy.device, dtype=dy.dtype) if wants[0] else None
     dg = torch.empty(gate.shape, device=dy.device, dtype=dy.dtype) if wants[1] else None
     parts = None
     if wants[2]:
-        parts = torch.empty(todo.tiles, taps.shape[0] + 1, heads, dim, device=dy.device, dtype=torch.float32)
-    if todo.programs:
+        parts = torch.empty(plan.tiles, taps.shape[0] + 1, heads, dim, device=dy.device, dtype=torch.float32)
+    if plan.programs:
         with on_device_of(values):
-            mix_gradient_kernel[(todo.programs,)](
+            mix_and_gate_gradient_kernel[(plan.programs,)](
                 dy, values, taps, bias, attended, gate, do, dg, parts,
-                *dy.stride()[:2], *values.stride()[:3], taps.shape[1], _to_next_head(taps, dim),
-                *attended.stride()[:3], *gate.stride()[:2], heads, *grid, **todo.options,
+                *dy.stride()[:2], *values.stride()[:3], taps.shape[1], _head_stride(taps, dim),
+                *attended.stride()[:3], *gate.stride()[:2], heads, *grid, **plan.options,
             )  # fmt: skip
     if parts is None:
         return do, dg, None
-    is_shared = taps.shape[1] == dim  # the parts are added in a fixed order: the same bits twice
+    is_shared = taps.shape[1] == dim  # parts are added in a fixed order, so that results are reproducible bit for bit
     return do, dg, parts.sum((0, 2)) if is_shared else parts.sum(0).flatten(1)
 
 
-def _to_next_head(taps: Tensor, dim: int) -> int:
-    """Channels of the kernel from a head to the next: 0 where all share one."""
+def _head_stride(taps: Tensor, dim: int) -> int:
+    """Return the offset between two heads' channels of the convolution kernel: 0 if the heads share one."""
     return 0 if taps.shape[1] == dim else dim

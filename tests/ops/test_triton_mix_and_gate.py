@@ -1,10 +1,4 @@
-"""What the epilogue's kernels are held to (`mix_and_gate` with backend='triton').
-
-Not collected by itself: `test_triton.py` runs this file in a process of its own with TRITON_INTERPRET=1, which must be
-set before triton is imported. On a machine with a GPU run it directly:
-
-    python -m pytest tests/ops/epilogue_cases.py
-"""
+"""The kernels of `mix_and_gate`: error budgets, strides, gradients, and the operator that torch sees."""
 
 import os
 
@@ -14,17 +8,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.ops import mix_and_gate
 from mmpola.ops.numerics import BACKEND_EXCESS
-from mmpola.ops.triton import epilogue_operator
+from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
+from tests.helpers.attention_results import DEVICE
 
-DEVICE = 'cpu' if os.environ.get('TRITON_INTERPRET') == '1' else 'cuda'
+pytestmark = pytest.mark.kernels
+
 LEAVES = ('attended', 'values', 'gate', 'weight', 'bias')
-
-
-@pytest.fixture
-def _poisoned(monkeypatch):
-    """Memory that a kernel forgets to write is NaN."""
-    empty = torch.empty
-    monkeypatch.setattr(torch, 'empty', lambda *args, **kwargs: empty(*args, **kwargs).fill_(float('nan')))
 
 
 def draw(grid, heads=2, dim=16, side=3, shared=True, bias=True, dtype=torch.float32, batch=2):
@@ -58,15 +47,15 @@ CASES = {
 }
 
 
-@pytest.mark.usefixtures('_poisoned')
+@pytest.mark.usefixtures('poisoned_memory')
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
 @pytest.mark.parametrize('name', CASES)
 def test_error_stays_within_the_budget(name, dtype):
-    hold_to_the_budget(CASES[name], dtype)
+    check_error_budget(CASES[name], dtype)
 
 
-def hold_to_the_budget(case, dtype):
-    """Output and every gradient against float64: what the reference errs in this dtype, and BACKEND_EXCESS."""
+def check_error_budget(case, dtype):
+    """Output and every gradient against float64: the error of the same-dtype reference plus BACKEND_EXCESS."""
     tensors, grid = draw(**case, dtype=dtype), case['grid']
     grad = torch.randn_like(tensors[2])
     kernel, same_dtype = (results(tensors, grid, grad, backend) for backend in ('triton', 'reference'))
@@ -81,10 +70,10 @@ def hold_to_the_budget(case, dtype):
 
 
 def test_error_of_bfloat16_stays_within_the_budget():
-    hold_to_the_budget(CASES['less than a tile'], torch.bfloat16)
+    check_error_budget(CASES['less than a tile'], torch.bfloat16)
 
 
-def test_same_bits_twice():
+def test_results_are_reproducible_bit_for_bit():
     tensors = draw((9, 18), dtype=torch.float16, batch=1)
     grad = torch.randn_like(tensors[2])
     first, second = (results(tensors, (9, 18), grad) for _ in range(2))
@@ -108,9 +97,9 @@ def test_strides_do_not_matter():
             assert torch.equal(found[what], value), what
 
 
-@pytest.mark.usefixtures('_poisoned')
+@pytest.mark.usefixtures('poisoned_memory')
 @pytest.mark.parametrize('wanted', [*((name,) for name in LEAVES), ('values', 'bias'), ('gate', 'weight')])
-def test_gradients_asked_for_alone_are_the_same(wanted):
+def test_gradients_computed_alone_are_the_same(wanted):
     tensors = draw((5, 9))
     grad = torch.randn_like(tensors[2])
     everything, some = results(tensors, (5, 9), grad), results(tensors, (5, 9), grad, wanted=wanted)
@@ -119,27 +108,27 @@ def test_gradients_asked_for_alone_are_the_same(wanted):
         assert torch.equal(some[what], everything[what]), what
 
 
-def test_only_what_is_asked_for_is_launched(monkeypatch):
+def test_only_wanted_gradients_are_launched(monkeypatch):
     launched = []
-    for name in ('mix', 'mix_gradient'):
-        launch = getattr(epilogue_operator, name)
+    for name in ('launch_mix_and_gate', 'launch_mix_and_gate_gradient'):
+        launch = getattr(triton_mix_and_gate, name)
 
         def record(*args, name=name, launch=launch, **kwargs):
-            launched.append((name, args[-1] if name == 'mix_gradient' else kwargs.get('flip', False)))
+            launched.append((name, args[-1] if name.endswith('gradient') else kwargs.get('flip', False)))
             return launch(*args, **kwargs)
 
-        monkeypatch.setattr(epilogue_operator, name, record)
+        monkeypatch.setattr(triton_mix_and_gate, name, record)
     tensors = draw((3, 3))
     grad = torch.randn_like(tensors[2])
     for wanted, expected in {
-        ('attended',): [('mix_gradient', (True, False, False))],
-        ('values',): [('mix_gradient', (True, False, False)), ('mix', True)],
-        ('gate',): [('mix_gradient', (False, True, False))],
-        ('bias',): [('mix_gradient', (False, False, True))],
+        ('attended',): [('launch_mix_and_gate_gradient', (True, False, False))],
+        ('values',): [('launch_mix_and_gate_gradient', (True, False, False)), ('launch_mix_and_gate', True)],
+        ('gate',): [('launch_mix_and_gate_gradient', (False, True, False))],
+        ('bias',): [('launch_mix_and_gate_gradient', (False, False, True))],
     }.items():
         launched.clear()
         results(tensors, (3, 3), grad, wanted=wanted)
-        assert launched == [('mix', False), *expected]
+        assert launched == [('launch_mix_and_gate', False), *expected]
 
 
 def test_a_nan_reaches_its_neighbours_only():
@@ -151,7 +140,7 @@ def test_a_nan_reaches_its_neighbours_only():
 
 
 @pytest.mark.parametrize(('batch', 'grid'), [(0, (3, 4)), (2, (0, 4))])
-def test_nothing_in_gives_nothing_out(batch, grid):
+def test_empty_inputs(batch, grid):
     tensors = draw(grid, batch=batch)
     found = results(tensors, grid, torch.zeros_like(tensors[2]))
     assert found['output'].shape == (batch, grid[0] * grid[1], 32)
@@ -173,14 +162,14 @@ def test_second_derivatives_are_refused():
 def test_opcheck(bias):
     tensors = draw((3, 4), bias=bias, side=1)
     leaves = [None if x is None else x.requires_grad_() for x in tensors]
-    torch.library.opcheck(epilogue_operator.mix_and_gate, (*leaves, 3, 4))
+    torch.library.opcheck(triton_mix_and_gate.mix_and_gate_operator, (*leaves, 3, 4))
     detached = [None if x is None else x.detach() for x in tensors]
     dy = torch.randn(2, 12, 32, device=DEVICE)
     for wanted in ([True, True, True, True, bias], [False, True, False, False, False]):
-        torch.library.opcheck(epilogue_operator.mix_and_gate_gradient, (*detached, 3, 4, dy, wanted))
+        torch.library.opcheck(triton_mix_and_gate.mix_and_gate_gradient_operator, (*detached, 3, 4, dy, wanted))
 
 
-def test_compiles_whole_and_once():
+def test_compiles_as_one_graph_once():
     compilations = []
 
     def count(graph, _):
@@ -219,7 +208,7 @@ def test_flop_counter_sees_the_convolutions():
     assert counter.get_total_flops() == 4 * convolution
 
 
-def test_says_what_it_does_not_support():
+def test_unsupported_inputs_are_refused():
     tensors = [x.double() for x in draw((3, 3))]
     with pytest.raises(RuntimeError) as raised:
         mix_and_gate(*tensors, (3, 3), backend='triton')
