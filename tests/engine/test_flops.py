@@ -1,0 +1,51 @@
+"""Multiply-accumulates of the published models and of a detector."""
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
+from mmpola.backbones.classifier import Classifier
+from mmpola.engine.flops import build_model, count_macs
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'arch', 'size', 'expected'),
+    [
+        (PolaPVT, 'tiny', 224, 2.27),
+        (PolaPVT, 'small', 224, 4.49),
+        (PolaPVT, 'medium', 224, 7.84),
+        (PolaPVT, 'large', 224, 11.55),
+        (PolaSwin, 'tiny', 224, 4.68),
+        (PolaSwin, 'small', 224, 8.94),
+        (PolaSwin, 'base', 224, 15.74),
+        (PolaSwin, 'base', 384, 47.33),
+        (PolaFormerPP, 'b0', 224, 0.67),
+        (PolaFormerPP, 'b1', 224, 1.00),
+        (PolaFormerPP, 'b2', 224, 2.73),
+        (PolaFormerPP, 'b3', 224, 5.07),
+        (PolaFormerPP, 'b4', 224, 11.05),
+        (PolaFormerPP, 'b5', 224, 17.74),
+    ],
+)
+def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
+    """Counted on the authors' code; softmax products included. On the meta device nothing is computed."""
+    arguments = {'window_size': 12, 'pretrain_img_size': size} if size == 384 else {}
+    with torch.device('meta'):
+        model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()
+    assert count_macs(model, size, size)[''] == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.slow
+def test_flops_table_of_a_detector(run_tool, tiny_config):
+    output = run_tool('get_flops.py', tiny_config, '--shape', 80, 96).stdout
+    for part in ('backbone.patch_embed', 'backbone.layers.3', 'neck', 'roi_head', 'total'):
+        assert part in output
+
+
+@pytest.mark.slow
+def test_flops_reach_the_mask_head(tiny_config):
+    model = build_model(Config.fromfile(tiny_config))
+    macs = count_macs(model, 80, 96)
+    assert macs['roi_head'] == pytest.approx(macs['roi_head.bbox_head'] + macs['roi_head.mask_head'])
+    assert macs['roi_head.mask_head'] > 0
