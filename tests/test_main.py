@@ -49,7 +49,7 @@ def test_versions_that_do_not_work_name_their_fix(clone, torch, mmcv, monkeypatc
 
 
 def test_openmmlab_is_optional_outside_a_clone(monkeypatch):
-    installed(monkeypatch, torch='2.11.0', torchvision='0.26.0', timm='1.0.0', einops='0.8')
+    installed(monkeypatch, torch='2.11.0', torchvision='0.26.0', timm='1.0.31', einops='0.8')
     findings = {finding.what: finding for finding in report.findings(clone=False)}
     assert findings['OpenMMLab'].found.startswith('not installed (optional')
     assert not any(finding.remedy for finding in findings.values())
