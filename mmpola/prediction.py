@@ -24,7 +24,7 @@ from pycocotools import mask as run_lengths
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.data.checks.images import unreadable
 from mmpola.data.read_image import IMAGE_SUFFIXES
-from mmpola.engine.config import leaves, nodes
+from mmpola.engine.config import leaves, remove_pretrained
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, listed
 
@@ -164,7 +164,7 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
     A checkpoint without class names gets those of the config's test data.
     """
     cfg = copy.deepcopy(cfg)
-    _remove_init_cfg(cfg.model)
+    remove_pretrained(cfg.model)
     init_default_scope(cfg.default_scope)
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
     model.load_state_dict(checkpoint.weights, strict=False)  # BatchNorm layers in old files lack their counter
@@ -179,13 +179,6 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
         visualizer.alpha = OPACITY
     transforms = Compose([step for step in dataset['pipeline'] if not step['type'].split('.')[-1].startswith('Load')])
     return Predictor(model.to(device).eval(), transforms, visualizer, classes, pads=cfg.default_scope == 'mmdet')
-
-
-def _remove_init_cfg(model: Any) -> None:
-    """Set every init_cfg inside a model's config to None: the checkpoint has all weights."""
-    for _, node in nodes(model, 'model'):
-        if 'init_cfg' in node:
-            node['init_cfg'] = None
 
 
 def batches(
@@ -239,12 +232,16 @@ def segmentation(labels: NDArray[np.integer[Any]], classes: tuple[str, ...]) -> 
 
 def write(
     predictor: Predictor, sample: Any, image: ImageFile, pixels: NDArray[Any], out: Path, threshold: float
-) -> None:
-    """Draw the prediction of one image and write its files; the JSON comes last and marks it as complete."""
+) -> int:
+    """Draw the prediction of one image and write its files; the JSON comes last and marks it as complete.
+
+    Returns:
+        The number of instances that were found; 0 for a segmentation.
+    """
     drawn, described = _output(out, image, '.jpg'), _output(out, image, '.json')
     classes = predictor.classes
     height, width = pixels.shape[:2]
-    result = {'image': str(image.path), 'width': width, 'height': height}
+    result: dict[str, Any] = {'image': str(image.path), 'width': width, 'height': height}
     options = {'draw_gt': False, 'out_file': str(drawn)}
     if 'pred_instances' in sample:
         options['pred_score_thr'] = threshold
@@ -257,11 +254,20 @@ def write(
         result |= {'label_map': label_map.name, 'classes': segmentation(labels, classes)}
     predictor.visualizer.add_datasample(image.path.name, pixels[..., ::-1].copy(), sample.cpu(), **options)
     described.write_text(json.dumps(result, indent=1))
+    return len(result.get('instances', ()))
 
 
-def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> int:
-    """Predict all images and write the results; returns how many could not be read."""
-    skipped = 0
+class Outcome(NamedTuple):
+    """How many images were predicted, how many could not be read, and how many instances were found in all."""
+
+    done: int
+    skipped: int
+    instances: int
+
+
+def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> Outcome:
+    """Predict all images and write the results."""
+    skipped = instances = 0
     with progress('predicting', len(images)) as advance:
 
         def skip(image: ImageFile, reason: str) -> None:
@@ -272,9 +278,9 @@ def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size
 
         for batch in batches(images, batch_size, predictor.pads, skip):
             for (image, pixels), sample in zip(batch, predictor(batch), strict=True):
-                write(predictor, sample, image, pixels, out, threshold)
+                instances += write(predictor, sample, image, pixels, out, threshold)
             advance(len(batch))
-    return skipped
+    return Outcome(len(images) - skipped, skipped, instances)
 
 
 def check_device(name: str | None) -> str:

@@ -10,6 +10,7 @@ from PIL import Image
 from pycocotools import mask as run_lengths
 
 from mmpola import prediction
+from mmpola.engine.config import remove_pretrained
 from mmpola.messages import UsageError
 from tests.helpers.scripts import load
 
@@ -42,10 +43,11 @@ def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_chec
     out = tmp_path / 'out'
     result = run_tool(*arguments, '--out', out, *options, check=False)
     assert result.returncode == 3, result.stdout
+    instances = sum(len(json.loads(path.read_text())['instances']) for path in out.rglob('*.json'))
     assert [line for line in result.stdout.splitlines() if not line.startswith('predicting')] == [
         f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step',
         *sorted(line for line in result.stdout.splitlines() if line.startswith('skipped')),
-        f'{out}: 2 images done, 2 skipped',
+        f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1',
     ]
     assert f'skipped: {pictures}/text.png: not an image' in result.stdout
     assert f'skipped: {pictures}/inner/third.jpg: image file is truncated (' in result.stdout
@@ -85,7 +87,7 @@ def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_
     output = run_tool(
         'predict.py', tiny_segmentation, checkpoint, f'{tmp_path}/*l*.jpg', '--out', out, '--batch-size', '2'
     ).stdout
-    assert f'{out}: 2 images done, 0 skipped' in output
+    assert output.endswith(f'{out}: 2 images done, 0 skipped\n')
     for name, (width, height) in zip(names, ((96, 80), (48, 64)), strict=True):
         found = json.loads((out / f'{name}.json').read_text())
         labels = np.asarray(Image.open(out / found['label_map']))
@@ -207,9 +209,11 @@ def test_test_time_augmentation_is_refused(tmp_path, monkeypatch):
 
 def test_pretrained_weights_are_removed_everywhere():
     pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
-    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': [{'conv': {'init_cfg': [dict(pretrained)]}}]}})
-    prediction._remove_init_cfg(cfg.model)
-    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}]}
+    random = {'type': 'Normal', 'std': 0.01}
+    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
+    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
+    remove_pretrained(cfg.model)
+    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}
 
 
 def test_shares_of_classes_largest_first():

@@ -50,7 +50,6 @@ def test_the_models_are_those_of_the_papers():
         'pola_deit_tiny',
         'polaformer_pp_b5',
     } <= set(timm.list_models('pola*'))
-    assert len(mmpola.timm.NAMED) == 4 + 6 + 3 + 1 + 3 + 6
     with torch.device('meta'):
         model = timm.create_model('pola_swin_base_384')
     assert sum(x.numel() for x in model.parameters()) == 91_599_304

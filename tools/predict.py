@@ -61,9 +61,10 @@ def main() -> None:
     if checkpoint.averaged:
         print(f'{args.checkpoint}: {AVERAGED}')
     predictor = prediction.build_predictor(cfg, checkpoint, args.device)
-    skipped = prediction.predict(predictor, images, args.out, args.batch_size, args.score_thr)
-    print(f'{args.out}: {len(images) - skipped} images done, {skipped} skipped')
-    if skipped:
+    outcome = prediction.predict(predictor, images, args.out, args.batch_size, args.score_thr)
+    found = f'; {outcome.instances} detections with a score of at least {args.score_thr}'
+    print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped' + found * (cfg.default_scope == 'mmdet'))
+    if outcome.skipped:
         sys.exit(prediction.SKIPPED)
 
 

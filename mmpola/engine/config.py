@@ -104,6 +104,14 @@ def check_pretrained(cfg: Config) -> None:
             )
 
 
+def remove_pretrained(model: Any) -> None:
+    """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
+    for _, node in nodes(model, 'model'):
+        start = node.get('init_cfg')
+        if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
+            node['init_cfg'] = None
+
+
 def draw_predictions(cfg: Config, folder: str) -> None:
     """Make the config's visualisation hook write one picture per test image into `folder` or below it.
 

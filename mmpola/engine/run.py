@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 
 from mmpola.checkpoint.reading import register_mmengine_reader
 from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.engine.config import check_pretrained, nodes
+from mmpola.engine.config import check_pretrained, nodes, remove_pretrained
 from mmpola.engine.resume import Resume, newest_checkpoint
 
 INTERRUPTED = 130
@@ -37,6 +37,8 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
             print(f'{cfg.work_dir}: no checkpoint to resume from yet, training begins')
         elif overwrite:  # else a later --resume would continue from the end of the earlier training
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+    else:
+        remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
     prepare_process(cfg, None if resume is None else resume.content)
     try:
         Runner.from_cfg(cfg).train()

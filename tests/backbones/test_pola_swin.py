@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmpola.backbones import PolaSwin
+from mmpola.backbones import PolaSwin, pola_swin
 from mmpola.checkpoint.weights import load_weights
 
 ATTN_TYPES = {
@@ -69,7 +69,7 @@ def test_has_the_published_number_of_parameters(arch, arguments, parameters):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'huge'"),
+        ({'arch': 'huge'}, f"arch: expected one of {list(pola_swin.ARCHS)} or a dict, got 'huge'"),
         ({'out_indices': (5,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3], got (5,)'),
         ({'window_size': 0}, 'window_size: expected at least 1, got 0'),
         ({'backend': 'tritn'}, "backend: expected one of ['auto', 'triton', 'reference'], got 'tritn'"),

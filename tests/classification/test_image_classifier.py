@@ -10,6 +10,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch.testing import assert_close
 
+from mmpola.backbones import classifier
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.reading import CheckpointError
 from mmpola.checkpoint.weights import load_weights
@@ -274,7 +275,7 @@ def test_a_frozen_backbone_stays_in_eval_mode():
         ),
         (
             {'backbone': {'type': 'mmpola.PolaSwim'}},
-            'backbone: expected one of PolaPVT, PolaPVTv2, PolaSwin, PolaDeiT, PolaFormerPP, got mmpola.PolaSwim',
+            f'backbone: expected one of {", ".join(cls.__name__ for cls in classifier.HEADS)}, got mmpola.PolaSwim',
         ),
         (
             {'init_cfg': {'type': 'Kaiming'}},

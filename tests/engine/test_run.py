@@ -59,6 +59,20 @@ def test_the_checkpoint_is_read_once(work, trained_work, tiny_config, monkeypatc
     assert runner.loaded[0]['meta']['epoch'] == 2
 
 
+def test_a_resumed_training_does_not_need_the_pretrained_file(work, trained_work, tiny_config, monkeypatch):
+    """MMEngine would load it first, and the checkpoint over it: the file may be gone since the training began."""
+    with tiny_config.open('a') as config:
+        config.write("model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n")
+    runner = type('Runner', (RecordingRunner,), {'loaded': []})
+    started = []
+    monkeypatch.setattr(runner, 'from_cfg', classmethod(lambda cls, cfg: started.append(cfg) or RecordingRunner()))
+    monkeypatch.setattr(RecordingRunner, 'train', lambda self: None)
+    monkeypatch.setattr(run, 'Runner', runner)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
+    load('train').main()
+    assert started[0].model.backbone.init_cfg is None
+
+
 class InterruptedRunner:
     """Replaces MMEngine's Runner: Ctrl-C after an epoch, which is saved if the work dir exists."""
 
