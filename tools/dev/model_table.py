@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import UsageError, listed, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = '<!-- models: written by tools/dev/model_table.py -->', '<!-- end of models -->'
@@ -129,7 +129,8 @@ def complete(entry: Entry) -> Entry:
     collection = backbone.type.removeprefix('mmpola.')
     if collection not in [known['Name'] for known in read_metafile()['Collections']]:
         raise UsageError(
-            f'configs/metafile.yml: expected a collection for {collection}, the backbone of {entry["Config"]}'
+            f'configs/metafile.yml: expected an entry of Collections for {collection}, written by hand as for '
+            f'PolaDeiT; it is the backbone of {entry["Config"]}'
         )
     trained_at = backbone.get('pretrain_img_size', 224)
     trained = (trained_at, trained_at) if isinstance(trained_at, int) else trained_at
@@ -183,9 +184,9 @@ def tables(entries: list[Entry]) -> str:
 
 def short_table(entries: list[Entry]) -> str:
     """The README's table in Markdown: the models of README_MODELS, whatever their data set."""
-    listed = {entry['Name']: entry for entry in entries}
+    by_name = {entry['Name']: entry for entry in entries}
     lines = ['| config | data set | metric | parameters | paper | ours |', '| --- | --- | --- | --- | --- | --- |']
-    for entry in (listed[name] for name in README_MODELS):
+    for entry in (by_name[name] for name in README_MODELS):
         about, (paper, ours) = entry['Metadata'], _figures(entry)
         model = about['Model'].removeprefix('ImageNet-1k ')
         cells = (
@@ -244,13 +245,13 @@ def with_table(page: Path, table: str) -> str:
 def check(configs: list[Path], entries: list[Entry], pages: dict[Path, str]) -> None:
     """Raise UsageError unless the metafile agrees with the configs, and each page contains its table."""
     problems = []
-    listed = {entry['Name']: entry for entry in entries}
-    for name in sorted(listed.keys() ^ {config.stem for config in configs}):
+    by_name = {entry['Name']: entry for entry in entries}
+    for name in sorted(by_name.keys() ^ {config.stem for config in configs}):
         problems.append(
-            f'configs/{name}.py: ' + ('no such config' if name in listed else 'missing in configs/metafile.yml')
+            f'configs/{name}.py: ' + ('no such config' if name in by_name else 'missing in configs/metafile.yml')
         )
     for config in configs:
-        entry = listed.get(config.stem)
+        entry = by_name.get(config.stem)
         if entry is not None and _entry(stated(config), entry) != entry:
             problems.append(f'configs/{config.name}: its docstring and configs/metafile.yml differ')
     if not problems:
@@ -275,18 +276,20 @@ def main() -> None:
     if args.check:
         check(configs, entries, pages_of(entries))
         return
-    listed = {} if args.count else {entry['Name']: entry for entry in entries}
+    counted = {} if args.count else {entry['Name']: entry for entry in entries}
     entries = []
     for config in configs:
-        entry, known = stated(config), listed.get(config.stem)
+        entry, known = stated(config), counted.get(config.stem)
         entries.append(complete(entry) if known is None else _entry(entry, known))
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     models = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
     written = {page: with_table(page, table) for page, table in pages_of(entries).items()}
-    metafile.write_text(f'{head}{MODELS_KEY}{models}')
-    for page, text in written.items():
-        page.write_text(text)
+    written[metafile] = f'{head}{MODELS_KEY}{models}'
+    changed = [path for path, text in written.items() if path.read_text() != text]
+    for path in changed:
+        path.write_text(written[path])
+    print(f'changed: {listed(path.relative_to(ROOT) for path in changed)}' if changed else 'nothing to change')
 
 
 if __name__ == '__main__':
