@@ -1,6 +1,6 @@
 """Sphinx configuration: Markdown pages through MyST, the API from docstrings, the Furo theme.
 
-bash tools/dev/build_docs.sh
+Built by `bash tools/dev/build_docs.sh`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ copybutton_prompt_text = r'\$ '
 copybutton_prompt_is_regexp = True
 
 SHOWN_METHODS = {'forward', 'forward_features', 'forward_head', 'init_weights', 'reset_classifier'}
-"""All others are for subclasses, or are called by MMEngine and timm only."""
+"""Methods that the API reference shows; all others are for subclasses, or are called by MMEngine and timm only."""
 
 LITERAL = re.compile(r'(``.*?``|`[^`]*`)')
 SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
@@ -63,7 +63,7 @@ PLURAL = re.compile(r'(?<=\w`)(?=\w)')
 
 
 def escape_docstring(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape what docstrings mean literally and reStructuredText reads as markup: |x|, 2 * x, name_, `Name`s.
+    """Escape literal text in docstrings that reStructuredText would read as markup: |x|, 2 * x, name_, `Name`s.
 
     An indented block after a paragraph is a command or code and becomes a literal block.
     """
@@ -85,11 +85,11 @@ def escape_docstring(app: Any, what: str, name: str, obj: object, options: Any, 
 
 
 def skip_method(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    """Leave out the members of a class that are no part of its public use."""
+    """Leave out members of a class that are not part of its public interface."""
     return True if what == 'class' and name not in SHOWN_METHODS else None
 
 
 def setup(app: Any) -> None:
-    """Escape before Napoleon, which runs at priority 500, writes its own markup."""
+    """Register the hooks; docstrings are escaped before Napoleon, which runs at priority 500, adds its markup."""
     app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
