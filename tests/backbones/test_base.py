@@ -21,6 +21,7 @@ from mmpola.backbones import (
     polaformer_pp,
 )
 from mmpola.backbones.base import Backbone
+from mmpola.backbones.named import NAMED
 
 MODULES = {
     pola_swin: PolaSwin,
@@ -262,3 +263,17 @@ def test_every_named_arch_at_every_size(cls, arch, size):
     for index, x in zip(model.out_indices, maps, strict=True):
         stride = model.strides[index]
         assert x.shape == (1, model.embed_dims[index], -(-size[0] // stride), -(-size[1] // stride))
+
+
+@pytest.mark.parametrize('module', MODULES, ids=lambda module: MODULES[module].__name__)
+def test_every_arch_is_named_and_described(module, root):
+    cls = MODULES[module]
+    (row,) = (
+        x for x in (root / 'docs' / 'models.md').read_text().splitlines() if x.startswith(f'| `mmpola.{cls.__name__}`')
+    )
+    assert row.split('|')[2].strip() == f'`{" ".join(module.ARCHS)}`'
+    assert {settings['arch'] for backbone, settings in NAMED.values() if backbone is cls} == set(module.ARCHS)
+
+
+def test_every_backbone_passes_these_tests():
+    assert {cls for cls, _ in SMALL.values()} == set(MODULES.values()) == {cls for cls, _ in NAMED.values()}
