@@ -3,7 +3,7 @@
 import pytest
 from mmengine.runner import Runner
 
-from tests.helpers.small_training import run, small_config
+from tests.helpers.small_training import assert_refused_at_the_start, small_config
 
 CLASSES = '(blue, green, red)'
 REFUSED = {
@@ -20,11 +20,7 @@ REFUSED = {
 
 @pytest.mark.parametrize('case', REFUSED)
 def test_refused_before_the_first_step(case, colours, tmp_path):
-    options, message = REFUSED[case]
-    with pytest.raises(ValueError) as raised:
-        run(small_config(colours, tmp_path, options=options))
-    assert str(raised.value) == message
-    assert not list(tmp_path.glob('*.pth'))
+    assert_refused_at_the_start(colours, tmp_path, *REFUSED[case])
 
 
 def test_a_test_of_other_classes_is_refused(colours, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from mmengine.hooks import Hook
 
 from mmpola.engine.hooks.preemption import EXIT_STATUS
-from tests.helpers.small_training import ROOT, run, saved, small_config
+from tests.helpers.small_training import ROOT, assert_refused_at_the_start, run, saved, small_config
 
 AVERAGED = {
     'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1, 'update_buffers': True},
@@ -176,11 +176,7 @@ REFUSED = {
 
 @pytest.mark.parametrize('case', REFUSED)
 def test_refused_before_the_first_step(case, colours, tmp_path):
-    options, message = REFUSED[case]
-    with pytest.raises(ValueError) as raised:
-        run(small_config(colours, tmp_path, options=options))
-    assert str(raised.value) == message
-    assert not list(tmp_path.glob('*.pth'))
+    assert_refused_at_the_start(colours, tmp_path, *REFUSED[case])
 
 
 def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):

@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import numpy as np
+import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
 from PIL import Image
@@ -65,6 +66,14 @@ def run(cfg, *hooks, resume=False):
         runner.register_hook(hook, priority='ABOVE_NORMAL')
     runner.train()
     return runner
+
+
+def assert_refused_at_the_start(data, work_dir, options, message):
+    """A training with these `--cfg-options` ends in a ValueError with this message and writes no checkpoint."""
+    with pytest.raises(ValueError) as raised:
+        run(small_config(data, work_dir, options=options))
+    assert str(raised.value) == message
+    assert not list(Path(work_dir).glob('*.pth'))
 
 
 def saved(path):
