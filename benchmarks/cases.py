@@ -11,8 +11,8 @@ class Model(NamedTuple):
 
     Args:
         feature_map: 'power' with a key position, or 'exp' with rotary tables.
-        heads: per stage.
-        dims: of a head, per stage.
+        heads: number of heads, per stage.
+        dims: channels of a head, per stage.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Of one token tensor."""
+        """Number of elements of one token tensor."""
         return self.batch * self.tokens * self.heads * self.dim
 
 

@@ -25,9 +25,10 @@ SIBLINGS = {'Pola-PVT-T': 'PVT-T', 'Pola-Swin-T': 'Swin-T'}
 
 
 def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Inference on one image: seconds and peak bytes of every backbone at every size, in one row per size.
+    """Measure seconds and peak bytes of inference on one image for every backbone; yields one row per size.
 
-    The pairs have the same stages, widths and depths and compute different functions, so there is no parity to check.
+    The backbones of a pair have the same stages, widths and depths but compute different functions, so parity is not
+    checked.
     Weights are float32, with float16 autocast on a GPU.
     """
     networks = _networks(peers)

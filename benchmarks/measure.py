@@ -1,4 +1,4 @@
-"""Parity, times, peak memory, the copy bandwidth: the same machine state for all variants, medians within one run."""
+"""Measure parity, times, peak memory and the copy bandwidth, with all variants interleaved in one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARITY = 1e-4
 """Largest relative error between variants in float32."""
 
 COPIED_BYTES = {'cuda': 2**30, 'cpu': 2**27}
-"""Of the tensor that the copy bandwidth is measured with: far more than any cache holds."""
+"""Size of the tensor that is copied to measure the bandwidth: far larger than any cache."""
 
 
 class ParityError(Exception):
@@ -28,7 +28,7 @@ class ParityError(Exception):
 def interleaved_seconds(
     variants: Mapping[str, Run], device: str, repeats: int, *, warm_up: int = 2
 ) -> dict[str, float]:
-    """Median seconds of each variant over `repeats` rounds in which every variant runs once, after `warm_up` rounds."""
+    """Return each variant's median seconds over `repeats` rounds, each running all variants, after `warm_up` rounds."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for repeat in range(warm_up + repeats):
         for name, run in variants.items():
@@ -42,7 +42,7 @@ def interleaved_seconds(
 
 
 def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
-    """Columns 'PEER, WHAT': the peer's time over ours, or 'absent'; seconds by what was timed, then by variant."""
+    """Return the columns 'PEER, WHAT': the peer's time over ours, or 'absent'. `seconds`: by WHAT, then by variant."""
     return {
         f'{peer}, {what}': times[peer] / times['ours'] if peer in times else 'absent'
         for peer in peers
@@ -51,7 +51,7 @@ def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[
 
 
 def peak_bytes(run: Run, device: str) -> int:
-    """Memory that one run needs on top of what is held before it: CUDA's allocator, or the process's resident set."""
+    """Return the memory that one run needs in addition: of CUDA's allocator, or of the process's resident set."""
     run()
     gc.collect()
     if device == 'cuda':
@@ -67,7 +67,7 @@ def peak_bytes(run: Run, device: str) -> int:
 
 
 def copy_bandwidth(device: str, repeats: int) -> float:
-    """Bytes read and written per second by a plain copy: the roof of a memory-bound kernel."""
+    """Return the bytes that a plain copy reads and writes per second: the upper bound of a memory-bound kernel."""
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
     seconds = interleaved_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
@@ -75,7 +75,7 @@ def copy_bandwidth(device: str, repeats: int) -> float:
 
 
 def check_parity(case: str, results: dict[str, Sequence[Tensor]]) -> None:
-    """Raise ParityError unless every variant's tensors are the first one's, within PARITY."""
+    """Raise ParityError unless every variant's tensors equal those of the first one within PARITY."""
     (first, expected), *others = results.items()
     for name, found in others:
         for index, (a, b) in enumerate(zip(found, expected, strict=True)):

@@ -1,4 +1,4 @@
-"""Whole backbones, inference and training step, against the same on the literal equations and against others."""
+"""Compare whole backbones, in inference and training, with the same on the literal equations and with others."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from mmpola.backbones import PolaPVT, PolaSwin
 Row = dict[str, Any]
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
-"""Batch by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
+"""Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
 
 
 def timm_swin_t() -> nn.Module:
-    """Runs at 224 only."""
+    """Build timm's Swin-T, which runs at 224 x 224 only."""
     return timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0)
 
 
 def mmdet_backbone(name: str) -> nn.Module | None:
-    """mmdet's Swin-T or PVT-T; None where mmdet is absent."""
+    """Build mmdet's Swin-T or PVT-T; None if mmdet is not installed."""
     try:
         from mmdet.models.backbones import PyramidVisionTransformer, SwinTransformer
     except ImportError:
@@ -40,7 +40,7 @@ def mmdet_backbone(name: str) -> nn.Module | None:
 
 
 def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
+    """Measure Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
     cases = [(cls, size) for size in SIZES[device] for cls in (PolaPVT, PolaSwin)]
     for cls, size in track(cases, 'backbones', console=Console(stderr=True)):
         batch = SIZES[device][size]
@@ -70,7 +70,7 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def _run(model: nn.Module, image: Tensor, training: bool) -> Any:
-    """Inference: the maps. Training: a backward pass from the sum of the maps' means."""
+    """Run the forward pass and, in training, a backward pass from the sum of the maps' means; returns the maps."""
     model.train(training)
     with torch.set_grad_enabled(training):
         maps = model(image)

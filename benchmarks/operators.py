@@ -1,4 +1,4 @@
-"""The operators at the shapes of real stages, forward and forward + backward, against their peers."""
+"""Compare the operators with their peers at the shapes of real stages, forward and forward + backward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 Function = Callable[..., Tensor]
 
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
-"""Of the token tensors while timing; parity is checked in float32."""
+"""dtype of the token tensors while timing; parity is checked in float32."""
 
 FLOOR = {'attention': (4, 11), 'mix_and_gate': (4, 11)}
 """Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
@@ -35,12 +35,12 @@ PORT = 'published port'
 
 
 class Call(NamedTuple):
-    """Arguments to measure with.
+    """The arguments of a measured call.
 
     Args:
         leaves: tensors that get a gradient.
-        positional, named: arguments of the operator, made of the leaves.
-        grad: of the output.
+        positional, named: arguments of the operator, made from the leaves.
+        grad: gradient of the output.
     """
 
     leaves: list[Tensor]
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """`polarity_attention` against the peers named."""
+    """Compare `polarity_attention` with the named peers."""
     every: dict[str, Function | None] = {
         'ours': polarity_attention,
         'reference': partial(polarity_attention, backend='reference'),
@@ -64,7 +64,7 @@ def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """`mix_and_gate` against the peers named."""
+    """Compare `mix_and_gate` with the named peers."""
     every: dict[str, Function | None] = {
         'ours': mix_and_gate,
         'reference': partial(mix_and_gate, backend='reference'),
@@ -75,7 +75,7 @@ def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[
 
 
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Seconds per token of the operator, forward + backward, from 3,136 to 262,144 tokens; linear means flat."""
+    """Measure the operator's seconds per token, forward + backward; constant if the cost is linear."""
     calls = {case.name: attention_call(case, device, TIMED_DTYPE[device]) for case in SCALING}
     runs = {name: partial(_step, polarity_attention, call) for name, call in calls.items()}
     seconds = interleaved_seconds(runs, device, repeats)
@@ -90,7 +90,7 @@ def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
-    """q, k, v as views of one linear layer's output, parameters in float32."""
+    """Draw q, k, v as views of one tensor, as a linear layer returns it, and parameters in float32."""
     shape = (case.batch, case.tokens, case.heads, case.dim)
     packed = torch.randn(*shape[:2], 3, *shape[2:], device=device, dtype=dtype, requires_grad=True)
     size = (case.heads, case.dim)
@@ -108,7 +108,7 @@ def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
 
 
 def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
-    """Attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
+    """Draw attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
     shape = (case.batch, case.tokens, case.heads, case.dim)
     attended, values = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
     gate = torch.randn(*shape[:2], case.heads * case.dim, device=device, dtype=dtype, requires_grad=True)
@@ -156,7 +156,7 @@ def _suite(
 
 
 def _both(functions: dict[str, Function], call: Call) -> dict[str, tuple[Any, Any]]:
-    """Name -> (forward, forward + backward), ready to run."""
+    """Return (forward, forward + backward) by name, ready to run."""
     return {name: (partial(_forward, f, call), partial(_step, f, call)) for name, f in functions.items()}
 
 

@@ -23,17 +23,17 @@ LINES: dict[str, dict[str, Any]] = {
     'Pola-Swin-T': {'color': '#d55e00', 'marker': 's', 'linewidth': 2.2},
     'Swin-T': {'color': '#d55e00', 'marker': 's', 'linestyle': '--', 'markerfacecolor': 'white'},
 }
-"""Blue and vermilion of Okabe and Ito's palette, which colour-blind readers tell apart; mmdet's models are dashed."""
+"""Blue and vermilion of Okabe and Ito's palette, for colour-blind readers; mmdet's lines are dashed."""
 
 TICKS = ('512x512', '800x1344', '1280x1280', '1600x1600')
-"""Image sizes written under the axis; those below 512 pixels would overlap."""
+"""Image sizes labelled on the axis; labels below 512 pixels would overlap."""
 
 LABEL_DISTANCE = 0.07
 """Smallest distance between two labels, as a share of the axis."""
 
 
 def plot(name: str, record: Record) -> Figure:
-    """The figure of one suite's record. Equal records give equal SVG text."""
+    """Draw the figure of one suite's record. Equal records give equal SVG text."""
     plt.rcParams.update({'svg.hashsalt': 'mmpola', 'svg.fonttype': 'none', 'font.size': 9})
     if name == 'image_size':
         return image_size(record)
@@ -43,7 +43,7 @@ def plot(name: str, record: Record) -> Figure:
 
 
 def ratios(rows: list[Row]) -> Figure:
-    """A bar per ratio, grouped by case; a peer that is absent has no bar."""
+    """Draw a bar per ratio, grouped by case; a peer that is absent has no bar."""
     names = [name for name in rows[0] if not name.startswith('copy') and any(_is_ratio(row[name]) for row in rows)]
     height = 0.8 / len(names)
     figure, axes = plt.subplots(figsize=(8, 1 + 0.16 * len(rows) * len(names)), layout='constrained')
@@ -59,7 +59,7 @@ def ratios(rows: list[Row]) -> Figure:
 
 
 def cost_per_token(rows: list[Row]) -> Figure:
-    """Cost per token over the number of tokens; a flat line is linear cost."""
+    """Draw the cost per token over the number of tokens; a flat line means linear cost."""
     figure, axes = plt.subplots(figsize=(6, 3), layout='constrained')
     name = 'cost per token over the shortest'
     axes.plot([row['tokens'] for row in rows], [row[name] for row in rows], marker='o')
@@ -69,7 +69,7 @@ def cost_per_token(rows: list[Row]) -> Figure:
 
 
 def image_size(record: Record) -> Figure:
-    """Seconds and peak memory per image over its number of pixels, a labelled line per model."""
+    """Draw seconds and peak memory per image over its number of pixels, a labelled line per model."""
     rows = sorted(record['rows'], key=lambda row: row['pixels'])
     on_gpu = 'cpu' not in record['machine']
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
@@ -112,7 +112,7 @@ def _lines(axes: Axes, rows: list[Row], quantity: str, unit: float) -> None:
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """The heights, moved apart as little as needed so that no two are nearer than `distance`; their order is kept."""
+    """Move heights apart as little as needed so that no two are nearer than `distance`; their order is kept."""
     moved = list(heights)
     order = sorted(range(len(moved)), key=moved.__getitem__)
     for _ in range(100):  # every pass halves what is left of an overlap
@@ -125,4 +125,4 @@ def spread(heights: Sequence[float], distance: float) -> list[float]:
 
 
 def _is_ratio(value: Any) -> bool:
-    return isinstance(value, float)  # a peer that is absent has a word in its place
+    return isinstance(value, float)  # an absent peer has a word instead

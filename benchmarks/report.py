@@ -1,6 +1,6 @@
 """Draws benchmarks/results/*/*.json as plots next to them, and writes the tables of benchmarks/README.md.
 
-python -m benchmarks.report [--check]        --check only says whether the page is up to date (exit status 1 if not)
+python -m benchmarks.report [--check]      --check only tests whether the page is up to date (exit status 1 if not)
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from benchmarks.plots import plot
 FOLDER = Path(__file__).resolve().parent
 BEGIN, END = '<!-- results: written by python -m benchmarks.report -->', '<!-- end of results -->'
 
-README_PICTURES = {'results/cpu-2-threads/image_size.json': FOLDER.parent / 'docs' / 'image_size.png'}
-"""Result file -> the picture of it that the repository's README shows."""
+README_FIGURES = {'results/cpu-2-threads/image_size.json': FOLDER.parent / 'docs' / 'image_size.png'}
+"""Result file -> its figure in the README of the repository."""
 
 PNG_DPI = 200
-"""Twice the width at which a README is read, for dense screens."""
+"""Twice the resolution at which a README is usually displayed, for high-density screens."""
 
 Row = dict[str, Any]
 
 
 def section(path: Path) -> str:
-    """Heading, plot and table of one result file."""
+    """Return heading, plot and table of one result file in Markdown."""
     record = json.loads(path.read_text())
     processor = f'{record["processor"]}, ' if 'processor' in record else ''
     made = f'{processor}torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
-    picture = path.with_suffix('.svg').relative_to(FOLDER)
+    figure = path.with_suffix('.svg').relative_to(FOLDER)
     return '\n\n'.join(
-        [f'## {path.stem}, {record["machine"]}', f'{made}.', f'![{path.stem}]({picture})', table(record['rows'])]
+        [f'## {path.stem}, {record["machine"]}', f'{made}.', f'![{path.stem}]({figure})', table(record['rows'])]
     )
 
 
 def draw(path: Path, png: Path | None = None) -> None:
-    """Write the plot of one result file as SVG next to it and, if asked for, as PNG."""
+    """Write the plot of one result file as SVG next to it and, if `png` is given, also as PNG."""
     figure = plot(path.stem, json.loads(path.read_text()))
     figure.savefig(path.with_suffix('.svg'), metadata={'Date': None})
     if png is not None:
@@ -48,7 +48,7 @@ def draw(path: Path, png: Path | None = None) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """The columns that are no dicts, in Markdown."""
+    """Return a Markdown table of all columns except those of dicts."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
     lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
     lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]
@@ -73,7 +73,7 @@ def main() -> int:
     if check:
         return int(written != text)
     for path in results:
-        draw(path, README_PICTURES.get(path.relative_to(FOLDER).as_posix()))
+        draw(path, README_FIGURES.get(path.relative_to(FOLDER).as_posix()))
     page.write_text(written)
     return 0
 

@@ -1,4 +1,4 @@
-"""Runs a benchmark suite: checks first that all variants compute the same function, then times them in turn.
+"""Runs a benchmark suite: first checks that all variants compute the same function, then times them in turn.
 
 Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
 less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
@@ -37,7 +37,7 @@ SUITES = {
     'image_size': image_size,
 }
 ROUNDS = {('image_size', 'cpu'): 3}
-"""Suite, device -> default of --repeats; 20 elsewhere. PVT-T takes half a minute for 1600 x 1600 pixels on a CPU."""
+"""(suite, device) -> default of --repeats; 20 for all others. PVT-T takes half a minute at 1600 x 1600 on a CPU."""
 
 PEERS = {
     'cuda': {
@@ -56,14 +56,16 @@ PEERS = {
         'image_size': ['mmdet'],
     },
 }
-"""What a suite is compared with unless --peers says otherwise."""
+"""What each suite is compared with by default."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description='Measure ratios against peers in one run')
+    parser = argparse.ArgumentParser(description='Compare implementations in time and memory within one run')
     parser.add_argument('suite', choices=SUITES)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--repeats', type=int, help='rounds in which every variant runs once (default: 20, or 3)')
+    parser.add_argument(
+        '--repeats', type=int, help='rounds in which every variant runs once (default: 20; 3 for image_size on a CPU)'
+    )
     parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS["cuda"]}')
     args = parser.parse_args()
     every, usual = PEERS['cuda'][args.suite], PEERS[args.device][args.suite]
@@ -105,7 +107,7 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _processor(device: str) -> str:
-    """The GPU, or the CPU as Linux names it."""
+    """Return the name of the GPU, or of the CPU as Linux gives it."""
     if device == 'cuda':
         return torch.cuda.get_device_name()
     lines = Path('/proc/cpuinfo').read_text().splitlines()
@@ -113,7 +115,7 @@ def _processor(device: str) -> str:
 
 
 def _commit() -> str:
-    """The measured commit, followed by '+' if files differ from it."""
+    """Return the measured commit, followed by '+' if files differ from it."""
     described = subprocess.run(
         ['git', 'describe', '--always', '--dirty=+', '--abbrev=10'],
         cwd=ROOT,

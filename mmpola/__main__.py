@@ -3,7 +3,7 @@
     python -m mmpola
 
 Exit status 0 if everything needed works, else 1. Each failing line names its fix: `bash tools/install.sh` in a clone of
-the repository, else pip commands. Nothing here is imported at the top that may be missing or broken.
+the repository, else pip commands. Packages that may be missing or broken are imported inside functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class Requirement(NamedTuple):
-    """A distribution with its first version that works, the first one that does not, and how pip installs it."""
+    """A distribution: its lowest supported version, the first that is too new, and the pip command that installs it."""
 
     name: str
     lowest: str
@@ -32,7 +32,7 @@ class Requirement(NamedTuple):
 
 
 BUILD_MMCV = 'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0'
-"""With build isolation mmcv is installed without its operators, silently."""
+"""With build isolation, mmcv is silently installed without its operators."""
 
 NEEDED = (
     Requirement('torch', '2.1', None, 'pip install --upgrade torch torchvision'),
@@ -53,7 +53,7 @@ INSTALLER = 'bash tools/install.sh'
 
 @dataclass
 class Finding:
-    """One line of the report; `remedy` is empty if nothing has to be done."""
+    """One line of the report; `remedy` is the fix, empty if nothing is wrong."""
 
     what: str
     found: str
@@ -148,7 +148,7 @@ def _attention_backends(clone: bool) -> Iterator[Finding]:
         available, unavailable = available_backends(), unavailable_backends()
     except Exception as error:
         remedy = _remedy(NEEDED[0].pip, clone)
-        yield Finding('attention backends', f'mmpola.ops does not import: {_first_line(error)}', remedy)
+        yield Finding('attention backends', f'mmpola.ops cannot be imported: {_first_line(error)}', remedy)
         return
     yield Finding('attention backends', ', '.join(available))
     for name, reasons in unavailable.items():

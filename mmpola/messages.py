@@ -14,7 +14,7 @@ except ModuleNotFoundError:
 
 
 class UsageError(Exception):
-    """An argument, config or file of the user cannot work; the message says what is wrong and what to do."""
+    """An argument, config or file of the user is invalid; the message says what is wrong and what to do."""
 
 
 def listed(names: Iterable[object], shown: int | None = 5) -> str:
@@ -33,8 +33,8 @@ def info(message: str) -> None:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main(); a `UsageError` is printed as one line and ends the process with exit status 2."""
-    os.environ.setdefault('LOCAL_RANK', '0')
+    """Run a script's main(); print a `UsageError` as one line and exit with status 2."""
+    os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
     try:
         main()
     except UsageError as error:

@@ -32,14 +32,14 @@ SKIPPED = 3
 """Exit status of tools/predict.py if images could not be read."""
 
 NOISE = (
-    'Warning: The [a-z]+ is out of bounds',  # of boxes that are drawn up to the edge of the image
+    'Warning: The [a-z]+ is out of bounds',  # boxes that extend to the edge of the image
     '.*build_loss.* would be deprecated',
     'Default ..avg_non_ignore.. is False',
 )
 """Patterns of OpenMMLab's warnings that are irrelevant to predictions."""
 
 OPACITY = 0.6
-"""Of a segmentation drawn over its image."""
+"""Opacity of a segmentation that is drawn over its image."""
 
 
 class ImageFile(NamedTuple):
@@ -50,12 +50,12 @@ class ImageFile(NamedTuple):
 
 
 def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
-    """List the images that files, folders and patterns stand for, each once.
+    """List the images that files, folders and patterns name, each once.
 
     Args:
-        arguments: files, folders (searched recursively by `IMAGE_SUFFIXES`) and patterns; a file that is named or
-            matches a pattern counts as an image whatever its suffix.
-        out: folder of the results; inside a searched folder, it is skipped.
+        arguments: files, folders (searched recursively for `IMAGE_SUFFIXES`) and patterns; a file that is named or
+            matches a pattern may have any suffix.
+        out: folder of the results, which is skipped if it is inside a searched folder.
 
     Raises:
         UsageError: an argument matches nothing, or results of two images would have the same name.
@@ -102,7 +102,7 @@ def check_outputs(images: list[ImageFile], out: Path, suffixes: tuple[str, ...],
     if existing:
         raise UsageError(
             f'--out: {len(existing)} of the results exist already ({listed(existing)}); '
-            'choose another folder, or allow overwriting by --overwrite'
+            'choose another folder, or allow overwriting with --overwrite'
         )
 
 
@@ -114,7 +114,7 @@ def check_config(cfg: Config) -> tuple[str, ...]:
     """Return the suffixes of the files that are written for each image.
 
     Raises:
-        UsageError: the config is not that of a detector or a segmenter, or is one of test-time augmentation.
+        UsageError: the config is not one of a detector or segmenter, or wraps the model for test-time augmentation.
     """
     if cfg.get('default_scope') not in ('mmdet', 'mmseg'):
         raise UsageError(
@@ -122,7 +122,10 @@ def check_config(cfg: Config) -> tuple[str, ...]:
             f'got {cfg.get("default_scope")}'
         )
     if 'module' in cfg.model:
-        raise UsageError(f'{cfg.filename}: test-time augmentation is for tools/test.py; give the config that it wraps')
+        raise UsageError(
+            f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
+            'use the config that this one wraps'
+        )
     return ('.jpg', '.json') if cfg.default_scope == 'mmdet' else ('.jpg', '.png', '.json')
 
 
@@ -145,7 +148,7 @@ class Predictor:
     pads: bool
 
     def __call__(self, batch: list[tuple[ImageFile, NDArray[Any]]]) -> list[Any]:
-        """Predict a batch of (image file, its pixels BGR uint8 [H, W, 3]); returns a sample for each."""
+        """Predict a batch of (image file, its pixels BGR uint8 [H, W, 3]) and return a sample for each."""
         data = [
             self.transforms(
                 {'img': pixels, 'img_path': str(image.path), 'img_shape': size, 'ori_shape': size, 'img_id': 0}
@@ -167,7 +170,7 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
     remove_pretrained(cfg.model)
     init_default_scope(cfg.default_scope)
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
-    model.load_state_dict(checkpoint.weights, strict=False)  # BatchNorm layers in old files lack their counter
+    model.load_state_dict(checkpoint.weights, strict=False)  # old files lack BatchNorm's counter
     dataset = next(leaves(cfg.test_dataloader.dataset))
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
@@ -266,7 +269,7 @@ class Outcome(NamedTuple):
 
 
 def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> Outcome:
-    """Predict all images and write the results."""
+    """Predict all images, write the results and return how it went."""
     skipped = instances = 0
     with progress('predicting', len(images)) as advance:
 
@@ -284,7 +287,7 @@ def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size
 
 
 def check_device(name: str | None) -> str:
-    """Return the name of an available device; None stands for a GPU if there is one, else the CPU.
+    """Return the name of an available device; None means a GPU if there is one, else the CPU.
 
     Raises:
         UsageError: torch does not know the device, or there is no GPU of this number.

@@ -1,7 +1,7 @@
-"""The MMEngine registries of scope 'mmpola', nothing else.
+"""The MMEngine registries of scope 'mmpola'.
 
 MMEngine imports this module for a config with `type='mmpola.…'`, then the `locations` below, so no config needs
-`custom_imports`. It reports an ImportError raised here as 'not in the registry'; so nothing that may fail is imported.
+`custom_imports`. It reports an ImportError raised here as 'not in the registry', so nothing that may fail is imported.
 Without MMEngine, which is an optional extra, nothing is registered and the classes are used by their Python names.
 """
 

@@ -3,10 +3,9 @@
     timm.create_model('pola_swin_tiny', num_classes=10, drop_path_rate=0.2, checkpoint_path='pola_swin_t.pth')
     timm.create_model('polaformer_pp_b2', features_only=True, out_indices=(1, 2, 3))
 
-Models take `num_classes`, `in_chans`, `img_size` (the image size that position tables are learned on), `drop_rate`,
-`drop_path_rate` and all further arguments of their backbone. `checkpoint_path` takes the authors' files and checkpoints
-of MMEngine and timm trainings. To start from a file with another number of classes, load it first, then call
-`reset_classifier`.
+Models accept `num_classes`, `in_chans`, `img_size` (the image size for which position tables are learned), `drop_rate`,
+`drop_path_rate` and all other arguments of their backbone. `checkpoint_path` reads the authors' files and checkpoints
+of MMEngine and timm. To start from a file with another number of classes, load it first, then call `reset_classifier`.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ default_cfgs = generate_default_cfgs(
         for name, (_, arguments) in NAMED.items()
     }
 )
-"""timm's `register_model` reads them. Evaluation as the authors': 7/8 centre crop, bicubic, ImageNet's mean and std."""
+"""Read by timm's `register_model`. Evaluation is the authors': 7/8 centre crop, bicubic, ImageNet's mean and std."""
 
 extend_torch_allow_list()  # timm reads with weights_only=True, which refuses the yacs config in the authors' files
 
 
 class TimmWeights(ModelWithBackbone):
-    """A model whose `load_state_dict` takes the contents of every file that MMEngine's `init_cfg` takes."""
+    """A model whose `load_state_dict` accepts the weights of every file that `init_cfg` accepts."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load tensors under the authors', MMEngine's or timm's names, with position tables resized.
 
         Args:
             state_dict: tensors by name.
-            strict: load every tensor of the model or none; otherwise load the tensors whose names the model has.
+            strict: load all tensors of the model or none; if False, load the tensors whose names the model has.
             assign: see `torch.nn.Module.load_state_dict`.
 
         Raises:
@@ -63,7 +62,7 @@ class TimmClassifier(TimmWeights, Classifier):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the last layer by one with fresh weights; with num_classes=0, forward returns the pooled features.
+        """Replace the last layer by one with random weights; with num_classes=0, forward returns the pooled features.
 
         Raises:
             ValueError: `global_pool` is neither None nor 'avg', the mean over tokens.

@@ -52,7 +52,7 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture
 def golden():
-    """A function from a name to the tensors of tests/golden/NAME.pt."""
+    """A function that returns the tensors of tests/golden/NAME.pt."""
     return lambda name: torch.load(GOLDEN / f'{name}.pt', weights_only=True)
 
 
@@ -116,7 +116,7 @@ def tiny_segmentation(root, shapes, tmp_path):
 
 @pytest.fixture
 def write_checkpoint():
-    """A function of config, path and further entries that writes a checkpoint with random weights."""
+    """A function that writes a checkpoint with random weights, given config, path and further entries."""
 
     def write(config, path, **others):
         cfg = Config.fromfile(config)

@@ -83,7 +83,7 @@ def test_it_runs_where_torch_and_mmengine_are_missing_or_broken(error, root):
     message = error.split("'")[1]
     name = error.split('(')[0]
     assert re.search(rf'!!  GPU +unknown, torch does not work: {name}: {message}', result.stdout)
-    assert re.search(rf'!!  attention backends +mmpola.ops does not import: {name}: {message}', result.stdout)
+    assert re.search(rf'!!  attention backends +mmpola.ops cannot be imported: {name}: {message}', result.stdout)
     assert re.search(rf'!!  mmdet.models +{name}: ', result.stdout)
 
 

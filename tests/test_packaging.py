@@ -70,8 +70,8 @@ def wheel(source, tmp_path_factory):
 def environment(folder, *install):
     """Create a virtual environment that also sees the packages of this one, except an editable mmpola.
 
-    Its own packages come first. A folder that a .pth file names does not run .pth files of its own, and an editable
-    installation is such a file.
+    Its own packages come first. Python does not process the .pth files in a folder that is itself named by a .pth
+    file, and an editable installation consists of such a file.
 
     Returns:
         The path of its interpreter.

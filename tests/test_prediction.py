@@ -18,9 +18,9 @@ CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
 
 @pytest.fixture
-def pictures(shapes, tmp_path):
+def photos(shapes, tmp_path):
     """A folder with an image, a text file named like one, and a folder with two images, one of them truncated."""
-    folder, inner = tmp_path / 'pictures', tmp_path / 'pictures' / 'inner'
+    folder, inner = tmp_path / 'photos', tmp_path / 'photos' / 'inner'
     inner.mkdir(parents=True)
     first, second, third, _ = sorted((shapes / 'coco' / 'val2017').iterdir())
     (folder / 'first.jpg').write_bytes(first.read_bytes())
@@ -36,9 +36,9 @@ def differs(drawn, picture):
     return np.abs(one - other).mean()
 
 
-def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_checkpoint, pictures, tmp_path):
+def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_checkpoint, photos, tmp_path):
     checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth', ema_state_dict={'steps': torch.tensor(1)})
-    arguments = ['predict.py', tiny_config, checkpoint, pictures, '--score-thr', '0.1', '--batch-size', '2']
+    arguments = ['predict.py', tiny_config, checkpoint, photos, '--score-thr', '0.1', '--batch-size', '2']
     options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']  # untrained scores are about 1 in 7 classes
     out = tmp_path / 'out'
     result = run_tool(*arguments, '--out', out, *options, check=False)
@@ -49,13 +49,13 @@ def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_chec
         *sorted(line for line in result.stdout.splitlines() if line.startswith('skipped')),
         f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1',
     ]
-    assert f'skipped: {pictures}/text.png: not an image' in result.stdout
-    assert f'skipped: {pictures}/inner/third.jpg: image file is truncated (' in result.stdout
+    assert f'skipped: {photos}/text.png: not an image' in result.stdout
+    assert f'skipped: {photos}/inner/third.jpg: image file is truncated (' in result.stdout
     files = sorted(str(path.relative_to(out)) for path in out.rglob('*') if path.is_file())
     assert files == ['first.jpg', 'first.json', 'inner/second.jpg', 'inner/second.json']
     for name in ('first', 'inner/second'):
         found = json.loads((out / f'{name}.json').read_text())
-        assert (found['image'], found['width'], found['height']) == (f'{pictures}/{name}.jpg', 96, 80)
+        assert (found['image'], found['width'], found['height']) == (f'{photos}/{name}.jpg', 96, 80)
         assert found['instances']
         scores = [instance['score'] for instance in found['instances']]
         assert scores == sorted(scores, reverse=True)
@@ -67,13 +67,13 @@ def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_chec
             rows, columns = np.nonzero(run_lengths.decode(instance['mask']))
             assert instance['mask']['size'] == [80, 96]
             assert rows.size == 0 or (left - 1 <= columns.min() and columns.max() <= right + 1)
-        assert differs(out / f'{name}.jpg', pictures / f'{name}.jpg') > 5
+        assert differs(out / f'{name}.jpg', photos / f'{name}.jpg') > 5
 
     refused = run_tool(*arguments, '--out', out, *options, check=False)
     assert (refused.returncode, refused.stdout.splitlines()[-1]) == (
         2,
         f'error: --out: 4 of the results exist already ({out}/first.jpg, {out}/first.json, {out}/inner/second.jpg, '
-        f'{out}/inner/second.json); choose another folder, or allow overwriting by --overwrite',
+        f'{out}/inner/second.json); choose another folder, or allow overwriting with --overwrite',
     )
 
 
@@ -81,7 +81,7 @@ def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_
     other = {'dataset_meta': {'classes': tuple('abcdef'), 'palette': [[40 * i, 0, 0] for i in range(6)]}}
     checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth', meta=other)
     names, out = ('large', 'small'), tmp_path / 'out'
-    for name, size in zip(names, ((96, 80), (48, 64)), strict=True):  # mmseg takes pictures of one size at once
+    for name, size in zip(names, ((96, 80), (48, 64)), strict=True):  # mmseg needs images of one size in a batch
         with Image.open(sorted((shapes / 'ade' / 'images' / 'validation').iterdir())[0]) as image:
             image.resize(size).save(tmp_path / f'{name}.jpg')
     output = run_tool(
@@ -100,14 +100,14 @@ def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_list(
-    tiny_config, tiny_segmentation, write_checkpoint, pictures, tmp_path, monkeypatch
+    tiny_config, tiny_segmentation, write_checkpoint, photos, tmp_path, monkeypatch
 ):
     checkpoint = write_checkpoint(
         tiny_segmentation, tmp_path / 'other.pth', meta={'experiment_name': 'tiny_segmentation_20250131_235959'}
     )
     headline = f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}; it was trained with tiny_segmentation'
     out, work = tmp_path / 'out', tmp_path / 'work'
-    for tool, arguments in ((load('predict'), [pictures, '--out', out]), (load('test'), ['--work-dir', work])):
+    for tool, arguments in ((load('predict'), [photos, '--out', out]), (load('test'), ['--work-dir', work])):
         monkeypatch.setattr('sys.argv', [str(part) for part in (tool, tiny_config, checkpoint, *arguments)])
         with pytest.raises(UsageError) as raised:
             tool.main()
@@ -119,26 +119,25 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_list(
     assert not out.exists() and not work.exists()
 
 
-def test_files_folders_and_patterns(pictures, tmp_path):
+def test_files_folders_and_patterns(photos, tmp_path):
     def found(*arguments, out=tmp_path / 'out'):
         listed = prediction.find_images([str(argument) for argument in arguments], out)
         return [(str(path.relative_to(tmp_path)), str(result)) for path, result in listed]
 
     everything = [
-        ('pictures/first.jpg', 'first'),
-        ('pictures/inner/second.jpg', 'inner/second'),
-        ('pictures/inner/third.jpg', 'inner/third'),
-        ('pictures/text.png', 'text'),
+        ('photos/first.jpg', 'first'),
+        ('photos/inner/second.jpg', 'inner/second'),
+        ('photos/inner/third.jpg', 'inner/third'),
+        ('photos/text.png', 'text'),
     ]
-    assert found(pictures) == found(pictures, pictures / 'first.jpg') == everything
-    assert found(f'{pictures}/**/*.jpg') == everything[:3]
-    assert found(f'{pictures}/inner/s*') == [('pictures/inner/second.jpg', 'second')]
-    assert found(pictures, out=pictures / 'inner') == [everything[0], everything[3]]  # no results of an earlier run
+    assert found(photos) == found(photos, photos / 'first.jpg') == everything
+    assert found(f'{photos}/**/*.jpg') == everything[:3]
+    assert found(f'{photos}/inner/s*') == [('photos/inner/second.jpg', 'second')]
+    assert found(photos, out=photos / 'inner') == [everything[0], everything[3]]  # no results of an earlier run
     with pytest.raises(UsageError) as raised:
-        found(pictures / 'inner' / 'second.jpg', (pictures / 'first.jpg').rename(pictures / 'second.jpg'))
+        found(photos / 'inner' / 'second.jpg', (photos / 'first.jpg').rename(photos / 'second.jpg'))
     assert str(raised.value) == (
-        f'{pictures}/inner/second.jpg and {pictures}/second.jpg: '
-        f'the results of both would be {tmp_path}/out/second.json'
+        f'{photos}/inner/second.jpg and {photos}/second.jpg: the results of both would be {tmp_path}/out/second.json'
     )
 
 
@@ -150,18 +149,18 @@ def test_files_folders_and_patterns(pictures, tmp_path):
         ('{0}/empty', '{0}/empty: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'),
     ],
 )
-def test_arguments_that_match_nothing(pictures, argument, message, tmp_path):
-    (pictures / 'empty').mkdir()
+def test_arguments_that_match_nothing(photos, argument, message, tmp_path):
+    (photos / 'empty').mkdir()
     with pytest.raises(UsageError) as raised:
-        prediction.find_images([argument.format(pictures)], tmp_path / 'out')
-    assert str(raised.value) == message.format(pictures)
+        prediction.find_images([argument.format(photos)], tmp_path / 'out')
+    assert str(raised.value) == message.format(photos)
 
 
-def test_an_input_image_is_never_overwritten(pictures):
-    found = prediction.find_images([str(pictures / 'first.jpg')], pictures)
+def test_an_input_image_is_never_overwritten(photos):
+    found = prediction.find_images([str(photos / 'first.jpg')], photos)
     with pytest.raises(UsageError) as raised:
-        prediction.check_outputs(found, pictures, ('.jpg', '.json'), overwrite=True)
-    assert str(raised.value) == (f'--out: {pictures}: results would overwrite the input images ({pictures}/first.jpg)')
+        prediction.check_outputs(found, photos, ('.jpg', '.json'), overwrite=True)
+    assert str(raised.value) == f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)'
 
 
 def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
@@ -190,7 +189,7 @@ def test_other_scopes_and_devices_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match='--device: abacus: Expected one of cpu, cuda'):
         load('predict').main()
     monkeypatch.setattr('sys.argv', [*arguments, '--batch-size', '0'])
-    with pytest.raises(UsageError, match='--batch-size: expected an integer from 1, got 0'):
+    with pytest.raises(UsageError, match='--batch-size: expected a positive integer, got 0'):
         load('predict').main()
 
 
@@ -203,7 +202,8 @@ def test_test_time_augmentation_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError) as raised:
         load('predict').main()
     assert str(raised.value) == (
-        f'{wrapped}: test-time augmentation is for tools/test.py; give the config that it wraps'
+        f'{wrapped}: expected a config without test-time augmentation, which only tools/test.py supports; '
+        'use the config that this one wraps'
     )
 
 

@@ -2,7 +2,8 @@
 
     python tools/check_data.py CONFIG [--cfg-options KEY=VALUE …]
 
-Prints a table of counts. Exit status 2 and a list of problems, with long lists shortened, if something is wrong.
+Prints a table of counts. If something is wrong, it prints a list of problems, with long lists shortened, and exits with
+status 2.
 
 train.py and test.py start with the fast part, which takes seconds on COCO: whether all files exist, whether the
 annotations are consistent, whether the classes match the config and the model, and the labels in a sample of the label

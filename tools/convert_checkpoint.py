@@ -3,12 +3,12 @@
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth checkpoints/pola_swin_t.pth
     python tools/convert_checkpoint.py SRC DST [--backbone-only] [--arch NAME] [--metric 'top-1 82.6'] [--force]
 
-SRC is any file that mmpola loads: a training checkpoint of mmpola, mmdet or mmseg, the authors' file, or a bare state
-dict. Averaged (EMA) weights are preferred to plain ones. DST holds `{'state_dict', 'meta'}` with the names of an
+SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the authors, or a bare
+state dict. Averaged (EMA) weights are preferred to plain ones. DST is `{'state_dict', 'meta'}` with the names of an
 ImageClassifier: `backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a detector's
 backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
 
-NAME is a model name of timm such as pola_swin_tiny or polaformer_pp_b2; `timm.list_models('pola*')` lists them after
+NAME is a model name in timm, such as pola_swin_tiny or polaformer_pp_b2; `timm.list_models('pola*')` lists them after
 `import mmpola.timm`. Every tensor must fit the named model. Without --arch the name is found from the tensors; a
 backbone that fits no named model is written unverified, with `arch` None.
 """
@@ -27,8 +27,10 @@ def main() -> None:
     parser.add_argument('source', type=Path, metavar='SRC', help='checkpoint to read')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
     parser.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
-    parser.add_argument('--arch', metavar='NAME', help="timm's name of the model, e.g. pola_swin_tiny; must fit")
-    parser.add_argument('--metric', metavar='TEXT', help="what the weights reach, e.g. 'top-1 82.6'; kept in `meta`")
+    parser.add_argument(
+        '--arch', metavar='NAME', help='name of the model in timm, e.g. pola_swin_tiny; the tensors must fit it'
+    )
+    parser.add_argument('--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`")
     parser.add_argument('--force', action='store_true', help='overwrite DST')
     args = parser.parse_args()
     check_destination(args.source, args.destination, args.force)

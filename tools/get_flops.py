@@ -2,8 +2,8 @@
 
     python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH]
 
-Counts matrix products and convolutions, also those inside scaled_dot_product_attention, of inference on one image. A
-detector's region heads get as many proposals, its mask head as many boxes, as its config keeps.
+Counts matrix products and convolutions, including those inside scaled_dot_product_attention, for inference on one
+image. A detector's region heads get as many proposals, and its mask head as many boxes, as its config keeps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from mmpola.messages import run_main
 def main() -> None:
     parser = argparse.ArgumentParser(description='Count parameters and multiply-accumulates of a model')
     parser.add_argument('config', help='config file')
-    parser.add_argument('--shape', type=int, nargs=2, default=(800, 1280), metavar=('HEIGHT', 'WIDTH'), help='pixels')
+    parser.add_argument(
+        '--shape', type=int, nargs=2, default=(800, 1280), metavar=('HEIGHT', 'WIDTH'), help='image size in pixels'
+    )
     add_common_arguments(parser)
     args = parser.parse_args()
     cfg = load_config(args)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates .venv and installs mmpola with the tested OpenMMLab versions. Safe to run again: finished steps are skipped.
-#   bash tools/install.sh [--dev]         --dev adds the test tools of requirements-dev.txt
+#   bash tools/install.sh [--dev]         --dev adds the tools of requirements-dev.txt
 #   PYTHON=python3.12 bash tools/install.sh    picks the interpreter (default: python3.11, else python3)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

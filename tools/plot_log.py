@@ -4,7 +4,7 @@
     python tools/plot_log.py WORK_DIR OTHER_WORK_DIR --out compared.png --keys loss accuracy/top1
 
 Each LOG is a work dir, the folder of one run in it, or a scalars.json. Of a work dir, the newest run is drawn together
-with the runs that it resumed; where they logged the same steps, the newest run counts. A single LOG is drawn with the
+with the runs that it resumed; where they logged the same steps, the newest run is used. A single LOG is drawn with the
 components of its loss; several LOGs share each panel. Values are as logged: by default MMEngine averages losses and
 times over the last 10 steps.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mmpola.engine.curves import asked_panels, default_panels, draw, save
+from mmpola.engine.curves import default_panels, draw, panels_for_keys, save
 from mmpola.engine.logs import labels, read_log
 from mmpola.messages import UsageError, run_main
 
@@ -30,7 +30,7 @@ def main() -> None:
     if not args.out.parent.is_dir():
         raise UsageError(f'{args.out.parent}: no such folder to write into')
     logs = [read_log(path, label) for path, label in zip(args.logs, labels(args.logs), strict=True)]
-    panels = asked_panels(logs, args.keys) if args.keys else default_panels(logs)
+    panels = panels_for_keys(logs, args.keys) if args.keys else default_panels(logs)
     save(draw(panels, [log.label for log in logs]), args.out)
     for log in logs:
         print(log.summary())

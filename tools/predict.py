@@ -3,18 +3,18 @@
     python tools/predict.py CONFIG CHECKPOINT IMAGES… --out DIR [--score-thr 0.3] [--batch-size 1] [--device cuda:0]
                             [--overwrite] [--cfg-options KEY=VALUE …]
 
-IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR keeps the folders below a
-given folder, or below the fixed part of a pattern. For NAME.jpg it holds
+IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
+as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
 
     NAME.jpg     boxes and masks above --score-thr, or the segmentation, drawn
-    NAME.json    detection: {image, width, height, instances: [{label, class, score, box, mask}]}: those drawn,
+    NAME.json    detection: {image, width, height, instances: [{label, class, score, box, mask}]}, as drawn, with
                  box = [x1, y1, x2, y2] in pixels, mask = COCO's run lengths {size, counts}
                  segmentation: {image, width, height, label_map, classes: [{label, class, share}]}, sorted by their
                  share of the pixels
     NAME.png     segmentation: the label of every pixel, as numbered in the JSON
 
 Existing results are overwritten only with --overwrite, input images never. Exit status 0: all images are done; 2: the
-arguments cannot work, nothing was done; 3: images that could not be read were named and skipped, all others are done.
+arguments are invalid, nothing was done; 3: unreadable images were named and skipped, all others are done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Draw what a model finds in images', allow_abbrev=False)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
-    parser.add_argument('images', nargs='+', help='files, folders, patterns')
+    parser.add_argument('images', nargs='+', help='image files, folders or patterns')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
     parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of a detection (default: 0.3)')
@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     add_common_arguments(parser)
     args = parser.parse_args()
     if args.batch_size < 1:
-        raise UsageError(f'--batch-size: expected an integer from 1, got {args.batch_size}')
+        raise UsageError(f'--batch-size: expected a positive integer, got {args.batch_size}')
     args.device = prediction.check_device(args.device)
     return args
 

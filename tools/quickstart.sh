@@ -2,14 +2,14 @@
 # From a fresh machine to predictions: installs mmpola, generates a data set of shapes, pretrains a backbone on single
 # shapes, trains a small Mask R-CNN with it, evaluates it and draws its predictions.
 #   bash tools/quickstart.sh
-# Safe to run again: finished steps are skipped, an interrupted training resumes from its last epoch.
+# Safe to run again: finished steps are skipped, an interrupted training run resumes from its last epoch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PRETRAINING=configs/imagenet_pola_swin_shapes.py CONFIG=configs/mask_rcnn_pola_swin_shapes.py
 readonly DATA=data/shapes WORK=work_dirs/quickstart WEIGHTS=checkpoints/pola_swin_shapes.pth
 readonly VENV_PYTHON=.venv/bin/python  # PYTHON is the installer's to read
-# Shortens a training line: without the logger's prefix and the components of the loss.
+# Shortens a line of the training log: drops the logger's prefix and the components of the loss.
 readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/; s/^.* - INFO - (Epoch.val.*top1: [^ ]*).*/\1/'
 
 if [ $# -gt 0 ]; then

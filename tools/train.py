@@ -28,12 +28,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='resume from this checkpoint; without a value, or with auto, from the newest one in the work dir',
     )
-    parser.add_argument('--overwrite', action='store_true', help='overwrite the checkpoints of an earlier training')
+    parser.add_argument('--overwrite', action='store_true', help='overwrite the checkpoints of an earlier run')
     parser.add_argument('--amp', action='store_true', help='automatic mixed precision (fp16)')
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
-        help="scale the learning rate by the actual batch size over the config's base batch size",
+        help="scale the learning rate by the ratio of the actual batch size to the config's base batch size",
     )
     add_common_arguments(parser)
     return parser.parse_args()
@@ -45,7 +45,7 @@ def main() -> None:
     apply_arguments(cfg, args)
     resume = decide_resume(cfg, args.overwrite)
     if resume is not None and resume.finished:
-        print(f'{resume.path}: this training is finished: {resume.finished}')
+        print(f'{resume.path}: training is finished: {resume.finished}')
         return
     print_notes(check_data(cfg, splits=('train', 'val')))
     train(cfg, resume, args.overwrite)

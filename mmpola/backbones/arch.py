@@ -1,4 +1,4 @@
-"""From a backbone's arguments (`arch`, `attn_types`, `out_indices`, ...) to what each of its stages is built from."""
+"""Turn a backbone's arguments (`arch`, `attn_types`, `out_indices`, ...) into the specification of each stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AttnTypes = Sequence[str]
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What one stage of a pyramid is built from."""
+    """The specification of one stage of a pyramid."""
 
     index: int  # from 0
     dim: int  # channels C
@@ -48,7 +48,7 @@ def stage_specs(
             the one in `settings`, or 0.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
     embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
     check_heads(embed_dims, num_heads)
@@ -110,7 +110,7 @@ def token_grid(image_size: int | tuple[int, int], stride: int) -> Grid:
 
 
 def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS') -> list[str]:
-    """Spell `attn_types` out as one string per stage with one letter per block.
+    """Expand `attn_types` to one string per stage with one letter per block.
 
     Raises:
         ValueError: the entries do not match the stages or the blocks, or a letter is unknown.
@@ -131,7 +131,7 @@ def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS')
 def check_ratios(name: str, ratios: Sequence[int]) -> None:
     """Raise ValueError unless `ratios`, the argument called `name`, has a stride of at least 1 for each stage."""
     if len(ratios) != len(STRIDES) or any(not isinstance(ratio, int) or ratio < 1 for ratio in ratios):
-        raise ValueError(f'{name}: expected four integers from 1, one per stage, got {ratios!r}')
+        raise ValueError(f'{name}: expected four positive integers, one per stage, got {ratios!r}')
 
 
 def check_heads(embed_dims: Sequence[int], num_heads: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What every backbone shares: outputs and their norms, initial weights, freezing, recomputed activations, loading."""
+"""The base class of all backbones: outputs and their norms, initial weights, freezing, checkpointing, loading."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from mmpola.layers import Grid, PowerAttention
 class Backbone(Loadable):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per entry of `out_indices`.
 
-    A subclass builds its parts as local variables and hands all of them to this constructor, which registers them,
-    draws the weights of their linear layers (truncated normal of deviation 0.02, biases 0) and freezes those of
-    `frozen_stages`. In `stage_maps` it runs them. It builds no stage after the last of `out_indices`, because
-    DistributedDataParallel needs a gradient for every parameter.
+    A subclass builds its parts as local variables and passes them to this constructor, which registers them,
+    initialises the weights of their linear layers (truncated normal with standard deviation 0.02, biases 0) and freezes
+    those of `frozen_stages`. Its method `stage_maps` runs the parts. It builds no stage after the last of
+    `out_indices`, because DistributedDataParallel needs a gradient for every parameter.
 
     Args:
         parts: the modules and parameters of the backbone without its output norms, by name, in the order of the
             released weights.
         stage_parts: names of the parts (dotted if nested, as `layers.0`) in the order in which they are frozen: first
             those of the patch embedding, then those of each stage. All parameters must be among them.
-        embed_dims: channels of each stage, also of those that are not built.
+        embed_dims: channels of each stage, including those that are not built.
         strides: pixels per token of each stage.
         in_channels: channels of the input image.
         out_indices: stages to return, from 0, in ascending order.
@@ -43,7 +43,7 @@ class Backbone(Loadable):
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), read by `init_weights()`.
 
     Raises:
-        ValueError: `frozen_stages` or `init_cfg` breaks its rule; the message names it.
+        ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Backbone(Loadable):
         return tuple(outputs)
 
     def init_weights(self) -> None:
-        """Load the file of `init_cfg`; without one the weights stay as the constructor drew them."""
+        """Load the file of `init_cfg`; without one, keep the weights that the constructor initialised."""
         if self.init_cfg is not None:
             load_weights(self, self.init_cfg['checkpoint'])
 
@@ -117,18 +117,18 @@ class Backbone(Loadable):
         return self
 
     def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors under `backbone.` without that prefix, or all of them where none has it."""
+        """Return the tensors under `backbone.` without that prefix, or all tensors if none has it."""
         prefix = 'backbone.'
         inside = {key.removeprefix(prefix): x for key, x in weights.items() if key.startswith(prefix)}
         return inside or weights
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Return the names, in a full checkpoint, of stages `layers.i` and of the down-sampling that are not built."""
+        """Return the prefixes, in a full checkpoint, of stages `layers.i` and down-sampling that are not built."""
         last, stages = self.num_stages - 1, len(self.embed_dims)
         return (f'layers.{last}.downsample.', *(f'layers.{stage}.' for stage in range(self.num_stages, stages)))
 
     def fresh_prefixes(self) -> tuple[str, ...]:
-        """Return the names of the output norms, which a pretrained file may lack."""
+        """Return the prefixes of the output norms, which a pretrained file may lack."""
         return tuple(f'norm{index}.' for index in self.out_indices) if self.out_norm else ()
 
     def position_tables(self) -> dict[str, Grid]:

@@ -21,7 +21,7 @@ HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
 
 
 class HeadSpec(NamedTuple):
-    """What lies between a backbone's last map and the average over its tokens."""
+    """The layers between a backbone's last map and the average over its tokens."""
 
     out_norm: bool = False  # the backbone's own output norm
     norm_eps: float | None = None  # epsilon of a LayerNorm; None for no LayerNorm
@@ -68,17 +68,17 @@ class ModelWithBackbone(Loadable):
     backbone: Backbone
 
     def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors with the prefix `backbone.` on all that are not the head's."""
+        """Add the prefix `backbone.` to all tensors but the head's, unless the file has it already."""
         if any(key.startswith('backbone.') for key in weights):
             return weights
         return {key if key.startswith(HEAD_PREFIXES) else f'backbone.{key}': x for key, x in weights.items()}
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Return the names, in a full checkpoint, of stages that the backbone leaves out."""
+        """Return the prefixes, in a full checkpoint, of stages that the backbone does not build."""
         return tuple(f'backbone.{prefix}' for prefix in self.backbone.unbuilt_prefixes())
 
     def fresh_prefixes(self) -> tuple[str, ...]:
-        """Return the names of the backbone's output norms, which a pretrained file may lack."""
+        """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""
         return tuple(f'backbone.{prefix}' for prefix in self.backbone.fresh_prefixes())
 
     def position_tables(self) -> dict[str, Grid]:
@@ -96,11 +96,11 @@ class Classifier(ModelWithBackbone):
         backbone: class of the backbone.
         num_classes: length of the logits; 0 to return the pooled features instead.
         projection: channels of `proj`; None: 2,048, or four times the backbone's if that is more (b5: 2,560).
-        arguments: of the backbone, without `out_norm`, which follows from the head.
+        arguments: arguments of the backbone, without `out_norm`, which follows from the head.
         base: arguments of the next class in the method resolution order, if this class is combined with another.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
 
     def __init__(
@@ -116,11 +116,13 @@ class Classifier(ModelWithBackbone):
         arguments = {'out_norm': spec.out_norm, **(arguments or {})}
         if arguments['out_norm'] != spec.out_norm:
             raise ValueError(
-                f'backbone: in a classifier the head decides on out_norm ({spec.out_norm} for {backbone.__name__}), '
+                f'out_norm: expected {spec.out_norm}, as in the published classifier of {backbone.__name__}, '
                 f'got {arguments["out_norm"]}'
             )
         if projection is not None and not spec.projection:
-            raise ValueError(f'projection: expected None, {backbone.__name__} has none, got {projection}')
+            raise ValueError(
+                f'projection: expected None, as the head of {backbone.__name__} has none, got {projection}'
+            )
         super().__init__(**base)
         self.backbone = backbone(**arguments)
         self.backbone.out_indices = self.backbone.out_indices[-1:]  # the head reads no other map

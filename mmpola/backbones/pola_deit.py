@@ -47,12 +47,12 @@ class PolaDeiT(Backbone):
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0.
         out_indices: blocks to return, from 0, in ascending order; None: the last. Later blocks are not built.
         out_norm: whether to apply a LayerNorm to each output.
-        frozen_stages: -1 nothing, 0 patch_embed and pos_embed, i also the blocks 1 ... i with their output norms.
+        frozen_stages: -1 freezes nothing, 0 patch_embed and pos_embed, i also blocks 1 ... i and their output norms.
         norm_eval, with_cp, init_cfg: see `Backbone`.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
 
     patch_embed: PatchEmbed

@@ -34,7 +34,7 @@ ARCHS: dict[str, dict[str, Any]] = {
 }
 ARCH_KEYS = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios')
 NORM_EPS = 1e-6
-"""Of the blocks' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
+"""Epsilon of the blocks' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
 
 
 def pvt_attention(
@@ -52,7 +52,8 @@ def pvt_attention(
     Args:
         attn_type: 'L' linear attention, or 'S' softmax attention.
         spec: the block's stage.
-        pola_sr_ratios, softmax_sr_ratios: strides at which linear, softmax attention takes keys and values, per stage.
+        pola_sr_ratios, softmax_sr_ratios: per stage, the stride at which linear or softmax attention reduces its keys
+            and values.
         qkv_bias: bias of the projections.
         drop: dropout rate after the output projection.
         pola: `alpha`, `kernel_size` and `backend` of linear attention.
@@ -81,8 +82,9 @@ class PolaPVT(Backbone):
     Args:
         arch: 'tiny', 'small', 'medium', 'large', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter per block.
-        pola_sr_ratios: per stage the stride at which linear attention takes keys and values (1 in all released models).
-        softmax_sr_ratios: per stage the stride at which softmax attention does.
+        pola_sr_ratios: per stage, the stride at which linear attention reduces its keys and values (1 in all released
+            models).
+        softmax_sr_ratios: the same for softmax attention.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
@@ -91,12 +93,12 @@ class PolaPVT(Backbone):
         drop_rate: dropout rate on tokens, projections and MLPs.
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
         out_indices, out_norm, norm_eval, with_cp, init_cfg: see `Backbone`.
-        frozen_stages: -1 nothing, 0 patch_embed1, i also the parts numbered 1 ... i: patch_embed, pos_embed, block and
-            the output norm of that stage.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        frozen_stages: -1 freezes nothing, 0 patch_embed1, i also the patch_embed, pos_embed, block and output norm of
+            stages 1 ... i.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
 
     patch_embed1: PatchEmbed

@@ -47,7 +47,7 @@ ARCHS: dict[str, dict[str, Any]] = {
     'b5': _arch((3, 6, 40, 3), 0.3, mlp_ratios=(4, 4, 4, 4)),
 }
 NORM_EPS = 1e-6
-"""Of the blocks' and stages' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
+"""Epsilon of the blocks' and stages' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
 
 
 class OverlapPatchEmbed(nn.Module):
@@ -119,13 +119,14 @@ class PvtV2Block(nn.Module):
 class PolaPVTv2(Backbone):
     """Pola-PVTv2 as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
-    No position table is added to the input: the convolutions see the padding, and linear attention has its key table. A
-    stage ends with a LayerNorm as in PVT v2, `norm1` ... `norm4`. The next stage reads the normalised map.
+    No position table is added to the tokens: positions follow from the zero padding of the convolutions and from the
+    key table of linear attention. A stage ends with a LayerNorm as in PVT v2, `norm1` ... `norm4`. The next stage reads
+    the normalised map.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter per block.
-        softmax_sr_ratios: per stage the stride at which softmax attention takes keys and values.
+        softmax_sr_ratios: per stage, the stride at which softmax attention reduces its keys and values.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
@@ -133,13 +134,14 @@ class PolaPVTv2(Backbone):
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the key tables.
         drop_rate: dropout rate on projections and MLPs.
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: PVT v2's for `arch`.
-        out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last has no norm.
+        out_norm: return each map after its stage's norm, as PVT v2 does; if False, before it, and the last stage has no
+            norm.
         out_indices, norm_eval, with_cp, init_cfg: see `Backbone`.
-        frozen_stages: -1 nothing, 0 patch_embed1, i also the parts numbered 1 ... i: patch_embed, block and norm.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        frozen_stages: -1 freezes nothing, 0 patch_embed1, i also the patch_embed, block and norm of stages 1 ... i.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
 
     def __init__(

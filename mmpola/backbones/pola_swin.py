@@ -30,7 +30,7 @@ NORM_EPS = 1e-5
 class PatchMerging(nn.Module):
     """Merge 2 x 2 neighbours into one token of twice the channels; odd sides are padded with zeros.
 
-    The function and parameters of timm's, which is not in `timm.layers`: importing it would load all of timm's models.
+    Same function and parameters as timm's PatchMerging, whose import would load all of timm's models.
     """
 
     def __init__(self, dim: int) -> None:
@@ -96,10 +96,10 @@ class PolaSwin(Backbone):
         drop_rate: dropout rate on tokens, projections and MLPs.
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
 
     patch_embed: PatchEmbed

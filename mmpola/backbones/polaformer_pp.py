@@ -173,7 +173,7 @@ class PolaFormerPP(Backbone):
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios, layer_scale, layer_scale_init), four
-            entries each: `layer_scale` tells which stages have layer scale, `layer_scale_init` its initial values.
+            entries each: `layer_scale` says which stages have layer scale, `layer_scale_init` its initial values.
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, all tokens), or a letter per block.
         in_channels: channels of the image.
         pretrain_img_size: accepted as by every backbone, but not used: positions are computed, not learned.
@@ -181,10 +181,10 @@ class PolaFormerPP(Backbone):
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`. Frozen stages keep their
             BatchNorm layers in eval mode.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is invalid; the message names it.
     """
 
     patch_embed: Stem

@@ -1,8 +1,9 @@
 """The one policy for unpickling: read checkpoint files without executing what they contain.
 
-torch.load(weights_only=True) refuses any class that is pickled next to the weights (the released files carry a yacs
-config), and weights_only=False runs whatever the file says. Here `resolve` decides about every name in a file: tensors,
-plain containers and MMEngine's log history are built, any other class becomes an inert stub, any other call is refused.
+torch.load(weights_only=True) refuses any class that is pickled next to the weights (the released files contain a yacs
+config), and weights_only=False executes any code in the file. Here `resolve` decides about every name in a file:
+tensors, plain containers and MMEngine's log history are built, any other class becomes an inert stub, and any other
+call is refused.
 
 `read_checkpoint` applies the policy directly. `register_mmengine_reader` and `extend_torch_allow_list` apply it to
 files that MMEngine and timm open themselves.
@@ -42,17 +43,17 @@ BUILT = {
     *(('numpy', name) for name in ('ndarray', 'dtype')),
     LOG_HISTORY,
 }
-"""(module, name) of what a file may construct: tensors, arrays, containers, paths, logs. None runs foreign code."""
+"""(module, name) of what a file may construct: tensors, arrays, containers, paths, logs. None executes foreign code."""
 
 RENAMED_MODULES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg', 'pathlib._local': 'pathlib'}
 """Module names as protocol 2, which torch.save uses, and Python 3.13 write them."""
 
 DICTS_FOR_TORCH = ('yacs.config.CfgNode',)
-"""Subclasses of dict in released files. torch.load needs every name listed, and sets items of a few types only, not of
-stubs: it builds each of these as an OrderedDict, without the class."""
+"""Subclasses of dict in released files. torch.load accepts only listed names and can fill instances of a few types, not
+of inert stubs, so it builds each of these as an OrderedDict, without the class."""
 
 NUMPY_SCALARS = ('float64', 'float32', 'int64', 'int32', 'bool')
-"""torch.load also wants the type of each dtype listed that is used by the arrays in a log history."""
+"""NumPy dtypes that occur in a log history; torch.load needs their types in its allow list."""
 
 
 class CheckpointError(ValueError):
@@ -84,7 +85,7 @@ class InertStub(dict[Any, Any], metaclass=_RefuseCalls):
 
 
 def resolve(module: str, name: str) -> Any:
-    """Return what a name in a pickle stands for: the object itself if it is in `BUILT`, else an inert stub class."""
+    """Return what a name in a pickle refers to: the object itself if it is in `BUILT`, else an inert stub class."""
     module = RENAMED_MODULES.get(module, module)
     if (module, name) in BUILT:
         try:
@@ -127,7 +128,7 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> Any:
         map_location: as in torch.load.
 
     Raises:
-        FileNotFoundError: there is no such file; the message says where released weights are found.
+        FileNotFoundError: there is no such file; the message says where to find released weights.
         CheckpointError: the file is truncated, is not a checkpoint, or calls a function.
     """
     path = Path(path)
@@ -165,8 +166,8 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
     Files behind a URL are still opened by torch.load, whose allow list is extended by the same policy.
 
     Args:
-        already_read: contents by path. MMEngine gets each one instead of a second read of the file; it is then removed
-            from this dict, so that its memory is freed.
+        already_read: contents by path. MMEngine gets these instead of reading the file again; each is then removed from
+            this dict, so that its memory is freed.
     """
     from mmengine.runner.checkpoint import CheckpointLoader
 
@@ -182,12 +183,12 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
 
 
 def extend_torch_allow_list() -> None:
-    """Let torch.load(weights_only=True), by which timm reads, take the files that `read_checkpoint` takes.
+    """Let torch.load(weights_only=True), which timm uses, read the files that `read_checkpoint` reads.
 
     torch resolves only names that are listed beforehand, so a file with a class that is neither in `BUILT` nor in
     `DICTS_FOR_TORCH` is refused.
     """
-    if torch.__version__ < '2.6':  # a TorchVersion, compared by number; older ones take no names
+    if torch.__version__ < '2.6':  # a TorchVersion, compared by number; older versions accept no names
         return
     names = [key for key in BUILT if not key[0].startswith('torch')]  # torch lists its own
     allowed = [(resolve(*key), '.'.join(key)) for key in (*names, ('builtins', 'getattr'))]

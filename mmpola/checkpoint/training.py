@@ -1,7 +1,7 @@
 """Checkpoints that tools/train.py writes: what they hold, and whether they fit the model of a config.
 
-MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with a model that is
-loaded in part.
+MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with a partly loaded
+model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
 OPTIONAL_BUFFER = 'num_batches_tracked'
 """A counter that BatchNorm layers in old files lack; MMEngine and torch accept that too."""
 
-
 AVERAGED = 'averaged (EMA) weights are used, not the raw weights of the last step'
 
 
@@ -46,12 +45,12 @@ class TrainingCheckpoint:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The training's `meta` entry; empty for a bare state dict."""
+        """The entry `meta` of the file; empty for a bare state dict."""
         meta = self.content.get('meta')
         return meta if isinstance(meta, Mapping) else {}
 
     @property
-    def training(self) -> str | None:
+    def config_name(self) -> str | None:
         """Name of the config that it was trained with, None if the file does not say."""
         name = self.meta.get('experiment_name')
         return TIME_STAMP.sub('', name) if isinstance(name, str) else None
@@ -83,7 +82,7 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     """Compare a checkpoint with the config's model, which is built on the meta device, without memory for weights.
 
     Raises:
-        UsageError: tensors are missing, unknown, of another shape or not finite; names the first of each.
+        UsageError: tensors are missing, unknown, of another shape or not finite; the message names the first of each.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     with torch.device('meta'):
@@ -91,7 +90,7 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     model = getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
     if problems := misfits(model.state_dict(), checkpoint.weights):
         lines = '\n'.join(f'  {problem}' for problem in problems)
-        origin = f'; it was trained with {checkpoint.training}' if checkpoint.training else ''
+        origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
         raise UsageError(
             f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n{lines}'
         )

@@ -26,7 +26,7 @@ SIZE_DEPENDENT = ('relative_position_index', 'attn_mask', 'angle')
 
 
 class Loadable(nn.Module):
-    """A model that says how files name its weights, which may be missing, and which tables are resized."""
+    """A model that knows how files name its weights, which of them may be missing, and which tables are resized."""
 
     def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Rename a file's tensors to the names in this model; tensors that are not its own may keep any name."""
@@ -51,10 +51,10 @@ class LoadReport:
 
     Attributes:
         source: the file.
-        loaded: names of the tensors that the model takes.
+        loaded: names of the tensors that fit.
         resized: position tables that were interpolated, with both shapes.
-        dropped: names that the model has no use for: heads and stages that it does not build.
-        new: names that the file lacks and that stay as initialised: output norms.
+        dropped: names of tensors that the model does not use: heads, and stages that it does not build.
+        new: names of output norms, which the file lacks and which stay as initialised.
         container: key under which the file holds the tensors, where the source is a file.
     """
 
@@ -181,7 +181,7 @@ def _problem(key: str, x: Tensor, resized: Tensor, expected: Tensor) -> str | No
 
 
 def _root(key: str) -> str:
-    """Return the part of a backbone or head that a tensor belongs to; unknown tensors in a known part are an error."""
+    """Return the top-level module that a tensor belongs to; unknown tensors in a module of the model are an error."""
     return key.removeprefix('backbone.').split('.')[0]
 
 

@@ -1,4 +1,4 @@
-"""Writing a file so that a full disk or a killed process cannot spoil the one that it replaces."""
+"""Write a file so that a full disk or a killed process cannot damage the one that it replaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
 
     Args:
         path: in an existing folder; until the file is complete it is called `path`.partial.
-        content: all of it.
+        content: the whole content.
 
     Raises:
         OSError: the system refuses the write; the old file is unchanged and no partial file is left.

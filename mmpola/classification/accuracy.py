@@ -33,7 +33,7 @@ class Accuracy(BaseMetric):
     def __init__(self, topk: Sequence[int] = (1, 5), collect_device: str = 'gpu', prefix: str | None = None) -> None:
         super().__init__(collect_device=collect_device, prefix=prefix)
         if not topk or min(topk) < 1:
-            raise ValueError(f'topk: expected integers from 1, got {topk}')
+            raise ValueError(f'topk: expected positive integers, got {topk}')
         self.topk = tuple(topk)
 
     @property

@@ -1,4 +1,4 @@
-"""Hooks about classes and their images: the number of classes, images that cannot be read."""
+"""Hooks that check the number of classes and log images that cannot be read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mmpola.registry import HOOKS
 
 @HOOKS.register_module()
 class ClassCountHook(Hook):
-    """Compares the model's `num_classes` with the data set's `metainfo` before training, validation and test.
+    """Checks that the model's `num_classes` is that of the data set, before training, validation and test.
 
     tools/train.py and tools/test.py check the config by the same rule; the hook covers other uses of MMEngine's Runner.
 
     Raises:
-        ValueError: they differ.
+        ValueError: the numbers differ.
     """
 
     def before_train(self, runner: Any) -> None:

@@ -21,13 +21,13 @@ class ImageClassifier(Classifier, BaseModel):
     """A backbone of mmpola with the head that it was published with, trained with cross entropy.
 
     Args:
-        backbone: config of a backbone, whose last map is used; the head determines its `out_norm`. With its own
-            `init_cfg` only the backbone is loaded: fine-tuning on another number of classes starts that way.
+        backbone: config of a backbone, whose last map is used; the head determines its `out_norm`. If it has
+            its own `init_cfg`, only the backbone is loaded, as for fine-tuning on another number of classes.
         num_classes: length of the logits.
         data_preprocessor: config of `ClassificationPreprocessor`, whose number of classes is set to `num_classes`, or
             of one of MMEngine's; None: the batch is only moved to the model's device.
         projection: channels of PolaFormerPP's head; None: the published number.
-        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH): backbone and head from one file.
+        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from one file.
 
     Raises:
         ValueError: an argument is out of range; the message names it.
@@ -45,7 +45,7 @@ class ImageClassifier(Classifier, BaseModel):
         init_cfg: dict[str, Any] | None = None,
     ) -> None:
         if num_classes < 1:
-            raise ValueError(f'num_classes: expected an integer from 1, got {num_classes}')
+            raise ValueError(f'num_classes: expected a positive integer, got {num_classes}')
         check_init_cfg(init_cfg)
         arguments = dict(backbone)
         cls: Any = arguments.pop('type', None)
@@ -63,7 +63,7 @@ class ImageClassifier(Classifier, BaseModel):
             self.data_preprocessor.num_classes = num_classes
 
     def init_weights(self) -> None:
-        """Load the file of `init_cfg`; without one the backbone loads the file of its own `init_cfg`."""
+        """Load the file of `init_cfg`; without one, load the file of the backbone's `init_cfg`."""
         if self.init_cfg is None:
             self.backbone.init_weights()
         else:

@@ -1,4 +1,4 @@
-"""The rule that a model predicts as many classes as its data set has."""
+"""Check that a model predicts as many classes as its data set has."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from mmpola.engine.draws import Draw, random_numbers_of
 from mmpola.registry import DATASETS
 
 MAX_UNREADABLE_IN_A_ROW = 16
-"""With so many unreadable images in a row the data set itself must be unreachable."""
+"""If so many images in a row cannot be read, the data set itself must be unreachable."""
 
 
 @DATASETS.register_module()
@@ -32,12 +32,12 @@ class ClassFolders(Dataset[dict[str, Any]]):
         root: folder or tar file.
         training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
-        classes: what gives the labels: the training folder or tar file, or a text file with one class name per line.
+        classes: what defines the labels: the training folder or tar file, or a text file with one class name per line.
             None: the data set's own classes, in natural order.
         strict: raise an error for an image that cannot be read.
 
     Raises:
-        ValueError: a folder, classes or images are missing; lists all problems.
+        ValueError: a folder, classes or images are missing; the message lists all problems.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ClassFolders(Dataset[dict[str, Any]]):
         return len(self.images)
 
     def __getitem__(self, key: int | Draw) -> dict[str, Any]:
-        """Return the item of a `Draw`; an index alone stands for its first draw under seed 0.
+        """Return the item of a `Draw`; an index alone means its first draw with seed 0.
 
         Raises:
             OSError: the image cannot be read and `strict` is on, or too many in a row cannot be read.

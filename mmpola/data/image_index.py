@@ -83,11 +83,11 @@ def build_index(root: str, classes: str | None = None) -> ImageIndex:
 
     Args:
         root: folder or tar file.
-        classes: what gives the labels: the training folder or tar file, or a text file with one class name per line;
+        classes: what defines the labels: the training folder or tar file, or a text file with one class name per line;
             None: the classes under `root`.
 
     Raises:
-        ValueError: a folder, classes or images are missing, or classes differ; lists all problems.
+        ValueError: a folder, classes or images are missing, or classes differ; the message lists all problems.
     """
     problems = _path_problems(root, classes)
     places: dict[str, list[Place]] = {}
@@ -161,7 +161,7 @@ def _classes(root: str) -> Iterator[tuple[str, Iterable[Place]]]:
 
 
 def _by_class(places: Iterable[Place]) -> dict[str, list[Place]]:
-    """Sort images by class: the folder that an image is in, else the tar file that it is in, without its suffix."""
+    """Group images by class: the name of their folder, or else of their tar file without its suffix."""
     found: dict[str, list[Place]] = {}
     for place in sorted(places):
         folders = Path(place.path, place.member).parent

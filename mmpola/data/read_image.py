@@ -1,4 +1,4 @@
-"""Which files are images, and decoding one of any mode to RGB."""
+"""The suffixes of image files, and decoding an image of any mode to RGB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
-"""Lower-case suffixes of the files in a folder that are images. No .gif: OpenCV reads it only since version 4.11."""
+"""Lower-case suffixes by which images in a folder are found. Without .gif: OpenCV reads it only since version 4.11."""
 
 
 def rgb_image(data: bytes) -> Image.Image:

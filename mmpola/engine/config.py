@@ -51,7 +51,7 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """
     if args.amp:
         if not torch.cuda.is_available():
-            raise UsageError('--amp: mixed precision in fp16 needs a GPU, and torch finds none')
+            raise UsageError('--amp: mixed precision in fp16 needs a GPU, but torch finds none')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.loss_scale = 'dynamic'
     if args.auto_scale_lr:
@@ -90,7 +90,7 @@ def check_pretrained(cfg: Config) -> None:
     """Check that the pretrained weights of the config exist, before data or model are touched.
 
     Raises:
-        UsageError: a file is missing; names its key and how to train without it.
+        UsageError: a file is missing; the message names its key and says how to train without it.
     """
     for key, node in nodes(cfg.model, 'model'):
         start = node.get('init_cfg')
@@ -100,7 +100,7 @@ def check_pretrained(cfg: Config) -> None:
         if '://' not in path and not Path(path).is_file():
             raise UsageError(
                 f'{path}: no such checkpoint ({key}.init_cfg.checkpoint; {PUBLISHED}); '
-                f'train without it by --cfg-options {key}.init_cfg=None'
+                f'train without it with --cfg-options {key}.init_cfg=None'
             )
 
 
@@ -113,7 +113,7 @@ def remove_pretrained(model: Any) -> None:
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:
-    """Make the config's visualisation hook write one picture per test image into `folder` or below it.
+    """Make the config's visualisation hook write one drawing per test image into `folder` or below it.
 
     Raises:
         UsageError: the config has no such hook.

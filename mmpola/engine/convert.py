@@ -26,7 +26,7 @@ from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'
 POLARITY_AWARE = ('.attn.power', '.attn.s1')
-"""Tensors that only polarity-aware attention has: PowerMap's exponents, ExpMap's slopes. Every backbone has some."""
+"""Tensors that only polarity-aware attention has: exponents of a PowerMap, temperatures of an ExpMap."""
 NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
 AVERAGED = ('model_ema', 'state_dict_ema')
 
@@ -61,7 +61,7 @@ def convert(
         source: any file that mmpola loads.
         backbone_only: leave out the classification head.
         arch: timm's name of the backbone; None: the only name that fits, if there is one.
-        metric: what the weights reach, such as 'top-1 82.6'; kept in `meta`.
+        metric: result of the weights, such as 'top-1 82.6'; kept in `meta`.
 
     Raises:
         UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not
@@ -82,7 +82,7 @@ def convert(
     if arch is not None:
         report = verify(kept, arch, source)
         kept, resized = {key: kept[key] for key in report.loaded}, report.resized
-    # A clone owns its values only: a view would bring its whole storage into the file.
+    # A clone stores only its own values; a view would add its whole storage to the file.
     state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
     conversion = Conversion(state_dict, _meta(source, content, container, arch, metric), container, resized)
     for key in weights:
@@ -123,7 +123,7 @@ def backbone_on_meta(arch: str) -> Backbone:
 
 
 def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
-    """Check that the named model takes the tensors; `loaded` of the report lists them by their names in `weights`.
+    """Check that the tensors fit the named model; `loaded` of the report lists them by their names in `weights`.
 
     Raises:
         UsageError: they do not fit.
@@ -207,7 +207,7 @@ def write(conversion: Conversion, destination: Path) -> None:
     Raises:
         UsageError: the system refuses the write; the old file is unchanged and no partial file is left.
     """
-    content = io.BytesIO()  # not directly to the file: torch hides why the system refused
+    content = io.BytesIO()  # torch.save to a file would hide why the system refused the write
     torch.save({'state_dict': conversion.state_dict, 'meta': conversion.meta}, content)
     try:
         write_atomically(destination, content.getbuffer())

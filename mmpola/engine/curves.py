@@ -43,7 +43,7 @@ class Panel:
 
 
 def default_panels(logs: list[Log]) -> list[Panel]:
-    """Choose panels of what was logged: loss, learning rate, validation metrics, and the time of a step."""
+    """Choose panels for the logged values: loss, learning rate, validation metrics, and the time of a step."""
     losses = [_loss_keys(log, components=len(logs) == 1) for log in logs]
     loss_title = 'Training loss and its largest components' if max(map(len, losses)) > 1 else 'Training loss'
     per_second = list(dict.fromkeys(key for log in logs for key in log.keys(False) if key.endswith('per_second')))
@@ -101,11 +101,11 @@ def _curves(logs: list[Log], keys: list[list[str]]) -> list[Curve]:
     return [Curve(index, key, log.curve(key, False)) for index, log in enumerate(logs) for key in keys[index]]
 
 
-def asked_panels(logs: list[Log], keys: list[str]) -> list[Panel]:
+def panels_for_keys(logs: list[Log], keys: list[str]) -> list[Panel]:
     """Return a panel per key; two if both training and validation logged it.
 
     Raises:
-        UsageError: no log has such a key; lists the keys that there are.
+        UsageError: no log has such a key; the message lists the existing keys.
     """
     known = {
         validation: list(dict.fromkeys(key for log in logs for key in log.keys(validation)))
@@ -140,7 +140,7 @@ def draw(panels: list[Panel], names: list[str]) -> Figure:
         names: of the logs, for the legend.
     """
     columns = min(2, len(panels))
-    wide = len(panels) % columns  # of an odd number of panels the first one is as wide as the figure
+    wide = len(panels) % columns  # if their number is odd, the first panel is as wide as the figure
     rows = (len(panels) + wide) // columns
     figure = Figure(figsize=(6.6 * columns, 3.9 * rows + 0.4), dpi=120, layout='constrained')
     if len(names) == 1:

@@ -59,12 +59,12 @@ def random_numbers_of(draw: Draw) -> Iterator[None]:
 
 @DATA_SAMPLERS.register_module()
 class DrawSampler(DefaultSampler):
-    """MMEngine's DefaultSampler, yielding a `Draw` per image: shuffled by seed and epoch, dealt out to the processes.
+    """MMEngine's DefaultSampler, yielding a `Draw` per image: shuffled by seed and epoch, split over the processes.
 
     Args:
-        dataset: anything with a length that takes a `Draw` as its index.
+        dataset: any data set that accepts a `Draw` as its index.
         shuffle, seed, round_up: as in DefaultSampler.
-        repeats: repeated augmentation: each image appears this many times in a row, hence on different processes, with
+        repeats: repeated augmentation: each image appears this many times in a row, and so on different processes, with
             different random numbers; an epoch keeps its length and covers len(dataset) / repeats images.
 
     Attributes:
@@ -78,7 +78,7 @@ class DrawSampler(DefaultSampler):
         self, dataset: Any, shuffle: bool = True, seed: int | None = None, round_up: bool = True, repeats: int = 1
     ) -> None:
         if repeats < 1:
-            raise ValueError(f'repeats: expected an integer from 1, got {repeats}')
+            raise ValueError(f'repeats: expected a positive integer, got {repeats}')
         super().__init__(dataset, shuffle=shuffle, seed=seed, round_up=round_up)
         self.repeats = repeats
         self.start = 0

@@ -1,8 +1,8 @@
 """Count parameters and multiply-accumulates of a config's model, per part and in total.
 
-`count_model` runs on the meta device, which has no values for a detector's non-maximum suppression and region pooling;
-neither contains products that count. The region heads get as many proposals, and the mask heads as many boxes, as the
-config keeps.
+`count_model` runs on the meta device, where tensors have no values for a detector's non-maximum suppression and region
+pooling; neither of them contributes multiply-accumulates. The region heads get as many proposals, and the mask heads as
+many boxes, as the config keeps.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
     prefix = type(model).__name__
 
     def macs(name: str, module: nn.Module) -> float:
-        """Count of a module that was called; of one whose methods were called instead, the sum over its children."""
+        """Return a module's count, or the sum over its children if it was not called but its methods were."""
         if name in counted:
             return counted[name]
         return sum(macs(f'{name}.{child}', inner) for child, inner in module.named_children())

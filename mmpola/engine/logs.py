@@ -1,4 +1,4 @@
-"""Reading MMEngine's training logs: lines of scalars, with the runs of a work dir joined."""
+"""Read MMEngine's logs of scalars, joining the runs of a work dir."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Run:
 
 @dataclass
 class Log:
-    """A log with its `runs` joined; `unit` is what the `step` of validation rows counts: 'epoch' or 'step'."""
+    """The joined `rows` of `runs` runs; `unit` is what the `step` of validation rows counts: 'epoch' or 'step'."""
 
     label: str
     rows: Run
@@ -90,7 +90,7 @@ def scalar_files(path: Path) -> list[Path]:
     """Find the files of a log's runs, oldest first: run folders are named by the time at which the run began.
 
     Raises:
-        UsageError: it does not exist or holds no log.
+        UsageError: the path does not exist or contains no log.
     """
     if path.is_file():
         return [path]

@@ -65,7 +65,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         """Run an epoch, or the rest of one that was interrupted.
 
         Raises:
-            ValueError: the interrupted training had another number of images per step.
+            ValueError: the interrupted run had another number of images per step.
         """
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
@@ -92,7 +92,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             raise ValueError(
                 f'resume: expected {began["images_per_step"]} images per step (processes x '
                 f'train_dataloader.batch_size) as before, got {self.images_per_step}; the learning rate and its '
-                'schedule belong to that number'
+                'schedule were set for that number'
             )
         if began and began['epoch'] == self._epoch:
             return self._iter - began['iter']

@@ -96,7 +96,7 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     """MMEngine's constructor and its rules, with learning rates multiplied by decay_rate ** distance from the heads.
 
     The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i; everything outside the
-    backbone has distance 0. An `lr_mult` in `paramwise_cfg` is multiplied too.
+    backbone has distance 0. An `lr_mult` in `paramwise_cfg` is an additional factor.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `lr`.

@@ -1,4 +1,4 @@
-"""What a training resumes from, and whether it may use its work dir: no checkpoint is overwritten unasked."""
+"""Decide what a training run resumes from, and protect checkpoints in its work dir from being overwritten."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.messages import UsageError, listed
 
 STATE = ('meta', 'message_hub', 'optimizer')
-"""Entries that a checkpoint needs, next to its weights, for a training to be resumed from it."""
+"""Entries that a checkpoint needs, in addition to its weights, so that training can be resumed from it."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """A checkpoint from which a training can be resumed: it was read once and fits the config.
+    """A checkpoint from which training can be resumed: it has been read and fits the config.
 
     Attributes:
-        path: of the file.
-        finished: such as '12 of 12 epochs' if the training has reached the end that the config sets, else None.
+        path: path of the file.
+        finished: such as '12 of 12 epochs' if the run has reached the end that the config sets, else None.
         content: {path: content of the file}, from which MMEngine takes the content instead of reading the file again.
     """
 
@@ -33,17 +33,17 @@ class Resume:
 
 
 def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
-    """Decide what a training resumes from, and protect the checkpoints of earlier trainings in its work dir.
+    """Decide what a training run resumes from, and check that it may use its work dir.
 
-    With `cfg.resume` that is the checkpoint `cfg.load_from`, else the newest one of the work dir. Without any
-    checkpoint the training begins at its first step, as in MMEngine.
+    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in the work dir. If
+    there is no checkpoint, training starts from the first step, as in MMEngine.
 
     Args:
-        cfg: of the training; its `load_from` is set to the path.
-        overwrite: allow the training to overwrite checkpoints.
+        cfg: config of the run; its `load_from` is set to the path.
+        overwrite: allow the run to overwrite checkpoints.
 
     Raises:
-        UsageError: the work dir holds checkpoints of another config, or this training would overwrite its own; or the
+        UsageError: the work dir holds checkpoints of another config, or checkpoints that would be overwritten; or the
             checkpoint to resume from is missing, is not a training checkpoint, was written by another config, or does
             not fit the model.
     """
@@ -57,10 +57,10 @@ def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
     _check_state(checkpoint)
     training_checkpoint.check_fits(checkpoint, cfg)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
-    if checkpoint.training not in (None, own):
+    if checkpoint.config_name not in (None, own):
         raise UsageError(
-            f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.training}; '
-            f'start a new training from its weights by --cfg-options load_from={path}'
+            f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.config_name}; '
+            f'start a new run from its weights with --cfg-options load_from={path}'
         )
     cfg.load_from = checkpoint.path
     return Resume(checkpoint.path, _finished(checkpoint, cfg), {checkpoint.path: checkpoint.content})
@@ -70,7 +70,7 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     """Return the checkpoint that MMEngine recorded in `last_checkpoint`, None if there is no such record.
 
     Raises:
-        UsageError: the recorded file does not exist, nor a file of its name in the work dir, which may have been moved.
+        UsageError: neither the recorded file nor a file of its name in the work dir (which may have been moved) exists.
     """
     record = Path(work_dir) / 'last_checkpoint'
     if not record.is_file():
@@ -86,7 +86,7 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
 
 
 def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
-    """Raise UsageError if the work dir holds checkpoints that a training resumed from `path` may not overwrite."""
+    """Raise UsageError if the work dir holds checkpoints that a run resumed from `path` may not overwrite."""
     work_dir = Path(cfg.work_dir)
     checkpoints = sorted(work_dir.glob('*.pth'), key=lambda path: path.stat().st_mtime)
     if not checkpoints:
@@ -96,7 +96,7 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
     if others and own not in others:
         raise UsageError(
             f'{work_dir}: holds checkpoints of {listed(others)}, not of {own}; '
-            'use another --work-dir, or resume the earlier training with its own config'
+            'use another --work-dir, or resume the earlier run with its own config'
         )
     if overwrite:
         return
@@ -111,15 +111,15 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
             'name the one to resume from: --resume CHECKPOINT'
         )
     raise UsageError(
-        f'{work_dir}: holds checkpoints that this training would overwrite ({names}); resume from the newest by '
-        '--resume, train elsewhere by --work-dir, or allow overwriting by --overwrite'
+        f'{work_dir}: holds checkpoints that this run would overwrite ({names}); resume from the newest with '
+        '--resume, use another --work-dir, or allow overwriting with --overwrite'
     )
 
 
 def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if a file lacks what a training is resumed from, or if a part of that cannot be rebuilt."""
+    """Raise UsageError if a file lacks an entry that resuming needs, or if a part of one cannot be rebuilt."""
     path, content = checkpoint.path, checkpoint.content
-    restart = f'start a new training from its weights by --cfg-options load_from={path}'
+    restart = f'start a new run from its weights with --cfg-options load_from={path}'
     if lacking := [name for name in STATE if name not in content]:
         raise UsageError(
             f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'

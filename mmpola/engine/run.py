@@ -1,4 +1,4 @@
-"""Training and evaluating a config whose data and checkpoints have been checked."""
+"""Train and evaluate a config whose data and checkpoints have been checked."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INTERRUPTED = 130
 
 
 def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) -> None:
-    """Train with MMEngine's Runner; Ctrl-C ends the process with a line that names the checkpoint to resume from.
+    """Train with MMEngine's Runner; on Ctrl-C, print the checkpoint to resume from and exit.
 
     Args:
-        cfg: the training.
+        cfg: config of the run.
         resume: what `decide_resume` returned for it.
-        overwrite: the training may overwrite checkpoints in its work dir.
+        overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
         UsageError: pretrained weights of the config are missing.
@@ -34,8 +34,8 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
     if resume is None:
         check_pretrained(cfg)
         if cfg.get('resume'):
-            print(f'{cfg.work_dir}: no checkpoint to resume from yet, training begins')
-        elif overwrite:  # else a later --resume would continue from the end of the earlier training
+            print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
+        elif overwrite:  # else a later --resume would continue from the end of the earlier run
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     else:
         remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
@@ -50,7 +50,7 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data with MMEngine's Runner; returns the metrics."""
+    """Evaluate a checkpoint on the config's test data with MMEngine's Runner and return the metrics."""
     cfg.load_from = checkpoint.path
     prepare_process(cfg, {checkpoint.path: checkpoint.content})
     metrics: dict[str, float] = Runner.from_cfg(cfg).test()
@@ -58,10 +58,10 @@ def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
 
 
 def prepare_process(cfg: Config, already_read: dict[str, Any] | None = None) -> None:
-    """Set up what MMEngine's Runner needs help with: reading checkpoints, and process groups on a CPU.
+    """Prepare the process for MMEngine's Runner: reading checkpoints, and process groups on a CPU.
 
     Args:
-        cfg: of the run; on a CPU SyncBN, which needs CUDA, is replaced in it.
+        cfg: config of the run; on a CPU, SyncBN is replaced in it, because that needs CUDA.
         already_read: contents of checkpoints by path, as in `register_mmengine_reader`.
     """
     register_mmengine_reader(already_read)
@@ -75,7 +75,7 @@ def prepare_process(cfg: Config, already_read: dict[str, Any] | None = None) -> 
 
 
 def _replace_sync_bn(model: Any) -> int:
-    """Turn every norm_cfg of type SyncBN inside a model's config into BN; returns how many."""
+    """Turn every norm_cfg of type SyncBN inside a model's config into BN and return their number."""
     found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
     for node in found:
         node['type'] = 'BN'

@@ -1,4 +1,4 @@
-"""The patch embedding of images and of the maps between stages."""
+"""Patch embedding of images and of the maps between stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class PatchEmbed(nn.Module):
     """Embed patches of s x s pixels: [B, in_channels, H, W] -> tokens [B, N, C] and their grid.
 
     Sides that s does not divide are padded with zeros below and on the right. timm's PatchEmbed has the same parameters
-    but does not return the grid, which every attention layer here needs.
+    but does not return the grid, which every attention layer of mmpola needs.
 
     Args:
         in_channels: channels of the image or map.

@@ -23,9 +23,9 @@ class PowerAttention(PolarityAttention):
     Args:
         dim: channels C.
         num_heads: heads H; C / H is even.
-        grid: (h, w) that the key position table is learned on; it is resized bilinearly to any other grid of keys.
-        projections: the subclass's input projections by parameter name. They come first in the state dict, in the
-            order of the released weights.
+        grid: (h, w) for which the key position table is learned; for other key grids it is resized bilinearly.
+        projections: the subclass's input projections by parameter name, registered first and in this order, as in the
+            released weights.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         kernel_size: side of the depth-wise convolution (E14), odd.
         drop: dropout rate after the output projection.
@@ -86,7 +86,7 @@ class PowerAttention(PolarityAttention):
 
 
 class PolaAttention(PowerAttention):
-    """PolaFormer's linear attention over all tokens (Pola-Swin, Pola-DeiT). Names are those of the released weights.
+    """PolaFormer's linear attention over all tokens (Pola-Swin, Pola-DeiT), named as in the released weights.
 
     Args:
         dim, num_heads, grid: see `PowerAttention`; `grid` is the training images' token grid.
@@ -109,7 +109,7 @@ class PolaAttention(PowerAttention):
 class ReducedPolaAttention(PowerAttention):
     """PolaFormer's linear attention to the keys and values of all tokens or of a reduced map (Pola-PVT).
 
-    Names are those of the released weights.
+    Parameter names are those of the released weights.
 
     Args:
         dim, num_heads: see `PowerAttention`.

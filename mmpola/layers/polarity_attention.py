@@ -9,14 +9,14 @@ from mmpola.ops.backends import check_backend_name
 
 
 class PolarityAttention(nn.Module):
-    """Polarity-aware linear attention: a subclass has the projections, a feature map and a forward.
+    """Polarity-aware linear attention; a subclass adds projections, a feature map and `forward`.
 
     Args:
         num_heads: heads H.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or 'reference'.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or 'reference'.
 
     Raises:
-        ValueError: `backend` has no such name.
+        ValueError: `backend` is not the name of a backend.
     """
 
     def __init__(self, num_heads: int, backend: str) -> None:

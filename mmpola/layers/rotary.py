@@ -19,7 +19,7 @@ def rotary_tables(grid: Grid, channels: int, device: torch.device, dtype: torch.
     Args:
         grid: (h, w).
         channels: channels to rotate, a multiple of 4: 2D features in linear attention, D channels in softmax attention.
-        device, dtype: of the tables.
+        device, dtype: device and dtype of the tables.
     """
     frequencies = BASE ** -torch.linspace(0, 1, channels // 4, device=device, dtype=dtype)
     rows, columns = (torch.arange(side, device=device, dtype=dtype)[:, None] * frequencies for side in grid)

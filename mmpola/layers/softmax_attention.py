@@ -1,4 +1,4 @@
-"""Softmax attention over all tokens: the `S` stages of Pola-PVT and PolaFormer++, without an N x N tensor in memory."""
+"""Softmax attention over all tokens, never storing an N x N tensor: the `S` stages of Pola-PVT and PolaFormer++."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class RotarySoftmaxAttention(nn.Module):
         dim: channels C.
         num_heads: heads H; D = C / H is a multiple of 4.
         drop: dropout rate after the output projection.
-        backend: of `mmpola.ops.mix_and_gate`: 'auto', 'triton' or 'reference'.
+        backend: backend of `mmpola.ops.mix_and_gate`: 'auto', 'triton' or 'reference'.
 
     Raises:
-        ValueError: `backend` has no such name.
+        ValueError: `backend` is not the name of a backend.
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
@@ -74,7 +74,7 @@ class RotarySoftmaxAttention(nn.Module):
         """x [B, N, C] on the token grid (h, w), N = h * w; rotary (cos, sin), each [N, D] -> [B, N, C]."""
         q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
-        # The tables are float32 or wider, and so is the rotation, whatever the dtype of q and k.
+        # The tables are at least float32, so q and k are rotated in that precision, whatever their dtype.
         rotated_q, rotated_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
         attended = F.scaled_dot_product_attention(rotated_q, rotated_k, v.transpose(1, 2)).transpose(1, 2)
         mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)

@@ -1,4 +1,4 @@
-"""Fewer keys and values than tokens: Pola-PVT's strided convolution, and the interpolation back to all tokens."""
+"""Reduce the number of keys and values by Pola-PVT's strided convolution, and interpolate back to all tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def reduced_grid(grid: Grid, ratio: int) -> Grid:
 def reduce_tokens(x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm) -> tuple[Tensor, Grid]:
     """Reduce tokens [B, N, C] on `grid` to [B, M, C] and their grid by a convolution whose kernel equals its stride.
 
-    If the stride does not divide the map, its last row and column are repeated: every token is read, no cell is partly
-    empty, and a map smaller than one cell works.
+    If the stride does not divide the map, its last row and column are repeated, so that every token is read and no
+    window of the convolution is partly empty, even if the map is smaller than one window.
     """
     rows, columns = grid
     ratio = conv.stride[0]

@@ -1,4 +1,4 @@
-"""PolaFormer++'s linear attention: exponential features with channel-wise spikiness, rotary positions, LePE, gate."""
+"""PolaFormer++'s linear attention: exponential features of learned temperature, rotary positions, LePE, gate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmpola.ops.numerics import accumulation_dtype
 
 
 class SpikyAttention(PolarityAttention):
-    """PolaFormer++'s linear attention over all tokens, with learned temperatures (E9, E10).
+    """PolaFormer++'s linear attention over all tokens, with a learned temperature per channel (E9, E10).
 
     Source: PolaFormer++. Parameter names are those of the released weights.
 

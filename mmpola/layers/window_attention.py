@@ -12,7 +12,7 @@ from mmpola.layers.position import Grid
 
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
-    """Return the (row, column) shift: 0 along a side that fits into one window, where it would only separate tokens."""
+    """Return the (row, column) shift: 0 along a side that fits into one window, where a shift would separate tokens."""
     rows, columns = (shift if side > window_size else 0 for side in grid)
     return rows, columns
 
@@ -20,14 +20,14 @@ def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
 def window_mask(grid: Grid, window_size: int, shift: int, device: torch.device) -> Tensor | None:
     """Compute which pairs of tokens in a window attend to each other: [windows, s*s, s*s] bool; None if all do.
 
-    Two tokens do if they are neighbours in the map rather than brought together by the cyclic shift, and if neither or
-    both of them are padding: real tokens never read padding.
+    Two tokens do not if only the cyclic shift brought them into the same window, or if exactly one of them is padding.
+    Real tokens therefore never read padding.
 
     Args:
         grid: (h, w) of the token map before padding.
         window_size: side s of a window, in tokens.
         shift: cyclic shift in tokens, see `WindowAttention`.
-        device: of the mask.
+        device: device of the mask.
     """
     shifts = effective_shift(grid, window_size, shift)
     if not any(shifts) and not any(side % window_size for side in grid):

@@ -20,9 +20,9 @@ class Backend:
     """One way to compute both operators.
 
     Args:
-        name: what the argument `backend` accepts.
+        name: value of the argument `backend` that selects it.
         missing: returns the reasons why it cannot run on this machine at all.
-        unsupported: returns the reasons why it cannot serve these inputs; their type tells which operator is meant.
+        unsupported: returns the reasons why it cannot handle given inputs; their type tells which operator is meant.
         polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
         mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
         automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any device, without one.
@@ -53,7 +53,7 @@ BACKENDS: tuple[Backend, ...] = (
         mix_and_gate=mix_and_gate_reference,
     ),
 )
-"""Fastest first: 'auto' chooses the first one that is eligible."""
+"""Fastest first; 'auto' chooses the first one that is eligible."""
 
 
 def available_backends() -> list[str]:
@@ -78,7 +78,7 @@ def choose_backend(name: str, inputs: Inputs) -> Backend:
 
     Raises:
         ValueError: `name` is unknown.
-        RuntimeError: the named backend cannot serve the inputs; the message lists every reason.
+        RuntimeError: the named backend cannot handle the inputs; the message lists every reason.
     """
     check_backend_name(name)
     for backend in BACKENDS:
@@ -93,7 +93,7 @@ def choose_backend(name: str, inputs: Inputs) -> Backend:
 
 
 def _is_eligible(backend: Backend, inputs: Inputs) -> bool:
-    """Whether 'auto' may choose `backend`. If not, on the device it is made for, the log gives the reasons once."""
+    """Whether 'auto' may choose `backend`. If not, log the reasons once, except for inputs on another device type."""
     if backend.automatic_on is None:
         return True
     x = inputs.q if isinstance(inputs, AttentionInputs) else inputs.attended

@@ -1,8 +1,8 @@
 """The `reference` backend's attention: the equations in chunks of tokens, with the gradients E15-E18 in closed form.
 
-Between the forward and the backward pass only q, k, v, o and the small state are kept; features exist one chunk at a
-time and are recomputed. Chunks fit into a CPU's cache, which also makes this faster there than the whole sequence at
-once.
+Between the forward and the backward pass only q, k, v, o and the small state are kept; features exist for one chunk at
+a time and are recomputed in the backward pass. Because a chunk fits into a CPU's cache, this is also faster there than
+computing the whole sequence at once.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
 """Feature elements per chunk: 4 MB in float32 stay in a CPU's cache, 256 MB keep a GPU busy with few launches."""
 
 Rotation = Tensor | None
-"""exp(i angle) [N, D], complex: what each interleaved pair of features is multiplied with."""
+"""exp(i angle) [N, D], complex: the factor of each interleaved pair of features; None without rotary tables."""
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D] in q's dtype. Under tracing the plain reference is recorded, which compilers fuse."""
+    """Compute o [B, N, H, D] in q's dtype. Under tracing, record the reference instead, which compilers can fuse."""
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
     with without_autocast(inputs.q.device):

@@ -1,8 +1,8 @@
 """Feature maps: how queries and keys become non-negative features (E4-E9, E11-E13).
 
 A map computes one key feature tensor and one or two query feature tensors, [B, H, N, D] -> [B, H, N, 2D]. `streams`
-returns the part of the state that each query feature tensor is multiplied with. `shift` returns what a map must know of
-all keys so that its features do not overflow, or None if they cannot.
+returns the part of the state that each query feature tensor is multiplied with. `shift` returns what a map must know
+about all keys to prevent its features from overflowing, or None if they cannot overflow.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SignedHalves(Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         sign, (grad_positive, grad_negative) = x.sign(), grad.chunk(2, dim=-1)
-        positive = sign.relu()  # products, because on a CPU `where` on random signs is ten times slower
+        positive = sign.relu()  # products, because `where` on random signs is many times slower on a CPU
         return torch.addcmul(positive * grad_positive, positive - sign, grad_negative, value=-1)
 
 
@@ -105,7 +105,7 @@ class ShiftedExpm1(Function):
     """size, offset [..., 2D] -> (exp(size) - 1) exp(offset) for size >= 0, without computing exp(size) itself.
 
     Computed as exp(size + offset) (1 - exp(-size)), which neither overflows nor cancels. The slope is the feature plus
-    exp(offset). `offset` is treated as a constant; None stands for 0, where exp(size) is known not to overflow.
+    exp(offset). `offset` is treated as a constant; None means 0, if exp(size) is known not to overflow.
     """
 
     @staticmethod
@@ -173,7 +173,7 @@ class PowerMap:
 
 @dataclass(frozen=True, eq=False)
 class ExpMap:
-    """PolaFormer++'s map with channel-wise spikiness (E9): exp([q+ ; q-] * temperature) - 1; keys have no temperature.
+    """PolaFormer++'s map (E9): exp([q+ ; q-] * temperature) - 1 for queries, exp([k+ ; k-]) - 1 for keys.
 
     Args:
         same: temperatures of the same-signed query features, sigma(s1), [H, 2D].
@@ -190,7 +190,7 @@ class ExpMap:
     def shift(self, q: Tensor, k: Tensor, paired: bool) -> Tensor | None:
         """Compute kappa [B, H, 1, 2D] (E11), a constant for autograd; 0 where no key is positive in the channel.
 
-        None if no exponential can leave float32's range: then E9 is computed directly, in half the time. Only eager
+        None if no exponential can exceed float32's range: then E9 is computed directly, in half the time. Only eager
         CPU tensors are inspected: another device would need a synchronisation, and values are unknown under tracing.
 
         Args:
@@ -209,7 +209,7 @@ class ExpMap:
         return largest.ceil()  # an integer, so that subtracting it keeps the last bits of k
 
     def _exponent_bound(self, q: Tensor, k: Tensor) -> Tensor:
-        """An upper bound [] of the exponents in products of query and key features."""
+        """Compute an upper bound [] of the exponents in products of query and key features."""
         temperature = torch.maximum(self.same.detach().abs().amax(), self.opposite.detach().abs().amax())
         largest_q, largest_k = (torch.stack(x.aminmax()).abs().amax() if x.numel() else x.new_zeros(()) for x in (q, k))
         return largest_q * temperature + largest_k

@@ -90,7 +90,8 @@ def validate_attention(inputs: AttentionInputs) -> None:
     """Check types, dtypes, devices and shapes of the arguments of `polarity_attention`.
 
     Raises:
-        TypeError: an argument is no tensor or feature map, or has an unsupported dtype, or k or v another dtype than q.
+        TypeError: an argument is not a tensor or feature map, has an unsupported dtype, or is k or v with another dtype
+            than q.
         ValueError: a shape or a device does not fit.
     """
     q, feature_map = inputs.q, inputs.feature_map
@@ -144,7 +145,8 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     """Check types, dtypes, devices and shapes of the arguments of `mix_and_gate`.
 
     Raises:
-        TypeError: an argument is no tensor or has an unsupported dtype, or values or gate another dtype than attended.
+        TypeError: an argument is not a tensor, has an unsupported dtype, or is values or gate with another dtype than
+            attended.
         ValueError: a shape or a device does not fit.
     """
     attended, weight, bias = inputs.attended, inputs.weight, inputs.bias

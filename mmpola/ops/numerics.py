@@ -2,7 +2,7 @@
 
 float16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k of about 11, and
 1e-6 is subnormal. Features, sums and the normaliser are therefore kept in the accumulation dtype for every input dtype.
-Exponential features would overflow float32 too, from 88 on: they are shifted (E11-E13 in README.md).
+Exponential features would overflow even float32 from 88 on, so they are shifted (E11-E13 in README.md).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -34,7 +34,7 @@ def is_traced() -> bool:
 # products truncated as on the hardware. The budget is 1.3 to 2.5 times the largest excess:
 #   float16   o 2.5e-4, gradients 1.3e-3 (of a parameter, summed over 20 queries and 40 keys; of q, k and v 4.1e-4)
 #   bfloat16  o 1.6e-3, gradients 3.7e-3; the interpreter truncates to bfloat16 where a GPU rounds to nearest
-#   float32   o none, gradients 2e-7, in full precision; with torch's tf32 switch on: o 4.0e-4, gradients 5.0e-4
+#   float32   o 0, gradients 2e-7, in full precision; with torch's tf32 switch on: o 4.0e-4, gradients 5.0e-4
 BACKEND_EXCESS = {
     torch.float16: (4e-4, 2e-3),
     torch.bfloat16: (2.5e-3, 5e-3),

@@ -21,7 +21,7 @@ def polarity_attention(
     eps: float = EPS,
     backend: str = 'auto',
 ) -> Tensor:
-    """Compute polarity-aware linear attention (E1-E3) in O((N + M) D^2), with features E4-E8 or E9-E13 by feature map.
+    """Compute polarity-aware linear attention (E1-E3) in O((N + M) D^2) with the features of a map (E4-E13).
 
     Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; equation numbers are those of mmpola/ops/README.md.
     Differentiable with respect to every tensor except `rotary`. Features, sums and the normaliser are computed in
@@ -33,8 +33,8 @@ def polarity_attention(
         v: values [B, M, H, D]; channels [: D/2] are the same-signed stream, [D/2 :] the opposite-signed one.
         feature_map: PowerMap(exponent [H, D], scale [H, D] or None) or ExpMap(same [H, 2D], opposite [H, 2D]).
         key_position: [M, H, D] added to k, or None.
-        rotary: (cos, sin), each [N, 2D], the two channels of an interleaved pair sharing their angle. Applied to the
-            numerator only; ExpMap only, and M must equal N.
+        rotary: (cos, sin), each [N, 2D], with equal angles for both channels of an interleaved pair; applied to the
+            numerator only. Requires an ExpMap and M = N.
         eps: added to the normaliser.
         backend: 'auto' or the name of a backend, see `available_backends()`.
 

@@ -1,8 +1,8 @@
 """The self-check of a backend's kernels on this machine: 'auto' uses them only where they pass.
 
-The first time that a device, an operator with its optional arguments, a dtype and a head dimension are combined, the
-kernels run forward and backward on a small random input and are compared with the reference, once per process. The
-kernels compiled for the check are the ones used afterwards.
+Once per process, and for each combination of device, operator (with its optional arguments), dtype and head dimension,
+the kernels run forward and backward on a small random input and are compared with the reference. The kernels compiled
+for the check are the ones used afterwards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _logged: set[str] = set()
 def failures(
     run: Callable[[Any], Tensor], reference: Callable[[Any], Tensor], inputs: AttentionInputs | MixAndGateInputs
 ) -> list[str]:
-    """Return why `run` failed its self-check for such inputs, empty if it passed. The first call runs the check."""
-    # `index` turns the symbolic sizes of a compiler into numbers: the result is that of this very kernel.
+    """Return why `run` failed its self-check for such inputs; empty if it passed. The first call runs the check."""
+    # `index` turns a compiler's symbolic sizes into numbers, because the result holds for this kernel only.
     variant: tuple[Any, ...]
     if isinstance(inputs, AttentionInputs):
         x, feature_map, position = inputs.q, inputs.feature_map, inputs.key_position
@@ -61,7 +61,7 @@ def log_once(message: str) -> None:
 
 @torch.compiler.assume_constant_result
 def highest_compute_capability(device: torch.device | None) -> tuple[int, int]:
-    """Return the compute capability of a CUDA device, for None of the best one. Compilers take it as a constant."""
+    """Return the compute capability of a device, or the highest on this machine for None. A constant for compilers."""
     return _highest_compute_capability(device)
 
 
@@ -93,7 +93,7 @@ def _failure(
                 tensors, build = draw(device, dtype, dim, operator, *variant)
                 found = _compare(run, reference, tensors, build, excess)
         except torch.cuda.OutOfMemoryError:
-            return 'not enough memory for the self-check'  # not remembered: it says nothing about the kernels
+            return 'not enough memory for the self-check'  # not stored, since it says nothing about the kernels
         except Exception as error:  # compilers and drivers may raise anything
             found = f'{type(error).__name__}: {error}'
         name = str(dtype).removeprefix('torch.')

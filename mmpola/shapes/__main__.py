@@ -1,6 +1,7 @@
 """`python -m mmpola.shapes OUT --images N`: write the generated data set.
 
-Exit status: 0 written, or nothing to do; 1 the disk failed; 2 a bad argument, or OUT holds something else.
+Exit status: 0 written, or nothing to do; 1 the disk failed; 2 invalid argument, or OUT holds something else;
+130 interrupted by Ctrl-C.
 """
 
 import argparse

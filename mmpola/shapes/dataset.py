@@ -14,7 +14,7 @@ from mmpola.shapes.layouts import ClassFolders, CocoInstances, LabelMaps, jpeg
 from mmpola.shapes.scene import check_scene_options, draw_scene
 
 _PROGRAM = 'mmpola.shapes'
-_DRAWING = 1  # version of the drawing code: raise it when the same options give other images
+_DRAWING = 1  # version of the drawing code: increase it when the same options give different images
 _RECORD = 'shapes.json'
 _OWN_FILE = re.compile(
     r'shapes\.json'
@@ -47,7 +47,7 @@ def write_dataset(
         images: number of training scenes.
         val_images: number of validation scenes; None: a fifth of `images`.
         size: (width, height) in pixels.
-        seed: of the scenes.
+        seed: seed of the scenes.
         force: replace a data set that this function wrote.
 
     Returns:
@@ -55,7 +55,7 @@ def write_dataset(
 
     Raises:
         ValueError: an argument is out of range.
-        FileExistsError: `out`, or `out`.part, holds anything else.
+        FileExistsError: `out` or `out`.part holds other files.
     """
     if val_images is None:
         val_images = max(1, images // 5)

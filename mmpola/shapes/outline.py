@@ -1,4 +1,4 @@
-"""The six classes as unit outlines, and their placement on the pixel grid."""
+"""Unit outlines of the six classes, and their placement on the pixel grid."""
 
 import cv2
 import numpy as np

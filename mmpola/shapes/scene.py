@@ -49,8 +49,8 @@ def draw_scene(seed: int, index: int, size: tuple[int, int] = (192, 160)) -> Sce
     """Draw scene number `index` of the series of a seed; the same arguments always give the same scene.
 
     Args:
-        seed: of the series, from 0.
-        index: from 0.
+        seed: seed of the series, 0 or more.
+        index: number of the scene, 0 or more.
         size: (width, height) in pixels, each 64 to 2048.
 
     Raises:
@@ -72,7 +72,7 @@ def draw_scene(seed: int, index: int, size: tuple[int, int] = (192, 160)) -> Sce
 
 @dataclass
 class _Layer:
-    """An instance that later ones may still hide in part; `pixels` is the area that it had at first."""
+    """An instance that later ones may partly hide; `pixels` is its area before that."""
 
     class_index: int
     visible: Mask
@@ -81,7 +81,7 @@ class _Layer:
 
 
 class _Painting:
-    """A scene while it is painted."""
+    """A scene that is being painted."""
 
     def __init__(self, rng: np.random.Generator, size: tuple[int, int]) -> None:
         self.rng = rng

@@ -39,7 +39,7 @@ def background(rng: np.random.Generator, size: tuple[int, int]) -> Image:
 
 
 def contrasting_colour(rng: np.random.Generator, image: Image, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return that of eight random RGB colours which contrasts most with the pixels around `mask` [H, W]."""
+    """Return the one of eight random RGB colours that contrasts most with the pixels around `mask` [H, W]."""
     around = cv2.dilate(mask.astype(np.uint8), np.ones((7, 7), np.uint8)).astype(bool) & ~mask
     colours = rng.uniform(0, 255, (8, 3))
     distances = np.linalg.norm(image[around] - colours[:, None], axis=-1)

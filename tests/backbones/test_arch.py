@@ -1,4 +1,4 @@
-"""What a backbone's arguments say about its stages: which are built, their blocks, drop path rates and grids."""
+"""The specification of stages from a backbone's arguments: which are built, their blocks, drop path rates and grids."""
 
 import pytest
 

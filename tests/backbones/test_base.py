@@ -84,7 +84,7 @@ def test_images_are_independent_of_their_batch(name):
 @pytest.mark.parametrize('out_norm', [False, True])
 @pytest.mark.parametrize('outputs', ['all', 'last', 'inner', 'first'])
 def test_every_parameter_gets_a_gradient(name, outputs, out_norm):
-    """As DistributedDataParallel demands: nothing is built that forward does not use."""
+    """DistributedDataParallel requires it: nothing is built that forward does not use."""
     stages = build(name).num_stages
     out_indices = {
         'all': range(stages),
@@ -156,7 +156,7 @@ def test_output_norms_belong_to_their_stage(name):
 
 @EVERY_SMALL
 def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
-    """So a subclass can rely on its own constructor having run in each of its methods."""
+    """A subclass can therefore rely on its own constructor having run when one of its methods is called."""
 
     def refuse(*_args, **_kwargs):
         raise AssertionError('called in the constructor')
@@ -170,7 +170,7 @@ def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
 
 @EVERY_SMALL
 def test_linear_layers_start_from_a_narrow_normal_distribution(name):
-    """Truncated normal of deviation 0.02, biases 0, as in Swin, PVT and DeiT."""
+    """Truncated normal with standard deviation 0.02, biases 0, as in Swin, PVT and DeiT."""
     for module in build(name).modules():
         if isinstance(module, torch.nn.Linear):
             assert 0.015 < module.weight.std() < 0.025

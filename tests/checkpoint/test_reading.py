@@ -1,4 +1,4 @@
-"""Reading checkpoints: nothing in a file is executed, whoever opens it."""
+"""Reading checkpoints: nothing in a file is executed, whichever reader opens it."""
 
 import os
 import pickle
@@ -66,7 +66,7 @@ def test_a_broken_file_is_named_in_one_line(damage, weights, tmp_path):
 
 
 class Attack:
-    """Pickles as a call of os.system."""
+    """An object that is pickled as a call of os.system."""
 
     def __init__(self, command):
         self.command = command
@@ -93,7 +93,7 @@ def by_init_cfg(path):
 
 
 def by_foreign_init_cfg(path):
-    """MMEngine's own loader, by which every other module of a detector loads its weights."""
+    """MMEngine's own loader, with which all other modules of a detector load their weights."""
 
     class Foreign(BaseModel):
         def forward(self):
@@ -136,7 +136,7 @@ def test_resuming_refuses_a_file_that_calls_a_function(colours, tmp_path):
 
 
 class Lookup:
-    """Pickles as a call of getattr on an object that is not a stub."""
+    """An object that is pickled as a call of getattr on something other than a stub."""
 
     def __init__(self, owner, name):
         self.owner, self.name = owner, name

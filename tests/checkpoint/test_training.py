@@ -49,7 +49,7 @@ def test_other_files_are_refused(tmp_path):
 
 @pytest.fixture
 def consuming_model():
-    """Registers a model that removes settings from its config while it is built, as DETR-like detectors do."""
+    """Register a model that removes settings from its config while it is built, as DETR-like detectors do."""
 
     class Consuming(BaseModel):
         def __init__(self, encoder):

@@ -1,4 +1,4 @@
-"""Top-k accuracy against a plain loop."""
+"""Top-k accuracy compared with a plain loop."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_unreadable_images_are_ignored_counted_and_named(monkeypatch):
 def test_bad_topk(topk):
     with pytest.raises(ValueError) as raised:
         Accuracy(topk=topk)
-    assert str(raised.value) == f'topk: expected integers from 1, got {topk}'
+    assert str(raised.value) == f'topk: expected positive integers, got {topk}'
 
 
 def test_topk_above_the_number_of_classes_is_refused_when_the_data_set_is_known():

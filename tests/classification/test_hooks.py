@@ -1,4 +1,4 @@
-"""Runs that are refused because model, metric and data sets have different numbers of classes."""
+"""Runs that are refused because model, metric or data sets have different numbers of classes."""
 
 import pytest
 from mmengine.runner import Runner

@@ -267,11 +267,11 @@ def test_a_frozen_backbone_stays_in_eval_mode():
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'num_classes': 0}, 'num_classes: expected an integer from 1, got 0'),
-        ({'projection': 64}, 'projection: expected None, PolaSwin has none, got 64'),
+        ({'num_classes': 0}, 'num_classes: expected a positive integer, got 0'),
+        ({'projection': 64}, 'projection: expected None, as the head of PolaSwin has none, got 64'),
         (
             {'backbone': {'out_norm': True}},
-            'backbone: in a classifier the head decides on out_norm (False for PolaSwin), got True',
+            'out_norm: expected False, as in the published classifier of PolaSwin, got True',
         ),
         (
             {'backbone': {'type': 'mmpola.PolaSwim'}},

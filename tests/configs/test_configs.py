@@ -88,7 +88,7 @@ ONE_PER_FAMILY = {
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ONE_PER_FAMILY)
 def test_one_config_per_family_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_path):
-    """Every parameter gets a gradient, as DistributedDataParallel demands; a step and an evaluation run; --resume and
+    """Every parameter gets a gradient, as DistributedDataParallel requires; a step and an evaluation run; --resume and
     test.py accept the checkpoint, which contains MMEngine's schedulers and log.
     """
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)

@@ -1,4 +1,4 @@
-"""The number of classes of a model against that of its data."""
+"""The number of classes of a model, compared with that of its data."""
 
 from mmpola.data.class_counts import class_count_problems
 

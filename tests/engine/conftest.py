@@ -10,7 +10,7 @@ from tests.helpers.resuming import STATE
 
 @pytest.fixture
 def work(tmp_path):
-    """A work dir as after two epochs of tiny.py, with files of the right names that are no checkpoints."""
+    """A work dir as after two epochs of tiny.py; its files have the right names but are not checkpoints."""
     folder = tmp_path / 'work'
     folder.mkdir()
     for number in (1, 2):

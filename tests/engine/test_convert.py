@@ -157,7 +157,7 @@ class TinyImages(torch.utils.data.Dataset):
 
 @pytest.mark.slow
 def test_averages_of_a_real_training_run_are_what_is_written(tmp_path):
-    """MMEngine's EMAHook puts the averages into `state_dict` and the trained weights into `ema_state_dict`."""
+    """MMEngine's EMAHook saves the averages in `state_dict` and the trained weights in `ema_state_dict`."""
     runner = Runner(
         classifier(),
         work_dir=str(tmp_path / 'work'),
@@ -228,7 +228,7 @@ def test_a_name_is_found_if_only_one_fits():
 
 
 def test_the_name_follows_the_size_of_the_tables(monkeypatch):
-    """Base at 224 and at 384 differ only in the grids of their tables: the name that needs no resizing is chosen."""
+    """Base at 224 and at 384 differ only in the grids of their tables; the name that needs no resizing is chosen."""
     tiny = {'arch': ARCH, 'window_size': 2}
     entries = {
         'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),

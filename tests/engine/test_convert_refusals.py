@@ -90,7 +90,7 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         assert not (tmp_path / 'out.pth').exists()
 
 
-def test_nothing_is_overwritten_unasked(weights, tmp_path):
+def test_nothing_is_overwritten_without_force(weights, tmp_path):
     source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
     taken.write_text('precious')
     link = tmp_path / 'link.pth'

@@ -1,6 +1,6 @@
-"""Which panels and curves are drawn of which logs."""
+"""Which panels and curves are drawn for which logs."""
 
-from mmpola.engine.curves import COMPONENTS, asked_panels, default_panels, draw
+from mmpola.engine.curves import COMPONENTS, default_panels, draw, panels_for_keys
 from mmpola.engine.logs import read_log
 from tests.helpers.logs import training, write_run
 
@@ -42,9 +42,9 @@ def test_several_logs_share_each_panel_but_epochs_and_steps_do_not_mix(two_logs)
     assert [curve.log for curve in panels[0].curves] == [0, 1]
 
 
-def test_each_key_asked_for_has_a_panel(two_logs):
+def test_each_requested_key_has_a_panel(two_logs):
     logs = [read_log(path, path.name) for path in two_logs]
-    assert panels_of(asked_panels(logs, ['loss', 'accuracy/top1', 'time'])) == [
+    assert panels_of(panels_for_keys(logs, ['loss', 'accuracy/top1', 'time'])) == [
         ('Training: loss', 'loss', 'training step', ['loss', 'loss']),
         ('Validation: accuracy/top1', 'top1', 'epoch', ['accuracy/top1']),
         ('Validation: accuracy/top1', 'top1', 'step', ['accuracy/top1']),
@@ -72,7 +72,7 @@ def test_the_figure_has_titles_units_labels_and_the_curves(two_logs):
 
 def test_of_an_odd_number_of_panels_the_first_is_wide(two_logs):
     logs = [read_log(two_logs[0], 'slow')]
-    figure = draw(asked_panels(logs, ['loss', 'lr', 'accuracy/top1']), ['slow'])
+    figure = draw(panels_for_keys(logs, ['loss', 'lr', 'accuracy/top1']), ['slow'])
     spans = [(axes.get_subplotspec().rowspan, axes.get_subplotspec().colspan) for axes in figure.axes]
     assert spans == [(range(0, 1), range(0, 2)), (range(1, 2), range(0, 1)), (range(1, 2), range(1, 2))]
     assert figure.get_suptitle() == 'slow'

@@ -62,4 +62,4 @@ def test_start_skips_the_beginning_of_one_epoch():
 def test_bad_repeats():
     with pytest.raises(ValueError) as raised:
         sampler(repeats=0)
-    assert str(raised.value) == 'repeats: expected an integer from 1, got 0'
+    assert str(raised.value) == 'repeats: expected a positive integer, got 0'

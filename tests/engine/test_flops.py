@@ -29,7 +29,7 @@ from mmpola.engine.flops import build_model, count_macs
     ],
 )
 def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
-    """Counted on the authors' code; softmax products included. On the meta device nothing is computed."""
+    """Expected values were counted on the authors' code, with softmax products. The meta device computes nothing."""
     arguments = {'window_size': 12, 'pretrain_img_size': size} if size == 384 else {}
     with torch.device('meta'):
         model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()

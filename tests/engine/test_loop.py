@@ -193,5 +193,5 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
         run(small_config(colours, tmp_path, batch=6), resume=True)
     assert str(raised.value) == (
         'resume: expected 4 images per step (processes x train_dataloader.batch_size) as before, got 6; the learning '
-        'rate and its schedule belong to that number'
+        'rate and its schedule were set for that number'
     )

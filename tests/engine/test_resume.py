@@ -1,4 +1,4 @@
-"""What a training resumes from: no checkpoint of an earlier training is overwritten unasked."""
+"""What a training run resumes from, and that no checkpoint of an earlier run is overwritten without permission."""
 
 import pytest
 from mmengine.config import Config
@@ -16,8 +16,8 @@ def cfg(tiny_config, work):
 
 def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_work):
     kept = (
-        f'{work}: holds checkpoints that this training would overwrite (epoch_2.pth, epoch_1.pth); resume from the '
-        'newest by --resume, train elsewhere by --work-dir, or allow overwriting by --overwrite'
+        f'{work}: holds checkpoints that this run would overwrite (epoch_2.pth, epoch_1.pth); resume from the newest '
+        'with --resume, use another --work-dir, or allow overwriting with --overwrite'
     )
     newest = str(work / 'epoch_2.pth')
     assert refusal(decide_resume, cfg) == kept
@@ -44,7 +44,7 @@ def test_a_work_dir_belongs_to_one_config(cfg, work):
     for overwrite in (False, True):
         assert refusal(decide_resume, cfg, overwrite) == (
             f'{work}: holds checkpoints of other.py, not of tiny.py; '
-            'use another --work-dir, or resume the earlier training with its own config'
+            'use another --work-dir, or resume the earlier run with its own config'
         )
     for path in (*work.glob('*.pth'), work / 'last_checkpoint'):
         path.unlink()
@@ -61,7 +61,7 @@ def test_a_work_dir_may_be_moved(work, tmp_path):
     )
 
 
-def test_a_training_resumes_from_its_own_checkpoint(cfg, trained_work):
+def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     newest = str(trained_work / 'epoch_2.pth')
     cfg.resume = True
     resume = decide_resume(cfg)
@@ -83,7 +83,7 @@ class Foreign:
 def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpoint, tmp_path):
     cfg.work_dir, cfg.resume = str(tmp_path / 'fresh'), True
     best = cfg.load_from = str(work / 'best.pth')
-    restart = f'start a new training from its weights by --cfg-options load_from={best}'
+    restart = f'start a new run from its weights with --cfg-options load_from={best}'
     write_checkpoint(tiny_config, best, meta=STATE['meta'])
     assert refusal(decide_resume, cfg) == (
         f'--resume: {best}: expected a training checkpoint, got weights without message_hub and optimizer; {restart}'
@@ -106,7 +106,7 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     ]
 
 
-def test_without_a_checkpoint_a_resumed_training_begins(cfg, tmp_path):
+def test_without_a_checkpoint_training_starts_from_the_first_step(cfg, tmp_path):
     cfg.work_dir, cfg.resume = str(tmp_path / 'fresh'), True
     assert decide_resume(cfg) is None
     assert cfg.get('load_from') is None

@@ -23,14 +23,14 @@ def test_sync_bn_is_replaced_everywhere():
     assert run._replace_sync_bn(cfg.model) == 0
 
 
-def test_a_finished_training_changes_nothing(work, finished_work, tiny_config, monkeypatch, capsys):
+def test_a_finished_run_changes_nothing(work, finished_work, tiny_config, monkeypatch, capsys):
     before = {path: path.read_bytes() for path in work.iterdir()}
     command = ['train.py', str(tiny_config), '--work-dir', str(work)]
     monkeypatch.setattr('sys.argv', [*command, '--resume'])
     load('train').main()
-    assert capsys.readouterr().out == f'{work}/epoch_2.pth: this training is finished: 3 of 3 epochs\n'
+    assert capsys.readouterr().out == f'{work}/epoch_2.pth: training is finished: 3 of 3 epochs\n'
     monkeypatch.setattr('sys.argv', command)
-    assert refusal(load('train').main).startswith(f'{work}: holds checkpoints that this training would overwrite')
+    assert refusal(load('train').main).startswith(f'{work}: holds checkpoints that this run would overwrite')
     assert {path: path.read_bytes() for path in work.iterdir()} == before
 
 
@@ -90,7 +90,7 @@ class InterruptedRunner:
 
 
 @pytest.mark.parametrize('saved', [False, True])
-def test_an_interrupted_training_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
+def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
     monkeypatch.setattr(run, 'Runner', InterruptedRunner)
     monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
     work = tmp_path / 'fresh'
@@ -101,13 +101,13 @@ def test_an_interrupted_training_says_what_was_saved(saved, tmp_path, tiny_confi
         load('train').main()
     assert raised.value.code == run.INTERRUPTED == 130
     printed = capsys.readouterr()
-    assert f'{work}: no checkpoint to resume from yet, training begins\n' in printed.out
+    assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
     left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'
     assert printed.err.splitlines()[-1] == f'interrupted; {left}'
 
 
-def test_overwriting_forgets_the_earlier_training(work, tiny_config, monkeypatch):
-    """Without its record a later --resume cannot continue from the end of the earlier training."""
+def test_overwriting_forgets_the_earlier_run(work, tiny_config, monkeypatch):
+    """Without its record, a later --resume cannot continue from the end of the earlier run."""
     monkeypatch.setattr(run, 'Runner', InterruptedRunner)
     monkeypatch.setattr(InterruptedRunner, 'train', lambda self: None)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(data, out, case):
-    """Run both processes; returns their exit status and output."""
+    """Run both processes and return their exit status and output."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]

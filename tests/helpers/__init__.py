@@ -1,1 +1,1 @@
-"""What more than one test file needs."""
+"""Helpers that several test files share."""

@@ -11,7 +11,7 @@ LEAVES = ('q', 'k', 'v', 'key_position', 'parameter', 'other parameter')
 
 
 def draw_leaves(dim, queries, keys, kind, dtype=torch.float32, position=True, batch=2, heads=2, std=1.0):
-    """q, k, v [B, N, H, D] of `dtype`; key position and the map's two parameters in float32, None if there is none."""
+    """Draw q, k, v [B, N, H, D] of `dtype`, and key position and the map's two parameters in float32 or None."""
     tokens = [(std * torch.randn(batch, n, heads, dim)).to(dtype) for n in (queries, keys, keys)]
     parameters = [1 + 4 * torch.rand(heads, dim), 0.5 + torch.rand(heads, dim) if kind == 'power' else None]
     if kind == 'exp':
@@ -21,20 +21,20 @@ def draw_leaves(dim, queries, keys, kind, dtype=torch.float32, position=True, ba
 
 
 def draw_rotary(tokens, dim):
-    """cos and sin [N, 2D] in float32."""
+    """Draw cos and sin [N, 2D] in float32."""
     angle = torch.rand(tokens, dim, device=DEVICE).repeat_interleave(2, dim=-1)
     return angle.cos(), angle.sin()
 
 
 def attend(leaves, kind, rotary=None, backend='triton', **kwargs):
-    """The output for the tensors of LEAVES."""
+    """Compute the output for the tensors of LEAVES."""
     q, k, v, position, *parameters = leaves
     feature_map = ExpMap(*parameters) if kind == 'exp' else PowerMap(*parameters)
     return polarity_attention(q, k, v, feature_map, key_position=position, rotary=rotary, backend=backend, **kwargs)
 
 
 def results(leaves, kind, grad, rotary=None, backend='triton', dtype=None, wanted=LEAVES):
-    """The output and the gradient of each tensor of LEAVES that exists and is wanted."""
+    """Compute the output and the gradient of each tensor of LEAVES that exists and is wanted."""
     leaves = [None if x is None else x.detach().to(dtype or x.dtype) for x in leaves]
     asked = {
         name: x.requires_grad_() for name, x in zip(LEAVES, leaves, strict=True) if x is not None and name in wanted

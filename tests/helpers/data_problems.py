@@ -7,7 +7,7 @@ from mmpola.messages import UsageError
 
 
 def problems(cfg, whole=False):
-    """The lines of the error, without its headline."""
+    """Return the lines of the error, without its first line."""
     with pytest.raises(UsageError) as raised:
         check_data(cfg, ('train',), whole=whole)
     headline, *lines = str(raised.value).splitlines()

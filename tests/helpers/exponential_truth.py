@@ -1,16 +1,16 @@
-"""E9 and E10 as printed, without a shift, in float64 (exp up to 709): the exact result for large queries and keys."""
+"""E9 and E10 as printed, without a shift, in float64 (exp up to 709): exact results for large queries and keys."""
 
 import torch
 
 
 def exponential_attention(q, k, v, same, opposite, rotary=None, eps=1e-6):
-    """o [B, N, H, D] in float64, differentiable."""
+    """Compute o [B, N, H, D] in float64, differentiable."""
     numerators, normalisers = _stream_sums(q, k, v, same, opposite, rotary, _rotate)
     return torch.cat([n / (r + eps) for n, r in zip(numerators, normalisers, strict=True)], dim=-1).transpose(1, 2)
 
 
 def magnitude_of_terms(q, k, v, same, opposite, rotary, eps=1e-6):
-    """|o| if no two terms of the numerator cancelled [B, N, H, D]: what errors are measured relative to."""
+    """Compute |o| as if no terms of the numerator cancelled [B, N, H, D]; errors are measured relative to it."""
     numerators, normalisers = _stream_sums(q, k, v.abs(), same, opposite, [x.abs() for x in rotary], _rotate_magnitudes)
     return torch.cat([n / (r + eps) for n, r in zip(numerators, normalisers, strict=True)], dim=-1).transpose(1, 2)
 

@@ -9,7 +9,7 @@ def training(step, epoch=None, **values):
 
 
 def write_run(work, name, rows, tail=''):
-    """Write the folder of a run as MMEngine does; returns its scalars.json."""
+    """Write the folder of a run as MMEngine does and return its scalars.json."""
     folder = work / name / 'vis_data'
     folder.mkdir(parents=True)
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
@@ -19,7 +19,7 @@ def write_run(work, name, rows, tail=''):
 
 
 def by_epoch(epochs, first=1, factor=1.0, per_epoch=4):
-    """Rows at every second step of the epochs from `first` to `epochs`, each with a validation row."""
+    """Return rows of every second step of the epochs from `first` to `epochs`, and a validation row per epoch."""
     rows = []
     for epoch in range(first, epochs + 1):
         start = (epoch - 1) * per_epoch

@@ -6,6 +6,6 @@ BLOCK = re.compile(r'^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$', re.MU
 
 
 def config_files(root):
-    """File name -> text, in the order of the page."""
+    """Return the text of each file by name, in the order of the page."""
     page = (root / 'docs' / 'in_your_own_project.md').read_text()
     return {match['name']: match['text'] for match in BLOCK.finditer(page)}

@@ -1,4 +1,4 @@
-"""What the tests of resuming share."""
+"""Helpers that the tests of resuming share."""
 
 import pytest
 
@@ -13,7 +13,7 @@ STATE = {
 
 
 def refusal(check, *arguments):
-    """The message with which `check` refuses."""
+    """Return the message of the UsageError that `check` raises."""
     with pytest.raises(UsageError) as raised:
         check(*arguments)
     return str(raised.value)

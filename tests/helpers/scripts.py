@@ -20,7 +20,7 @@ def load(name):
 
 
 def run(name, *arguments):
-    """Run tools/`name`.py with these arguments; returns its exit status."""
+    """Run tools/`name`.py with these arguments and return its exit status."""
     before, sys.argv = sys.argv, [f'{name}.py', *map(str, arguments)]
     try:
         run_main(load(name).main)

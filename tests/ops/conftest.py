@@ -1,4 +1,4 @@
-"""What the tests of the kernels share. Tests marked `kernels` run on a GPU, or with TRITON_INTERPRET=1 on a CPU."""
+"""Fixtures for the tests of the kernels. Tests marked `kernels` run on a GPU, or with TRITON_INTERPRET=1 on a CPU."""
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture
 def poisoned_memory(monkeypatch):
-    """Fill new memory with NaN, so that what a kernel forgets to write is seen."""
+    """Fill new memory with NaN, so that elements that a kernel does not write are noticed."""
     empty = torch.empty
     monkeypatch.setattr(torch, 'empty', lambda *args, **kwargs: empty(*args, **kwargs).fill_(float('nan')))
 
 
 @pytest.fixture
 def hardware_tf32(monkeypatch):
-    """Make the interpreter compute tf32 products as the hardware does: from factors cut to 11 bits of mantissa."""
+    """Make the interpreter compute tf32 products as the hardware does, from factors cut to 11 bits of mantissa."""
     if not backend.INTERPRETED:
         return
     from triton.runtime import interpreter

@@ -29,7 +29,7 @@ def test_a_shift_changes_nothing(with_rotary, monkeypatch):
 
 @pytest.mark.parametrize('share', [0.02, 0.5, 0.98])
 def test_exponentials_just_in_range_are_correct_without_a_shift(share):
-    """Output, first and second derivatives against float64; `share` is the query's share of the largest exponent."""
+    """Output, first and second derivatives equal float64's; `share` is the query's share of the largest exponent."""
     q, k, v = draw(queries=9, keys=9, dim=8, dtype=torch.float32)
     exp = make_map('exp', dim=8, dtype=torch.float32)
     temperature = torch.maximum(exp.same.max(), exp.opposite.max())
@@ -72,7 +72,7 @@ def test_only_exponentials_that_may_overflow_are_shifted():
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_half_precision_never_overflows(kind):
-    """Standard deviation 30: |x|^5 and exp(x) overflow fp16 by far, and yet the output is an average of v."""
+    """At a standard deviation of 30, |x|^5 and exp(x) far exceed fp16, but the output is still an average of v."""
     leaves = [x.requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=30.0)]
     feature_map = make_map(kind, dim=16, dtype=torch.float32)
     leaves += [x.requires_grad_() for x in feature_map.parameters().values()]
@@ -92,7 +92,7 @@ Gradients in float32 lose more: with three keys one weight is nearly 1, and 1 mi
 @pytest.mark.parametrize(('queries', 'keys', 'dim'), [(64, 100, 16), (7, 3, 4)])
 @pytest.mark.parametrize('dtype', LARGE)
 def test_large_exponents_are_exact(dtype, queries, keys, dim):
-    """exp(x) overflows float32 from x = 88: output and every gradient against unshifted float64."""
+    """exp(x) overflows float32 from x = 88: compare output and every gradient with unshifted float64."""
     std, output_error, gradient_error = LARGE[dtype]
     tensors = [*draw(queries=queries, keys=keys, dim=dim, dtype=dtype, std=std)]
     tensors += make_map('exp', dim=dim, dtype=torch.float32).parameters().values()

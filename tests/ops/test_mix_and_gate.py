@@ -1,4 +1,4 @@
-"""`mix_and_gate` (E14): the reference against loops, its gradients and its errors."""
+"""`mix_and_gate` (E14): the reference compared with loops, its gradients and its errors."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ WEIGHT = torch.ones(4, 1, 3, 3)
 
 
 def by_loops(attended, values, gate, weight, bias, grid):
-    """E14 as printed, one output element at a time."""
+    """Compute E14 as printed, one output element at a time."""
     batch, _, heads, dim = values.shape
     rows, columns = grid
     side = weight.shape[-1]

@@ -1,4 +1,4 @@
-"""`polarity_attention` against the equations written as loops; its gradients and its properties."""
+"""`polarity_attention` compared with the equations written as loops; its gradients and its properties."""
 
 import math
 
@@ -32,7 +32,7 @@ def rotated(features, cos, sin):
 
 
 def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
-    """E1-E10 as printed: a loop per query, per key, per feature and per value channel, in Python floats."""
+    """Compute E1-E10 as printed, with loops over queries, keys, features and value channels, in Python floats."""
     batch, queries, heads, dim = q.shape
     keys, half = k.shape[1], dim // 2
     out = torch.empty(q.shape, dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_rotary_rotates_the_numerator_only():
 
 
 def operator_of(tensors, kind, rotary=None):
-    """The operator as a function of every differentiable tensor, for gradcheck."""
+    """Return the operator as a function of every differentiable tensor, for gradcheck."""
 
     def run(q, k, v, key_position, *parameters):
         feature_map = ExpMap(*parameters) if kind == 'exp' else PowerMap(*parameters)

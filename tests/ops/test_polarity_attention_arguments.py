@@ -1,4 +1,4 @@
-"""What `polarity_attention` refuses, with which message, and the names of the backends."""
+"""Invalid arguments of `polarity_attention`, their messages, and the names of the backends."""
 
 import pytest
 import torch

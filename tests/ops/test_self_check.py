@@ -21,7 +21,7 @@ GRID = (3, 4)
 
 
 class Kernels:
-    """A backend for the CPU: the reference with the gradient of the values multiplied by `error`; counts its calls."""
+    """A backend for the CPU: the reference, with the values' gradient multiplied by `error`; it counts its calls."""
 
     def __init__(self, monkeypatch, error=1.0, unsupported=()):
         self.runs, self.error = 0, error

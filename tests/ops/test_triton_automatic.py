@@ -30,7 +30,7 @@ def logged(caplog):
 
 
 def draw(dtype=torch.float32, dim=16):
-    """q, k, v [B, N, H, D] on GRID and the gate."""
+    """Draw q, k, v [B, N, H, D] on GRID and the gate."""
     tensors = torch.randn(4, 1, 12, 2, dim).to(DEVICE, dtype)
     return [*tensors[:3], tensors[3].flatten(2)]
 

@@ -122,7 +122,7 @@ def check_shared_memory(kernel, capability, folder):
 
 
 def resources(kernel, folder):
-    """Registers per thread and bytes of stack per thread, into which registers are spilled."""
+    """Return registers per thread, and bytes of stack per thread, to which registers are spilled."""
     binary = folder / 'kernel.cubin'
     binary.write_bytes(kernel.asm['cubin'])
     cuobjdump = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'

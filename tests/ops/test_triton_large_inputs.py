@@ -1,4 +1,4 @@
-"""The attention kernels on queries and keys whose powers and exponentials leave the range of the dtype."""
+"""The attention kernels on queries and keys whose powers and exponentials exceed the range of the dtype."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_results_are_finite_where_half_features_would_overflow(kind):
     [(torch.float16, 30.0, 5e-3), (torch.bfloat16, 60.0, 1e-2), (torch.float32, 60.0, 5e-5)],
 )
 def test_large_exponents_are_exact(dtype, std, tolerance):
-    """exp(x) overflows float32 from x = 88: against unshifted float64, in several programs and blocks."""
+    """exp(x) overflows float32 from x = 88: compare with unshifted float64, in several programs and blocks."""
     tensors = draw_leaves(32, 70, 150, 'exp', dtype, std=std, position=False)
     tensors[1][:, 64:] *= 1.5  # larger keys in later blocks: the sums so far are rescaled
     grad = torch.randn_like(tensors[0])
@@ -55,7 +55,7 @@ def test_large_exponents_next_to(which):
 
 
 def test_large_exponents_with_rotary_tables():
-    """Rotated pairs mix exp(30) with exp(90): outputs may overflow fp16. Where their terms do not, they are right."""
+    """Rotated pairs mix exp(30) with exp(90): outputs may overflow fp16. They are correct where their terms do not."""
     tensors, rotary = draw_leaves(16, 70, 70, 'exp', torch.float16, std=30.0, position=False), draw_rotary(70, 16)
     output = attend(tensors, 'exp', rotary).double()
     arguments = *(x for x in tensors if x is not None), rotary

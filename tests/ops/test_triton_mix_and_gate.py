@@ -17,7 +17,7 @@ LEAVES = ('attended', 'values', 'gate', 'weight', 'bias')
 
 
 def draw(grid, heads=2, dim=16, side=3, shared=True, bias=True, dtype=torch.float32, batch=2):
-    """o, v and g of `dtype`, views of one packed projection; the kernel and its bias in float32."""
+    """Draw o, v and g of `dtype`, views of one packed projection, and the kernel and its bias in float32."""
     kernels = dim if shared else heads * dim
     attended, values, gate = torch.randn(batch, grid[0] * grid[1], 3, heads, dim).to(DEVICE, dtype).unbind(2)
     weight = torch.randn(kernels, 1, side, side).to(DEVICE) / side
@@ -25,7 +25,7 @@ def draw(grid, heads=2, dim=16, side=3, shared=True, bias=True, dtype=torch.floa
 
 
 def results(tensors, grid, grad, backend='triton', dtype=None, wanted=LEAVES):
-    """The output and the gradient of each tensor of LEAVES that exists and is wanted."""
+    """Compute the output and the gradient of each tensor of LEAVES that exists and is wanted."""
     leaves = [None if x is None else x.detach().to(dtype or x.dtype) for x in tensors]
     named = zip(LEAVES, leaves, strict=True)
     asked = {name: x.requires_grad_() for name, x in named if x is not None and name in wanted}
@@ -55,7 +55,7 @@ def test_error_stays_within_the_budget(name, dtype):
 
 
 def check_error_budget(case, dtype):
-    """Output and every gradient against float64: the error of the same-dtype reference plus BACKEND_EXCESS."""
+    """Check output and gradients against float64: at most the same-dtype reference's error plus BACKEND_EXCESS."""
     tensors, grid = draw(**case, dtype=dtype), case['grid']
     grad = torch.randn_like(tensors[2])
     kernel, same_dtype = (results(tensors, grid, grad, backend) for backend in ('triton', 'reference'))

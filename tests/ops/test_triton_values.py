@@ -1,4 +1,4 @@
-"""The attention kernels against the reference: error budgets, strides, offsets, reproducibility."""
+"""The attention kernels compared with the reference: error budgets, strides, offsets, reproducibility."""
 
 import os
 
@@ -40,7 +40,7 @@ def check_error_budget(case, dtype, rotary=None):
     same_dtype = results(tensors, kind, grad, rotary, 'reference')
     exact = results(tensors, kind, grad, rotary, 'reference', torch.float64)
     for what, expected in exact.items():
-        # With one key the output is v whatever q and k are: gradients near zero are measured against the incoming one.
+        # With one key the output is v for any q and k: gradients near zero are measured relative to the incoming one.
         scale = max(expected.norm(), grad.double().norm() if case['keys'] == 1 else 0)
         errors = [float((found[what].double() - expected).norm() / scale) for found in (kernel, same_dtype)]
         if os.environ.get('MMPOLA_PRINT_ERRORS'):

@@ -11,11 +11,11 @@ from tests.helpers.logs import training, write_run
 
 
 def run(*arguments):
-    """Run the script in this process; returns its exit status."""
+    """Run the script in this process and return its exit status."""
     return scripts.run('plot_log', *arguments)
 
 
-def test_the_script_writes_the_picture_and_says_what_it_read(two_logs, tmp_path, capsys):
+def test_the_script_writes_the_figure_and_says_what_it_read(two_logs, tmp_path, capsys):
     write_run(two_logs[1], '2', [training(40, loss=float('nan')), training(50, loss=float('inf'))])
     out = tmp_path / 'curves.png'
     assert run(*two_logs, '--out', out) == 0

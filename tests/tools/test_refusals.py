@@ -81,7 +81,7 @@ NO_IMAGES = 'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .
     [
         ('train.py', ['configs/none.py'], 'error: configs/none.py: no such config file'),
         ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: --resume: none.pth: no such checkpoint'),
-        ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, and torch finds none'),
+        ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, but torch finds none'),
         ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
         ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_IMAGES),
         ('dev/contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no images in this folder'),

@@ -25,7 +25,7 @@ def losses(output):
     return {(int(epoch), int(step)): float(loss) for epoch, step, loss in lines}
 
 
-def test_a_killed_training_resumes_and_its_checkpoint_evaluates(tiny_config, run_tool, start_tool, tmp_path):
+def test_a_killed_run_resumes_and_its_checkpoint_evaluates(tiny_config, run_tool, start_tool, tmp_path):
     work = tmp_path / 'work'
     process = start_tool('train.py', tiny_config, '--work-dir', work)
     for line in process.stdout:
@@ -84,7 +84,7 @@ train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=
 
 
 def test_both_ranks_see_the_same_loss_on_the_same_image(tiny_config, run_tool, tmp_path, monkeypatch):
-    """Equal data and seed on both ranks: equal losses, and equal weights after every step."""
+    """With equal data and seeds, both ranks have equal losses, and equal weights after every step."""
     (tmp_path / 'rank_recorder.py').write_text(RECORDER)
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
     config = tmp_path / 'same_image.py'

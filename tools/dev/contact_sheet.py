@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument('sheet', type=Path, help='image to write')
     parser.add_argument('--images', type=int, default=8)
     parser.add_argument('--columns', type=int, default=2)
-    parser.add_argument('--width', type=int, default=640, help='of each image on the sheet, in pixels')
+    parser.add_argument('--width', type=int, default=640, help='width of each image on the sheet, in pixels')
     args = parser.parse_args()
     contact_sheet(args.folder, args.images, args.columns, args.width).save(args.sheet)
 

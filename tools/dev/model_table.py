@@ -52,13 +52,13 @@ TASKS = {
     'mIoU': 'Semantic Segmentation',
     'top-1': 'Image Classification',
 }
-"""Part of a metric's name -> the task that it measures."""
+"""Part of a metric's name -> the task that the metric measures."""
 
 Entry = dict[str, Any]
 
 
 def stated(config: Path) -> Entry:
-    """The part of a config's metafile entry that its docstring states: no collection, image size or counts.
+    """Return the part of a config's metafile entry that its docstring states: no collection, image size or counts.
 
     Raises:
         UsageError: the docstring lacks a part, or names an unknown data set or metric.
@@ -98,7 +98,7 @@ def stated(config: Path) -> Entry:
 
 
 def _values(text: str, metrics: list[str]) -> tuple[dict[str, float | str], str | None]:
-    """'44.8 / 40.5 (paper, table 2)' -> (a number per metric, the source); text such as 'not yet run' is kept."""
+    """Parse '44.8 / 40.5 (paper, table 2)' to (a number per metric, the source); keep text such as 'not yet run'."""
     match = VALUE.match(text)
     words, source = (match['values'], match['source']) if match else (text, None)
     numbers = words.split(' / ')
@@ -115,7 +115,7 @@ def _task(config: Path, metric: str) -> str:
 
 
 def complete(entry: Entry) -> Entry:
-    """The entry with its collection, image size, parameters and multiply-accumulates, which the built model gives.
+    """Add the collection, image size, parameters and multiply-accumulates to an entry by building its model.
 
     Raises:
         UsageError: the metafile has no collection for the backbone.
@@ -160,7 +160,7 @@ def read_metafile() -> dict[str, Any]:
 
 
 def tables(entries: list[Entry]) -> str:
-    """The tables of docs/models.md in Markdown, one section per data set."""
+    """Return the tables of docs/models.md in Markdown, one section per data set."""
     written = []
     for data in IMAGE_SIZES:
         rows = [entry for entry in entries if entry['Metadata']['Training Data'] == data]
@@ -183,7 +183,7 @@ def tables(entries: list[Entry]) -> str:
 
 
 def short_table(entries: list[Entry]) -> str:
-    """The README's table in Markdown: the models of README_MODELS, whatever their data set."""
+    """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
     by_name = {entry['Name']: entry for entry in entries}
     lines = ['| config | data set | metric | parameters | paper | ours |', '| --- | --- | --- | --- | --- | --- |']
     for entry in (by_name[name] for name in README_MODELS):
@@ -214,7 +214,7 @@ def _row(entry: Entry, own_size: bool) -> str:
 
 
 def _figures(entry: Entry) -> tuple[str, str]:
-    """The cells of the paper's figures ('-' if it prints none) and of ours with their source."""
+    """Return the cells of the paper's results ('-' if none are printed) and of ours with their source."""
     paper, source = _metrics(entry, 'Paper Metrics'), entry['Results'][0].get('Source')
     printed = _printed(paper) if all(isinstance(value, float) for value in paper.values()) else '-'
     return printed, _printed(_metrics(entry, 'Metrics')) + (f' ({source})' if source else '')
@@ -225,12 +225,12 @@ def _metrics(entry: Entry, key: str) -> dict[str, float | str]:
 
 
 def _printed(values: dict[str, float | str]) -> str:
-    """'44.8 / 40.5'; text that is the same for every metric is printed once."""
+    """Join values as in '44.8 / 40.5'; text that is the same for every metric is printed once."""
     return ' / '.join(dict.fromkeys(map(str, values.values())))
 
 
 def with_table(page: Path, table: str) -> str:
-    """The page's text with the table, or tables, written between its two markers.
+    """Return the page's text with the table, or tables, between its two markers.
 
     Raises:
         UsageError: a marker is missing.
@@ -262,7 +262,7 @@ def check(configs: list[Path], entries: list[Entry], pages: dict[Path, str]) -> 
 
 
 def pages_of(entries: list[Entry]) -> dict[Path, str]:
-    """Each page that shows models -> the text between its markers."""
+    """Return the text between the markers of each page that shows models."""
     return {ROOT / 'docs' / 'models.md': tables(entries), ROOT / 'README.md': short_table(entries)}
 
 

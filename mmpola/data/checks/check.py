@@ -51,7 +51,8 @@ def check_data(cfg: Config, splits: tuple[str, ...] = SPLITS, *, whole: bool = F
         whole: read every image and label map, with a progress bar; else only a sample of the label maps.
 
     Raises:
-        UsageError: files are missing or wrong; lists every problem, and the expected layout if files are missing.
+        UsageError: files are missing or invalid; the message lists every problem, and the expected paths if files are
+            missing.
     """
     checked: dict[tuple[str, ...], Checked] = {}
     missing: list[str] = []
@@ -83,7 +84,7 @@ def _data_sets(cfg: Config, splits: tuple[str, ...]) -> Iterator[tuple[str, dict
 
 
 def _described(split: str, dataset: dict[str, Any]) -> Checked:
-    """Describe a data set by its config alone."""
+    """Describe a data set from its config, without opening any file."""
     kind = kind_of(dataset)
     if kind is None:
         return Checked([split], None, str(dataset.get('type')), openmmlab_paths(dataset))
@@ -95,7 +96,7 @@ def _first_of_machine(cfg: Config) -> bool:
 
 
 def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: str) -> list[str]:
-    """Build a data set, which knows its classes, suffixes and paths, and fill in its contents; returns the problems."""
+    """Build a data set, which knows its classes, suffixes and paths; fill in its contents and return the problems."""
     assert data.kind is not None
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
@@ -128,7 +129,7 @@ def _missing_truth(cfg: Config, splits: tuple[str, ...]) -> list[str]:
 
 
 def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
-    """Check every file, or a sample of the label maps."""
+    """Run the checks of every file, or of a sample of the label maps."""
     if not whole:
         sample = [check for contents in found for check in _evenly(contents.label_files)]
         return [rule for check in sample for rule in check()]
@@ -143,7 +144,7 @@ def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
 
 
 def _evenly(checks: list[FileCheck]) -> list[FileCheck]:
-    """Pick at most SAMPLE of them at equal distances."""
+    """Select at most SAMPLE of the checks, evenly spread."""
     return checks[:: max(1, -(-len(checks) // SAMPLE))]
 
 

@@ -17,10 +17,10 @@ from mmpola.data.checks.images import size_as_loaded, unreadable
 from mmpola.messages import listed
 
 TOLERATED = 1e-3
-"""Share of boxes without area inside their image that is only noted: mmdet drops them, and COCO has a few."""
+"""Up to this share, boxes without area inside their image are only noted: mmdet drops them, and COCO has a few."""
 
 POLYGONS = re.compile(rb'"segmentation"\s*:\s*\[[\[\]\d\s.,eE+-]*\]')
-"""Most of an annotation file, and not checked: without them COCO's parses in a quarter of the time and memory."""
+"""Polygons are not checked, but are most of a file: without them COCO's parses in a quarter of the time and memory."""
 
 
 def matches(dataset: dict[str, Any]) -> bool:

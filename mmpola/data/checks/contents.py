@@ -1,4 +1,4 @@
-"""The result of inspecting a data set: counts, problems, and checks of its files that are still to be run."""
+"""The result of inspecting a data set: counts, problems, and the checks of its files that remain to be run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an image file can be read to its last byte, and its size as training loads it."""
+"""Check that an image file can be read to its last byte, and find its size as training loads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TURNED = (5, 6, 7, 8)
 
 
 def unreadable(path: Path) -> str | None:
-    """Return why an image cannot be read, None if it can. All of the file is read, a JPEG at an eighth of its size."""
+    """Return why an image cannot be read, None if it can. Reads the whole file, but decodes a JPEG at reduced size."""
     if not path.is_file():
         return 'no such file'
     if path.stat().st_size == 0:

@@ -36,17 +36,16 @@ def openmmlab_paths(dataset: dict[str, Any]) -> list[Path]:
 
 
 UNLOADED = {'lazy_init': True, 'pipeline': []}
-"""For data sets on MMEngine's BaseDataset."""
-
+"""Arguments for data sets that derive from MMEngine's BaseDataset."""
 
 KINDS = (
     Kind('COCO', coco.matches, openmmlab_paths, coco.inspect, UNLOADED),
     Kind('label maps', label_maps.matches, openmmlab_paths, label_maps.inspect, UNLOADED),
     Kind('class folders', class_folders.matches, class_folders.paths, class_folders.inspect, {}),
 )
-"""In order: the first kind that matches is used. Of a data set of no kind only the paths are checked."""
+"""The first kind that matches is used. If none matches, only the paths of the data set are checked."""
 
 
 def kind_of(dataset: dict[str, Any]) -> Kind | None:
-    """Return the kind of a data set's config, None if it is of none."""
+    """Return the kind that matches a data set's config, None if none does."""
     return next((kind for kind in KINDS if kind.matches(dataset)), None)

@@ -1,4 +1,4 @@
-"""Printing the result of `check_data`."""
+"""Print the result of `check_data`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def print_table(checked: list[Checked]) -> None:
 
 
 def print_notes(checked: list[Checked]) -> None:
-    """Print what is unusual in the data but does not prevent training."""
+    """Print the notes: what is unusual in the data but does not prevent training."""
     for note in dict.fromkeys(note for data in checked for note in data.contents.notes):
         print(f'note: {note}')

@@ -1,4 +1,4 @@
-"""Checkpoints that a full disk or a killed process cannot spoil; outdated ones are removed last."""
+"""Save checkpoints so that a full disk or a killed process cannot damage them; remove outdated ones last."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, with the same arguments, for local folders.
 
-    MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk can leave none. Here
-    a checkpoint gets its name when it is complete, then `last_checkpoint` is updated, and only then the outdated ones
-    are removed: for a moment there is one checkpoint more than `max_keep_ckpts`.
+    MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk can leave none at
+    all. Here a checkpoint gets its name once it is complete, then `last_checkpoint` is updated, and only then are
+    outdated checkpoints removed; for a moment there is one more than `max_keep_ckpts`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

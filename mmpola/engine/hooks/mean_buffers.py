@@ -1,4 +1,4 @@
-"""One set of running statistics for all processes."""
+"""Average the running statistics of BatchNorm over all processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MeanBuffersHook(SyncBuffersHook):
     priority = 'LOW'  # after EMAHook, before the checkpoint is written
 
     def before_val_epoch(self, runner: Any) -> None:
-        """Average the buffers unless the training epoch before has done so."""
+        """Average the buffers unless this was done after the training epoch."""
         if not self.called_in_train:
             self._average_ema_buffers(runner)
         super().before_val_epoch(runner)

@@ -28,7 +28,7 @@ class PreemptionHook(Hook):
     """On a signal, finishes the step, saves `filename` in the work dir and exits with status 75.
 
     `--resume` then continues in the middle of the epoch with the remaining samples. All processes stop after the same
-    step, one at which the optimizer stepped. A signal during validation takes effect when validation ends; under
+    step, which is one that updated the weights. A signal during validation takes effect when validation ends; under
     torchrun that may be too late, as it kills its processes 30 seconds after passing a signal on.
 
     Args:
@@ -53,7 +53,7 @@ class PreemptionHook(Hook):
         if unknown:
             raise ValueError(f'signals: expected names such as SIGTERM, got {", ".join(unknown)}')
         if interval < 1:
-            raise ValueError(f'interval: expected an integer from 1, got {interval}')
+            raise ValueError(f'interval: expected a positive integer, got {interval}')
         self.signals = [signal.Signals[name] for name in signals]
         self.interval = interval
         self.filename = filename

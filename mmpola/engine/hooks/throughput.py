@@ -29,7 +29,7 @@ class ThroughputHook(Hook):
 
     def __init__(self, window: int = 50) -> None:
         if window < 1:
-            raise ValueError(f'window: expected an integer from 1, got {window}')
+            raise ValueError(f'window: expected a positive integer, got {window}')
         self.steps: deque[tuple[int, float, float]] = deque(maxlen=window)  # images, seconds, seconds waited
 
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:

@@ -1,5 +1,5 @@
 """The `triton` backend: the equations as fused kernels for NVIDIA GPUs.
 
-The table of backends imports only `backend.py`; triton itself is imported by the first call. mmpola/ops/README.md
-explains the design of the kernels.
+The table of backends imports only `backend.py`; triton itself is imported when the kernels are first called.
+mmpola/ops/README.md explains the design of the kernels.
 """

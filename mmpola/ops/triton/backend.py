@@ -1,4 +1,4 @@
-"""The `triton` backend as the table of backends sees it: what it needs, and its two operators. Imports no triton."""
+"""The `triton` backend as the table of backends sees it: requirements and operators. Does not import triton."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def missing() -> list[str]:
 
 
 def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
-    """Return the reasons why the kernels cannot serve these inputs."""
+    """Return the reasons why the kernels cannot handle these inputs."""
     name, x = ('q', inputs.q) if isinstance(inputs, AttentionInputs) else ('attended', inputs.attended)
     device = 'cpu' if INTERPRETED else 'cuda'
     reasons = []
@@ -65,7 +65,7 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
 
 
 def _too_low_capability(device: torch.device | None) -> str:
-    """Return the compute capability of a CUDA device (for None, of the best one) if it is too low, else ''."""
+    """Return a device's compute capability (for None, the highest on this machine) if it is too low, else ''."""
     from mmpola.ops.self_check import highest_compute_capability  # imports torch._dynamo, which is slow
 
     found = highest_compute_capability(device)

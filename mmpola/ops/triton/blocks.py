@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def locate_program(heads):
-    """Return this program's row of the grid [B * H], chunk, sample and head; 64-bit, since offsets are made of them."""
+    """Return this program's row of the grid [B * H], chunk, sample and head; 64-bit, for offsets."""
     i_bh, i_chunk = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     return i_bh, i_chunk, i_bh // heads, i_bh % heads
 
@@ -108,7 +108,7 @@ def select_by_sign(x, b_1, b_2):
 
 @triton.jit
 def select_mean(x, b_mean_1, b_mean_2):
-    """Do `select_by_sign` with the halves [BD] of a key mean: φ·k̄ is then one sum over D instead of 2D."""
+    """Apply `select_by_sign` to the halves [BD] of a key mean: φ·k̄ is then one sum over D instead of 2D."""
     return select_by_sign(x, b_mean_1[None, :], b_mean_2[None, :])
 
 

@@ -97,7 +97,7 @@ def load_rotation(p_cos, p_sin, i_n, m_n, D: tl.constexpr, BN: tl.constexpr, BD:
 
 @triton.jit
 def swap_pairs(x, BN: tl.constexpr, BD: tl.constexpr):
-    """Swap the two channels of each pair. They lie in one thread, after a product as after a load: no shuffle."""
+    """Swap the two channels of each pair. One thread holds both, after a load or a product, so nothing is shuffled."""
     even, odd = tl.split(tl.reshape(x, (BN, BD // 2, 2)))
     return tl.reshape(tl.join(odd, even), (BN, BD))
 

@@ -148,7 +148,7 @@ def polarity_attention_exp_query_gradient_kernel(
 ):  # fmt: skip
     """Compute dq and each program's part of dS [2D, D], dk̄ [2D] and the temperatures' gradients [4, D].
 
-    Outputs that are None are not wanted.
+    Outputs that are None are not computed.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
@@ -236,7 +236,7 @@ def polarity_attention_exp_key_gradient_kernel(
     k_b, k_n, k_h, v_b, v_n, v_h, heads, keys, tokens,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dk and dv; outputs that are None are not wanted. dS and dk̄ are divided by M."""
+    """Compute dk and dv; outputs that are None are not computed. dS and dk̄ are divided by M."""
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h

@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SmallTensors:
-    """The tensors of an attention call besides q, k and v.
+    """The tensors of an attention call other than q, k and v.
 
     `exponent` (a PowerMap) or `same` and `opposite` (an ExpMap) are given; the others may be None.
     """
@@ -36,11 +36,11 @@ class SmallTensors:
 
 
 LARGEST_TOKEN_STRIDE = 2**23
-"""Elements between two tokens, at most: offsets inside a block of up to 128 tokens are 32-bit."""
+"""Largest number of elements between two tokens: offsets inside a block of up to 128 tokens are 32-bit."""
 
 
 def as_tokens(x: Tensor) -> Tensor:
-    """Return x [B, N, H, D], or a contiguous copy if D has no unit stride or tokens lie too far apart."""
+    """Return x [B, N, H, D], or a contiguous copy if the stride of D is not 1 or that of N is too large."""
     return x if x.stride(3) == 1 and x.stride(1) < LARGEST_TOKEN_STRIDE else x.contiguous()
 
 
@@ -95,10 +95,10 @@ TILES: dict[str, dict[int, Tile]] = {
 }
 
 WAVES = 4
-"""Programs per multiprocessor: enough to hide the tail of the last one, few enough to keep the partial states small."""
+"""Programs per multiprocessor: enough to hide the tail of the last wave, few enough for small partial states."""
 
 ONE_PRODUCT_STATE = 128
-"""From this BD on, shared memory holds the state's gradient for one kind of product only: see `launch_key_gradient`."""
+"""From this BD on, the state's gradient fits into shared memory for one product only: see `launch_key_gradient`."""
 
 INTERPRETED_PROGRAMS = 12
 """Target number of programs in Triton's interpreter, so that tests also cover the split over the sequence."""

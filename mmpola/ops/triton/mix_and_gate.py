@@ -100,7 +100,7 @@ mix_and_gate_gradient_operator.register_autograd(no_second_gradient)
 
 @register_flop_formula(torch.ops.mmpola.mix_and_gate)
 def _(attended: Any, values: Any, gate: Any, weight: Any, *_: Any, **__: Any) -> int:
-    """One convolution."""
+    """Count one convolution."""
     return _convolution_flops(gate, weight)
 
 
@@ -117,12 +117,12 @@ def _(
     wanted: list[bool],
     **_: Any,
 ) -> int:
-    """One convolution for each of dv, dg (which recomputes the forward one) and dW."""
+    """Count one convolution for each of dv, dg (which recomputes the forward one) and dW."""
     wants = dict(zip(MixAndGateTensors._fields, wanted, strict=True))
     return (wants['values'] + wants['gate'] + wants['weight']) * _convolution_flops(gate, weight)
 
 
 def _convolution_flops(gate: Any, weight: Any) -> int:
-    """FLOPs of the depth-wise convolution; gate [B, N, C] and weight [D or C, 1, k, k] are shapes."""
+    """Count the FLOPs of the depth-wise convolution; gate [B, N, C] and weight [D or C, 1, k, k] are shapes."""
     batch, tokens, channels = gate
     return int(2 * batch * tokens * channels * weight[2] * weight[3])

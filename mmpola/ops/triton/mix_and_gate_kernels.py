@@ -16,10 +16,10 @@ from mmpola.ops.triton.launch import on_device_of, plan_tiles
 
 @triton.jit
 def locate(heads, rows, columns, D: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr):
-    """Return this program's sample, its tile among those of all samples, head, first channel, and the row and column
-    of each token [BR * BW].
+    """Return this program's sample, tile, head and first channel, and the row and column of each token [BR * BW].
 
-    Consecutive programs take channel blocks, then heads, then tiles: those that run together read whole tokens.
+    Tiles are numbered over all samples. Consecutive programs take channel blocks, then heads, then tiles, so that those
+    that run at the same time read whole tokens.
     """
     i_p = tl.program_id(0).to(tl.int64)
     i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
@@ -46,7 +46,7 @@ def mix_and_gate_kernel(
     v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
     D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Compute y = (o + DWC(v)) * g [B, N, C] (E14), leaving out what is None. FLIP computes the transpose of DWC."""
+    """Compute y = (o + DWC(v)) * g [B, N, C] (E14), without terms that are None. FLIP: the transpose of DWC."""
     i_b, _, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
     m_t = (o_r < rows) & (o_c < columns)
     o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
@@ -78,7 +78,7 @@ def mix_and_gate_gradient_kernel(
     dy_b, dy_n, v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
     D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Compute do, dg and each tile's part [k² + 1, C] of dW and db (E19); outputs that are None are not wanted."""
+    """Compute do, dg and each tile's part [k² + 1, C] of dW and db (E19); outputs that are None are not computed."""
     i_b, i_part, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
     m_t = (o_r < rows) & (o_c < columns)
     o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
@@ -126,7 +126,7 @@ def launch_mix_and_gate(
     *,
     flip: bool = False,
 ) -> Tensor:
-    """Compute (o + DWC(v)) * g [B, N, C] (E14), leaving out tensors that are None; with `flip` the transpose of DWC.
+    """Compute (o + DWC(v)) * g [B, N, C] (E14) without the terms that are None; with `flip`, use the transpose of DWC.
 
     Args:
         values: v [B, N, H, D], unit stride in D like `attended` and `gate`.

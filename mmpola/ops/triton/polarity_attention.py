@@ -168,17 +168,17 @@ polarity_attention_gradient_operator.register_autograd(no_second_gradient)
 
 @register_flop_formula(torch.ops.mmpola.polarity_attention)
 def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
-    """Two products with a [2D, D] matrix per token (E2, E3)."""
+    """Count two products with a [2D, D] matrix per token (E2, E3)."""
     return 2 * _product_flops(q, k)
 
 
 @register_flop_formula(torch.ops.mmpola.polarity_attention_gradient)
 def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
-    """Four products with a [2D, D] matrix per token (E16, E17)."""
+    """Count four products with a [2D, D] matrix per token (E16, E17)."""
     return 4 * _product_flops(q, k)
 
 
 def _product_flops(q: Any, k: Any) -> int:
-    """FLOPs of a product [D] x [D, D] for every query and key; q and k are shapes."""
+    """Count the FLOPs of a product [D] x [D, D] for every query and key; q and k are shapes."""
     batch, queries, heads, dim = q
     return 2 * batch * heads * (queries + k[1]) * dim * dim

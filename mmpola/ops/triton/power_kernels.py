@@ -1,7 +1,7 @@
 """The kernels of a PowerMap: state (E1, E2), output (E3) and the gradients of both passes (E15-E18).
 
-|x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8), so wherever the opposite stream
-uses a shared device function the order of the halves is reversed.
+|x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8), so the opposite-signed
+stream passes the halves to the shared device functions in reversed order.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -144,7 +144,7 @@ def polarity_attention_power_query_gradient_kernel(
 ):  # fmt: skip
     """Compute dq and each program's part of dS [2D, D], dk̄ [2D] and the sums of dp and ds [2, D].
 
-    Outputs that are None are not wanted.
+    Outputs that are None are not computed.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
@@ -204,7 +204,7 @@ def polarity_attention_power_key_gradient_kernel(
     k_b, k_n, k_h, v_b, v_n, v_h, heads, keys, tokens,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dk, dv and each program's part of the sums of dp and ds [2, D]; outputs that are None are not wanted.
+    """Compute dk, dv and each program's part of the sums of dp and ds [2, D]; outputs that are None are not computed.
 
     dS and dk̄ are divided by M.
     """

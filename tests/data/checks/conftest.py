@@ -1,4 +1,4 @@
-"""Copies of the generated data, which a test damages, and configs that train on them."""
+"""Copies of the generated data for tests to damage, and configs that train on them."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def segmentation(tiny_segmentation, ade):
 
 
 class Annotations(dict):
-    """The content of an annotation file, which a test changes and saves."""
+    """The content of an annotation file, for a test to change and save."""
 
     def __init__(self, path):
         super().__init__(json.loads(path.read_text()))

@@ -1,4 +1,4 @@
-"""Problems and notes of data sets in COCO layout, on generated data with one thing wrong."""
+"""Problems and notes of data sets in COCO layout, on generated data with one error each."""
 
 from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Problems of data sets of label maps, on generated data with one thing wrong."""
+"""Problems of data sets of label maps, on generated data with one error each."""
 
 import numpy as np
 from mmengine.config import Config

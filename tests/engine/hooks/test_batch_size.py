@@ -1,4 +1,4 @@
-"""The logged batch size and learning rate, and the throughput of the same training."""
+"""The logged batch size and learning rate, and the throughput of the same run."""
 
 import logging
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def average(rank, folder, event):
-    """One of two processes: different statistics, then the hook, then save the result."""
+    """Run one of two processes: set different statistics, call the hook and save the result."""
     distributed.init_process_group('gloo', init_method=f'file://{folder}/meeting', rank=rank, world_size=2)
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     ema = EMAHook()

@@ -10,7 +10,7 @@ from tests.helpers.small_training import run, small_config
     ('arguments', 'message'),
     [
         ({'signals': ('SIGTERM', 'USR1')}, 'signals: expected names such as SIGTERM, got USR1'),
-        ({'interval': 0}, 'interval: expected an integer from 1, got 0'),
+        ({'interval': 0}, 'interval: expected a positive integer, got 0'),
     ],
 )
 def test_bad_arguments(arguments, message):

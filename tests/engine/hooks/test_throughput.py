@@ -22,4 +22,4 @@ def test_throughput_is_that_of_the_last_steps():
 def test_bad_window():
     with pytest.raises(ValueError) as raised:
         ThroughputHook(window=0)
-    assert str(raised.value) == 'window: expected an integer from 1, got 0'
+    assert str(raised.value) == 'window: expected a positive integer, got 0'

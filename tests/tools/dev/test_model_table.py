@@ -20,7 +20,7 @@ PAGE = f'# Title\n\n{model_table.BEGIN}\n\nold\n\n{model_table.END}\n\nLast line
 
 @pytest.fixture(scope='module')
 def entries():
-    """Name -> entry of the metafile."""
+    """The entries of the metafile by name."""
     return {entry['Name']: entry for entry in model_table.read_metafile()['Models']}
 
 
