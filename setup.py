@@ -1,6 +1,6 @@
-"""Puts configs, tools and the model index into the package's `.mim` folder, where OpenMMLab's projects keep them.
+"""Adds configs, tools and the model index to the package's folder `.mim`, as OpenMMLab's projects do.
 
-A wheel carries copies; an editable installation has links into the repository. Everything else stands in setup.cfg.
+A wheel contains copies, an editable installation links into the repository. All metadata is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BuildWithMim(build_py):
     def run(self) -> None:
         super().run()
         mim = (ROOT if self.editable_mode else Path(self.build_lib)) / 'mmpola' / '.mim'
-        if mim.exists():  # an earlier build's, perhaps with files that are gone since
+        if mim.exists():  # from an earlier build, perhaps with files that no longer exist
             shutil.rmtree(mim)
         mim.mkdir(parents=True)
         for name in CARRIED:

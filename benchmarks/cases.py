@@ -1,4 +1,4 @@
-"""The shapes that count: token maps of the first stages of real backbones at the sizes people train and test on."""
+"""The measured shapes: token maps of the linear stages of real backbones at common training and test sizes."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ ATTENTION = {
     device: [case for model in (SWIN_T, PVT_T, PP_B2) for case in _cases(model, batches)]
     for device, batches in BATCHES.items()
 }
-EPILOGUE = {device: [case for case in cases if case.feature_map == 'power'] for device, cases in ATTENTION.items()}
-"""PolaFormer++ has the same epilogue with a kernel of its own for every head."""
+MIX_AND_GATE = {device: [case for case in cases if case.feature_map == 'power'] for device, cases in ATTENTION.items()}
+"""PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared one."""
 
 SCALING = [Case(f'{side}x{side} tokens', 'power', 1, side, side, heads=2, dim=32) for side in (56, 112, 224, 512)]
 """One sequence of 3,136 to 262,144 tokens."""

@@ -25,16 +25,18 @@ class ParityError(Exception):
     """Variants do not compute the same function; their times would mean nothing."""
 
 
-def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
-    """Median seconds of each variant over `repeats` rounds in which every variant runs once, after two to warm up."""
+def interleaved_seconds(
+    variants: Mapping[str, Run], device: str, repeats: int, *, warm_up: int = 2
+) -> dict[str, float]:
+    """Median seconds of each variant over `repeats` rounds in which every variant runs once, after `warm_up` rounds."""
     times: dict[str, list[float]] = {name: [] for name in variants}
-    for repeat in range(repeats + 2):
+    for repeat in range(warm_up + repeats):
         for name, run in variants.items():
             _synchronize(device)
             start = time.perf_counter()
             run()
             _synchronize(device)
-            if repeat >= 2:
+            if repeat >= warm_up:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 

@@ -14,7 +14,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, time_ratios
-from benchmarks.peers import literal_attention, literal_epilogue
+from benchmarks.peers import literal_attention, literal_mix_and_gate
 from mmpola.backbones import PolaPVT, PolaSwin
 
 Row = dict[str, Any]
@@ -85,7 +85,7 @@ def _run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
         return literal_attention(*tensors, **named)
 
     def mix(*arguments: Any, backend: str) -> Tensor:
-        return literal_epilogue(*arguments)
+        return literal_mix_and_gate(*arguments)
 
     with (
         mock.patch('mmpola.layers.pola_attention.polarity_attention', attend),

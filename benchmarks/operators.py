@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from benchmarks.cases import ATTENTION, EPILOGUE, SCALING, Case
+from benchmarks.cases import ATTENTION, MIX_AND_GATE, SCALING, Case
 from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
-from benchmarks.peers import literal_attention, literal_epilogue, published_port, softmax_attention
+from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
 from mmpola.layers.rotary import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
 
@@ -23,15 +23,15 @@ Function = Callable[..., Tensor]
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """Of the token tensors while timing; parity is checked in float32."""
 
-FLOOR = {'attention': (4, 11), 'epilogue': (4, 11)}
+FLOOR = {'attention': (4, 11), 'mix_and_gate': (4, 11)}
 """Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
 dv; o, v, g, y and then o, v, g, dy, do, dv, dg."""
 
 ANOTHER_FUNCTION = 'softmax'
-"""The peer that computes something else: it is timed, not compared."""
+"""The peer that computes another function: it is timed, but its output is not compared."""
 
 PORT = 'published port'
-"""The peer that knows the power map only."""
+"""The peer that supports only the power map."""
 
 
 class Call(NamedTuple):
@@ -63,15 +63,15 @@ def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     yield from _suite('attention', ATTENTION[device], attention_call, every, device, repeats, peers)
 
 
-def epilogue(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """`mix_and_gate` against the peers named."""
     every: dict[str, Function | None] = {
         'ours': mix_and_gate,
         'reference': partial(mix_and_gate, backend='reference'),
-        'literal': literal_epilogue,
-        'compiled literal': torch.compile(literal_epilogue, dynamic=False),
+        'literal': literal_mix_and_gate,
+        'compiled literal': torch.compile(literal_mix_and_gate, dynamic=False),
     }
-    yield from _suite('epilogue', EPILOGUE[device], epilogue_call, every, device, repeats, peers)
+    yield from _suite('mix_and_gate', MIX_AND_GATE[device], mix_and_gate_call, every, device, repeats, peers)
 
 
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
@@ -107,7 +107,7 @@ def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     return Call(leaves, (*packed.unbind(2), feature_map), {'key_position': position}, grad)
 
 
-def epilogue_call(case: Case, device: str, dtype: torch.dtype) -> Call:
+def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     """Attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
     shape = (case.batch, case.tokens, case.heads, case.dim)
     attended, values = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(2))

@@ -21,7 +21,7 @@ Tables = dict[str, Tensor | Rotary]
 def literal_features(
     q: Tensor, k: Tensor, feature_map: FeatureMap, key_position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """psi, phi_same, phi_opposite, each [B, H, N, 2D], one operation after the other (E4-E8, E9)."""
+    """psi, phi_same, phi_opposite, each [B, H, N, 2D], one operation after the other (E4-E9)."""
     if key_position is not None:
         k = k + key_position
     if isinstance(feature_map, ExpMap):
@@ -86,7 +86,7 @@ def published_port() -> Callable[..., Tensor] | None:
     return attend
 
 
-def literal_epilogue(
+def literal_mix_and_gate(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, grid: Grid
 ) -> Tensor:
     """(o + DWC(v)) * g (E14) as printed: values to maps of one head each, a convolution, back to tokens."""

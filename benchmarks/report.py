@@ -1,4 +1,4 @@
-"""Draws benchmarks/results/*/*.json as plots beside them, and writes the tables of benchmarks/README.md.
+"""Draws benchmarks/results/*/*.json as plots next to them, and writes the tables of benchmarks/README.md.
 
 python -m benchmarks.report [--check]        --check only says whether the page is up to date (exit status 1 if not)
 """
@@ -11,13 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
-FOLDER = Path(__file__).parent
+from benchmarks.plots import plot
+
+FOLDER = Path(__file__).resolve().parent
 BEGIN, END = '<!-- results: written by python -m benchmarks.report -->', '<!-- end of results -->'
+
+README_PICTURES = {'results/cpu-2-threads/image_size.json': FOLDER.parent / 'docs' / 'image_size.png'}
+"""Result file -> the picture of it that the repository's README shows."""
+
+PNG_DPI = 200
+"""Twice the width at which a README is read, for dense screens."""
 
 Row = dict[str, Any]
 
@@ -25,38 +30,20 @@ Row = dict[str, Any]
 def section(path: Path) -> str:
     """Heading, plot and table of one result file."""
     record = json.loads(path.read_text())
-    made = f'torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
+    processor = f'{record["processor"]}, ' if 'processor' in record else ''
+    made = f'{processor}torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
     picture = path.with_suffix('.svg').relative_to(FOLDER)
     return '\n\n'.join(
-        [f'### {path.stem}, {record["machine"]}', f'{made}.', f'![{path.stem}]({picture})', table(record['rows'])]
+        [f'## {path.stem}, {record["machine"]}', f'{made}.', f'![{path.stem}]({picture})', table(record['rows'])]
     )
 
 
-def draw(path: Path) -> None:
-    """The plot of one result file as SVG: a bar per ratio, or the cost per token over the number of tokens."""
-    record = json.loads(path.read_text())
-    rows: list[Row] = record['rows']
-    plt.rcParams.update({'svg.hashsalt': 'mmpola', 'svg.fonttype': 'none', 'font.size': 9})  # equal text for equal data
-    if path.stem == 'scaling':
-        figure, axes = plt.subplots(figsize=(6, 3), layout='constrained')
-        name = 'cost per token over the shortest'
-        axes.plot([row['tokens'] for row in rows], [row[name] for row in rows], marker='o')
-        axes.set(xscale='log', ylim=(0, 1.5), xlabel='tokens', ylabel=name)
-        axes.axhline(1, color='grey', linewidth=0.8)
-    else:
-        names = [name for name in rows[0] if not name.startswith('copy') and any(_is_ratio(row[name]) for row in rows)]
-        height = 0.8 / len(names)
-        figure, axes = plt.subplots(figsize=(8, 1 + 0.16 * len(rows) * len(names)), layout='constrained')
-        for i, name in enumerate(names):
-            places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(rows))]
-            axes.barh(places, [row[name] if _is_ratio(row[name]) else 0 for row in rows], height, label=name)
-        axes.set(yticks=range(len(rows)), yticklabels=[row['case'] for row in rows], xlabel='ratio (1: no difference)')
-        axes.margins(y=0.01)
-        axes.invert_yaxis()
-        axes.axvline(1, color='black', linewidth=0.8)
-        axes.legend(loc='upper center', bbox_to_anchor=(0.4, -0.3 / len(rows) - 0.06), ncols=3, frameon=False)
-    axes.set_title(f'{path.stem}, {record["machine"]}')
+def draw(path: Path, png: Path | None = None) -> None:
+    """Write the plot of one result file as SVG next to it and, if asked for, as PNG."""
+    figure = plot(path.stem, json.loads(path.read_text()))
     figure.savefig(path.with_suffix('.svg'), metadata={'Date': None})
+    if png is not None:
+        figure.savefig(png, dpi=PNG_DPI, metadata={'Software': None})
     plt.close(figure)
 
 
@@ -66,10 +53,6 @@ def table(rows: list[Row]) -> str:
     lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
     lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]
     return '\n'.join(lines)
-
-
-def _is_ratio(value: Any) -> bool:
-    return isinstance(value, float)  # a peer that is absent has a word in its place
 
 
 def _cell(value: Any) -> str:
@@ -90,7 +73,7 @@ def main() -> int:
     if check:
         return int(written != text)
     for path in results:
-        draw(path)
+        draw(path, README_PICTURES.get(path.relative_to(FOLDER).as_posix()))
     page.write_text(written)
     return 0
 

@@ -1,9 +1,10 @@
-"""Benchmarks, as ratios within one run; parity is checked first, and without it no number is printed.
+"""Runs a benchmark suite: checks first that all variants compute the same function, then times them in turn.
 
-Columns: times of the peer over ours (above 1 is faster), memory of ours over the literal equations' (below 1 is
-leaner), the bytes that must move over our time as a share of the copy bandwidth measured in the same run.
+Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
+less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|epilogue|backbones|scaling [--device cpu|cuda] [--repeats 20] [--peers NAME …]
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size [--device cpu|cuda] [--repeats N]
+        [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
 """
@@ -22,26 +23,37 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones
-from benchmarks.operators import attention, epilogue, scaling
+from benchmarks.operators import attention, mix_and_gate_suite, scaling
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = {'attention': attention, 'epilogue': epilogue, 'backbones': backbones, 'scaling': scaling}
+SUITES = {
+    'attention': attention,
+    'mix_and_gate': mix_and_gate_suite,
+    'backbones': backbones,
+    'scaling': scaling,
+    'image_size': image_size,
+}
+ROUNDS = {('image_size', 'cpu'): 3}
+"""Suite, device -> default of --repeats; 20 elsewhere. PVT-T takes half a minute for 1600 x 1600 pixels on a CPU."""
 
 PEERS = {
     'cuda': {
         'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
-        'epilogue': ['literal', 'compiled literal', 'reference'],
+        'mix_and_gate': ['literal', 'compiled literal', 'reference'],
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
+        'image_size': ['mmdet'],
     },
-    # Compilers and softmax over 66,800 tokens take minutes each here: named by --peers they run.
+    # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
     'cpu': {
         'attention': ['literal'],
-        'epilogue': ['literal'],
+        'mix_and_gate': ['literal'],
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
+        'image_size': ['mmdet'],
     },
 }
 """What a suite is compared with unless --peers says otherwise."""
@@ -51,25 +63,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description='Measure ratios against peers in one run')
     parser.add_argument('suite', choices=SUITES)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
-    parser.add_argument('--repeats', type=int, default=20, help='rounds in which every variant runs once')
+    parser.add_argument('--repeats', type=int, help='rounds in which every variant runs once (default: 20, or 3)')
     parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS["cuda"]}')
     args = parser.parse_args()
     every, usual = PEERS['cuda'][args.suite], PEERS[args.device][args.suite]
     if unknown := set(args.peers or []) - set(every):
         parser.error(f'--peers: expected some of {every}, got {sorted(unknown)}')
+    repeats = args.repeats or ROUNDS.get((args.suite, args.device), 20)
     torch.manual_seed(0)
     try:
-        rows = list(SUITES[args.suite](args.device, args.repeats, args.peers or usual))
+        rows = list(SUITES[args.suite](args.device, repeats, args.peers or usual))
     except ParityError as error:
-        print(f'no parity, no numbers: {error}', file=sys.stderr)
+        print(f'error: the variants compute different functions, so nothing is timed: {error}', file=sys.stderr)
         return 1
     machine = torch.cuda.get_device_name() if args.device == 'cuda' else f'cpu-{torch.get_num_threads()}-threads'
     record = {
         'machine': machine,
+        'processor': _processor(args.device),
         'commit': _commit(),
         'torch': torch.__version__,
         'python': platform.python_version(),
-        'repeats': args.repeats,
+        'repeats': repeats,
         'rows': rows,
     }
     path = ROOT / 'benchmarks' / 'results' / machine.replace(' ', '-') / f'{args.suite}.json'
@@ -90,8 +104,16 @@ def _table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _processor(device: str) -> str:
+    """The GPU, or the CPU as Linux names it."""
+    if device == 'cuda':
+        return torch.cuda.get_device_name()
+    lines = Path('/proc/cpuinfo').read_text().splitlines()
+    return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), platform.machine())
+
+
 def _commit() -> str:
-    """The commit that is measured; with '+' where files differ from it."""
+    """The measured commit, followed by '+' if files differ from it."""
     described = subprocess.run(
         ['git', 'describe', '--always', '--dirty=+', '--abbrev=10'],
         cwd=ROOT,

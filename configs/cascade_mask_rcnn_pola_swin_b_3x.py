@@ -1,10 +1,10 @@
 """Cascade Mask R-CNN, Pola-Swin-B, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/cascade_mask_rcnn_pola_swin_b_3x.py            one GPU (add --auto-scale-lr)
+    python tools/train.py configs/cascade_mask_rcnn_pola_swin_b_3x.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/cascade_mask_rcnn_pola_swin_b_3x.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/pola_swin_b.pth (Hugging Face repository ZachMeng/PolaFormer); train without
-them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+Needs the ImageNet weights in checkpoints/pola_swin_b.pth (Hugging Face repository ZachMeng/PolaFormer). To train from
+random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """

@@ -1,10 +1,10 @@
 """LightHam decoder, PolaFormer++ b2, ADE20K, 160,000 steps.
 
-    python tools/train.py configs/ham_polaformer_pp_b2_160k.py            one GPU (add --auto-scale-lr)
+    python tools/train.py configs/ham_polaformer_pp_b2_160k.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/ham_polaformer_pp_b2_160k.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/polaformer_pp_b2.pth (Hugging Face repository ZachMeng/PolaFormer); train
-without them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+Needs the ImageNet weights in checkpoints/polaformer_pp_b2.pth (Hugging Face repository ZachMeng/PolaFormer). To train
+from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected mIoU: not printed (paper); ours: not yet run.
 """

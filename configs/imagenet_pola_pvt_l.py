@@ -1,12 +1,12 @@
 """ImageNet-1k classification, Pola-PVT-L, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_pvt_l.py            one GPU; the learning rate follows the batch
+    python tools/train.py configs/imagenet_pola_pvt_l.py         one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_pola_pvt_l.py 8    the paper's batch: 8 GPUs x 128 images
 
-Trains from random weights; needs data/imagenet/train and data/imagenet/val with a folder per class. `--amp` trains in
-fp16. A run stopped by SIGTERM or SIGUSR1 goes on with `--resume`.
+Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
+fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: no figure in the paper at hand; ours: not yet run.
+Expected top-1: not printed (paper); ours: not yet run.
 """
 
 _base_ = './_base_/imagenet_pvt.py'

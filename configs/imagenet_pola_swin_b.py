@@ -1,10 +1,10 @@
 """ImageNet-1k classification, Pola-Swin-B, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_swin_b.py            one GPU; the learning rate follows the batch
+    python tools/train.py configs/imagenet_pola_swin_b.py         one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_pola_swin_b.py 8    the paper's batch: 8 GPUs x 128 images
 
-Trains from random weights; needs data/imagenet/train and data/imagenet/val with a folder per class. `--amp` trains in
-fp16. A run stopped by SIGTERM or SIGUSR1 goes on with `--resume`.
+Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
+fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 83.8 (paper, table 1); ours: not yet run.
 """

@@ -1,11 +1,12 @@
 """ImageNet-1k classification, Pola-Swin-B at 384, ImageNet-1k, 30 epochs from the weights of 224.
 
-    python tools/train.py configs/imagenet_pola_swin_b_384.py            one GPU; the learning rate follows the batch
+    python tools/train.py configs/imagenet_pola_swin_b_384.py         one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_pola_swin_b_384.py 8    8 GPUs x 64 images
 
-Fine-tunes checkpoints/pola_swin_b.pth (Hugging Face repository ZachMeng/PolaFormer, or ours through
-tools/convert_checkpoint.py) with a softmax window of 12; position tables are resized from 224. Needs
-data/imagenet/train and data/imagenet/val with a folder per class. `--amp` trains in fp16.
+Fine-tunes checkpoints/pola_swin_b.pth with a softmax window of 12; position tables are resized from 224. The file comes
+from the Hugging Face repository ZachMeng/PolaFormer, or from a run of imagenet_pola_swin_b.py through
+tools/convert_checkpoint.py. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains
+in fp16.
 
 Expected top-1: 84.7 (paper, table 1); ours: not yet run.
 """
@@ -25,7 +26,7 @@ train_dataloader = dict(batch_size=64, dataset=dict(transform=dict(input_size=im
 val_dataloader = dict(batch_size=64, dataset=dict(transform=dict(input_size=image_size, crop_pct=1.0)))
 test_dataloader = val_dataloader
 
-# The published rate, 2e-5, belongs to 512 images.
+# Published: 2e-5 for 512 images; the learning rate scales with the batch from 1,024.
 optim_wrapper = dict(optimizer=dict(lr=4e-5, weight_decay=1e-8))
 param_scheduler = _base_.param_scheduler
 param_scheduler[0].end = warmup

@@ -1,13 +1,13 @@
 """Classification, a small Pola-Swin, generated shapes, 12 epochs.
 
-The quick start's pretraining: the backbone of mask_rcnn_pola_swin_shapes.py learns the generated classes first.
+Pretraining of the quick start: the backbone of mask_rcnn_pola_swin_shapes.py first learns to classify single shapes.
 
     python -m mmpola.shapes data/shapes --images 600
     python tools/train.py configs/imagenet_pola_swin_shapes.py
 
-Everything that is not said here is the real config's. Images are crops of 64 x 64 pixels, one shape each.
+All other settings are those of imagenet_pola_swin_t.py. Images are crops of 64 x 64 pixels with one shape each.
 
-Expected top-1 on held-out crops: no figure of the paper's; ours: 45.1 (two CPU cores, log).
+Expected top-1 on held-out crops: not in the paper; ours: 45.1 (two CPU cores, log).
 """
 
 _base_ = './imagenet_pola_swin_t.py'
@@ -18,7 +18,7 @@ epochs = 12
 
 model = dict(
     num_classes=6,
-    data_preprocessor=dict(mixup=None),  # a mixture of two shapes is neither
+    data_preprocessor=dict(mixup=None),  # a blend of two shapes shows neither
     backbone=dict(
         arch=dict(_delete_=True, embed_dims=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8)),
         pretrain_img_size=image_size,

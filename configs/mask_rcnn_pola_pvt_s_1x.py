@@ -1,10 +1,10 @@
 """Mask R-CNN, Pola-PVT-S, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/mask_rcnn_pola_pvt_s_1x.py            one GPU (add --auto-scale-lr)
+    python tools/train.py configs/mask_rcnn_pola_pvt_s_1x.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/mask_rcnn_pola_pvt_s_1x.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/pola_pvt_s.pth (Hugging Face repository ZachMeng/PolaFormer); train without
-them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+Needs the ImageNet weights in checkpoints/pola_pvt_s.pth (Hugging Face repository ZachMeng/PolaFormer). To train from
+random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: 43.9 / 40.2 (paper, table 2); ours: not yet run.
 """

@@ -1,17 +1,17 @@
 """Mask R-CNN, a small Pola-Swin, generated shapes, 9 epochs.
 
-The quick start, on two CPU cores in 8 to 11 minutes.
+Training of the quick start; takes 8 to 11 minutes on two CPU cores.
 
     python -m mmpola.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py
 
-Starts from checkpoints/pola_swin_shapes.pth, which imagenet_pola_swin_shapes.py and tools/convert_checkpoint.py make;
-train without it by `--cfg-options model.backbone.init_cfg=None`.
+Starts from checkpoints/pola_swin_shapes.pth, which imagenet_pola_swin_shapes.py and tools/convert_checkpoint.py
+produce. To train from random weights, add `--cfg-options model.backbone.init_cfg=None`.
 
-Everything that is not said here is the real config's. Images are 192 x 160 pixels, so heads, anchors and the numbers of
-proposals shrink with them.
+All other settings are those of mask_rcnn_pola_swin_t_1x.py. Images are 192 x 160 pixels, so heads, anchors and the
+numbers of proposals are smaller as well.
 
-Expected mask AP50 on held-out scenes: no figure of the paper's; ours: 68.2 (two CPU cores, log).
+Expected mask AP50 on held-out scenes: not in the paper; ours: 68.2 (two CPU cores, log).
 """
 
 _base_ = './mask_rcnn_pola_swin_t_1x.py'
@@ -77,7 +77,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
-# Small batches and heads from random weights want a larger step and more decay than fine-tuning, in one cycle.
+# Small batches and randomly initialised heads need a larger learning rate and more decay than fine-tuning does.
 optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.05), clip_grad=dict(max_norm=10.0))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),

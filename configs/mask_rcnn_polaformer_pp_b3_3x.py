@@ -1,10 +1,10 @@
 """Mask R-CNN, PolaFormer++ b3, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/mask_rcnn_polaformer_pp_b3_3x.py            one GPU (add --auto-scale-lr)
+    python tools/train.py configs/mask_rcnn_polaformer_pp_b3_3x.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/mask_rcnn_polaformer_pp_b3_3x.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/polaformer_pp_b3.pth (Hugging Face repository ZachMeng/PolaFormer); train
-without them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+Needs the ImageNet weights in checkpoints/polaformer_pp_b3.pth (Hugging Face repository ZachMeng/PolaFormer). To train
+from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """

@@ -1,10 +1,10 @@
 """Semantic FPN, Pola-PVT-T, ADE20K, 40,000 steps.
 
-    python tools/train.py configs/semantic_fpn_pola_pvt_t_40k.py            one GPU (add --auto-scale-lr)
+    python tools/train.py configs/semantic_fpn_pola_pvt_t_40k.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/semantic_fpn_pola_pvt_t_40k.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/pola_pvt_t.pth (Hugging Face repository ZachMeng/PolaFormer); train without
-them by `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16. Hardware of the paper: 8 GPUs.
+Needs the ImageNet weights in checkpoints/pola_pvt_t.pth (Hugging Face repository ZachMeng/PolaFormer). To train from
+random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected mIoU: 38.3 (paper, table 2); ours: not yet run.
 """

@@ -37,7 +37,7 @@ def findings() -> Iterator[Finding]:
     """Everything worth knowing, in the order in which things depend on each other."""
     python_ok = sys.version_info >= (3, 10)
     yield Finding('Python', platform.python_version(), '' if python_ok else 'needs 3.10 or newer')
-    for name, lowest in (('torch', '2.1'), ('torchvision', '0.16'), ('timm', '0.9'), ('einops', '0')):
+    for name, lowest in (('torch', '2.1'), ('torchvision', '0.16'), ('timm', '1.0.21'), ('einops', '0')):
         yield _package(name, lowest)
     for name, (lowest, limit) in OPENMMLAB.items():
         yield _package(name, lowest, limit)

@@ -1,11 +1,12 @@
-"""The models for people outside OpenMMLab: `import mmpola.timm` registers them with timm.
+"""The models for users of timm: `import mmpola.timm` registers them.
 
     timm.create_model('pola_swin_tiny', num_classes=10, drop_path_rate=0.2, checkpoint_path='pola_swin_t.pth')
     timm.create_model('polaformer_pp_b2', features_only=True, out_indices=(1, 2, 3))
 
-`num_classes`, `in_chans`, `img_size` (the grid that position tables are learned on), `drop_rate`, `drop_path_rate` and
-all further arguments of the backbone are taken. `checkpoint_path` takes the authors' files and checkpoints of either
-door; of a file with another number of classes, load it first and call `reset_classifier` then.
+Models take `num_classes`, `in_chans`, `img_size` (the image size that position tables are learned on), `drop_rate`,
+`drop_path_rate` and all further arguments of their backbone. `checkpoint_path` takes the authors' files and checkpoints
+of MMEngine and timm trainings. To start from a file with another number of classes, load it first, then call
+`reset_classifier`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from timm.models import FeatureInfo, generate_default_cfgs, register_model, reso
 from torch import Tensor, nn
 
 from mmpola.backbones.base import Backbone
-from mmpola.backbones.classifier import Classifier, OnBackbone, head_spec
+from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.named import NAMED
 from mmpola.checkpoint.reading import PUBLISHED
 from mmpola.checkpoint.weights import LoadReport, fit_weights
@@ -32,21 +33,26 @@ default_cfgs = generate_default_cfgs(
         for name, (_, arguments) in NAMED.items()
     }
 )
-"""Read by `register_model`. Evaluation is the authors': 7/8 centre crop, bicubic, ImageNet's mean and deviation."""
+"""timm's `register_model` reads them. Evaluation as the authors': 7/8 centre crop, bicubic, ImageNet's mean and std."""
 
 if torch.__version__ >= '2.6':
-    # timm reads with weights_only=True, which refuses the yacs config in the authors' files: it becomes a plain dict.
+    # timm reads with weights_only=True, which refuses the yacs config in the authors' files: read it as a plain dict.
     torch.serialization.add_safe_globals([(OrderedDict, 'yacs.config.CfgNode')])
 
 
-class TimmWeights(OnBackbone):
-    """Takes in `load_state_dict` what timm's `checkpoint_path` reads: the same files as MMEngine's door."""
+class TimmWeights(ModelWithBackbone):
+    """A model whose `load_state_dict` takes the contents of every file that MMEngine's `init_cfg` takes."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load names of either door, tables resized; with `strict`, whole or not at all.
+        """Load tensors under the authors', MMEngine's or timm's names, with position tables resized.
+
+        Args:
+            state_dict: tensors by name.
+            strict: load every tensor of the model or none; otherwise load the tensors whose names the model has.
+            assign: see `torch.nn.Module.load_state_dict`.
 
         Raises:
-            CheckpointError: `strict`, and tensors do not fit: the message lists them.
+            CheckpointError: with `strict`, if tensors do not fit; the message lists them.
         """
         if strict:
             state_dict = fit_weights(self, dict(state_dict), LoadReport('state_dict', 'state_dict'))
@@ -57,21 +63,23 @@ class TimmClassifier(TimmWeights, Classifier):
     """A classifier with the methods that timm's scripts call."""
 
     def get_classifier(self) -> nn.Module:
+        """Return the last layer."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new last layer; none with num_classes=0, when forward returns the features under it.
+        """Replace the last layer by one with fresh weights; with num_classes=0, forward returns the pooled features.
 
         Raises:
-            ValueError: another pooling than the mean over tokens is asked for.
+            ValueError: `global_pool` is neither None nor 'avg', the mean over tokens.
         """
         _check_pool(global_pool)
-        self.add_head(num_classes)
-        self.head.to(next(self.backbone.parameters()))
+        self.num_classes = num_classes
+        head = head_layer(self.num_features, num_classes, convolution=self.proj is not None)
+        self.head = head.to(next(self.backbone.parameters()))
 
 
 class TimmFeatures(TimmWeights):
-    """`features_only=True`: a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
+    """The model of `features_only=True`: a backbone and timm's description of its maps."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -81,6 +89,7 @@ class TimmFeatures(TimmWeights):
         self.feature_info = FeatureInfo(info, backbone.out_indices)
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        """Images [B, in_chans, H, W] -> a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
         return list(self.backbone(images))
 
 
@@ -89,8 +98,9 @@ def _check_pool(global_pool: str | None) -> None:
         raise ValueError(f"global_pool: expected None or 'avg', got {global_pool!r}")
 
 
-def _entry(name: str, backbone: type[Backbone], settings: dict[str, Any]) -> Callable[..., nn.Module]:
-    """timm's entry point of one model."""
+def _register(name: str) -> Callable[..., nn.Module]:
+    """Register the model of that name in `NAMED` with timm and return its entry point."""
+    backbone, settings = NAMED[name]
 
     def create(
         pretrained: bool = False,
@@ -127,8 +137,29 @@ def _entry(name: str, backbone: type[Backbone], settings: dict[str, Any]) -> Cal
         return model
 
     create.__name__ = create.__qualname__ = name
-    return create
+    return register_model(create)
 
 
-for _name, (_backbone, _settings) in NAMED.items():
-    globals()[_name] = register_model(_entry(_name, _backbone, _settings))
+pola_pvt_tiny = _register('pola_pvt_tiny')
+pola_pvt_small = _register('pola_pvt_small')
+pola_pvt_medium = _register('pola_pvt_medium')
+pola_pvt_large = _register('pola_pvt_large')
+pola_pvt_v2_b0 = _register('pola_pvt_v2_b0')
+pola_pvt_v2_b1 = _register('pola_pvt_v2_b1')
+pola_pvt_v2_b2 = _register('pola_pvt_v2_b2')
+pola_pvt_v2_b3 = _register('pola_pvt_v2_b3')
+pola_pvt_v2_b4 = _register('pola_pvt_v2_b4')
+pola_pvt_v2_b5 = _register('pola_pvt_v2_b5')
+pola_swin_tiny = _register('pola_swin_tiny')
+pola_swin_small = _register('pola_swin_small')
+pola_swin_base = _register('pola_swin_base')
+pola_swin_base_384 = _register('pola_swin_base_384')
+pola_deit_tiny = _register('pola_deit_tiny')
+pola_deit_small = _register('pola_deit_small')
+pola_deit_base = _register('pola_deit_base')
+polaformer_pp_b0 = _register('polaformer_pp_b0')
+polaformer_pp_b1 = _register('polaformer_pp_b1')
+polaformer_pp_b2 = _register('polaformer_pp_b2')
+polaformer_pp_b3 = _register('polaformer_pp_b3')
+polaformer_pp_b4 = _register('polaformer_pp_b4')
+polaformer_pp_b5 = _register('polaformer_pp_b5')

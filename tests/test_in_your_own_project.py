@@ -1,4 +1,4 @@
-"""The recipes of docs/in_your_own_project.md, taken from the page, shrunken and run."""
+"""The recipes of docs/in_your_own_project.md, read from the page, made small and run."""
 
 import cv2
 import numpy as np
@@ -16,15 +16,15 @@ from tests.helpers.own_project import config_files
 from tests.helpers.small_configs import shrink_heads, shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
-"""Run by test_packaging.py."""
+"""This config is tested in test_packaging.py."""
 
 MASK_HEAD = 4 * (256 * 256 * 9 + 256) + (256 * 256 * 4 + 256) + (256 * 80 + 80)
-"""Parameters that mask_rcnn_pola_swin_t_1x has and a Faster R-CNN has not."""
+"""Parameters of the mask head of mask_rcnn_pola_swin_t_1x, which a Faster R-CNN lacks."""
 
 
 @pytest.fixture(scope='module')
 def folder(root, shapes, tmp_path_factory):
-    """A project: every config of the page, boxes, and label maps of three values."""
+    """A project folder with every config of the page, boxes, and label maps with three values."""
     folder = tmp_path_factory.mktemp('project')
     for name, text in config_files(root).items():
         (folder / name).write_text(text)
@@ -41,7 +41,7 @@ def folder(root, shapes, tmp_path_factory):
 
 @pytest.fixture
 def load(folder, tmp_path, monkeypatch):
-    """name -> its config, small, with two steps and no evaluation unless asked for; read in the project's folder."""
+    """Return a function that reads a config in the project's folder and makes it small: two steps, no evaluation."""
     monkeypatch.chdir(folder)
     allow_training_checkpoints()
 
@@ -74,7 +74,7 @@ def backbone_weights(runner):
     return {name: parameter.detach().clone() for name, parameter in runner.model.backbone.named_parameters()}
 
 
-def test_every_recipe_is_here(root):
+def test_every_recipe_is_tested(root):
     assert list(config_files(root)) == [
         NEEDS_AN_INSTALLATION,
         'faster_rcnn_pola_swin.py',
@@ -98,8 +98,8 @@ def test_every_recipe_is_here(root):
         ('upernet_pola_swin', 150, 60_939_204),
     ],
 )
-def test_five_lines_swap_the_backbone(name, classes, parameters, folder, monkeypatch):
-    """At full size, on the meta device: the published channels, every parameter of ours, decay only where it should."""
+def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monkeypatch):
+    """At full size on the meta device: published channels, expected parameters, weight decay only where intended."""
     monkeypatch.chdir(folder)
     cfg = Config.fromfile(f'{name}.py')
     init_default_scope(cfg.default_scope)
@@ -130,7 +130,7 @@ def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
     tester = Runner.from_cfg(flipped)
     calls = count_calls(tester.model.module)
     assert 'coco/bbox_mAP' in tester.test()
-    assert calls == [1, 1] * 4  # every image once as it is, once mirrored
+    assert calls == [1, 1] * 4  # every image once unchanged, once mirrored
     assert_same_weights(tester.model.module, runner.model)
 
 
@@ -151,12 +151,12 @@ def test_three_labels_train_and_evaluate_and_variants_are_averaged(load):
     tester = Runner.from_cfg(flipped)
     calls = count_calls(tester.model.module)
     assert 'mIoU' in tester.test()
-    assert len(calls) == 6 * 4  # three scales, each mirrored too, of four images
+    assert len(calls) == 6 * 4  # three scales of four images, each also mirrored
     assert_same_weights(tester.model.module, runner.model)
 
 
 def count_calls(model):
-    """Images per call of a model's test_step, appended as it is called."""
+    """Return a list that receives the number of images of each call of the model's test_step."""
     calls, step = [], model.test_step
 
     def test_step(data):
@@ -209,7 +209,7 @@ def test_activations_are_recomputed(load, monkeypatch):
 
 
 @pytest.mark.slow
-def test_frozen_stages_stay(load):
+def test_frozen_stages_do_not_change(load):
     runner = Runner.from_cfg(load('frozen'))
     before = backbone_weights(runner)
     runner.train()
@@ -221,7 +221,7 @@ def test_frozen_stages_stay(load):
 
 
 def test_learning_rates_by_layer(load):
-    """Four blocks, rate 0.8; decay rules of the inherited config stay."""
+    """Four blocks, rate 0.8; the weight-decay rules of the inherited config still apply."""
     cfg = load('layer_decay')
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)

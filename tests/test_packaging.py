@@ -1,4 +1,4 @@
-"""What pip builds and installs: a wheel that trains away from the repository, by our scripts or mmdet's and mmseg's."""
+"""The wheel and the editable installation: configs and scripts are included, and train without the repository."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ OFFLINE = ('--disable-pip-version-check', '--no-deps', '--no-build-isolation', '
 
 
 def run(*command, cwd):
-    """Standard output and errors of a process that no import path of this one reaches."""
+    """Run a command without this process's import paths; return its standard output and errors."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith('PYTHON')}
     result = subprocess.run(
         [str(part) for part in command],
@@ -50,7 +50,7 @@ def build_wheel(source, folder):
 
 @pytest.fixture(scope='module')
 def source(root, tmp_path_factory):
-    """A copy of the repository, so that no build leaves anything in it, with what a linter leaves."""
+    """A copy of the repository for builds to write into, with a linter's cache in tools/."""
     copy = tmp_path_factory.mktemp('source') / 'mmpola'
     for name in SOURCE:
         shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns('__pycache__', '.mim'))
@@ -68,10 +68,13 @@ def wheel(source, tmp_path_factory):
 
 
 def environment(folder, *install):
-    """A virtual environment that sees the packages of this one, an editable mmpola excepted; returns its interpreter.
+    """Create a virtual environment that also sees the packages of this one, except an editable mmpola.
 
-    What pip installs into it is seen first. A folder named in a .pth file runs no .pth files of its own; an editable
+    Its own packages come first. A folder that a .pth file names does not run .pth files of its own, and an editable
     installation is such a file.
+
+    Returns:
+        The path of its interpreter.
     """
     venv.create(folder, with_pip=False)
     python = folder / 'bin' / 'python'
@@ -86,13 +89,13 @@ def environment(folder, *install):
 
 @pytest.fixture(scope='module')
 def python(wheel, tmp_path_factory):
-    """An interpreter with the wheel."""
+    """An interpreter with the wheel installed."""
     return environment(tmp_path_factory.mktemp('environment') / 'wheel', wheel)
 
 
 @pytest.fixture(scope='module')
 def mim(python, tmp_path_factory):
-    """The installed folder of configs and scripts; it is the environment's own."""
+    """The installed folder of configs and scripts, which is in that environment."""
     folder = tmp_path_factory.mktemp('anywhere')
     path = Path(run(python, '-c', 'import mmpola; print(mmpola.__path__[0])', cwd=folder).strip())
     assert path.is_relative_to(python.parent.parent)
@@ -106,16 +109,16 @@ def project(tmp_path):
     return folder
 
 
-def test_the_wheel_carries_configs_scripts_and_the_model_index(wheel, root):
+def test_the_wheel_contains_configs_scripts_and_the_model_index(wheel, root):
     content = files(wheel)
     sources = [path for folder in ('configs', 'tools') for path in (root / folder).rglob('*')]
-    carried = {
+    expected = {
         path.relative_to(root).as_posix()
         for path in sources
         if path.suffix in ('.py', '.sh', '.yml') and not REPOSITORY_ONLY & set(path.parts)
     }
     inside = {name.removeprefix('mmpola/.mim/') for name in content if name.startswith('mmpola/.mim/')}
-    assert inside == carried | {'model-index.yml'}
+    assert inside == expected | {'model-index.yml'}
     assert 'mmpola/ops/README.md' in content
     assert {name.split('/')[0] for name in content} == {'mmpola', 'mmpola-0.1.0.dist-info'}
 
@@ -142,7 +145,7 @@ print(*[f'{path.name} {path.is_symlink()} {path.resolve()}' for path in sorted(m
 
 
 @pytest.mark.slow
-def test_a_config_of_ones_own_inherits_an_installed_one(python, project, root):
+def test_a_users_config_inherits_an_installed_one(python, project, root):
     (project / 'my_mask_rcnn.py').write_text(config_files(root)['my_mask_rcnn.py'])
     code = """
 from mmengine.config import Config
@@ -192,7 +195,7 @@ print('mmpola is', mmpola.__path__[0])
 
 
 def installed(package):
-    """The folder of an OpenMMLab package's own configs and scripts."""
+    """The folder with the configs and scripts of an OpenMMLab package."""
     return Path(find_spec(package).origin).parent / '.mim'
 
 
@@ -205,7 +208,7 @@ def write_detection(project, mim, shapes):
 @pytest.mark.slow
 @pytest.mark.parametrize('package', ['mmpola', 'mmdet'])
 def test_a_detector_trains_from_the_wheel(package, python, mim, project, shapes):
-    """From a folder with a space in its name, by the installed script of either package."""
+    """In a folder with a space in its name, with the installed script of either package."""
     write_detection(project, mim, shapes)
     scripts = mim if package == 'mmpola' else installed(package)
     output = run(python, scripts / 'tools' / 'train.py', 'tiny.py', cwd=project)
@@ -215,7 +218,7 @@ def test_a_detector_trains_from_the_wheel(package, python, mim, project, shapes)
 
 
 @pytest.mark.slow
-def test_a_segmenter_trains_from_the_wheel_by_mmsegs_script(python, mim, project, shapes):
+def test_a_segmenter_trains_from_the_wheel_with_mmsegs_script(python, mim, project, shapes):
     base = str(mim / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
     (project / 'data').symlink_to(shapes)
     (project / 'tiny.py').write_text(TINY_SEGMENTATION.format(base=base, data='data/ade'))

@@ -1,6 +1,7 @@
-"""The timm door: every model by its name, timm's keyword arguments, the same weights as the other door."""
+"""The models in timm: every name, timm's keyword arguments, and the same files of weights as through MMEngine."""
 
 import copy
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -27,7 +28,9 @@ def images(*shape):
 @pytest.mark.parametrize('name', mmpola.timm.NAMED)
 def test_every_model_is_registered(name):
     assert timm.is_model(name)
-    assert getattr(mmpola.timm, name).__name__ == name
+    entry_point = getattr(mmpola.timm, name)
+    assert entry_point.__name__ == name
+    assert pickle.loads(pickle.dumps(entry_point)) is entry_point is timm.models.model_entrypoint(name)
     with torch.device('meta'):
         model = timm.create_model(name, num_classes=7)
     assert model.num_classes == 7
@@ -39,7 +42,7 @@ def test_every_model_is_registered(name):
     assert model.default_cfg == model.pretrained_cfg
 
 
-def test_the_names_are_those_of_the_papers_models():
+def test_the_models_are_those_of_the_papers():
     assert {
         'pola_pvt_tiny',
         'pola_pvt_v2_b0',
@@ -62,7 +65,7 @@ def test_takes_the_keyword_arguments_of_timm():
 
 
 @pytest.mark.parametrize(('name', 'small'), [('pola_swin_tiny', SWIN), ('polaformer_pp_b0', PLUS)])
-def test_the_head_can_be_taken_apart_and_replaced(name, small):
+def test_the_head_can_be_removed_and_replaced(name, small):
     model, x = timm.create_model(name, num_classes=10, **small).double().eval(), images(2, 3, 64, 64).double()
     features = model.forward_features(x)
     assert features.shape == (2, model.backbone.embed_dims[-1], 2, 2)
@@ -71,14 +74,14 @@ def test_the_head_can_be_taken_apart_and_replaced(name, small):
     assert pooled.shape == (2, model.num_features)
     model.reset_classifier(4)
     assert model.num_classes == 4
-    assert model(x).shape == (2, 4)  # also in the dtype of the rest
+    assert model(x).shape == (2, 4)  # the new head has the dtype of the backbone
     model.reset_classifier(0)
     assert_close(model(x), pooled)
     assert_close(timm.create_model(name, num_classes=0, **small).double()(x).shape, pooled.shape)
 
 
 @pytest.mark.parametrize('name', ['pola_pvt_tiny', 'pola_swin_tiny', 'pola_pvt_v2_b0', 'polaformer_pp_b0'])
-def test_features_only_gives_a_list_of_maps(name):
+def test_features_only_returns_a_list_of_maps(name):
     model = timm.create_model(name, features_only=True, out_indices=(1, 2))
     maps = model(images(1, 3, 64, 96))
     assert isinstance(maps, list)
@@ -95,7 +98,7 @@ def test_features_only_of_a_model_with_one_stride():
     assert model.feature_info.reduction() == [16]
 
 
-def test_the_last_of_the_features_is_what_the_head_reads(tmp_path):
+def test_the_head_reads_the_last_of_the_features(tmp_path):
     model = timm.create_model('pola_swin_tiny', **SWIN).eval()
     torch.save(model.state_dict(), tmp_path / 'weights.pth')
     features = timm.create_model(
@@ -122,7 +125,7 @@ torch.save({'model': torch.load(sys.argv[1], weights_only=True)['model'], 'confi
 
 @pytest.mark.parametrize('with_config', [False, True])
 def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config):
-    """The released ones have a yacs config beside the weights; that package need not be installed."""
+    """The released files hold a yacs config next to the weights; yacs need not be installed."""
     record = golden('pola_swin_llss')
     config, path = record['config'], tmp_path / 'authors.pth'
     torch.save(record['checkpoint'], path)
@@ -140,7 +143,7 @@ def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config):
     assert ((logits - record['logits']).norm() / record['logits'].norm()).item() < 1e-5
 
 
-def test_checkpoints_pass_through_both_doors(tmp_path):
+def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
     backbone = {'type': 'mmpola.PolaSwin', 'arch': SWIN['arch'], 'pretrain_img_size': 64}
     trained, path = ImageClassifier(backbone, num_classes=5).eval(), tmp_path / 'epoch_1.pth'
     torch.save({'state_dict': trained.state_dict()}, path)
@@ -158,7 +161,7 @@ def test_checkpoints_pass_through_both_doors(tmp_path):
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
 
 
-def test_copies_and_partial_state_dicts():
+def test_partial_state_dicts_load_if_not_strict():
     model = timm.create_model('pola_swin_tiny', num_classes=5, **SWIN)
     other = copy.deepcopy(model)
     other.head.bias.data.fill_(3)
@@ -178,13 +181,13 @@ def test_copies_and_partial_state_dicts():
         ({'global_pool': 'max'}, "global_pool: expected None or 'avg', got 'max'"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError) as raised:
         timm.create_model('pola_swin_tiny', **arguments)
     assert str(raised.value) == message
 
 
-def test_works_with_openmmlab_blocked(root):
+def test_works_without_openmmlab_and_triton(root):
     code = """
     import sys
     class Block:

@@ -87,7 +87,7 @@ main() {
     esac
     local python fingerprint
     python=$(find_python)
-    fingerprint=$(cat requirements.txt setup.cfg setup.py "requirements$dev.txt" tools/install.sh | sha256sum)
+    fingerprint=$(cat requirements*.txt pyproject.toml setup.py tools/install.sh | sha256sum)
     if [ -f "$STAMP$dev" ] && [ "$(cat "$STAMP$dev")" = "$fingerprint" ]; then
         say "up to date ($VENV)"
         return

@@ -1,7 +1,7 @@
 """AdamW without decay on norms, biases, position tables, and the powers and scales of attention.
 
-Fine-tuning should not pull learned exponents towards the middle of their range. A schedule adds the learning rate and
-the weight decay of the rest.
+Weight decay would pull learned exponents towards the middle of their range. The schedule files set the learning rate
+and the weight decay of all other parameters.
 """
 
 optim_wrapper = dict(

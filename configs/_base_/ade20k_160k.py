@@ -1,4 +1,4 @@
-"""The paper's schedule on ADE20K over 160,000 steps; the rest is that of 40,000."""
+"""The paper's 160,000-step schedule on ADE20K; all other settings are those of the 40,000-step schedule."""
 
 _base_ = ['./ade20k_40k.py']
 

@@ -1,4 +1,4 @@
-"""PolaFormer++'s schedule on ADE20K (the authors' settings): AdamW 6e-5, decay 0.01, head at 10 x, poly 1.0."""
+"""PolaFormer++'s schedule on ADE20K (the authors' settings): AdamW 6e-5, decay 0.01, head at 10x, poly 1.0."""
 
 _base_ = ['./ade20k_160k.py']
 

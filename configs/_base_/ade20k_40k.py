@@ -1,6 +1,7 @@
 """The paper's schedule on ADE20K (appendix A.2), 40,000 steps: AdamW 2e-4, weight decay 1e-3, 16 images per step.
 
-Poly decay of power 0.9 after 1,500 steps of warm-up. Common practice for UperNet is 6e-5 and 0.01; the paper says this.
+Polynomial decay of power 0.9 after 1,500 warm-up steps. These are the paper's values; UperNet configs elsewhere mostly
+use a learning rate of 6e-5 and a weight decay of 0.01.
 """
 
 _base_ = ['./adamw_no_decay.py', 'mmseg::_base_/default_runtime.py']

@@ -1,4 +1,4 @@
-"""Cascade Mask R-CNN with FPN; a leaf names the backbone and the channels of its stages."""
+"""Cascade Mask R-CNN with FPN; the config names the backbone and its channels."""
 
 _base_ = ['mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py']
 

@@ -1,6 +1,6 @@
 """The paper's 1x schedule on COCO (appendix A.2): 12 epochs, AdamW 1e-4, weight decay 1e-4, 16 images per step.
 
-Common practice for Swin decays by 0.05; the paper says 1e-4.
+Swin configs elsewhere mostly use a weight decay of 0.05; 1e-4 is the paper's value.
 """
 
 _base_ = ['./adamw_no_decay.py', 'mmdet::_base_/default_runtime.py']

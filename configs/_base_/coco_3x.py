@@ -1,4 +1,4 @@
-"""The paper's 3x schedule on COCO (appendix A.2): 36 epochs, steps at 27 and 33; the rest is the 1x schedule's."""
+"""The paper's 3x schedule on COCO (appendix A.2): 36 epochs, steps at 27 and 33, else like the 1x schedule."""
 
 _base_ = ['./coco_1x.py']
 

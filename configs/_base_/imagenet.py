@@ -1,7 +1,7 @@
 """The papers' recipe on ImageNet-1k: 300 epochs from random weights, AdamW 1e-3 per 1,024 images, 20 epochs of warm-up.
 
-The learning rate follows the batch (auto_scale_lr). Everything that is random is a function of the seed, so a run that
-was interrupted sees the samples and random numbers of one that was not.
+The learning rate is scaled with the batch (auto_scale_lr). All random numbers are functions of the seed, so a resumed
+run sees the same samples and random numbers as an uninterrupted one.
 """
 
 default_scope = 'mmengine'
@@ -37,7 +37,7 @@ train_dataloader = dict(
             input_size=image_size,
             interpolation='bicubic',
             auto_augment='rand-m9-mstd0.5-inc1',
-            color_jitter=0.4,  # timm leaves it out where RandAugment is on
+            color_jitter=0.4,  # timm ignores it when RandAugment is on
             re_prob=0.25,
             re_mode='pixel',
         ),

@@ -1,8 +1,8 @@
-"""ImageNet-1k as published for PolaFormer++: averaged weights, which are evaluated and saved.
+"""ImageNet-1k as published for PolaFormer++: a moving average of the weights is evaluated and saved.
 
-The momentum belongs to steps of 1,024 images: multiply it by (processes x batch_size) / 1024 where they differ. The
-average reaches over some 5,600 steps, so in a run of a few thousand it is still near the random weights: there too take
-a larger one, `--cfg-options default_hooks.average.momentum=0.01`.
+The momentum is meant for batches of 1,024 images; for other batches multiply it by (processes x batch_size) / 1024. The
+average covers some 5,600 steps. In a run of a few thousand steps it is therefore still close to the random weights: use
+a larger momentum there, such as `--cfg-options default_hooks.average.momentum=0.01`.
 """
 
 _base_ = ['./imagenet.py']

@@ -1,4 +1,4 @@
-"""ImageNet-1k as published for Pola-PVT: 5 epochs of warm-up, down to 1e-5 per 1,024 images."""
+"""ImageNet-1k as published for Pola-PVT: 5 warm-up epochs, final learning rate 1e-5 per 1,024 images."""
 
 _base_ = ['./imagenet.py']
 

@@ -1,4 +1,4 @@
-"""ImageNet-1k as published for Pola-Swin: gradients are clipped."""
+"""ImageNet-1k as published for Pola-Swin: gradients are clipped to a norm of 5."""
 
 _base_ = ['./imagenet.py']
 

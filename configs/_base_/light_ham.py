@@ -1,6 +1,7 @@
-"""The LightHam decoder (SegNeXt) on ADE20K's 150 classes; a leaf names the backbone and the channels of three stages.
+"""The LightHam decoder (SegNeXt) on ADE20K's 150 classes; the config names the backbone and its channels.
 
-The decoder reads strides 8, 16, 32, so the backbone gives these three: an unread output norm would get no gradient.
+The decoder reads strides 8, 16 and 32, so the backbone returns only these: the norm of an unread output would get no
+gradient, and distributed training would stop.
 """
 
 model = dict(

@@ -1,4 +1,4 @@
-"""Semantic FPN on ADE20K's 150 classes; a leaf names the backbone and the channels of its stages."""
+"""Semantic FPN on ADE20K's 150 classes; the config names the backbone and its channels."""
 
 _base_ = ['mmseg::_base_/models/fpn_r50.py']
 

@@ -1,4 +1,4 @@
-"""Backbones, registered in scope 'mmpola'."""
+"""The backbones, registered with MMEngine in scope 'mmpola'."""
 
 from mmpola.backbones.pola_deit import PolaDeiT
 from mmpola.backbones.pola_pvt import PolaPVT

@@ -1,4 +1,7 @@
-"""The classification network: a backbone's last map to logits. Plain torch; names as in the authors' weights."""
+"""The classification network: a backbone and the head it was published with, in plain PyTorch.
+
+Parameter names of the heads are those of the released weights.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from mmpola.checkpoint.weights import Loadable
 from mmpola.layers import Grid
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
-"""What the authors' files call a head's tensors; everything else in them is the backbone's."""
+"""Prefixes of a head's tensors in the authors' files; all other tensors there are the backbone's."""
 
 
 class HeadSpec(NamedTuple):
-    """What stands between a backbone's last map and the average over its tokens."""
+    """What lies between a backbone's last map and the average over its tokens."""
 
-    out_norm: bool = False  # the backbone's own last norm
-    norm_eps: float | None = None  # a LayerNorm of this epsilon
+    out_norm: bool = False  # the backbone's own output norm
+    norm_eps: float | None = None  # epsilon of a LayerNorm; None for no LayerNorm
     projection: bool = False  # 1x1 convolution, BatchNorm and SiLU
 
 
@@ -35,10 +38,10 @@ HEADS: dict[type[Backbone], HeadSpec] = {
 
 
 def head_spec(backbone: Any) -> HeadSpec:
-    """The head that a class of backbones was published with.
+    """Return the head that a class of backbones was published with.
 
     Raises:
-        ValueError: it is none of `HEADS`, nor a subclass of one.
+        ValueError: `backbone` is neither a class of `HEADS` nor a subclass of one.
     """
     for cls, spec in HEADS.items():
         if isinstance(backbone, type) and issubclass(backbone, cls):
@@ -47,38 +50,54 @@ def head_spec(backbone: Any) -> HeadSpec:
     raise ValueError(f'backbone: expected one of {known}, got {getattr(backbone, "__name__", backbone)}')
 
 
-class OnBackbone(Loadable):
-    """A model whose backbone is its attribute `backbone`; files may name the backbone's tensors with or without it."""
+def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Module:
+    """Build the last layer, with fresh weights: a 1x1 convolution, or a linear layer; nn.Identity for 0 classes."""
+    if num_classes == 0:
+        return nn.Identity()
+    if convolution:
+        return nn.Conv2d(features, num_classes, 1)
+    head = nn.Linear(features, num_classes)
+    trunc_normal_(head.weight, std=0.02)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+class ModelWithBackbone(Loadable):
+    """A model whose attribute `backbone` is a backbone; files may name its tensors with or without that prefix."""
 
     backbone: Backbone
 
     def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors with the prefix `backbone.` on all that are not the head's."""
         if any(key.startswith('backbone.') for key in weights):
             return weights
         return {key if key.startswith(HEAD_PREFIXES) else f'backbone.{key}': x for key, x in weights.items()}
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
+        """Return the names, in a full checkpoint, of stages that the backbone leaves out."""
         return tuple(f'backbone.{prefix}' for prefix in self.backbone.unbuilt_prefixes())
 
     def fresh_prefixes(self) -> tuple[str, ...]:
+        """Return the names of the backbone's output norms, which a pretrained file may lack."""
         return tuple(f'backbone.{prefix}' for prefix in self.backbone.fresh_prefixes())
 
     def position_tables(self) -> dict[str, Grid]:
+        """Return the training grid of each learned position table by parameter name."""
         return {f'backbone.{name}': grid for name, grid in self.backbone.position_tables().items()}
 
 
-class Classifier(OnBackbone):
-    """Logits from the last map of a backbone, through the head that it was published with.
+class Classifier(ModelWithBackbone):
+    """A backbone and the head that it was published with: images to logits.
 
-    PolaPVT and PolaPVTv2: mean, linear `head`. PolaSwin and PolaDeiT: LayerNorm `norm`, mean, linear `head`.
-    PolaFormerPP: 1x1 convolution `proj`, BatchNorm `norm`, SiLU, mean, 1x1 convolution `head`.
+    PolaPVT and PolaPVTv2: mean over tokens, linear `head`. PolaSwin and PolaDeiT: LayerNorm `norm`, mean, linear
+    `head`. PolaFormerPP: 1x1 convolution `proj`, BatchNorm `norm`, SiLU, mean, 1x1 convolution `head`.
 
     Args:
-        backbone: its class.
-        num_classes: length of the logits; 0 for the pooled features instead.
-        projection: channels of `proj`; None: 2,048, or four times the backbone's where that is more (b5: 2,560).
+        backbone: class of the backbone.
+        num_classes: length of the logits; 0 to return the pooled features instead.
+        projection: channels of `proj`; None: 2,048, or four times the backbone's if that is more (b5: 2,560).
         arguments: of the backbone, without `out_norm`, which follows from the head.
-        base: of the next class in the method resolution order, where there is one.
+        base: arguments of the next class in the method resolution order, if this class is combined with another.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.
@@ -104,7 +123,7 @@ class Classifier(OnBackbone):
             raise ValueError(f'projection: expected None, {backbone.__name__} has none, got {projection}')
         super().__init__(**base)
         self.backbone = backbone(**arguments)
-        self.backbone.out_indices = self.backbone.out_indices[-1:]  # no other map is read
+        self.backbone.out_indices = self.backbone.out_indices[-1:]  # the head reads no other map
         channels = self.backbone.embed_dims[self.backbone.out_indices[0]]
         self.norm: nn.Module = nn.Identity() if spec.norm_eps is None else nn.LayerNorm(channels, eps=spec.norm_eps)
         self.proj: nn.Conv2d | None = None
@@ -114,27 +133,15 @@ class Classifier(OnBackbone):
             self.norm = nn.BatchNorm2d(self.num_features)
         else:
             self.num_features = channels
-        self.add_head(num_classes)
-
-    def add_head(self, num_classes: int) -> None:
-        """A new last layer."""
         self.num_classes = num_classes
-        self.head: nn.Module
-        if num_classes == 0:
-            self.head = nn.Identity()
-        elif self.proj is not None:
-            self.head = nn.Conv2d(self.num_features, num_classes, 1)
-        else:
-            self.head = nn.Linear(self.num_features, num_classes)
-            trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
+        self.head = head_layer(self.num_features, num_classes, convolution=spec.projection)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images [B, in_channels, H, W] -> the backbone's last map [B, C, h, w]."""
         return self.backbone(images)[-1]
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """The last map [B, C, h, w] -> logits [B, num_classes]; with `pre_logits` the features [B, F] under them."""
+        """The last map [B, C, h, w] -> logits [B, num_classes]; with `pre_logits`, the input [B, F] of `head`."""
         if self.proj is not None:
             pooled = F.silu(self.norm(self.proj(x))).mean((2, 3), keepdim=True)
         else:

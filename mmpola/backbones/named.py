@@ -1,4 +1,4 @@
-"""Every named model: what timm lists, `convert_checkpoint.py --arch` takes and a converted file says it is."""
+"""Every named model: the names that `timm.create_model` and `tools/convert_checkpoint.py --arch` take."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ NAMED: dict[str, tuple[type[Backbone], dict[str, Any]]] = {
     'polaformer_pp_b4': (PolaFormerPP, {'arch': 'b4'}),
     'polaformer_pp_b5': (PolaFormerPP, {'arch': 'b5'}),
 }
-"""Name -> the backbone and the arguments it is built with."""
+"""Name -> (class of the backbone, its arguments). `mmpola/timm.py` registers each name with timm."""

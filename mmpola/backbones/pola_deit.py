@@ -1,19 +1,21 @@
 """Pola-DeiT: DeiT with linear polarity-aware attention in every block.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 (tiny); block layout
-and parameter names from DeiT (ICML 2021). No weights of these models were published.
+and parameter names from DeiT (ICML 2021). No weights of these models have been published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from mmpola.backbones.base import Backbone, check_heads, drop_path_rates, resolve_arch, run_block
+from mmpola.backbones.arch import check_heads, drop_path_rates, resolve_arch, stages_to_build, token_grid
+from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, resize_table
 from mmpola.registry import MODELS
 
@@ -28,22 +30,23 @@ NORM_EPS = 1e-6
 
 @MODELS.register_module()
 class PolaDeiT(Backbone):
-    """Pola-DeiT without a class token; each block is a stage of stride 16. Common arguments are those of `Backbone`.
+    """Pola-DeiT without a class token. Arguments that are not described here are those of `Backbone`.
 
-    Returns one map [B, C, ceil(H / 16), ceil(W / 16)] per entry of `out_indices`.
+    Each block counts as a stage, of stride 16: there is one map [B, C, ceil(H / 16), ceil(W / 16)] per entry of
+    `out_indices`.
 
     Args:
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depth: int, num_heads: int).
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution on values (E14).
-        mlp_ratio: hidden channels of the MLP per channel.
+        kernel_size: side of the depth-wise convolution on values (E14).
+        mlp_ratio: hidden channels of the MLP, as a multiple of C.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
-        drop_rate: dropout on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth of the last block, rising linearly from 0.
+        drop_rate: dropout rate on tokens, projections and MLPs.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0.
         out_indices: blocks to return, from 0, in ascending order; None: the last. Later blocks are not built.
-        out_norm: a LayerNorm per output.
+        out_norm: whether to apply a LayerNorm to each output.
         frozen_stages: -1 nothing, 0 patch_embed and pos_embed, i also the blocks 1 ... i with their output norms.
         norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
@@ -51,6 +54,11 @@ class PolaDeiT(Backbone):
     Raises:
         ValueError: an argument breaks its rule; the message names it.
     """
+
+    patch_embed: PatchEmbed
+    pos_embed: nn.Parameter
+    pos_drop: nn.Dropout
+    blocks: nn.ModuleList
 
     def __init__(
         self,
@@ -60,6 +68,7 @@ class PolaDeiT(Backbone):
         kernel_size: int = 5,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
+        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.1,
@@ -71,39 +80,39 @@ class PolaDeiT(Backbone):
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depth', 'num_heads'))
         dim, depth, heads = settings['embed_dims'], settings['depth'], settings['num_heads']
         check_heads((dim,), (heads,))
+        if out_indices is None:
+            out_indices = (depth - 1,)
+        built = stages_to_build(out_indices, depth)
+        grid = token_grid(pretrain_img_size, PATCH_SIZE)
+        linear = partial(
+            PolaAttention, qkv_bias=qkv_bias, alpha=alpha, kernel_size=kernel_size, drop=drop_rate, backend=backend
+        )
+
+        patch_embed = PatchEmbed(in_channels, dim, PATCH_SIZE, norm=False)
+        pos_embed = nn.Parameter(trunc_normal_(torch.zeros(1, grid[0] * grid[1], dim), std=0.02))
+        blocks = [
+            TransformerBlock(
+                linear(dim, heads, grid), dim, mlp_ratio, norm_eps=NORM_EPS, drop=drop_rate, drop_path=rate
+            )
+            for rate in drop_path_rates(drop_path_rate, depth)[:built]
+        ]
         super().__init__(
-            (dim,) * depth,
-            out_indices=(depth - 1,) if out_indices is None else out_indices,
+            {
+                'patch_embed': patch_embed,
+                'pos_embed': pos_embed,
+                'pos_drop': nn.Dropout(drop_rate),
+                'blocks': nn.ModuleList(blocks),
+            },
+            stage_parts=[['patch_embed', 'pos_embed'], *([f'blocks.{block}'] for block in range(built))],
+            embed_dims=(dim,) * depth,
+            strides=(PATCH_SIZE,) * depth,
+            in_channels=in_channels,
+            out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
             **common,
         )
-        self.strides = (PATCH_SIZE,) * depth
-        height, width = (pretrain_img_size,) * 2 if isinstance(pretrain_img_size, int) else pretrain_img_size
-        self.grid: Grid = (-(-height // PATCH_SIZE), -(-width // PATCH_SIZE))
-        paths = drop_path_rates(drop_path_rate, (depth,))
-
-        def attention() -> PolaAttention:
-            return PolaAttention(
-                dim,
-                heads,
-                self.grid,
-                alpha=alpha,
-                kernel_size=kernel_size,
-                qkv_bias=qkv_bias,
-                drop=drop_rate,
-                backend=backend,
-            )
-
-        self.patch_embed = PatchEmbed(self.in_channels, dim, PATCH_SIZE, norm=False)
-        self.pos_embed = nn.Parameter(torch.zeros(1, self.grid[0] * self.grid[1], dim))
-        trunc_normal_(self.pos_embed, std=0.02)
-        self.pos_drop = nn.Dropout(drop_rate)
-        self.blocks = nn.ModuleList(
-            TransformerBlock(attention(), dim, mlp_ratio, norm_eps=NORM_EPS, drop=drop_rate, path=next(paths))
-            for _ in range(self.num_stages)
-        )
-        self._finish()
+        self.grid = grid
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         tokens, grid = self.patch_embed(x)
@@ -112,11 +121,10 @@ class PolaDeiT(Backbone):
             tokens = run_block(block, self.with_cp, tokens, grid)
             yield tokens, grid
 
-    def stage_modules(self, stage: int) -> list[nn.Module | nn.Parameter]:
-        return [self.patch_embed, self.pos_embed] if stage == 0 else [self.blocks[stage - 1]]
-
     def unbuilt_prefixes(self) -> tuple[str, ...]:
+        """Return the names, in a full checkpoint, of the blocks that are not built."""
         return tuple(f'blocks.{block}.' for block in range(self.num_stages, len(self.embed_dims)))
 
     def position_tables(self) -> dict[str, Grid]:
+        """Return the training grid of the position embedding and of each block's key table by parameter name."""
         return {'pos_embed': self.grid} | super().position_tables()

@@ -1,7 +1,7 @@
-"""Pola-PVTv2: PVT v2 with linear polarity-aware attention over the whole map.
+"""Pola-PVTv2: PVT v2 with linear polarity-aware attention over all tokens.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 (b0, b1); block layout
-and parameter names from PVT v2 (Computational Visual Media, 2022). No weights of these models were published.
+and parameter names from PVT v2 (Computational Visual Media, 2022). No weights of these models have been published.
 """
 
 from __future__ import annotations
@@ -15,20 +15,11 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.base import (
-    AttnTypes,
-    Backbone,
-    block_types,
-    check_heads,
-    check_ratios,
-    drop_path_rates,
-    resolve_arch,
-    run_block,
-    stage_grids,
-)
-from mmpola.backbones.pola_pvt import pvt_attention
+from mmpola.backbones.arch import AttnTypes, check_ratios, resolve_arch, stage_specs
+from mmpola.backbones.base import Backbone, run_block
+from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention, pvt_stage_parts
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
-from mmpola.ops.depthwise import convolve_tokens
+from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 
@@ -60,21 +51,22 @@ NORM_EPS = 1e-6
 
 
 class OverlapPatchEmbed(nn.Module):
-    """[B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / stride), ceil(W / stride))."""
+    """Embed overlapping patches: a strided convolution and a LayerNorm."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int, stride: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_channels, dim, patch_size, stride, padding=patch_size // 2)
         self.norm = nn.LayerNorm(dim)
-        _draw(self.proj)
+        _draw_weights(self.proj)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / stride), ceil(W / stride))."""
         x = self.proj(x)
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
 
 
 class DepthwiseMlp(nn.Module):
-    """fc1, DWConv3x3, GELU, fc2 on tokens [B, N, C]."""
+    """The feed-forward network of PVT v2: fc1, depth-wise 3x3 convolution, GELU, fc2."""
 
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__()
@@ -82,16 +74,25 @@ class DepthwiseMlp(nn.Module):
         self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
-        _draw(self.dwconv)
+        _draw_weights(self.dwconv)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         mixed = convolve_tokens(self.fc1(x), self.dwconv.weight, self.dwconv.bias, grid)
         x = self.drop(F.gelu(mixed))
         return self.drop(self.fc2(x))
 
 
 class PvtV2Block(nn.Module):
-    """x += attn(norm1(x)); x += mlp(norm2(x)), with linear or spatial-reduction attention."""
+    """x += attn(norm1(x)); x += mlp(norm2(x)), each branch with stochastic depth.
+
+    Args:
+        attn: linear or spatial-reduction attention.
+        dim: channels C.
+        mlp_ratio: hidden channels of the MLP, as a multiple of C.
+        drop: dropout rate in the MLP.
+        drop_path: stochastic depth rate of both branches.
+    """
 
     def __init__(
         self,
@@ -99,49 +100,47 @@ class PvtV2Block(nn.Module):
         dim: int,
         mlp_ratio: float,
         drop: float,
-        path: float,
+        drop_path: float,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.attn = attn
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp = DepthwiseMlp(dim, int(dim * mlp_ratio), drop)
-        self.drop_path = DropPath(path)
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """x [B, N, C] on the token grid -> [B, N, C]."""
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = x + self.drop_path(self.attn(self.norm1(x), grid))
         return x + self.drop_path(self.mlp(self.norm2(x), grid))
 
 
 @MODELS.register_module()
 class PolaPVTv2(Backbone):
-    """Pola-PVTv2 as a feature pyramid. Common arguments are those of `Backbone`.
+    """Pola-PVTv2 as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
-    No table is added to the input: convolutions see the padding, and linear attention has its key table. A stage ends
-    with the LayerNorm of PVT v2, `norm1` ... `norm4`, which the next stage reads. The same norms serve `out_norm`.
+    No position table is added to the input: the convolutions see the padding, and linear attention has its key table. A
+    stage ends with a LayerNorm as in PVT v2, `norm1` ... `norm4`. The next stage reads the normalised map.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
-        attn_types: per stage 'L' (linear, whole map) or 'S' (softmax, reduced keys), or a letter per block.
-        softmax_sr_ratios: per stage the stride at which softmax blocks take keys and values.
+        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter per block.
+        softmax_sr_ratios: per stage the stride at which softmax attention takes keys and values.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution on values (E14).
+        kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the key tables.
-        drop_rate: dropout on projections and MLPs.
-        drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: PVT v2's for `arch`.
-        out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last stage has none.
+        drop_rate: dropout rate on projections and MLPs.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: PVT v2's for `arch`.
+        out_norm: return maps after their stage's norm, as PVT v2 does; False: before it, and the last has no norm.
         out_indices, norm_eval, with_cp, init_cfg: see `Backbone`.
-        frozen_stages: -1 nothing, 0 patch_embed1, i also what bears the numbers 1 ... i: patch_embed, block and norm.
+        frozen_stages: -1 nothing, 0 patch_embed1, i also the parts numbered 1 ... i: patch_embed, block and norm.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument breaks its rule; the message names it.
     """
-
-    patch_embed1: OverlapPatchEmbed
 
     def __init__(
         self,
@@ -152,51 +151,53 @@ class PolaPVTv2(Backbone):
         alpha: float = 4,
         kernel_size: int = 5,
         qkv_bias: bool = True,
+        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float | None = None,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
         backend: str = 'auto',
         **common: Any,
     ) -> None:
-        settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads', 'mlp_ratios'))
-        embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
-        check_heads(embed_dims, num_heads)
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)
+        settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
+        specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
+        attention = partial(
+            pvt_attention,
+            pola_sr_ratios=(1, 1, 1, 1),
+            softmax_sr_ratios=softmax_sr_ratios,
+            qkv_bias=qkv_bias,
+            drop=drop_rate,
+            alpha=alpha,
+            kernel_size=kernel_size,
+            backend=backend,
+        )
+
+        parts: dict[str, nn.Module | nn.Parameter] = {}
+        channels, patch_size, stride = in_channels, 7, 4
+        for spec in specs:
+            number, dim = spec.index + 1, spec.dim
+            blocks = nn.ModuleList(
+                PvtV2Block(attention(attn_type, spec), dim, spec.mlp_ratio, drop_rate, rate)
+                for attn_type, rate in spec.blocks
+            )
+            parts[f'patch_embed{number}'] = OverlapPatchEmbed(channels, dim, patch_size, stride)
+            parts[f'block{number}'] = blocks
+            if number < len(specs) or out_norm:
+                parts[f'norm{number}'] = nn.LayerNorm(dim, eps=NORM_EPS)
+            channels, patch_size, stride = dim, 3, 2
         super().__init__(
-            embed_dims,
-            out_norm=False,
+            parts,
+            stage_parts=pvt_stage_parts(parts, len(specs)),
+            embed_dims=settings['embed_dims'],
+            in_channels=in_channels,
+            out_indices=out_indices,
+            out_norm=False,  # `norm1` ... `norm4` are parts of their stages
             norm_eps=NORM_EPS,
             **common,
         )
-        if drop_path_rate is None:
-            drop_path_rate = settings.get('drop_path_rate', 0.0)
-        paths = drop_path_rates(drop_path_rate, depths)
-        types, grids = block_types(attn_types, depths), stage_grids(pretrain_img_size)
-        self.out_norm = out_norm
-
-        shared: dict[str, Any] = {'qkv_bias': qkv_bias, 'drop': drop_rate, 'alpha': alpha, 'kernel_size': kernel_size}
-        for stage in range(self.num_stages):
-            number, dim = stage + 1, embed_dims[stage]
-            before, patch_size, stride = (embed_dims[stage - 1], 3, 2) if stage else (self.in_channels, 7, 4)
-            attention = partial(
-                pvt_attention,
-                dim=dim,
-                num_heads=num_heads[stage],
-                grid=grids[stage],
-                softmax_sr_ratio=softmax_sr_ratios[stage],
-                backend=backend,
-                **shared,
-            )
-            blocks = [
-                PvtV2Block(attention(letter=letter), dim, settings['mlp_ratios'][stage], drop_rate, next(paths))
-                for letter in types[stage]
-            ]
-            self.add_module(f'patch_embed{number}', OverlapPatchEmbed(before, dim, patch_size, stride))
-            self.add_module(f'block{number}', nn.ModuleList(blocks))
-            if number < self.num_stages or out_norm:
-                self.add_module(f'norm{number}', nn.LayerNorm(dim, eps=NORM_EPS))
-        self._finish()
+        self.returns_normed = out_norm
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         for number in range(1, self.num_stages + 1):
@@ -205,24 +206,12 @@ class PolaPVTv2(Backbone):
                 tokens = run_block(block, self.with_cp, tokens, grid)
             norm = getattr(self, f'norm{number}', None)
             normed = tokens if norm is None else norm(tokens)
-            yield (normed if self.out_norm else tokens), grid
+            yield (normed if self.returns_normed else tokens), grid
             x = normed.transpose(1, 2).unflatten(2, grid)
 
-    def stage_modules(self, stage: int) -> list[nn.Module | nn.Parameter]:
-        if stage == 0:
-            return [self.patch_embed1]
-        names = ('patch_embed', 'block', 'norm') if stage > 1 else ('block', 'norm')
-        return [getattr(self, f'{name}{stage}') for name in names if hasattr(self, f'{name}{stage}')]
 
-    def output_norm(self, index: int) -> nn.Module | None:
-        return None  # `norm1` ... `norm4` are parts of their stages
-
-    def fresh_prefixes(self) -> tuple[str, ...]:
-        return ()
-
-
-def _draw(conv: nn.Conv2d) -> None:
-    """PVT v2's weights of a convolution: normal, variance 2 / fan-out."""
+def _draw_weights(conv: nn.Conv2d) -> None:
+    """Draw a convolution's weights as PVT v2 does: normal, variance 2 / fan-out; biases 0."""
     fan_out = math.prod(conv.kernel_size) * conv.out_channels / conv.groups
     nn.init.normal_(conv.weight, std=math.sqrt(2 / fan_out))
     if conv.bias is not None:

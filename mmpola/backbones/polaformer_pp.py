@@ -1,4 +1,4 @@
-"""PolaFormer++: linear attention with exponential features in the early stages, softmax over the whole map in the late.
+"""PolaFormer++: linear attention with exponential features in early stages, softmax over all tokens in late ones.
 
 Source: PolaFormer++; equations E9 and E10 in mmpola/ops/README.md. Parameter names are those of the released weights.
 """
@@ -14,18 +14,11 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.base import (
-    AttnTypes,
-    Backbone,
-    block_types,
-    check_heads,
-    drop_path_rates,
-    resolve_arch,
-    run_block,
-)
+from mmpola.backbones.arch import AttnTypes, resolve_arch, stage_specs
+from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
-from mmpola.ops.depthwise import convolve_tokens
 from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 
@@ -59,7 +52,7 @@ NORM_EPS = 1e-6
 
 
 class Stem(nn.Module):
-    """[B, in_channels, H, W] -> [B, C, ceil(H / 4), ceil(W / 4)]: four 3x3 convolutions, the first and last strided."""
+    """The patch embedding: four 3x3 convolutions, the first and the last with stride 2."""
 
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
@@ -70,11 +63,12 @@ class Stem(nn.Module):
         self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
+        """x [B, in_channels, H, W] -> [B, C, ceil(H / 4), ceil(W / 4)]."""
         return self.proj(x)
 
 
 class Downsample(nn.Module):
-    """[B, C, h, w] -> [B, C', ceil(h / 2), ceil(w / 2)]."""
+    """A 3x3 convolution with stride 2 and a BatchNorm."""
 
     def __init__(self, dim: int, out_dim: int) -> None:
         super().__init__()
@@ -82,11 +76,12 @@ class Downsample(nn.Module):
         self.norm = nn.BatchNorm2d(out_dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x [B, C, h, w] -> [B, C', ceil(h / 2), ceil(w / 2)]."""
         return self.norm(self.reduction(x))
 
 
 class ConvMlp(nn.Module):
-    """fc1, GELU, x + DWConv3x3(x), fc2 on tokens [B, N, C]."""
+    """The feed-forward network: fc1, GELU, x + depth-wise 3x3 convolution of x, fc2."""
 
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__()
@@ -96,6 +91,7 @@ class ConvMlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = self.drop(F.gelu(self.fc1(x)))
         return self.drop(self.fc2(x + convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid)))
 
@@ -106,9 +102,9 @@ class PolaFormerPPBlock(nn.Module):
     Args:
         attn: linear or softmax attention.
         dim: channels C.
-        mlp_ratio: hidden channels of the FFN per channel.
-        drop: dropout in the FFN.
-        path: stochastic depth.
+        mlp_ratio: hidden channels of the feed-forward network, as a multiple of C.
+        drop: dropout rate in the feed-forward network.
+        drop_path: stochastic depth rate of both branches.
         layer_scale: initial value of the gammas [1, C, 1, 1]; None for no gammas.
     """
 
@@ -121,7 +117,7 @@ class PolaFormerPPBlock(nn.Module):
         dim: int,
         mlp_ratio: float,
         drop: float,
-        path: float,
+        drop_path: float,
         layer_scale: float | None,
     ) -> None:
         super().__init__()
@@ -130,50 +126,59 @@ class PolaFormerPPBlock(nn.Module):
         self.attn = attn
         self.norm2 = _named_norm(dim)
         self.ffn = ConvMlp(dim, int(dim * mlp_ratio), drop)
-        self.drop_path = DropPath(path)
+        self.drop_path = DropPath(drop_path)
         for name in ('gamma_1', 'gamma_2'):
             gamma = None if layer_scale is None else nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
             self.register_parameter(name, gamma)
 
     def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """x [B, N, C] on the token grid, rotary for its attention -> [B, N, C]."""
+        """x [B, N, C] on the token grid (h, w), N = h * w, and the rotary tables of its attention -> [B, N, C]."""
         x = x + convolve_tokens(x, self.pos.weight, self.pos.bias, grid)
         x = x + self.drop_path(_scaled(self.attn(self.norm1(x), grid, rotary), self.gamma_1))
         return x + self.drop_path(_scaled(self.ffn(self.norm2(x), grid), self.gamma_2))
 
 
 class PolaFormerPPStage(nn.Module):
-    """Blocks at one resolution and, unless it is the last stage built, the down-sampling after them."""
+    """Blocks at one resolution and, unless it is the last stage that is built, the down-sampling after them."""
 
-    def __init__(self, blocks: list[PolaFormerPPBlock], downsample: Downsample | None, with_cp: bool) -> None:
+    def __init__(self, blocks: list[PolaFormerPPBlock], downsample: Downsample | None) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.downsample = downsample
-        self.with_cp = with_cp
         self.rotary_channels = [block.attn.rotary_channels for block in blocks]
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """x [B, N, C] -> [B, N, C], before down-sampling."""
+    def forward(self, maps: Tensor, with_cp: bool) -> tuple[Tensor, Tensor | None]:
+        """Run the blocks and the down-sampling.
+
+        Args:
+            maps: [B, C, h, w].
+            with_cp: recompute each block's activations in the backward pass.
+
+        Returns:
+            The stage's tokens [B, N, C], N = h * w, and the map that the next stage reads; None if it is the last.
+        """
+        grid = (maps.shape[2], maps.shape[3])
+        x = maps.flatten(2).transpose(1, 2).contiguous()
         dtype = accumulation_dtype(x.dtype)
         widths = sorted(set(self.rotary_channels))
         tables = {channels: rotary_tables(grid, channels, x.device, dtype) for channels in widths}
         for block, channels in zip(self.blocks, self.rotary_channels, strict=True):
-            x = run_block(block, self.with_cp, x, grid, tables[channels])
-        return x
+            x = run_block(block, with_cp, x, grid, tables[channels])
+        return x, None if self.downsample is None else self.downsample(x.transpose(1, 2).unflatten(2, grid))
 
 
 @MODELS.register_module()
 class PolaFormerPP(Backbone):
-    """PolaFormer++ as a feature pyramid. Common arguments are those of `Backbone`.
+    """PolaFormer++ as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios, layer_scale, layer_scale_init), four
-            entries each: `layer_scale` tells which stages have it, `layer_scale_init` where it starts.
-        attn_types: per stage 'L' (linear, whole map) or 'S' (softmax, whole map), or a letter per block.
+            entries each: `layer_scale` tells which stages have layer scale, `layer_scale_init` its initial values.
+        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, all tokens), or a letter per block.
         in_channels: channels of the image.
-        pretrain_img_size: not used, positions are computed; here because every backbone takes it.
-        drop_rate: dropout on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth of the last block, rising linearly from 0; None: the paper's for `arch`.
+        pretrain_img_size: accepted as by every backbone, but not used: positions are computed, not learned.
+        drop_rate: dropout rate on tokens, projections and MLPs.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`. Frozen stages keep their
             BatchNorm layers in eval mode.
         backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
@@ -182,78 +187,72 @@ class PolaFormerPP(Backbone):
         ValueError: an argument breaks its rule; the message names it.
     """
 
+    patch_embed: Stem
+    pos_drop: nn.Dropout
+    layers: nn.ModuleList
+
     def __init__(
         self,
         arch: str | dict[str, Any] = 'b2',
         *,
         attn_types: AttnTypes = 'LLSS',
+        in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
         drop_rate: float = 0.0,
         drop_path_rate: float | None = None,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
         backend: str = 'auto',
         **common: Any,
     ) -> None:
         keys = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'layer_scale', 'layer_scale_init')
         settings = resolve_arch(arch, ARCHS, keys=keys)
-        embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
-        check_heads(embed_dims, num_heads)
-        _check_rotary(embed_dims, num_heads)
+        embed_dims = settings['embed_dims']
+        specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
+        _check_rotary(embed_dims, settings['num_heads'])
+
+        stem = Stem(in_channels, embed_dims[0])
+        stages = []
+        for spec in specs:
+            downsample = None if spec is specs[-1] else Downsample(spec.dim, embed_dims[spec.index + 1])
+            gamma = settings['layer_scale_init'][spec.index] if settings['layer_scale'][spec.index] else None
+            blocks = []
+            for attn_type, rate in spec.blocks:
+                attention = RotarySoftmaxAttention if attn_type == 'S' else SpikyAttention
+                attn = attention(spec.dim, spec.num_heads, drop=drop_rate, backend=backend)
+                blocks.append(PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma))
+            stages.append(PolaFormerPPStage(blocks, downsample))
         super().__init__(
-            embed_dims,
+            {'patch_embed': stem, 'pos_drop': nn.Dropout(drop_rate), 'layers': nn.ModuleList(stages)},
+            stage_parts=[['patch_embed'], *([f'layers.{spec.index}'] for spec in specs)],
+            embed_dims=embed_dims,
+            in_channels=in_channels,
+            out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
             **common,
         )
-        if drop_path_rate is None:
-            drop_path_rate = settings.get('drop_path_rate', 0.0)
-        paths = drop_path_rates(drop_path_rate, depths)
-        types = block_types(attn_types, depths)
-
-        def build_block(stage: int, letter: str) -> PolaFormerPPBlock:
-            dim, heads = embed_dims[stage], num_heads[stage]
-            attn: SpikyAttention | RotarySoftmaxAttention
-            if letter == 'S':
-                attn = RotarySoftmaxAttention(dim, heads, drop=drop_rate, backend=backend)
-            else:
-                attn = SpikyAttention(dim, heads, drop=drop_rate, backend=backend)
-            scale = settings['layer_scale_init'][stage] if settings['layer_scale'][stage] else None
-            return PolaFormerPPBlock(attn, dim, settings['mlp_ratios'][stage], drop_rate, next(paths), scale)
-
-        self.patch_embed = Stem(self.in_channels, embed_dims[0])
-        self.pos_drop = nn.Dropout(drop_rate)
-        self.layers = nn.ModuleList()
-        for stage in range(self.num_stages):
-            last = stage + 1 == self.num_stages
-            downsample = None if last else Downsample(embed_dims[stage], embed_dims[stage + 1])
-            blocks = [build_block(stage, letter) for letter in types[stage]]
-            self.layers.append(PolaFormerPPStage(blocks, downsample, self.with_cp))
-        self._finish()
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         maps = self.pos_drop(self.patch_embed(x))
         for stage in self.layers:
             grid = (maps.shape[2], maps.shape[3])
-            tokens = stage(maps.flatten(2).transpose(1, 2).contiguous(), grid)
+            tokens, maps = stage(maps, self.with_cp)
             yield tokens, grid
-            if isinstance(stage, PolaFormerPPStage) and stage.downsample is not None:
-                maps = stage.downsample(tokens.transpose(1, 2).unflatten(2, grid))
-
-    def stage_modules(self, stage: int) -> list[nn.Module | nn.Parameter]:
-        return [self.patch_embed] if stage == 0 else [self.layers[stage - 1]]
 
 
 def _named_norm(dim: int) -> nn.Sequential:
-    """A LayerNorm under the name `norm`, as the released weights have it."""
+    """Build a LayerNorm under the name `norm`, as the released weights have it."""
     return nn.Sequential(OrderedDict(norm=nn.LayerNorm(dim, eps=NORM_EPS)))
 
 
 def _scaled(x: Tensor, gamma: Tensor | None) -> Tensor:
-    """[B, N, C] times gamma [1, C, 1, 1]; unchanged without one."""
+    """Multiply [B, N, C] by gamma [1, C, 1, 1], if there is one."""
     return x if gamma is None else x * gamma.flatten()
 
 
 def _check_rotary(embed_dims: Sequence[int], num_heads: Sequence[int]) -> None:
+    """Raise ValueError unless the head dimension of every stage is a multiple of 4."""
     for dim, heads in zip(embed_dims, num_heads, strict=True):
         if dim // heads % 4:
             raise ValueError(

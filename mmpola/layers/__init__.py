@@ -1,8 +1,9 @@
-"""Parameterised layers on the operator."""
+"""Layers with parameters: attention, patch embedding, transformer block, position tables."""
 
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.patch_embed import PatchEmbed
-from mmpola.layers.pola_attention import PolaAttention, ReducedPolaAttention
+from mmpola.layers.pola_attention import PolaAttention, PowerAttention, ReducedPolaAttention
+from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid, resize_bias_table, resize_table
 from mmpola.layers.rotary import rotary_tables
 from mmpola.layers.softmax_attention import RotarySoftmaxAttention, SpatialReductionAttention
@@ -13,6 +14,8 @@ __all__ = [
     'Grid',
     'PatchEmbed',
     'PolaAttention',
+    'PolarityAttention',
+    'PowerAttention',
     'ReducedPolaAttention',
     'RotarySoftmaxAttention',
     'SpatialReductionAttention',

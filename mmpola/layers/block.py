@@ -11,28 +11,28 @@ from mmpola.layers.position import Grid
 
 
 class TransformerBlock(nn.Module):
-    """x += attn(norm1(x)); x += mlp(norm2(x)), each branch under stochastic depth.
+    """x += attn(norm1(x)); x += mlp(norm2(x)), each branch with stochastic depth.
 
     Args:
-        attn: attention that is called as attn(x, grid, ...).
+        attn: attention layer, called as attn(x, grid, ...).
         dim: channels C.
-        mlp_ratio: hidden channels of the MLP per channel.
+        mlp_ratio: hidden channels of the MLP, as a multiple of C.
         norm_eps: epsilon of both LayerNorms.
-        drop: dropout in the MLP.
-        path: stochastic depth.
+        drop: dropout rate in the MLP.
+        drop_path: stochastic depth rate of both branches.
     """
 
     def __init__(
-        self, attn: nn.Module, dim: int, mlp_ratio: float, *, norm_eps: float, drop: float, path: float
+        self, attn: nn.Module, dim: int, mlp_ratio: float, *, norm_eps: float, drop: float, drop_path: float
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
         self.attn = attn
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
-        self.drop_path = DropPath(path)
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, grid: Grid, *attention_arguments: Any) -> Tensor:
-        """x [B, N, C] on the token grid, and what else its attention takes -> [B, N, C]."""
+        """x [B, N, C] on the token grid (h, w) and further arguments of the attention layer -> [B, N, C]."""
         x = x + self.drop_path(self.attn(self.norm1(x), grid, *attention_arguments))
         return x + self.drop_path(self.mlp(self.norm2(x)))

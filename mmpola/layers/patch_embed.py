@@ -9,13 +9,16 @@ from mmpola.layers.position import Grid
 
 
 class PatchEmbed(nn.Module):
-    """s x s patches to tokens: [B, in_channels, H, W] -> [B, N, C] and their grid; partial patches are padded.
+    """Embed patches of s x s pixels: [B, in_channels, H, W] -> tokens [B, N, C] and their grid.
+
+    Sides that s does not divide are padded with zeros below and on the right. timm's PatchEmbed has the same parameters
+    but does not return the grid, which every attention layer here needs.
 
     Args:
-        in_channels: of the image or map.
+        in_channels: channels of the image or map.
         dim: channels C of a token.
         patch_size: s.
-        norm: end with a LayerNorm.
+        norm: whether to end with a LayerNorm.
     """
 
     def __init__(self, in_channels: int, dim: int, patch_size: int = 4, *, norm: bool = True) -> None:
@@ -25,8 +28,9 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        height, width = x.shape[-2:]
-        if height % self.patch_size or width % self.patch_size:
-            x = F.pad(x, (0, -width % self.patch_size, 0, -height % self.patch_size))
+        """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / s), ceil(W / s))."""
+        size, (height, width) = self.patch_size, x.shape[-2:]
+        if height % size or width % size:
+            x = F.pad(x, (0, (size - width % size) % size, 0, (size - height % size) % size))
         x = self.proj(x)
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])

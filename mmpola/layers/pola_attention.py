@@ -1,4 +1,4 @@
-"""PolaFormer's attention block: projections, the operator, the local mixing of values and the gate (E4-E8, E14)."""
+"""PolaFormer's attention layers: projections, linear attention, local mixing of values and the gate (E4-E8, E14)."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid, resize_table
 from mmpola.layers.spatial_reduction import reduce_tokens, reduced_grid, spread_tokens
 from mmpola.ops import PowerMap, mix_and_gate, polarity_attention
-from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype
 
 
-class PolaAttention(nn.Module):
-    """Linear attention over the whole token map with learned powers, a key position table, DWC and gate (E4-E8, E14).
+class PowerAttention(PolarityAttention):
+    """What PolaFormer's attention layers share: learned powers, a key position table, depth-wise convolution and gate.
 
-    Source: PolaFormer (ICLR 2025), eq. 3-9. Parameter names are those of the released Pola-Swin weights. A subclass
-    may project in another way: `add_projections` creates the layers, `project` uses them.
+    Source: PolaFormer (ICLR 2025), eq. 3-9. A subclass projects its input to queries, keys, values and gate.
 
     Args:
         dim: channels C.
-        num_heads: heads H; C / H even.
-        grid: (h, w) that the key position table is learned on; resized bilinearly to any other.
+        num_heads: heads H; C / H is even.
+        grid: (h, w) that the key position table is learned on; it is resized bilinearly to any other grid of keys.
+        projections: the subclass's input projections by parameter name. They come first in the state dict, in the
+            order of the released weights.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: of the depth-wise convolution, odd.
-        qkv_bias: bias of the projections to q, k, v and the gate.
-        drop: dropout after the output projection.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        kernel_size: side of the depth-wise convolution (E14), odd.
+        drop: dropout rate after the output projection.
+        backend: see `PolarityAttention`.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class PolaAttention(nn.Module):
         dim: int,
         num_heads: int,
         grid: Grid,
+        projections: dict[str, nn.Linear],
         *,
         alpha: float = 4,
         kernel_size: int = 5,
-        qkv_bias: bool = True,
         drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
-        check_backend_name(backend)
-        super().__init__()
+        super().__init__(num_heads, backend)
         head_dim = dim // num_heads
-        self.num_heads, self.grid, self.alpha, self.backend = num_heads, grid, alpha, backend
-        self.add_projections(dim, qkv_bias)
+        self.grid, self.alpha = grid, alpha
+        for name, projection in projections.items():
+            self.add_module(name, projection)
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, head_dim))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim))
         self.positional_encoding = nn.Parameter(torch.zeros(1, grid[0] * grid[1], dim))
@@ -56,55 +56,86 @@ class PolaAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
 
-    def add_projections(self, dim: int, bias: bool) -> None:
-        """Create the layers of `project`."""
-        self.qkvg = nn.Linear(dim, 4 * dim, bias=bias)
-
-    def project(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Grid]:
-        """x [B, N, C] -> q [B, N, C], k and v [B, M, C], gate [B, N, C], and the grid of the M keys."""
-        q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)
-        return q, k, v, gate, grid
-
     def feature_map(self) -> PowerMap:
-        """p = 1 + alpha sigmoid(power) (E5), s = softplus(scale) (E4), each [H, D], in the accumulation dtype."""
+        """Return p = 1 + alpha sigmoid(power) (E5) and s = softplus(scale) (E4), [H, D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.power.dtype)
         power, scale = self.power[0, :, 0].to(dtype), self.scale[0, 0].to(dtype)
-        return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale).unflatten(0, power.shape))
+        return PowerMap(1 + self.alpha * power.sigmoid(), self.split_heads(F.softplus(scale)))
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        q, k, v, gate, key_grid = self.project(x, grid)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, key_grid: Grid) -> Tensor:
+        """Attend from q [B, N, C] to k and v [B, M, C], whose M tokens are the cells of `key_grid` -> [B, N, H, D]."""
         position = resize_table(self.positional_encoding, self.grid, key_grid)[0]
-        values = spread_tokens(v, x.shape[1])
-        q, k, v, values, position = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v, values, position))
-        attended = polarity_attention(q, k, v, self.feature_map(), key_position=position, backend=self.backend)
+        q, k, v, position = (self.split_heads(x) for x in (q, k, v, position))
+        return polarity_attention(q, k, v, self.feature_map(), key_position=position, backend=self.backend)
+
+    def project_out(self, attended: Tensor, values: Tensor, gate: Tensor, grid: Grid) -> Tensor:
+        """Add the convolved values, multiply by the gate and project.
+
+        Args:
+            attended: the result of `attend`, [B, N, H, D].
+            values: [B, N, C], one for each of the N tokens on `grid`.
+            gate: [B, N, C].
+            grid: (h, w), h * w = N.
+
+        Returns:
+            [B, N, C].
+        """
+        values = self.split_heads(values)
         mixed = mix_and_gate(attended, values, gate, self.dwc.weight, self.dwc.bias, grid, backend=self.backend)
         return self.drop(self.proj(mixed))
 
 
-class ReducedPolaAttention(PolaAttention):
-    """PolaAttention of Pola-PVT: keys and values may come from a reduced map. Names as in the released weights.
+class PolaAttention(PowerAttention):
+    """PolaFormer's linear attention over all tokens (Pola-Swin, Pola-DeiT). Names are those of the released weights.
 
     Args:
-        grid: (h, w) of the training images' tokens; the key position table is learned on it divided by `sr_ratio`.
-        sr_ratio: stride of the convolution before the keys and values; 1 for none.
-        shared: see `PolaAttention`.
+        dim, num_heads, grid: see `PowerAttention`; `grid` is the training images' token grid.
+        qkv_bias: bias of the projection to q, k, v and the gate.
+        shared: `alpha`, `kernel_size`, `drop` and `backend` of `PowerAttention`.
     """
 
-    def __init__(self, dim: int, num_heads: int, grid: Grid, *, sr_ratio: int = 1, **shared: Any) -> None:
-        super().__init__(dim, num_heads, reduced_grid(grid, sr_ratio), **shared)
+    qkvg: nn.Linear
+
+    def __init__(self, dim: int, num_heads: int, grid: Grid, *, qkv_bias: bool = True, **shared: Any) -> None:
+        projections = {'qkvg': nn.Linear(dim, 4 * dim, bias=qkv_bias)}
+        super().__init__(dim, num_heads, grid, projections, **shared)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
+        q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)
+        return self.project_out(self.attend(q, k, v, grid), v, gate, grid)
+
+
+class ReducedPolaAttention(PowerAttention):
+    """PolaFormer's linear attention to the keys and values of all tokens or of a reduced map (Pola-PVT).
+
+    Names are those of the released weights.
+
+    Args:
+        dim, num_heads: see `PowerAttention`.
+        grid: (h, w) of the training images' tokens; the key position table is learned on it divided by `sr_ratio`.
+        sr_ratio: stride of the convolution before the keys and values; 1 for none.
+        qkv_bias: bias of the projections to q, k, v and the gate.
+        shared: `alpha`, `kernel_size`, `drop` and `backend` of `PowerAttention`.
+    """
+
+    qg: nn.Linear
+    kv: nn.Linear
+
+    def __init__(
+        self, dim: int, num_heads: int, grid: Grid, *, sr_ratio: int = 1, qkv_bias: bool = True, **shared: Any
+    ) -> None:
+        projections = {name: nn.Linear(dim, 2 * dim, bias=qkv_bias) for name in ('qg', 'kv')}
+        super().__init__(dim, num_heads, reduced_grid(grid, sr_ratio), projections, **shared)
         self.sr_ratio = sr_ratio
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim)
 
-    def add_projections(self, dim: int, bias: bool) -> None:
-        self.qg = nn.Linear(dim, 2 * dim, bias=bias)
-        self.kv = nn.Linear(dim, 2 * dim, bias=bias)
-
-    def project(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor, Tensor, Grid]:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         q, gate = self.qg(x).chunk(2, dim=-1)
-        if self.sr_ratio > 1:
-            x, grid = reduce_tokens(x, grid, self.sr, self.norm)
-        k, v = self.kv(x).chunk(2, dim=-1)
-        return q, k, v, gate, grid
+        reduced, key_grid = reduce_tokens(x, grid, self.sr, self.norm) if self.sr_ratio > 1 else (x, grid)
+        k, v = self.kv(reduced).chunk(2, dim=-1)
+        values = spread_tokens(v, x.shape[1])
+        return self.project_out(self.attend(q, k, v, key_grid), values, gate, grid)

@@ -1,8 +1,9 @@
-"""Resizing of learned position tables from the grid they were trained on to the grid at hand."""
+"""Resizing of learned position tables to another grid of tokens or another window."""
 
 from __future__ import annotations
 
 import torch.nn.functional as F
+from timm.layers import resize_rel_pos_bias_table_simple
 from torch import Tensor
 
 from mmpola.ops.numerics import accumulation_dtype
@@ -12,7 +13,10 @@ Grid = tuple[int, int]
 
 
 def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
-    """[1, h*w, C] learned on `source` -> [1, h'*w', C] on `target`, bilinear; unchanged on its own grid."""
+    """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`, bilinearly.
+
+    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table itself is returned.
+    """
     if source == target:
         return table
     maps = table.unflatten(1, source).permute(0, 3, 1, 2)
@@ -21,11 +25,10 @@ def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
 
 
 def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
-    """[(2s-1)^2, H] position biases of windows of s -> those of `window_size`, bicubic as Swin resizes them."""
-    source, target = round(table.shape[0] ** 0.5), 2 * window_size - 1
-    if source == target:
-        return table
-    maps = table.T.unflatten(1, (source, source)).unsqueeze(0)
-    maps = maps.to(accumulation_dtype(table.dtype))
-    resized = F.interpolate(maps, size=(target, target), mode='bicubic', align_corners=False)
-    return resized.to(table.dtype)[0].flatten(1).T.contiguous()
+    """Resize a relative position bias table [(2s-1)^2, H] of windows of side s to `window_size`, bicubically as Swin.
+
+    Half-precision tables are interpolated in float32 (timm would do it in their own dtype); the dtype is kept.
+    """
+    shape = ((2 * window_size - 1) ** 2, table.shape[1])
+    wide = table.to(accumulation_dtype(table.dtype))
+    return resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape).to(table.dtype).contiguous()

@@ -1,4 +1,4 @@
-"""Softmax attention over the whole map: the `S` stages of Pola-PVT and PolaFormer++. It never holds an N x N tensor."""
+"""Softmax attention over all tokens: the `S` stages of Pola-PVT and PolaFormer++, without an N x N tensor in memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mmpola.ops.reference import rotate
 
 
 class SpatialReductionAttention(nn.Module):
-    """Multi-head attention to the keys and values of a reduced map (PVT, ICCV 2021, sec. 3.3).
+    """Multi-head softmax attention to the keys and values of a reduced map (PVT, ICCV 2021, sec. 3.3).
 
     Args:
         dim: channels C.
         num_heads: heads H.
         sr_ratio: stride of the convolution before the keys and values; 1 for none.
-        qkv_bias: bias of the projections to q, k, v.
-        drop: dropout after the output projection.
+        qkv_bias: bias of the projections to q, k and v.
+        drop: dropout rate after the output projection.
     """
 
     def __init__(
@@ -48,13 +48,16 @@ class SpatialReductionAttention(nn.Module):
 
 
 class RotarySoftmaxAttention(nn.Module):
-    """Multi-head attention with rotary positions, LePE and gate (the `S` stages of PolaFormer++).
+    """Multi-head softmax attention with rotary positions, LePE and gate (the `S` stages of PolaFormer++).
 
     Args:
         dim: channels C.
-        num_heads: heads H; C / H a multiple of 4.
-        drop: dropout after the output projection.
-        backend: of `mmpola.ops.mix_and_gate`.
+        num_heads: heads H; D = C / H is a multiple of 4.
+        drop: dropout rate after the output projection.
+        backend: of `mmpola.ops.mix_and_gate`: 'auto', 'triton' or 'reference'.
+
+    Raises:
+        ValueError: `backend` has no such name.
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
@@ -68,11 +71,11 @@ class RotarySoftmaxAttention(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """x [B, N, C] on the token grid, rotary (cos, sin), each [N, D] -> [B, N, C]."""
+        """x [B, N, C] on the token grid (h, w), N = h * w; rotary (cos, sin), each [N, D] -> [B, N, C]."""
         q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
-        # Tables are float32 or wider: the turn happens there, whatever the dtype of q.
-        turned_q, turned_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
-        attended = F.scaled_dot_product_attention(turned_q, turned_k, v.transpose(1, 2)).transpose(1, 2)
+        # The tables are float32 or wider, and so is the rotation, whatever the dtype of q and k.
+        rotated_q, rotated_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
+        attended = F.scaled_dot_product_attention(rotated_q, rotated_k, v.transpose(1, 2)).transpose(1, 2)
         mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
         return self.drop(self.proj(mixed))

@@ -5,29 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid
 from mmpola.ops import ExpMap, mix_and_gate, polarity_attention
-from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import accumulation_dtype
 
 
-class SpikyAttention(nn.Module):
-    """Linear attention over the whole token map with learned temperatures (E9, E10).
+class SpikyAttention(PolarityAttention):
+    """PolaFormer++'s linear attention over all tokens, with learned temperatures (E9, E10).
 
     Source: PolaFormer++. Parameter names are those of the released weights.
 
     Args:
         dim: channels C.
-        num_heads: heads H; C / H even.
-        drop: dropout after the output projection.
-        backend: of `mmpola.ops.polarity_attention` and `mix_and_gate`.
+        num_heads: heads H; D = C / H is even.
+        drop: dropout rate after the output projection.
+        backend: see `PolarityAttention`.
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
-        check_backend_name(backend)
-        super().__init__()
-        self.num_heads, self.backend = num_heads, backend
-        self.rotary_channels = 2 * dim // num_heads
+        super().__init__(num_heads, backend)
+        self.rotary_channels = 2 * dim // num_heads  # 2D features: two signs per channel
         self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, self.rotary_channels))
         self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, self.rotary_channels))
         self.qkvg = nn.Linear(dim, 4 * dim)
@@ -36,15 +34,15 @@ class SpikyAttention(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def feature_map(self) -> ExpMap:
-        """sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D], in the accumulation dtype."""
+        """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)
         same, opposite = (s[0, :, 0].to(dtype).sigmoid() for s in (self.s1, self.s2))
         return ExpMap(same, opposite)
 
     def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """x [B, N, C] on the token grid, rotary (cos, sin), each [N, 2D] -> [B, N, C]."""
+        """x [B, N, C] on the token grid (h, w), N = h * w; rotary (cos, sin), each [N, 2D] -> [B, N, C]."""
         q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
+        q, k, v = (self.split_heads(t) for t in (q, k, v))
         attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, backend=self.backend)
         mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
         return self.drop(self.proj(mixed))

@@ -1,4 +1,4 @@
-"""The one ordered table of backends. Each says why it cannot serve given inputs: an empty list means it can."""
+"""The one ordered table of backends. Each lists the reasons why it cannot run; an empty list means that it can."""
 
 from __future__ import annotations
 
@@ -7,79 +7,78 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmpola.ops.depthwise import reference_epilogue
-from mmpola.ops.epilogue_inputs import EpilogueInputs
-from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.streaming import reference_attention
-from mmpola.ops.triton import support as triton_support
+from mmpola.ops.chunked import polarity_attention_chunked
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.reference import mix_and_gate_reference
+from mmpola.ops.triton import backend as triton_backend
 
-Inputs = AttentionInputs | EpilogueInputs
+Inputs = AttentionInputs | MixAndGateInputs
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A way to compute both operators.
+    """One way to compute both operators.
 
     Args:
-        name: what `backend=` accepts.
-        missing: reasons why it cannot run on this machine at all.
-        unsupported: reasons why it cannot serve these inputs, whose type says which operator is meant.
-        attend: `polarity_attention`, o [B, N, H, D], differentiable, in q's dtype.
-        mix_and_gate: the epilogue, y [B, N, C], differentiable, in the dtype of `attended`.
-        automatic_on: the type of device on which 'auto' takes it, where it has proved itself; None: anywhere, unproved.
+        name: what the argument `backend` accepts.
+        missing: returns the reasons why it cannot run on this machine at all.
+        unsupported: returns the reasons why it cannot serve these inputs; their type tells which operator is meant.
+        polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
+        mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
+        automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any device, without one.
     """
 
     name: str
     missing: Callable[[], list[str]]
     unsupported: Callable[[Inputs], list[str]]
-    attend: Callable[[AttentionInputs], Tensor]
-    mix_and_gate: Callable[[EpilogueInputs], Tensor]
+    polarity_attention: Callable[[AttentionInputs], Tensor]
+    mix_and_gate: Callable[[MixAndGateInputs], Tensor]
     automatic_on: str | None = None
 
 
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         'triton',
-        missing=triton_support.missing,
-        unsupported=triton_support.unsupported,
-        attend=triton_support.attend,
-        mix_and_gate=triton_support.mix_and_gate,
+        missing=triton_backend.missing,
+        unsupported=triton_backend.unsupported,
+        polarity_attention=triton_backend.polarity_attention_triton,
+        mix_and_gate=triton_backend.mix_and_gate_triton,
         automatic_on='cuda',
     ),
     Backend(
         'reference',
         missing=list,
         unsupported=lambda inputs: [],
-        attend=reference_attention,
-        mix_and_gate=reference_epilogue,
+        polarity_attention=polarity_attention_chunked,
+        mix_and_gate=mix_and_gate_reference,
     ),
 )
-"""Fastest first: 'auto' takes the first that it may."""
+"""Fastest first: 'auto' chooses the first one that is eligible."""
 
 
 def available_backends() -> list[str]:
-    """Names of the backends that can run on this machine, fastest first."""
+    """Return the names of the backends that can run on this machine, fastest first."""
     return [backend.name for backend in BACKENDS if not backend.missing()]
 
 
 def unavailable_backends() -> dict[str, list[str]]:
-    """Backends that cannot run on this machine, each with every reason why."""
+    """Return the backends that cannot run on this machine, each with every reason."""
     return {backend.name: reasons for backend in BACKENDS if (reasons := backend.missing())}
 
 
 def check_backend_name(name: str) -> None:
-    """Raise ValueError unless `name` is 'auto' or a backend's."""
+    """Raise ValueError unless `name` is 'auto' or the name of a backend."""
     names = ['auto', *(backend.name for backend in BACKENDS)]
     if name not in names:
         raise ValueError(f'backend: expected one of {names}, got {name!r}')
 
 
 def choose_backend(name: str, inputs: Inputs) -> Backend:
-    """The backend for `inputs`.
+    """Return the backend called `name`, or for 'auto' the first one that is eligible for `inputs`.
 
     Raises:
         ValueError: `name` is unknown.
-        RuntimeError: a named backend cannot serve the inputs; lists every reason.
+        RuntimeError: the named backend cannot serve the inputs; the message lists every reason.
     """
     check_backend_name(name)
     for backend in BACKENDS:
@@ -88,26 +87,26 @@ def choose_backend(name: str, inputs: Inputs) -> Backend:
             if reasons:
                 raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
             return backend
-        if name == 'auto' and _is_automatic(backend, inputs):
+        if name == 'auto' and _is_eligible(backend, inputs):
             return backend
     raise RuntimeError('no backend can serve these inputs')
 
 
-def _is_automatic(backend: Backend, inputs: Inputs) -> bool:
-    """Whether 'auto' takes `backend`. Where it could have helped but may not, the log says why, once."""
+def _is_eligible(backend: Backend, inputs: Inputs) -> bool:
+    """Whether 'auto' may choose `backend`. If not, on the device it is made for, the log gives the reasons once."""
     if backend.automatic_on is None:
         return True
     x = inputs.q if isinstance(inputs, AttentionInputs) else inputs.attended
     if x.device.type != backend.automatic_on:
-        return False  # nothing is lost there
-    from mmpola.ops.self_check import objections, tell_once  # brings torch._dynamo along: slow to import
+        return False
+    from mmpola.ops.self_check import failures, log_once  # imports torch._dynamo, which is slow
 
     reasons = backend.missing() or backend.unsupported(inputs)
     if not reasons:
         if isinstance(inputs, AttentionInputs):
-            reasons = objections(backend.attend, reference_attention, inputs)
+            reasons = failures(backend.polarity_attention, polarity_attention_chunked, inputs)
         else:
-            reasons = objections(backend.mix_and_gate, reference_epilogue, inputs)
+            reasons = failures(backend.mix_and_gate, mix_and_gate_reference, inputs)
     for reason in reasons:
-        tell_once(f"backend='auto' does without {backend.name!r}: {reason}")
+        log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
     return not reasons

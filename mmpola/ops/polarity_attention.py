@@ -1,4 +1,4 @@
-"""The public operator: contract and errors."""
+"""The public operator `polarity_attention`: its contract and its errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mmpola.ops.backends import choose_backend
 from mmpola.ops.feature_map import FeatureMap
-from mmpola.ops.inputs import AttentionInputs, validate
+from mmpola.ops.inputs import AttentionInputs, validate_attention
 from mmpola.ops.numerics import EPS
 
 
@@ -21,10 +21,11 @@ def polarity_attention(
     eps: float = EPS,
     backend: str = 'auto',
 ) -> Tensor:
-    """Polarity-aware linear attention, O((N + M) D^2): E1-E8 with a PowerMap, E9-E13 with an ExpMap.
+    """Compute polarity-aware linear attention (E1-E3) in O((N + M) D^2), with features E4-E8 or E9-E13 by feature map.
 
-    Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; numbered in mmpola/ops/README.md. Differentiable with
-    respect to every tensor but `rotary`. Features, sums and the normaliser are float32 (float64 for float64 input).
+    Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; equation numbers are those of mmpola/ops/README.md.
+    Differentiable with respect to every tensor except `rotary`. Features, sums and the normaliser are computed in
+    float32 (float64 for float64 inputs).
 
     Args:
         q: queries [B, N, H, D], float16, bfloat16, float32 or float64, any strides; D even.
@@ -32,18 +33,19 @@ def polarity_attention(
         v: values [B, M, H, D]; channels [: D/2] are the same-signed stream, [D/2 :] the opposite-signed one.
         feature_map: PowerMap(exponent [H, D], scale [H, D] or None) or ExpMap(same [H, 2D], opposite [H, 2D]).
         key_position: [M, H, D] added to k, or None.
-        rotary: (cos, sin), each [N, 2D], interleaved pairs of one angle; ExpMap only, for the numerator; needs M = N.
+        rotary: (cos, sin), each [N, 2D], the two channels of an interleaved pair sharing their angle. Applied to the
+            numerator only; ExpMap only, and M must equal N.
         eps: added to the normaliser.
-        backend: 'auto', or the name of a backend, see `available_backends()`.
+        backend: 'auto' or the name of a backend, see `available_backends()`.
 
     Returns:
         o [B, N, H, D] in q's dtype.
 
     Raises:
-        TypeError: a tensor has an unsupported dtype, or another one than q.
+        TypeError: a tensor has an unsupported dtype, or k or v has another dtype than q.
         ValueError: a shape or device does not fit, or the backend's name is unknown.
-        RuntimeError: the named backend cannot run; lists every reason.
+        RuntimeError: the named backend cannot run; the message lists every reason.
     """
     inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, eps)
-    validate(inputs)
-    return choose_backend(backend, inputs).attend(inputs)
+    validate_attention(inputs)
+    return choose_backend(backend, inputs).polarity_attention(inputs)

@@ -1,7 +1,8 @@
-"""Whether kernels prove themselves on the machine at hand: 'auto' takes them only where they do.
+"""The self-check of a backend's kernels on this machine: 'auto' uses them only where they pass.
 
-The first time a device, an operator, a dtype and a head dimension meet, the kernels run forward and backward on a small
-random input and are compared with the reference. Once per process and combination; the compiled kernels are reused.
+The first time that a device, an operator with its optional arguments, a dtype and a head dimension are combined, the
+kernels run forward and backward on a small random input and are compared with the reference, once per process. The
+kernels compiled for the check are the ones used afterwards.
 """
 
 from __future__ import annotations
@@ -9,86 +10,95 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmpola.ops.epilogue_inputs import EpilogueInputs
 from mmpola.ops.feature_map import ExpMap, PowerMap
-from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.inputs import AttentionInputs, AttentionTensors, MixAndGateInputs
 from mmpola.ops.numerics import BACKEND_EXCESS, EPS
 
 MARGIN = 20
-"""Times BACKEND_EXCESS: a wrong kernel errs by far more, and no GPU's exp2 and log2 were in that measurement."""
+"""Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
 TOKENS = {'cuda': 270, 'cpu': 70}
 GRID = (9, 17)
-"""Small, and more than one block or tile of tokens, the last one partly filled."""
+"""Small, yet more than one block or tile of tokens, the last one partly filled."""
 
-_verdicts: dict[tuple[Any, ...], str] = {}
-_told: set[str] = set()
+_results: dict[tuple[Any, ...], str] = {}
+_logged: set[str] = set()
 
 
-def objections(
-    run: Callable[[Any], Tensor], reference: Callable[[Any], Tensor], inputs: AttentionInputs | EpilogueInputs
+def failures(
+    run: Callable[[Any], Tensor], reference: Callable[[Any], Tensor], inputs: AttentionInputs | MixAndGateInputs
 ) -> list[str]:
-    """Why 'auto' may not take `run` for such inputs; empty where it has proved itself. The first call checks."""
-    # `index` makes a number of a size that a compiler holds as a symbol: the answer is for this very kernel.
+    """Return why `run` failed its self-check for such inputs, empty if it passed. The first call runs the check."""
+    # `index` turns the symbolic sizes of a compiler into numbers: the result is that of this very kernel.
+    variant: tuple[Any, ...]
     if isinstance(inputs, AttentionInputs):
         x, feature_map, position = inputs.q, inputs.feature_map, inputs.key_position
-        kind = 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap'
+        operator = 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap'
         has_scale = isinstance(feature_map, PowerMap) and feature_map.scale is not None
-        make_up: tuple[Any, ...] = (
-            kind,
-            has_scale,
-            None if position is None else position.dtype,
-            inputs.rotary is not None,
-        )
+        variant = has_scale, None if position is None else position.dtype, inputs.rotary is not None
     else:
         x, weight = inputs.attended, inputs.weight
+        operator = 'mix_and_gate'
         is_shared = weight.shape[0] == x.shape[3]
-        make_up = ('mix_and_gate', index(weight.shape[3]), is_shared, weight.dtype, inputs.bias is not None)
-    found = _objection(run, reference, x.device, x.dtype, index(x.shape[3]), *make_up)
-    return [found] if found else []
+        variant = index(weight.shape[3]), is_shared, weight.dtype, inputs.bias is not None
+    failure = _failure(run, reference, x.device, x.dtype, index(x.shape[3]), operator, *variant)
+    return [failure] if failure else []
 
 
 @torch.compiler.assume_constant_result
-def tell_once(message: str) -> None:
-    """Log each distinct message once."""
-    if message not in _told:
-        _told.add(message)
+def log_once(message: str) -> None:
+    """Log a warning unless the same message has been logged before."""
+    if message not in _logged:
+        _logged.add(message)
         logging.getLogger('mmpola').warning(message)
 
 
 @torch.compiler.assume_constant_result
-def _objection(
+def highest_compute_capability(device: torch.device | None) -> tuple[int, int]:
+    """Return the compute capability of a CUDA device, for None of the best one. Compilers take it as a constant."""
+    return _highest_compute_capability(device)
+
+
+@cache  # needed by every call of an operator, and asking the driver is slow
+def _highest_compute_capability(device: torch.device | None) -> tuple[int, int]:
+    devices = range(torch.cuda.device_count()) if device is None else [device]
+    return max(torch.cuda.get_device_capability(i) for i in devices)
+
+
+@torch.compiler.assume_constant_result
+def _failure(
     run: Callable[[Any], Tensor],
     reference: Callable[[Any], Tensor],
     device: torch.device,
     dtype: torch.dtype,
     dim: int,
-    kind: str,
-    *make_up: Any,
+    operator: str,
+    *variant: Any,
 ) -> str:
-    """The one objection, or ''. A compiler that traces the caller takes the answer as a constant."""
+    """Return why the check failed, or ''. A compiler that traces the caller takes the result as a constant."""
     excess = BACKEND_EXCESS[torch.float16 if _products_are_tf32(dtype) else dtype]
-    key = (run, device, dtype, excess, dim, kind, *make_up)
-    if key not in _verdicts:
+    key = (run, device, dtype, excess, dim, operator, *variant)
+    if key not in _results:
         if _is_capturing(device):
-            return 'first met while a CUDA graph was captured; run the model once before'
-        draw = _draw_epilogue if kind == 'mix_and_gate' else _draw_attention
+            return 'no self-check is possible while a CUDA graph is captured; run the model once before'
+        draw = _draw_mix_and_gate if operator == 'mix_and_gate' else _draw_attention
         try:
-            with _undisturbed(device):
-                tensors, build = draw(device, dtype, dim, kind, *make_up)
+            with _isolated(device):
+                tensors, build = draw(device, dtype, dim, operator, *variant)
                 found = _compare(run, reference, tensors, build, excess)
         except torch.cuda.OutOfMemoryError:
-            return 'no memory left for the self-check'  # asked again: this says nothing about the kernels
-        except Exception as error:  # a compiler or a driver raises what it likes
+            return 'not enough memory for the self-check'  # not remembered: it says nothing about the kernels
+        except Exception as error:  # compilers and drivers may raise anything
             found = f'{type(error).__name__}: {error}'
         name = str(dtype).removeprefix('torch.')
-        _verdicts[key] = found and f'self-check of {kind}, {name}, D={dim}, on {device} failed: {found}'
-    return _verdicts[key]
+        _results[key] = found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
+    return _results[key]
 
 
 def _is_capturing(device: torch.device) -> bool:
@@ -102,8 +112,8 @@ def _products_are_tf32(dtype: torch.dtype) -> bool:
 
 
 @contextmanager
-def _undisturbed(device: torch.device) -> Iterator[None]:
-    """Plain eager autograd, whatever the caller is inside of: no_grad, autocast, activation checkpointing, tracing."""
+def _isolated(device: torch.device) -> Iterator[None]:
+    """Run in plain eager autograd, whatever surrounds the caller: no_grad, autocast, checkpointing or tracing."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     with (
@@ -123,25 +133,25 @@ def _compare(
     build: Callable[..., Any],
     excess: tuple[float, float],
 ) -> str:
-    """What errs by more than the reference in the same dtype plus the allowed excess, or ''. Errors are to float64."""
-    found = _results(run, tensors, build)
-    expected = _results(reference, tensors, build)
-    exact = _results(reference, tensors, build, torch.float64)
+    """Return the first result whose error against float64 exceeds the same-dtype reference's by too much, or ''."""
+    found = _outputs_and_gradients(run, tensors, build)
+    expected = _outputs_and_gradients(reference, tensors, build)
+    exact = _outputs_and_gradients(reference, tensors, build, torch.float64)
     for name, truth in exact.items():
         errors = [float((x[name].double() - truth).norm() / truth.norm()) for x in (found, expected)]
         allowed = errors[1] + MARGIN * excess[name != 'output']
-        if not errors[0] <= allowed:  # a NaN too
-            return f'{name} errs by {errors[0]:.1e}, allowed {allowed:.1e}'
+        if not errors[0] <= allowed:  # also true for NaN
+            return f'error of the {name} is {errors[0]:.1e}, allowed is {allowed:.1e}'
     return ''
 
 
-def _results(
+def _outputs_and_gradients(
     run: Callable[[Any], Tensor],
     tensors: dict[str, Tensor | None],
     build: Callable[..., Any],
     dtype: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """The output and the gradient of each tensor."""
+    """Return the output and the gradient of each tensor, computed in `dtype` or in the tensors' own dtypes."""
     leaves = {
         name: None if x is None else x.detach().to(dtype or x.dtype).requires_grad_() for name, x in tensors.items()
     }
@@ -155,7 +165,7 @@ def _results(
 
 
 def _normal(device: torch.device, dtype: torch.dtype, *shape: int, seed: int) -> Tensor:
-    """Standard normal, drawn on the CPU from a generator of its own: the global random state stays."""
+    """Draw standard normal numbers on the CPU with a separate generator, so that the global random state is kept."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu').to(device, dtype)
 
@@ -164,13 +174,14 @@ def _draw_attention(
     device: torch.device,
     dtype: torch.dtype,
     dim: int,
-    kind: str,
+    operator: str,
     has_scale: bool,
     position_dtype: torch.dtype | None,
     has_rotary: bool,
 ) -> tuple[dict[str, Tensor | None], Callable[..., AttentionInputs]]:
+    """Draw the tensors of `polarity_attention` and return them with a function that builds its inputs from them."""
     heads, tokens = 2, TOKENS[device.type]
-    # So many samples that a program loops over several blocks (launch.WAVES): pipelining and the running shift too.
+    # Enough samples for each program to loop over several blocks: that checks pipelining and the running shift too.
     batch = torch.cuda.get_device_properties(device).multi_processor_count if device.type == 'cuda' else 1
     tensors: dict[str, Tensor | None] = {
         name: _normal(device, dtype, batch, tokens, heads, dim, seed=seed) for seed, name in enumerate('qkv')
@@ -178,9 +189,9 @@ def _draw_attention(
     tensors['key_position'] = None
     if position_dtype is not None:
         tensors['key_position'] = _normal(device, position_dtype, tokens, heads, dim, seed=3)
-    size = dim if kind == 'PowerMap' else 2 * dim
+    size = dim if operator == 'PowerMap' else 2 * dim
     first, second = (_normal(device, torch.float32, heads, size, seed=seed).sigmoid() for seed in (4, 5))
-    if kind == 'PowerMap':
+    if operator == 'PowerMap':
         tensors |= {'exponent': 1 + 3 * first, 'scale': 0.5 + second if has_scale else None}
     else:
         tensors |= {'same': first, 'opposite': second}
@@ -188,24 +199,20 @@ def _draw_attention(
     if has_rotary:
         angle = _normal(device, torch.float32, tokens, dim, seed=6).repeat_interleave(2, dim=-1)
         rotary = angle.cos(), angle.sin()
-
-    def build(q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any) -> AttentionInputs:
-        feature_map = PowerMap(**parameters) if kind == 'PowerMap' else ExpMap(**parameters)
-        return AttentionInputs(q, k, v, feature_map, key_position, rotary, EPS)
-
-    return tensors, build
+    return tensors, lambda **leaves: AttentionInputs.from_tensors(AttentionTensors(**leaves), rotary, EPS)
 
 
-def _draw_epilogue(
+def _draw_mix_and_gate(
     device: torch.device,
     dtype: torch.dtype,
     dim: int,
-    kind: str,
+    operator: str,
     kernel_size: int,
     is_shared: bool,
     weight_dtype: torch.dtype,
     has_bias: bool,
-) -> tuple[dict[str, Tensor | None], Callable[..., EpilogueInputs]]:
+) -> tuple[dict[str, Tensor | None], Callable[..., MixAndGateInputs]]:
+    """Draw the tensors of `mix_and_gate` and return them with a function that builds its inputs from them."""
     heads, tokens = 2, GRID[0] * GRID[1]
     channels = dim if is_shared else heads * dim
     tensors = {
@@ -215,4 +222,4 @@ def _draw_epilogue(
         'weight': _normal(device, weight_dtype, channels, 1, kernel_size, kernel_size, seed=3) / kernel_size,
         'bias': _normal(device, weight_dtype, channels, seed=4) if has_bias else None,
     }
-    return tensors, lambda **leaves: EpilogueInputs(**leaves, grid=GRID)
+    return tensors, lambda **leaves: MixAndGateInputs(**leaves, grid=GRID)

@@ -1,8 +1,9 @@
-"""The contract that every backbone keeps."""
+"""The contract that every backbone keeps: shapes, gradients, freezing, recomputation, state dicts, export."""
 
 import copy
 import inspect
 import pickle
+from operator import attrgetter
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from mmpola.backbones import (
     pola_swin,
     polaformer_pp,
 )
+from mmpola.backbones.base import Backbone
 
 MODULES = {
     pola_swin: PolaSwin,
@@ -78,7 +80,7 @@ def test_images_are_independent_of_their_batch(name):
 @pytest.mark.parametrize('out_norm', [False, True])
 @pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (3,), (1, 2), (0,)])
 def test_every_parameter_gets_a_gradient(name, out_indices, out_norm):
-    """What DistributedDataParallel demands: nothing is built that forward does not use."""
+    """As DistributedDataParallel demands: nothing is built that forward does not use."""
     model = build(name, out_indices=out_indices, out_norm=out_norm)
     maps = model(torch.randn(2, 3, 64, 96))
     assert len(maps) == len(out_indices)
@@ -92,8 +94,8 @@ def test_out_norm_normalises_each_output(name):
     for x in build(name, out_norm=True)(images):
         assert x.mean(1).abs().max() < 1e-4
     plain = build(name, out_norm=False)
-    for index, x in enumerate(plain(images)):
-        assert plain.output_norm(index) is None
+    assert not plain.out_norm
+    for x in plain(images):
         assert x.mean(1).abs().max() > 1e-3
 
 
@@ -101,28 +103,65 @@ def test_out_norm_normalises_each_output(name):
 @pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
 def test_freezing_freezes_exactly_what_it_says(name, frozen_stages):
     model = build(name, frozen_stages=frozen_stages, out_norm=True)
-    frozen = {id(p) for stage in range(frozen_stages + 1) for m in model.stage_modules(stage) for p in parameters_of(m)}
-    norms = [model.output_norm(stage) for stage in range(frozen_stages)]
-    frozen |= {id(p) for norm in norms if norm is not None for p in norm.parameters()}
+    frozen = {id(p) for stage in range(frozen_stages + 1) for p in stage_parameters(model, stage)}
     for key, parameter in model.named_parameters():
         assert parameter.requires_grad == (id(parameter) not in frozen), key
-    model.train()
-    for stage in range(5):
-        for module in model.stage_modules(stage):
-            if isinstance(module, torch.nn.Module):
-                assert all(m.training == (stage > frozen_stages) for m in module.modules())
+    for prepare in (lambda: model, model.train):  # as constructed, and after a call of train()
+        prepare()
+        for stage in range(5):
+            for part in stage_parts(model, stage):
+                if isinstance(part, torch.nn.Module):
+                    assert all(m.training == (stage > frozen_stages) for m in part.modules())
     assert any(p.requires_grad for p in model.parameters()) == (frozen_stages < 4)
 
 
-def parameters_of(part):
-    return [part] if isinstance(part, torch.nn.Parameter) else list(part.parameters())
+def stage_parts(model, stage):
+    return [attrgetter(name)(model) for name in model.stage_parts[stage]]
+
+
+def stage_parameters(model, stage):
+    for part in stage_parts(model, stage):
+        yield from [part] if isinstance(part, torch.nn.Parameter) else part.parameters()
 
 
 @EVERY_SMALL
-def test_the_stages_partition_the_parameters(name):
-    model = build(name, out_norm=False)
-    owned = [id(p) for stage in range(5) for part in model.stage_modules(stage) for p in parameters_of(part)]
+@pytest.mark.parametrize('out_norm', [False, True])
+def test_every_parameter_belongs_to_one_stage(name, out_norm):
+    model = build(name, out_norm=out_norm)
+    owned = [id(p) for stage in range(5) for p in stage_parameters(model, stage)]
     assert sorted(owned) == sorted(id(p) for p in model.parameters())
+
+
+@EVERY_SMALL
+def test_output_norms_belong_to_their_stage(name):
+    model = build(name, out_norm=True)
+    for stage in range(1, 5):
+        norms = [key for key in model.stage_parts[stage] if key.startswith('norm')]
+        assert len(norms) == 1
+        assert getattr(model, norms[0]).normalized_shape == (model.embed_dims[stage - 1],)
+
+
+@EVERY_SMALL
+def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
+    """So a subclass can rely on its own constructor having run in each of its methods."""
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError('called in the constructor')
+
+    cls, small = SMALL[name]
+    public = [key for base in (Backbone, cls) for key, value in vars(base).items() if inspect.isfunction(value)]
+    methods = {key: refuse for key in public if not key.startswith('_')}
+    assert {'train', 'forward', 'stage_maps', 'init_weights'} <= set(methods)
+    type('Subclass', (cls,), methods)(**small, frozen_stages=2, norm_eval=True)
+
+
+@EVERY_SMALL
+def test_linear_layers_start_from_a_narrow_normal_distribution(name):
+    """Truncated normal of deviation 0.02, biases 0, as in Swin, PVT and DeiT."""
+    for module in build(name).modules():
+        if isinstance(module, torch.nn.Linear):
+            assert 0.015 < module.weight.std() < 0.025
+            assert module.bias is None or not module.bias.any()
 
 
 @EVERY_SMALL
@@ -185,14 +224,14 @@ def test_no_default_is_mutable(name):
 
 @EVERY_SMALL
 @pytest.mark.parametrize('shape', [(3, 32, 32), (1, 4, 32, 32)])
-def test_images_of_another_shape(name, shape):
+def test_images_of_a_wrong_shape_are_refused(name, shape):
     with pytest.raises(ValueError) as raised:
         build(name)(torch.zeros(shape))
     assert str(raised.value) == f'x: expected images [B, 3, H, W], got {list(shape)}'
 
 
 @EVERY_SMALL
-def test_exports_with_equal_outputs(name):
+def test_the_exported_program_gives_equal_outputs(name):
     model = build(name, out_indices=(3,)).eval()
     x = torch.randn(1, 3, 64, 64)
     exported = torch.export.export(model, (x,)).module()

@@ -1,4 +1,4 @@
-"""Pola-DeiT: one stride, blocks as stages, tables resized, the published size."""
+"""Pola-DeiT: one stride, blocks that count as stages, resized tables, the published number of parameters."""
 
 import pytest
 import torch
@@ -19,9 +19,9 @@ def build(**arguments):
     [('tiny', 6_637_864, 6.1), ('small', 24_756_328, None), ('base', 95_497_960, None)],
 )
 def test_number_of_parameters(arch, parameters, millions):
-    """With a 1000-class head; the paper's 6.1 M leave the position tables out."""
+    """With a head of 1000 classes; the paper's 6.1 M do not count the position tables."""
     with torch.device('meta'):
-        model = PolaDeiT(arch)  # its norm is the classifier's
+        model = PolaDeiT(arch)  # its output norm is counted as the classifier's
     counted = sum(x.numel() for x in model.parameters()) + (model.embed_dims[-1] + 1) * 1000
     assert counted == parameters
     if millions:
@@ -39,7 +39,7 @@ def test_returns_one_map_of_stride_16(size):
 
 @pytest.mark.parametrize('out_norm', [False, True])
 @pytest.mark.parametrize('out_indices', [None, (1,), (0, 2, 3)])
-def test_builds_the_blocks_it_uses_and_trains_all_of_them(out_indices, out_norm):
+def test_builds_only_the_blocks_that_it_uses_and_trains_all_of_them(out_indices, out_norm):
     model = build(out_indices=out_indices, out_norm=out_norm)
     assert len(model.blocks) == (out_indices or (3,))[-1] + 1
     maps = model(torch.randn(2, 3, 64, 96))
@@ -59,7 +59,7 @@ def test_freezing_counts_blocks(frozen_stages):
     assert [block.training for block in model.blocks] == [number >= frozen_stages for number in range(4)]
 
 
-def test_checkpointing_changes_no_gradient():
+def test_recomputing_activations_changes_no_gradient():
     x, gradients = torch.randn(1, 3, 40, 56, dtype=torch.float64), []
     for with_cp in (False, True):
         torch.manual_seed(0)
@@ -70,7 +70,7 @@ def test_checkpointing_changes_no_gradient():
 
 
 @pytest.mark.parametrize('size', [128, (48, 160)])
-def test_tables_are_resized_alike_when_loading_and_when_running(size, tmp_path):
+def test_resizing_tables_on_loading_equals_resizing_them_in_the_forward_pass(size, tmp_path):
     learned = build().eval()
     with torch.no_grad():
         for key in learned.position_tables():
@@ -104,7 +104,7 @@ def test_leaves_out_later_blocks_and_still_loads_the_whole_file(tmp_path):
         ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'huge'"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError) as raised:
         PolaDeiT(**{'arch': SMALL, **arguments})
     assert str(raised.value) == message

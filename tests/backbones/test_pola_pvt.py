@@ -1,4 +1,4 @@
-"""Pola-PVT is the authors' function on their files, and works at sizes where theirs does not."""
+"""Pola-PVT equals the authors' model on their files, and also works at sizes where theirs does not."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def randomised(model: PolaPVT) -> PolaPVT:
-    """Random numbers in every parameter: tables, powers and scales start at 0, where little can be seen."""
+    """Add random numbers to every parameter: tables, powers and scales start at 0, which would hide errors."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -86,8 +86,9 @@ def test_any_size_gives_maps_of_the_strides_and_a_gradient_for_every_parameter(a
 
 @pytest.mark.parametrize('ratios', [(1, 1, 1, 1), (8, 4, 2, 1)])
 @pytest.mark.parametrize('size', [128, 256, (64, 256), (72, 136)])
-def test_tables_are_resized_from_their_own_stage_alike_when_loading_and_when_running(size, ratios, tmp_path):
-    # At 128 and 256 a later stage has as many tokens as stage 1 had in training; at 64 x 256 so has stage 2.
+def test_resizing_tables_on_loading_equals_resizing_them_in_the_forward_pass(size, ratios, tmp_path):
+    # At 128 and 256 a later stage has as many tokens as stage 1 had in training; at 64 x 256 stage 2 has. The number of
+    # tokens therefore does not tell the grid that a table was learned on.
     learned = randomised(PolaPVT(SMALL, pola_sr_ratios=ratios, pretrain_img_size=64)).eval()
     torch.save(learned.state_dict(), tmp_path / 'learned.pth')
     resized = PolaPVT(SMALL, pola_sr_ratios=ratios, pretrain_img_size=size).eval()
@@ -99,7 +100,7 @@ def test_tables_are_resized_from_their_own_stage_alike_when_loading_and_when_run
             assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_tables_keep_their_place_in_the_map():
+def test_resized_tables_keep_their_place_in_the_map():
     model = PolaPVT(SMALL, pretrain_img_size=64, out_indices=(0,)).eval()
     with torch.no_grad():
         model.pos_embed1.unflatten(1, (16, 16))[:, :8].fill_(1.0)  # the upper half
@@ -114,10 +115,10 @@ def test_tables_keep_their_place_in_the_map():
     assert_close(rows[17:], torch.zeros(15))
 
 
-def test_every_token_is_a_key_where_the_reduction_does_not_divide_the_map():
+def test_every_token_is_read_if_the_reduction_does_not_divide_the_map():
     model = randomised(PolaPVT(SMALL, pola_sr_ratios=(8, 4, 2, 1), pretrain_img_size=64)).double().eval()
     tokens = images(1, 9 * 12, 16, dtype=torch.float64).requires_grad_()
-    model.block1[0].attn(tokens, (9, 12))[:, 0].sum().backward()  # one query reads all of them
+    model.block1[0].attn(tokens, (9, 12))[:, 0].sum().backward()  # one query attends to all keys
     assert (tokens.grad.abs().sum(dim=-1) > 0).all()
 
 
@@ -145,7 +146,7 @@ def test_leaves_out_later_stages_and_still_loads_the_whole_file(golden, tmp_path
     assert relative_error(feature, record['features'][1]) < 1e-6
 
 
-def test_recomputing_blocks_changes_no_gradient():
+def test_recomputing_activations_changes_no_gradient():
     x, gradients = images(1, 3, 40, 56, dtype=torch.float64), []
     for with_cp in (False, True):
         torch.manual_seed(0)
@@ -157,6 +158,6 @@ def test_recomputing_blocks_changes_no_gradient():
 
 @pytest.mark.parametrize('name', ['pola_sr_ratios', 'softmax_sr_ratios'])
 @pytest.mark.parametrize('ratios', [(8, 4, 2), (8, 4, 2, 0), '8421'])
-def test_refuses_reduction_ratios_that_are_not_four_integers(name, ratios):
+def test_reduction_ratios_that_are_not_four_integers_are_refused(name, ratios):
     with pytest.raises(ValueError, match=f'{name}: expected four integers'):
         PolaPVT(SMALL, **{name: ratios})

@@ -1,4 +1,4 @@
-"""Pola-PVTv2: PVT v2 around the attention of Pola-PVT; norms at stage ends, overlapping patches, the published size."""
+"""Pola-PVTv2: stage norms, overlapping patches, the feed-forward network, the published number of parameters."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def build(**arguments):
     [('b0', 3_789_384, 3.4), ('b1', 13_705_384, 12.9), ('b2', 24_035_240, None), ('b5', 72_085_160, None)],
 )
 def test_number_of_parameters(arch, parameters, millions):
-    """With a 1000-class head; the paper's 3.4 M and 13 M leave the key tables out."""
+    """With a head of 1000 classes; the paper's 3.4 M and 13 M do not count the key tables."""
     with torch.device('meta'):
         model = PolaPVTv2(arch)
     head = (model.embed_dims[-1] + 1) * 1000
@@ -49,7 +49,7 @@ def test_the_next_stage_reads_the_normed_map_whatever_is_returned():
 def test_patches_overlap():
     embed = OverlapPatchEmbed(1, 4, 7, 4)
     image = torch.zeros(1, 1, 16, 16)
-    image[0, 0, 5, 5] = 1  # inside 3 pixels around the centres 4 and 8 of patches 1 and 2
+    image[0, 0, 5, 5] = 1  # within 3 pixels of the centres 4 and 8 of patches 1 and 2
     with torch.no_grad():
         tokens, grid = embed.proj(image)[0].sum(0), embed(image)[1]
     assert grid == (4, 4)
@@ -72,7 +72,7 @@ def test_a_file_without_its_stage_norms_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('size', [128, (72, 136)])
-def test_key_tables_are_resized_alike_when_loading_and_when_running(size, tmp_path):
+def test_resizing_key_tables_on_loading_equals_resizing_them_in_the_forward_pass(size, tmp_path):
     learned = build().eval()
     with torch.no_grad():
         for key in learned.position_tables():

@@ -1,4 +1,4 @@
-"""Pola-Swin is the authors' function: features, logits and gradients of the golden files, parameter counts."""
+"""Pola-Swin equals the authors' model: features, logits and gradients of the golden files, parameter counts."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def relative_error(ours, expected):
 
 
 @pytest.mark.parametrize('name', ATTN_TYPES)
-def test_golden(name, golden, tmp_path):
+def test_matches_the_authors_features_logits_and_gradients(name, golden, tmp_path):
     record = golden(name)
     config, weights = record['config'], record['checkpoint']['model']
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
@@ -58,7 +58,7 @@ def test_golden(name, golden, tmp_path):
         ('base', {'pretrain_img_size': 384, 'window_size': 12}, 91_599_304),
     ],
 )
-def test_parameters_of_the_released_models(arch, arguments, parameters):
+def test_has_the_published_number_of_parameters(arch, arguments, parameters):
     with torch.device('meta'):
         model = PolaSwin(arch, out_norm=False, **arguments)
     dim = model.embed_dims[-1]
@@ -98,7 +98,7 @@ def test_parameters_of_the_released_models(arch, arguments, parameters):
         ),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError) as raised:
         PolaSwin(**arguments)
     assert str(raised.value) == message

@@ -1,4 +1,4 @@
-"""PolaFormer++ is the authors' function on their files; rotary tables, layer scale, BatchNorm statistics."""
+"""PolaFormer++ equals the authors' model on their files; rotary tables, layer scale, BatchNorm statistics."""
 
 import pytest
 import torch
@@ -93,7 +93,7 @@ def test_any_size_gives_maps_of_the_strides_and_a_gradient_for_every_parameter(a
 
 
 @pytest.mark.parametrize('channels', [8, 16])
-def test_rotary_tables_turn_rows_then_columns_in_pairs(channels):
+def test_rotary_tables_rotate_pairs_by_row_then_by_column(channels):
     rows, columns, quarter = 3, 5, channels // 4
     cos, sin = rotary_tables((rows, columns), channels, torch.device('cpu'), torch.float64)
     frequencies = [10000 ** -(index / (quarter - 1)) for index in range(quarter)]
@@ -107,7 +107,7 @@ def test_rotary_tables_turn_rows_then_columns_in_pairs(channels):
             assert_close(sin[row * columns + column], expected.sin())
 
 
-def test_computes_rotary_tables_once_per_stage_and_width(monkeypatch):
+def test_rotary_tables_are_computed_once_per_stage_and_width(monkeypatch):
     calls = []
 
     def counted(grid, channels, *args):
@@ -127,7 +127,7 @@ def test_trains_after_a_forward_in_inference_mode():
 
 
 @pytest.mark.parametrize('on', [True, False])
-def test_has_gammas_only_where_layer_scale_is_on(on):
+def test_only_stages_with_layer_scale_have_gammas(on):
     arch = {**SMALL, 'layer_scale': (True, True, on, on), 'layer_scale_init': (1, 1, 1e-6, 1e-6)}
     model = PolaFormerPP(arch)
     for stage, layer in enumerate(model.layers):
@@ -171,7 +171,7 @@ def test_leaves_out_later_stages_and_still_loads_the_whole_file(golden, tmp_path
     assert relative_error(feature, record['features'][1]) < 1e-6
 
 
-def test_recomputing_blocks_changes_no_gradient():
+def test_recomputing_activations_changes_no_gradient():
     x, gradients = images(1, 3, 40, 56, dtype=torch.float64), []
     for with_cp in (False, True):
         torch.manual_seed(0)
@@ -181,6 +181,6 @@ def test_recomputing_blocks_changes_no_gradient():
     assert_close(*gradients)
 
 
-def test_refuses_heads_that_rotary_pairs_do_not_fit():
+def test_head_dimensions_that_do_not_divide_into_rotary_pairs_are_refused():
     with pytest.raises(ValueError, match='num_heads: expected a head dimension that is a multiple of 4'):
         PolaFormerPP({**SMALL, 'embed_dims': (18, 32, 64, 96)})

@@ -1,4 +1,4 @@
-"""The benchmarks on shapes of milliseconds: parity comes first, and every peer has its column."""
+"""The benchmarks on tiny shapes: parity is checked first, and every peer has its columns."""
 
 import json
 
@@ -17,7 +17,7 @@ SMALL = [Case('power', 'power', 2, 3, 5, 2, 16), Case('exp', 'exp', 1, 4, 4, 1, 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setitem(operators.ATTENTION, 'cpu', SMALL)
-    monkeypatch.setitem(operators.EPILOGUE, 'cpu', SMALL[:1])
+    monkeypatch.setitem(operators.MIX_AND_GATE, 'cpu', SMALL[:1])
     monkeypatch.setattr(operators, 'copy_bandwidth', lambda device, repeats: 1e9)
     monkeypatch.setattr(operators, 'peak_bytes', lambda run, device: 4096)  # too small to be seen
 
@@ -37,7 +37,7 @@ def test_every_peer_has_its_columns():
         assert row['softmax, forward'] > 0
         assert row['published port, forward'] == 'absent'
         assert row['copy %, step'] > 0
-    (row,) = operators.epilogue('cpu', 1, ['literal'])
+    (row,) = operators.mix_and_gate_suite('cpu', 1, ['literal'])
     assert row['tokens'] == 15
     assert set(row['bytes']) == {'ours', 'literal'}
 

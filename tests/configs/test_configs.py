@@ -1,4 +1,4 @@
-"""Every config builds and says how it is run; one leaf per family trains and evaluates."""
+"""Every config builds and states its command; one config per family trains and evaluates."""
 
 import ast
 from functools import cache
@@ -20,14 +20,14 @@ from tools.dev import model_table
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 
 
-def leaf_configs(root):
+def all_configs(root):
     return sorted((root / 'configs').glob('*.py'))
 
 
 def pytest_generate_tests(metafunc):
     for name, chosen in {'config': lambda stem: True, 'downstream': lambda stem: 'imagenet' not in stem}.items():
         if name in metafunc.fixturenames:
-            paths = [path for path in leaf_configs(metafunc.config.rootpath) if chosen(path.stem)]
+            paths = [path for path in all_configs(metafunc.config.rootpath) if chosen(path.stem)]
             metafunc.parametrize(name, paths, ids=[path.stem for path in paths])
 
 
@@ -43,7 +43,7 @@ def listed_parameters():
     return {entry['Name']: entry['Metadata']['Parameters'] for entry in model_table.read_metafile()['Models']}
 
 
-def test_builds_and_says_how_it_is_run_and_what_to_expect(config):
+def test_builds_and_states_its_command_and_expected_result(config):
     cfg, model = build_on_meta(config)
     assert isinstance(model.backbone, Backbone)
     text = ast.get_docstring(ast.parse(config.read_text()))
@@ -57,7 +57,7 @@ def test_builds_and_says_how_it_is_run_and_what_to_expect(config):
 
 
 def test_no_decay_on_norms_biases_tables_powers_and_scales(downstream):
-    """Pretraining decays tables, powers and scales, as the authors do; see test_imagenet_configs.py."""
+    """Pretraining does decay tables, powers and scales, as the authors do; see test_imagenet_configs.py."""
     cfg, model = build_on_meta(downstream)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     decayed = {id(p) for group in wrapper.optimizer.param_groups if group['weight_decay'] for p in group['params']}
@@ -91,9 +91,9 @@ ONE_PER_FAMILY = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ONE_PER_FAMILY)
-def test_one_leaf_per_family_trains_evaluates_and_can_be_gone_on_from(name, root, shapes, tmp_path):
-    """Every parameter gets a gradient, as DistributedDataParallel demands, a step and an evaluation run, and --resume
-    and test.py accept the checkpoint, with MMEngine's schedulers and log in it.
+def test_one_config_per_family_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_path):
+    """Every parameter gets a gradient, as DistributedDataParallel demands; a step and an evaluation run; --resume and
+    test.py accept the checkpoint, which contains MMEngine's schedulers and log.
     """
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     runner = Runner.from_cfg(cfg)

@@ -1,4 +1,4 @@
-"""The ImageNet configs are the published recipe, and it learns."""
+"""The ImageNet configs equal the published recipes, and they train."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from mmpola.data import ClassFolders
 from tests.helpers.small_training import run, small_config
 
 RECIPES = {'pola_swin': (20, 5.0, None), 'pola_pvt': (5, None, None), 'polaformer_pp': (20, None, 0.99982)}
-"""Family -> warm-up epochs, largest gradient, decay of the average."""
+"""Family -> warm-up epochs, gradient clipping norm, decay of the averaged weights."""
 
 PUBLISHED = {
     **{f'imagenet_pola_swin_{size}': RECIPES['pola_swin'] for size in 'tsb'},
@@ -20,12 +20,12 @@ PUBLISHED = {
     'imagenet_pola_deit_t': RECIPES['pola_pvt'],
     **{f'imagenet_polaformer_pp_b{size}': RECIPES['polaformer_pp'] for size in range(6)},
 }
-OF_THEIR_OWN = {'imagenet_pola_swin_b_384', 'imagenet_pola_swin_shapes'}
+OTHER_RECIPES = {'imagenet_pola_swin_b_384', 'imagenet_pola_swin_shapes'}
 
 
-def test_every_config_is_held_to_a_recipe(root):
+def test_every_config_is_compared_with_a_recipe(root):
     names = {path.stem for path in (root / 'configs').glob('imagenet_*.py')}
-    assert names == set(PUBLISHED) | OF_THEIR_OWN
+    assert names == set(PUBLISHED) | OTHER_RECIPES
 
 
 def test_fine_tuning_at_384_starts_from_224(root):

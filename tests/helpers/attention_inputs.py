@@ -21,5 +21,5 @@ def make_map(kind, heads=3, dim=4, dtype=torch.float64):
 
 
 def rotary_tables(tokens, dim):
-    angle = torch.rand(tokens, dim, dtype=torch.float64).repeat_interleave(2, dim=-1)  # pairs share their angle
+    angle = torch.rand(tokens, dim, dtype=torch.float64).repeat_interleave(2, dim=-1)  # one angle for each pair
     return angle.cos(), angle.sin()

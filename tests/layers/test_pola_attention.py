@@ -1,12 +1,23 @@
-"""The attention block: ranges of its parameters, positions on other grids, gradients."""
+"""The linear attention layers: ranges of their parameters, positions on other grids, gradients, names."""
 
+from functools import partial
+
+import pytest
 import torch
 
-from mmpola.layers import PolaAttention
+from mmpola.layers import PolaAttention, PolarityAttention, PowerAttention, ReducedPolaAttention, SpikyAttention
+
+LAYERS = {
+    'PolaAttention': PolaAttention,
+    'ReducedPolaAttention': ReducedPolaAttention,
+    'ReducedPolaAttention, stride 2': partial(ReducedPolaAttention, sr_ratio=2),
+}
+EVERY_LAYER = pytest.mark.parametrize('layer', LAYERS.values(), ids=LAYERS)
 
 
-def test_exponents_and_scales_follow_their_ranges():
-    attention = PolaAttention(8, 2, (4, 4), alpha=3)
+@EVERY_LAYER
+def test_exponents_and_scales_stay_in_their_ranges(layer):
+    attention = layer(8, 2, (4, 4), alpha=3)
     torch.nn.init.normal_(attention.power, std=10)
     torch.nn.init.normal_(attention.scale, std=10)
     feature_map = attention.feature_map()
@@ -16,8 +27,9 @@ def test_exponents_and_scales_follow_their_ranges():
     assert (feature_map.scale > 0).all()
 
 
-def test_every_parameter_learns_on_a_grid_it_was_not_trained_on():
-    attention = PolaAttention(8, 2, (4, 4))
+@EVERY_LAYER
+def test_every_parameter_gets_a_gradient_on_another_grid(layer):
+    attention = layer(8, 2, (4, 4))
     torch.nn.init.normal_(attention.positional_encoding)
     output = attention(torch.randn(2, 15, 8), (3, 5))
     assert output.shape == (2, 15, 8)
@@ -26,6 +38,36 @@ def test_every_parameter_learns_on_a_grid_it_was_not_trained_on():
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_half_precision_keeps_its_dtype():
-    attention = PolaAttention(8, 2, (4, 4)).bfloat16()
+@EVERY_LAYER
+def test_half_precision_keeps_its_dtype(layer):
+    attention = layer(8, 2, (4, 4)).bfloat16()
     assert attention(torch.randn(1, 16, 8, dtype=torch.bfloat16), (4, 4)).dtype == torch.bfloat16
+
+
+def test_both_projections_compute_the_same_attention():
+    """Given the same weights and no reduction, Pola-PVT's layer equals Pola-Swin's."""
+    attention, reduced = PolaAttention(8, 2, (4, 4)).double(), ReducedPolaAttention(8, 2, (4, 4)).double()
+    weights = attention.state_dict()
+    for kind in ('weight', 'bias'):
+        q, k, v, gate = weights.pop(f'qkvg.{kind}').chunk(4)
+        weights |= {f'qg.{kind}': torch.cat([q, gate]), f'kv.{kind}': torch.cat([k, v])}
+    reduced.load_state_dict(weights)
+    x = torch.randn(2, 15, 8, dtype=torch.float64)
+    torch.testing.assert_close(reduced(x, (3, 5)), attention(x, (3, 5)))
+
+
+def test_all_linear_attention_layers_share_one_base_class():
+    for layer in (PolaAttention, ReducedPolaAttention, SpikyAttention):
+        assert issubclass(layer, PolarityAttention)
+    assert issubclass(PolaAttention, PowerAttention)
+    assert issubclass(ReducedPolaAttention, PowerAttention)
+    assert not issubclass(ReducedPolaAttention, PolaAttention)
+
+
+@pytest.mark.parametrize(
+    'build', [lambda: PolaAttention(8, 2, (4, 4), backend='tritn'), lambda: SpikyAttention(8, 2, backend='tritn')]
+)
+def test_an_unknown_backend_is_refused(build):
+    with pytest.raises(ValueError) as raised:
+        build()
+    assert str(raised.value) == "backend: expected one of ['auto', 'triton', 'reference'], got 'tritn'"

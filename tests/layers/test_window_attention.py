@@ -1,4 +1,4 @@
-"""Shifted windows on maps of any size, against attention between the pairs of tokens that may see each other."""
+"""Attention in shifted windows on maps of any size, compared with dense attention between the visible tokens."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from mmpola.layers import WindowAttention, window_mask
 
 
 def visible_pairs(grid, size, shift):
-    """[N, N] bool: both tokens lie in one (shifted) window of the unpadded map."""
+    """[N, N] bool: whether two tokens are in the same (shifted) window of the unpadded map."""
     shifts = [shift if side > size else 0 for side in grid]
     cell = torch.tensor(
         [
@@ -19,7 +19,7 @@ def visible_pairs(grid, size, shift):
 
 
 def dense_attention(attention, x, grid):
-    """The same weights, one [N, N] softmax over all pairs with the invisible ones masked out."""
+    """Use the same weights in one [N, N] softmax over all pairs of tokens, with the invisible pairs masked out."""
     size, heads, (rows, columns) = attention.window_size, attention.num_heads, grid
     q, k, v = attention.qkv(x).unflatten(-1, (3, heads, -1)).unbind(2)
     row, column = (i.flatten() for i in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing='ij'))
@@ -42,7 +42,16 @@ def test_equals_dense_attention_between_visible_tokens(grid, shift):
     torch.testing.assert_close(attention(x, grid, mask), dense_attention(attention, x, grid))
 
 
-def test_no_mask_where_every_token_sees_its_window():
+def test_there_is_no_mask_if_every_token_sees_its_whole_window():
     assert window_mask((6, 9), 3, 0, torch.device('cpu')) is None
     assert window_mask((3, 3), 3, 1, torch.device('cpu')) is None
     assert window_mask((6, 9), 3, 1, torch.device('cpu')).shape == (6, 9, 9)
+
+
+@pytest.mark.parametrize('size', [1, 2, 3, 7, 12])
+def test_the_relative_position_index_numbers_offsets_row_by_row(size):
+    """The bias of positions p, q is row (2s-1) (row_p - row_q + s - 1) + column_p - column_q + s - 1 of its table."""
+    row, column = (i.flatten() for i in torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij'))
+    row_offset, column_offset = row[:, None] - row + size - 1, column[:, None] - column + size - 1
+    index = WindowAttention(4, 2, size).relative_position_index
+    assert torch.equal(index, row_offset * (2 * size - 1) + column_offset)

@@ -1,4 +1,4 @@
-"""Queries and keys whose powers and exponentials leave the dtype: finite, and right to the rounding of the result."""
+"""Queries and keys whose powers and exponentials overflow the dtype: results are finite and correct to rounding."""
 
 import pytest
 import torch
@@ -9,11 +9,11 @@ from tests.helpers.attention_inputs import draw, make_map, rotary_tables
 from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
 
 
-@pytest.mark.parametrize('turn', [False, True])
-def test_a_shift_changes_nothing(turn, monkeypatch):
-    """Exponentials in range are taken as they stand (E9); with the shift of E11-E13 they give the same."""
+@pytest.mark.parametrize('with_rotary', [False, True])
+def test_a_shift_changes_nothing(with_rotary, monkeypatch):
+    """Exponentials in range are computed directly (E9); the shift of E11-E13 gives the same results."""
     leaves = [x.requires_grad_() for x in (*draw(keys=5), *make_map('exp').parameters().values())]
-    tables = rotary_tables(5, 4) if turn else None
+    tables = rotary_tables(5, 4) if with_rotary else None
     grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
 
     def attend():
@@ -21,19 +21,19 @@ def test_a_shift_changes_nothing(turn, monkeypatch):
         first = torch.autograd.grad(output, leaves, grad, create_graph=True)
         return output, *torch.autograd.grad(output, leaves, grad), *torch.autograd.grad(first[0].square().sum(), leaves)
 
-    as_they_stand = attend()
-    monkeypatch.setattr(feature_map, 'IN_RANGE', -1.0)
-    for found, expected in zip(attend(), as_they_stand, strict=True):
+    directly = attend()
+    monkeypatch.setattr(feature_map, 'UNSHIFTED_LIMIT', -1.0)
+    for found, expected in zip(attend(), directly, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize('share', [0.02, 0.5, 0.98])
-def test_exponentials_just_in_range_are_right_without_a_shift(share):
-    """Output, first and second derivatives against float64; `share` is that of the query in the largest exponent."""
+def test_exponentials_just_in_range_are_correct_without_a_shift(share):
+    """Output, first and second derivatives against float64; `share` is the query's share of the largest exponent."""
     q, k, v = draw(queries=9, keys=9, dim=8, dtype=torch.float32)
     exp = make_map('exp', dim=8, dtype=torch.float32)
     temperature = torch.maximum(exp.same.max(), exp.opposite.max())
-    largest = 0.99 * feature_map.IN_RANGE
+    largest = 0.99 * feature_map.UNSHIFTED_LIMIT
     q, k = share * largest / temperature * q / q.abs().max(), (1 - share) * largest * k / k.abs().max()
     assert exp.shift(q.transpose(1, 2), k.transpose(1, 2), paired=False) is None
     tensors = (q, k, v, *exp.parameters().values())
@@ -50,7 +50,7 @@ def test_exponentials_just_in_range_are_right_without_a_shift(share):
         assert_within(found, truth, 5e-4)
 
 
-def test_without_epsilon_a_query_of_zeros_reads_nothing():
+def test_without_epsilon_a_zero_query_gives_zero():
     q, k, v = draw(dtype=torch.float32)
     q[:, 0] = 0
     output = polarity_attention(q, k, v, make_map('exp', dtype=torch.float32), eps=0.0)
@@ -72,7 +72,7 @@ def test_only_exponentials_that_may_overflow_are_shifted():
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_half_precision_never_overflows(kind):
-    """Standard deviation 30: |x|^5 and exp(x) leave fp16 by far, the output is an average of v all the same."""
+    """Standard deviation 30: |x|^5 and exp(x) overflow fp16 by far, and yet the output is an average of v."""
     leaves = [x.requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=30.0)]
     feature_map = make_map(kind, dim=16, dtype=torch.float32)
     leaves += [x.requires_grad_() for x in feature_map.parameters().values()]
@@ -83,16 +83,16 @@ def test_half_precision_never_overflows(kind):
 
 
 LARGE = {torch.float16: (30.0, 4e-4, 5e-4), torch.bfloat16: (60.0, 2e-3, 4e-3), torch.float32: (60.0, 1e-6, 5e-5)}
-"""Standard deviation, and the relative error allowed of the output and of a gradient: the rounding of the result.
+"""Standard deviation, and the allowed relative error of the output and of a gradient: the rounding of the result.
 
-Gradients of float32 lose more: with three keys one weight is nearly 1, and what is left of 1 is a small difference.
+Gradients in float32 lose more: with three keys one weight is nearly 1, and 1 minus it is a small difference.
 """
 
 
 @pytest.mark.parametrize(('queries', 'keys', 'dim'), [(64, 100, 16), (7, 3, 4)])
 @pytest.mark.parametrize('dtype', LARGE)
 def test_large_exponents_are_exact(dtype, queries, keys, dim):
-    """exp(x) leaves float32 from x = 88: against float64 without any scaling, output and every gradient."""
+    """exp(x) overflows float32 from x = 88: output and every gradient against unshifted float64."""
     std, output_error, gradient_error = LARGE[dtype]
     tensors = [*draw(queries=queries, keys=keys, dim=dim, dtype=dtype, std=std)]
     tensors += make_map('exp', dim=dim, dtype=torch.float32).parameters().values()
@@ -111,18 +111,18 @@ def assert_within(found, expected, tolerance):
 
 
 def test_large_exponents_of_one_key():
-    """Its value comes back wherever a feature of the query meets one of it, however large are those that meet none."""
+    """The output is the key's value wherever query and key share a non-zero feature, however large the others are."""
     q, k, v = draw(queries=9, keys=1, dim=4, dtype=torch.float32, std=60.0)
     q[:, 0], q[:, 1], q[:, 2] = -k[:, 0].sign(), -2 * k[:, 0], k[:, 0] * torch.tensor([1e-3, -2, -2, -2])
     feature_map = make_map('exp', dtype=torch.float32)
     output = polarity_attention(q, k, v, feature_map)
     expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite).float()
     torch.testing.assert_close(output, expected, rtol=1e-5, atol=0)
-    assert not output[:, :2, :, :2].any()  # opposite signs in all channels: nothing same-signed to read
+    assert not output[:, :2, :, :2].any()  # opposite signs in all channels: no same-signed feature in common
     torch.testing.assert_close(output[:, 2, :, :2], v[:, 0, :, :2], rtol=1e-5, atol=0)
 
 
-def test_large_exponents_of_a_channel_that_no_query_reads():
+def test_large_exponents_in_a_channel_where_all_queries_are_zero():
     q, k, v = draw(dtype=torch.float32)
     q[..., 0], k[..., 0] = 0, 200
     feature_map = make_map('exp', dtype=torch.float32)
@@ -131,7 +131,7 @@ def test_large_exponents_of_a_channel_that_no_query_reads():
 
 
 @pytest.mark.parametrize('zero', ['query', 'keys'])
-def test_large_exponents_beside_zeros(zero):
+def test_large_exponents_next_to_zeros(zero):
     leaves = draw(dtype=torch.float16, std=30.0)
     where = leaves[0][:, 0] if zero == 'query' else leaves[1]
     where.zero_()
@@ -149,8 +149,8 @@ def test_large_exponents_beside_zeros(zero):
 
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-4), (torch.float32, 1e-5)])
-def test_large_exponents_under_rotary(dtype, tolerance):
-    """Turned pairs mix exp(30) with exp(90): the quotient itself may leave fp16. Where it does not, it is right."""
+def test_large_exponents_with_rotary_tables(dtype, tolerance):
+    """Rotated pairs mix exp(30) with exp(90): the output itself may overflow fp16. Elsewhere it is correct."""
     q, k, v = draw(queries=40, keys=40, dim=16, dtype=dtype, std=30.0)
     feature_map, rotary = make_map('exp', dim=16, dtype=torch.float32), rotary_tables(40, 16)
     output = polarity_attention(q, k, v, feature_map, rotary=rotary).double()

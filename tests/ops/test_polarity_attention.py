@@ -1,13 +1,13 @@
-"""The operator against the equations written as loops, its gradients, its properties and its errors."""
+"""`polarity_attention` against the equations written as loops; its gradients and its properties."""
 
 import math
 
 import pytest
 import torch
 
-from mmpola.ops import ExpMap, PowerMap, available_backends, polarity_attention, streaming, unavailable_backends
+from mmpola.ops import ExpMap, PowerMap, chunked, polarity_attention
 from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.reference import plain_attention
+from mmpola.ops.reference import polarity_attention_reference
 from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
 
 
@@ -23,7 +23,7 @@ def exp_features(x, temperatures, negative_first=False):
     return [math.exp(value * t) - 1 for value, t in zip(both, temperatures, strict=True)]
 
 
-def turned(features, cos, sin):
+def rotated(features, cos, sin):
     out = []
     for i in range(0, len(features), 2):
         a, b = features[i], features[i + 1]
@@ -32,7 +32,7 @@ def turned(features, cos, sin):
 
 
 def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
-    """E1-E8, E9, E10 as printed: a loop per query, per key, per feature and per value channel, in Python floats."""
+    """E1-E10 as printed: a loop per query, per key, per feature and per value channel, in Python floats."""
     batch, queries, heads, dim = q.shape
     keys, half = k.shape[1], dim // 2
     out = torch.empty(q.shape, dtype=torch.float64)
@@ -66,12 +66,11 @@ def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
             for n in range(queries):
                 for phi, channels in ((same[n], range(half)), (opposite[n], range(half, dim))):
                     normaliser = sum(a * c for a, c in zip(phi, mean, strict=True)) + eps
-                    read = phi if rotary is None else turned(phi, rotary[0][n].tolist(), rotary[1][n].tolist())
+                    read = phi if rotary is None else rotated(phi, rotary[0][n].tolist(), rotary[1][n].tolist())
                     weights = []
-                    for m in range(keys):
-                        psi = (
-                            psis[m] if rotary is None else turned(psis[m], rotary[0][m].tolist(), rotary[1][m].tolist())
-                        )
+                    for m, psi in enumerate(psis):
+                        if rotary is not None:
+                            psi = rotated(psi, rotary[0][m].tolist(), rotary[1][m].tolist())
                         weights.append(sum(a * c for a, c in zip(read, psi, strict=True)) / keys / normaliser)
                     for channel in channels:
                         out[b, n, h, channel] = sum(w * row(v, m)[channel] for m, w in enumerate(weights))
@@ -90,7 +89,7 @@ def test_equals_the_equations_as_loops(kind, position):
     )
 
 
-def test_rotary_turns_the_numerator_only():
+def test_rotary_rotates_the_numerator_only():
     q, k, v = draw(keys=5)
     feature_map, rotary = make_map('exp'), rotary_tables(5, 4)
     expected = loops(q, k, v, feature_map, rotary=rotary)
@@ -110,19 +109,19 @@ def operator_of(tensors, kind, rotary=None):
     return run, [x.requires_grad_() for x in tensors]
 
 
-@pytest.mark.parametrize(('kind', 'turn'), [*((kind, False) for kind in MAPS), ('exp', True)])
-def test_first_and_second_gradients(kind, turn):
+@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+def test_first_and_second_gradients(kind, with_rotary):
     parameters = [x for x in make_map(kind, heads=2).parameters().values() if x is not None]
     tensors = [*draw(queries=3, keys=3, heads=2), torch.randn(3, 2, 4, dtype=torch.float64), *parameters]
-    run, tensors = operator_of(tensors, kind, rotary_tables(3, 4) if turn else None)
+    run, tensors = operator_of(tensors, kind, rotary_tables(3, 4) if with_rotary else None)
     assert torch.autograd.gradcheck(run, tensors)
     assert torch.autograd.gradgradcheck(run, tensors)
 
 
 @pytest.mark.parametrize('kind', MAPS)
-def test_streaming_in_chunks_equals_the_plain_lines(kind, monkeypatch):
+def test_chunks_equal_the_reference(kind, monkeypatch):
     """Several chunks, the last one short, forward and for every gradient."""
-    monkeypatch.setitem(streaming.CHUNK_ELEMENTS, 'cpu', 2 * 3 * 8 * 2)  # two tokens at a time
+    monkeypatch.setitem(chunked.CHUNK_ELEMENTS, 'cpu', 2 * 3 * 8 * 2)  # two tokens at a time
     feature_map = make_map(kind)
     tensors = [*draw(), torch.randn(7, 3, 4, dtype=torch.float64)]
     parameters = [x for x in feature_map.parameters().values() if x is not None]
@@ -131,18 +130,18 @@ def test_streaming_in_chunks_equals_the_plain_lines(kind, monkeypatch):
     q, k, v, position = tensors
     outputs = [
         polarity_attention(q, k, v, feature_map, key_position=position),
-        plain_attention(AttentionInputs(q, k, v, feature_map, position, None, 1e-6)),
+        polarity_attention_reference(AttentionInputs(q, k, v, feature_map, position, None, 1e-6)),
     ]
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
-    for streamed, plain in zip(*(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True):
-        torch.testing.assert_close(streamed, plain, rtol=1e-10, atol=1e-12)
+    for in_chunks, expected in zip(*(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True):
+        torch.testing.assert_close(in_chunks, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_gradients_are_zero_at_zero_and_only_where_asked_for():
+def test_gradients_are_zero_at_zero_and_computed_only_where_wanted():
     q, k, v = draw()
     q[:, 0] = 0
     q.requires_grad_()
-    exponent = torch.full((3, 4), 1.001, dtype=torch.float64, requires_grad=True)  # the slope at 0 is steep, yet 0
+    exponent = torch.full((3, 4), 1.001, dtype=torch.float64, requires_grad=True)  # steep near 0, yet 0 at 0
     polarity_attention(q, k, v, PowerMap(exponent)).sum().backward()
     assert q.grad[:, 0].abs().max() == 0
     assert q.grad[:, 1:].abs().min() > 0
@@ -181,7 +180,7 @@ def test_weights_sum_to_one(kind):
 
 
 def test_flipping_all_signs_changes_nothing():
-    """(q, k) -> (-q, -k): every pair keeps its relative polarity, so PolaFormer's output stays."""
+    """(q, k) -> (-q, -k): every pair keeps its relative polarity, so PolaFormer's output is the same."""
     q, k, v = draw()
     feature_map = make_map('power')
     torch.testing.assert_close(
@@ -189,7 +188,7 @@ def test_flipping_all_signs_changes_nothing():
     )
 
 
-def test_flipping_the_query_exchanges_the_streams():
+def test_flipping_the_query_swaps_the_streams():
     q, k, v = draw()
     feature_map = make_map('power')
     flipped = polarity_attention(-q, k, v.roll(2, dims=-1), feature_map)
@@ -239,7 +238,7 @@ def test_empty_batch_and_no_queries():
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
-def test_compiles_whole(kind):
+def test_compiles_as_one_graph(kind):
     leaves = draw(keys=5, dtype=torch.float32)
     leaves = [x.requires_grad_() for x in (*leaves, *make_map(kind, dtype=torch.float32).parameters().values())]
     rotary = tuple(x.float() for x in rotary_tables(5, 4)) if kind == 'exp' else None
@@ -255,74 +254,3 @@ def test_compiles_whole(kind):
         *(torch.autograd.grad(o, leaves, grad) for o in (compiled, attend(*leaves))), strict=True
     ):
         torch.testing.assert_close(found, expected)
-
-
-Q, K, V = (torch.zeros(2, 5, 3, 4), torch.zeros(2, 7, 3, 4), torch.zeros(2, 7, 3, 4))
-POWER = PowerMap(torch.full((3, 4), 2.0))
-EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'error', 'message'),
-    [
-        ({'q': Q[0]}, ValueError, 'q: expected [B, N, H, D], got [5, 3, 4]'),
-        (
-            {'q': Q[..., :3], 'k': K[..., :3], 'v': V[..., :3]},
-            ValueError,
-            'q: expected an even head dimension D (values split into two streams), got D=3',
-        ),
-        (
-            {'k': torch.zeros(2, 7, 4, 4)},
-            ValueError,
-            'k: expected [B, M, H, D] with B=2, H=3, D=4 like q, got [2, 7, 4, 4]',
-        ),
-        (
-            {'v': torch.zeros(2, 7, 3, 6)},
-            ValueError,
-            'v: expected [B, M, H, D] with B=2, H=3, D=4 like q, got [2, 7, 3, 6]',
-        ),
-        ({'v': V[:, :6]}, ValueError, 'v: expected M=7 like k, got [2, 6, 3, 4]'),
-        ({'k': K[:, :0], 'v': V[:, :0]}, ValueError, 'k: expected at least one key (M >= 1), got M=0'),
-        (
-            {'q': Q.long(), 'k': K.long(), 'v': V.long()},
-            TypeError,
-            'q: expected float16, bfloat16, float32 or float64, got int64',
-        ),
-        ({'k': K.half()}, TypeError, 'k: expected the dtype of q, float32, got float16'),
-        ({'k': K.to('meta')}, ValueError, 'k: expected the device of q, cpu, got meta'),
-        (
-            {'feature_map': torch.relu},
-            TypeError,
-            'feature_map: expected PowerMap or ExpMap, got builtin_function_or_method',
-        ),
-        (
-            {'feature_map': PowerMap(torch.ones(3, 5))},
-            ValueError,
-            'feature_map.exponent: expected [3, 4], got [3, 5]',
-        ),
-        ({'feature_map': PowerMap(2.0)}, TypeError, 'feature_map.exponent: expected a tensor, got float'),
-        ({'feature_map': PowerMap(None)}, TypeError, 'feature_map.exponent: expected a tensor, got NoneType'),
-        ({'key_position': torch.zeros(5, 3, 4)}, ValueError, 'key_position: expected [7, 3, 4], got [5, 3, 4]'),
-        (
-            {'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},
-            ValueError,
-            'rotary: expected an ExpMap beside it, got PowerMap',
-        ),
-        (
-            {'feature_map': EXP, 'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},
-            ValueError,
-            'rotary: expected as many keys as queries (one table serves both), got N=5, M=7',
-        ),
-        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'reference'], got 'cuda'"),
-    ],
-)
-def test_bad_input_names_the_argument_the_rule_and_what_came(arguments, error, message):
-    arguments = {'q': Q, 'k': K, 'v': V, 'feature_map': POWER, **arguments}
-    with pytest.raises(error) as raised:
-        polarity_attention(**arguments)
-    assert str(raised.value) == message
-
-
-def test_backends_are_told_apart():
-    assert available_backends()[-1] == 'reference'
-    assert sorted([*available_backends(), *unavailable_backends()]) == ['reference', 'triton']

@@ -1,4 +1,4 @@
-"""What `backend='auto'` takes: kernels that prove themselves, told with a stand-in for them on the CPU."""
+"""The self-check of `backend='auto'`, with a substitute for the kernels on the CPU."""
 
 import logging
 import re
@@ -12,31 +12,33 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.ops import PowerMap, backends, mix_and_gate, polarity_attention, self_check
 from mmpola.ops.backends import Backend
-from mmpola.ops.depthwise import reference_epilogue
+from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.streaming import reference_attention
-from mmpola.ops.triton import capability, support
+from mmpola.ops.reference import mix_and_gate_reference
+from mmpola.ops.triton import backend as triton_backend
 
 GRID = (3, 4)
 
 
 class Kernels:
-    """A backend for the CPU that computes the reference, times `error` in the values' gradient, and counts."""
+    """A backend for the CPU: the reference with the gradient of the values multiplied by `error`; counts its calls."""
 
     def __init__(self, monkeypatch, error=1.0, unsupported=()):
         self.runs, self.error = 0, error
-        row = Backend('fast', list, lambda inputs: list(unsupported), self.attend, self.mix_and_gate, 'cpu')
-        monkeypatch.setattr(backends, 'BACKENDS', (row, backends.BACKENDS[-1]))
-        monkeypatch.setattr(self_check, '_verdicts', {})
-        monkeypatch.setattr(self_check, '_told', set())
+        fast = Backend(
+            'fast', list, lambda inputs: list(unsupported), self.polarity_attention, self.mix_and_gate, 'cpu'
+        )
+        monkeypatch.setattr(backends, 'BACKENDS', (fast, backends.BACKENDS[-1]))
+        monkeypatch.setattr(self_check, '_results', {})
+        monkeypatch.setattr(self_check, '_logged', set())
 
-    def attend(self, inputs):
+    def polarity_attention(self, inputs):
         self.runs += 1
-        return reference_attention(replace(inputs, v=self.wrong(inputs.v)))
+        return polarity_attention_chunked(replace(inputs, v=self.wrong(inputs.v)))
 
     def mix_and_gate(self, inputs):
         self.runs += 1
-        return reference_epilogue(replace(inputs, values=self.wrong(inputs.values)))
+        return mix_and_gate_reference(replace(inputs, values=self.wrong(inputs.values)))
 
     def wrong(self, x):
         return self.error * x + (1 - self.error) * x.detach()
@@ -54,7 +56,7 @@ def mix(dtype=torch.float32, dim=4):
 
 
 @pytest.mark.parametrize('operator', [attend, mix])
-def test_kernels_that_agree_are_taken_after_one_check(operator, monkeypatch, caplog):
+def test_kernels_that_agree_are_used_after_one_check(operator, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
     operator()
     assert kernels.runs == 2  # the check and the call
@@ -69,7 +71,7 @@ def test_kernels_that_agree_are_taken_after_one_check(operator, monkeypatch, cap
 
 @pytest.mark.parametrize(('operator', 'kind', 'argument'), [(attend, 'PowerMap', 'v'), (mix, 'mix_and_gate', 'values')])
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
-def test_kernels_that_disagree_are_left_and_the_log_says_so_once(operator, kind, argument, dtype, monkeypatch, caplog):
+def test_kernels_that_disagree_are_not_used_and_logged_once(operator, kind, argument, dtype, monkeypatch, caplog):
     kernels = Kernels(monkeypatch, error=1.1)
     for _ in range(2):
         operator(dtype)
@@ -77,19 +79,19 @@ def test_kernels_that_disagree_are_left_and_the_log_says_so_once(operator, kind,
     (record,) = caplog.records
     assert (record.name, record.levelno) == ('mmpola', logging.WARNING)
     assert re.fullmatch(
-        f"backend='auto' does without 'fast': self-check of {kind}, {str(dtype)[6:]}, D=4, on cpu failed: "
-        rf'gradient of {argument} errs by 1\.0e-01, allowed \d\.\de-\d\d',
+        f"backend='auto' does not use 'fast': self-check of {kind}, {str(dtype)[6:]}, D=4, on cpu failed: "
+        rf'error of the gradient of {argument} is 1\.0e-01, allowed is \d\.\de-\d\d',
         record.message,
     )
 
 
-def test_kernels_that_yield_nan_are_left(monkeypatch, caplog):
+def test_kernels_that_return_nan_are_not_used(monkeypatch, caplog):
     Kernels(monkeypatch, error=float('nan'))
     attend()
-    assert 'output errs by nan' in caplog.text
+    assert 'error of the output is nan' in caplog.text
 
 
-def test_kernels_that_do_not_compile_are_left(monkeypatch, caplog):
+def test_kernels_that_do_not_compile_are_not_used(monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
 
     def fail(x):
@@ -98,13 +100,13 @@ def test_kernels_that_do_not_compile_are_left(monkeypatch, caplog):
     monkeypatch.setattr(kernels, 'wrong', fail)
     assert torch.isfinite(attend()).all()
     assert caplog.messages == [
-        "backend='auto' does without 'fast': self-check of PowerMap, float32, D=4, on cpu failed: "
+        "backend='auto' does not use 'fast': self-check of PowerMap, float32, D=4, on cpu failed: "
         'ValueError: no such instruction'
     ]
 
 
 @pytest.mark.parametrize('inside', [torch.no_grad, torch.inference_mode, lambda: torch.autocast('cpu', torch.bfloat16)])
-def test_the_check_does_not_see_where_it_is_called(inside, monkeypatch, caplog):
+def test_the_check_is_independent_of_the_callers_context(inside, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
     with inside():
         attend()
@@ -113,7 +115,7 @@ def test_the_check_does_not_see_where_it_is_called(inside, monkeypatch, caplog):
     assert not caplog.messages
 
 
-def test_the_callers_random_numbers_and_counts_stay(monkeypatch):
+def test_the_check_changes_no_random_numbers_and_counts_no_flops(monkeypatch):
     kernels = Kernels(monkeypatch)
     state = torch.random.get_rng_state()
     counts = []
@@ -126,7 +128,7 @@ def test_the_callers_random_numbers_and_counts_stay(monkeypatch):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_activation_checkpointing_recomputes_what_it_saved(monkeypatch):
+def test_activation_checkpointing_around_the_check(monkeypatch):
     kernels = Kernels(monkeypatch)
     q = torch.randn(1, 12, 2, 4, requires_grad=True)
     checkpoint(
@@ -136,45 +138,46 @@ def test_activation_checkpointing_recomputes_what_it_saved(monkeypatch):
     assert torch.isfinite(q.grad).all()
 
 
-def test_nothing_is_checked_nor_remembered_while_a_graph_is_captured(monkeypatch, caplog):
+def test_no_check_while_a_graph_is_captured(monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
     with monkeypatch.context() as capturing:
         capturing.setattr(self_check, '_is_capturing', lambda device: True)
         attend()
     assert kernels.runs == 0
     assert caplog.messages == [
-        "backend='auto' does without 'fast': first met while a CUDA graph was captured; run the model once before"
+        "backend='auto' does not use 'fast': no self-check is possible while a CUDA graph is captured; "
+        'run the model once before'
     ]
     attend()
     assert kernels.runs == 2
 
 
-def test_inputs_that_kernels_cannot_serve_are_told_once_where_that_costs_speed(monkeypatch, caplog):
+def test_unsupported_inputs_are_logged_once(monkeypatch, caplog):
     kernels = Kernels(monkeypatch, unsupported=['q: too odd', 'q: too even'])
     attend()
     attend()
     assert kernels.runs == 0
-    assert caplog.messages == [f"backend='auto' does without 'fast': q: too {how}" for how in ('odd', 'even')]
+    assert caplog.messages == [f"backend='auto' does not use 'fast': q: too {how}" for how in ('odd', 'even')]
 
 
-def test_cpu_tensors_take_the_reference_silently(monkeypatch, caplog):
-    monkeypatch.setattr(support, 'missing', lambda: pytest.fail('asked'))
+def test_cpu_tensors_use_the_reference_without_a_message(monkeypatch, caplog):
+    monkeypatch.setattr(triton_backend, 'missing', lambda: pytest.fail('asked'))
     attend()
     mix()
     assert not caplog.messages
 
 
-def test_old_gpus_are_a_reason(monkeypatch):
-    monkeypatch.setattr(support, 'INTERPRETED', False)
-    monkeypatch.setattr(support, 'HAS_TRITON', True)
+def test_a_gpu_that_is_too_old_is_a_reason(monkeypatch):
+    monkeypatch.setattr(triton_backend, 'INTERPRETED', False)
+    monkeypatch.setattr(triton_backend, 'HAS_TRITON', True)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
-    capability._too_low.cache_clear()
-    assert support.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
+    self_check._highest_compute_capability.cache_clear()
+    assert triton_backend.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
     q = SimpleNamespace(device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16))
     inputs = AttentionInputs(q, q, q, None, None, None, 1e-6)
-    assert support.unsupported(inputs) == ['q: expected a GPU of compute capability 8.0 or more, got 7.5']
+    assert triton_backend.unsupported(inputs) == ['q: expected a GPU of compute capability 8.0 or more, got 7.5']
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (9, 0) if device == 1 else (7, 5))
-    capability._too_low.cache_clear()
-    assert support.missing() == []
+    self_check._highest_compute_capability.cache_clear()
+    assert triton_backend.missing() == []

@@ -17,7 +17,7 @@ def install(root, tmp_path):
     (clone / 'tools').mkdir(parents=True)
     commands.mkdir()
     shutil.copy(root / 'tools' / 'install.sh', clone / 'tools')
-    for name in ('requirements.txt', 'requirements-dev.txt', 'setup.cfg', 'setup.py'):
+    for name in ('requirements.txt', 'requirements-dev.txt', 'requirements-docs.txt', 'pyproject.toml', 'setup.py'):
         shutil.copy(root / name, clone)
     for name in COMMANDS:
         # python3 in PATH may be a version manager's script, which needs more commands than these

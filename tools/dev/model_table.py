@@ -1,11 +1,11 @@
-"""Keeps the list of models: what the configs say -> configs/metafile.yml -> the README's tables.
+"""Updates the list of models: the configs' docstrings -> configs/metafile.yml -> docs/models.md and README.md.
 
-    python tools/dev/model_table.py              takes the words of every config, counts new ones, writes both files
-    python tools/dev/model_table.py --count      counts all again, after a model has changed
+    python tools/dev/model_table.py              reads every docstring, counts new models, writes the three files
+    python tools/dev/model_table.py --count      counts every model again, after a backbone or a head has changed
     python tools/dev/model_table.py --check      changes nothing; exit status 2 if a file is out of date
 
 A config's docstring begins 'MODEL, BACKBONE, DATA, SCHEDULE.' and has the line
-'Expected METRIC: VALUE (SOURCE); ours: RESULT (SOURCE).'; metrics and values of two tasks stand as 'A / B'.
+'Expected METRIC: VALUE (SOURCE); ours: RESULT (SOURCE).'; two tasks are written as 'A / B'.
 """
 
 from __future__ import annotations
@@ -29,8 +29,22 @@ EXPECTED = re.compile(r'Expected (?P<metric>[^:]+): (?P<paper>[^;]+); ours: (?P<
 VALUE = re.compile(r'(?P<values>[^()]+?)(?: \((?P<source>.+)\))?$')
 
 IMAGE_SIZES = {'COCO': (800, 1280), 'ADE20K': (512, 512), 'ImageNet-1k': None, 'generated shapes': None}
-"""Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size. Its order
-is that of the README's tables."""
+"""Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size. The tables
+of docs/models.md follow this order."""
+
+README_MODELS = (
+    'imagenet_pola_pvt_t',
+    'imagenet_pola_pvt_s',
+    'imagenet_pola_swin_t',
+    'imagenet_pola_swin_b',
+    'imagenet_polaformer_pp_b2',
+    'imagenet_polaformer_pp_b5',
+    'mask_rcnn_pola_pvt_t_1x',
+    'mask_rcnn_pola_swin_t_1x',
+    'cascade_mask_rcnn_pola_swin_t_3x',
+    'upernet_pola_swin_t_160k',
+)
+"""The configs in the README's short table."""
 
 TASKS = {
     'box AP': 'Object Detection',
@@ -38,16 +52,16 @@ TASKS = {
     'mIoU': 'Semantic Segmentation',
     'top-1': 'Image Classification',
 }
-"""What a metric's name contains -> the task."""
+"""Part of a metric's name -> the task that it measures."""
 
 Entry = dict[str, Any]
 
 
 def stated(config: Path) -> Entry:
-    """A config's metafile entry as far as its docstring goes: no collection, image size or counts.
+    """The part of a config's metafile entry that its docstring states: no collection, image size or counts.
 
     Raises:
-        UsageError: the docstring lacks a part, or names unknown data or an unknown metric.
+        UsageError: the docstring lacks a part, or names an unknown data set or metric.
     """
     text = ast.get_docstring(ast.parse(config.read_text())) or ''
     parts = text.split('\n', 1)[0].rstrip('.').split(', ')
@@ -55,8 +69,8 @@ def stated(config: Path) -> Entry:
     expected = EXPECTED.search(text)
     if expected is None or not 2 <= place < len(parts) - 1:
         raise UsageError(
-            f"{config}: the docstring must begin 'MODEL, BACKBONE, DATA, SCHEDULE.', DATA being one of "
-            f"{', '.join(IMAGE_SIZES)}, and have a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
+            f"{config}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of "
+            f"{', '.join(IMAGE_SIZES)}, and has a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
         )
     metrics = expected['metric'].split(' / ')
     paper, ours = (_values(expected[who], metrics) for who in ('paper', 'ours'))
@@ -84,7 +98,7 @@ def stated(config: Path) -> Entry:
 
 
 def _values(text: str, metrics: list[str]) -> tuple[dict[str, float | str], str | None]:
-    """'44.8 / 40.5 (paper, table 2)' -> a number per metric, the source; words such as 'not yet run' stay words."""
+    """'44.8 / 40.5 (paper, table 2)' -> (a number per metric, the source); text such as 'not yet run' is kept."""
     match = VALUE.match(text)
     words, source = (match['values'], match['source']) if match else (text, None)
     numbers = words.split(' / ')
@@ -97,24 +111,26 @@ def _task(config: Path, metric: str) -> str:
     for word, task in TASKS.items():
         if word in metric:
             return task
-    raise UsageError(f'{config}: expected a metric with one of {", ".join(TASKS)} in its name, got {metric!r}')
+    raise UsageError(f'{config}: expected a metric whose name contains one of {", ".join(TASKS)}, got {metric!r}')
 
 
 def complete(entry: Entry) -> Entry:
-    """A stated entry with its collection, image size, parameters and multiply-accumulates, from the config itself.
+    """The entry with its collection, image size, parameters and multiply-accumulates, which the built model gives.
 
     Raises:
-        UsageError: the backbone is no collection of the metafile.
+        UsageError: the metafile has no collection for the backbone.
     """
     from mmengine.config import Config
 
-    from mmpola.engine.flops import count_model  # MMEngine, which a check can do without
+    from mmpola.engine.flops import count_model  # needs MMEngine; --check does not
 
     cfg = Config.fromfile(ROOT / entry['Config'])
     backbone = cfg.model.backbone
     collection = backbone.type.removeprefix('mmpola.')
     if collection not in [known['Name'] for known in read_metafile()['Collections']]:
-        raise UsageError(f'configs/metafile.yml: {collection}, the backbone of {entry["Config"]}, is no collection')
+        raise UsageError(
+            f'configs/metafile.yml: expected a collection for {collection}, the backbone of {entry["Config"]}'
+        )
     trained_at = backbone.get('pretrain_img_size', 224)
     trained = (trained_at, trained_at) if isinstance(trained_at, int) else trained_at
     height, width = IMAGE_SIZES[entry['Metadata']['Training Data']] or trained
@@ -124,7 +140,7 @@ def complete(entry: Entry) -> Entry:
 
 
 def _entry(entry: Entry, counted: Entry) -> Entry:
-    """The two halves of an entry in the order in which the metafile has them."""
+    """Join the stated and the counted half of an entry, in the metafile's order of keys."""
     return {
         'Name': entry['Name'],
         'In Collection': counted['In Collection'],
@@ -138,12 +154,12 @@ def _entry(entry: Entry, counted: Entry) -> Entry:
 
 
 def read_metafile() -> dict[str, Any]:
-    """configs/metafile.yml; `Models` may still be missing in it."""
+    """Read configs/metafile.yml; `Models` is empty if the file has none yet."""
     return {'Models': [], **yaml.safe_load((ROOT / 'configs' / 'metafile.yml').read_text())}
 
 
 def tables(entries: list[Entry]) -> str:
-    """The README's tables in Markdown, one per data set."""
+    """The tables of docs/models.md in Markdown, one section per data set."""
     written = []
     for data in IMAGE_SIZES:
         rows = [entry for entry in entries if entry['Metadata']['Training Data'] == data]
@@ -153,28 +169,54 @@ def tables(entries: list[Entry]) -> str:
         sizes = {entry['Metadata']['Image Size'] for entry in rows}
         size = sizes.pop() if len(sizes) == 1 else None
         written += [
-            f'{data[0].upper()}{data[1:]}: {" / ".join(metrics)}' + (f'; MACs at {size}' if size else ''),
+            f'## {data[0].upper()}{data[1:]}',
             '',
-            '| config | model | parameters | MACs | paper | ours |',
-            '| --- | --- | --- | --- | --- | --- |',
+            f'Metric: {" / ".join(metrics)}.' + (f' MACs at {size}.' if size else ''),
+            '',
+            '| config | parameters (M) | MACs (G) | paper | ours |',
+            '| --- | --- | --- | --- | --- |',
             *(_row(entry, own_size=size is None) for entry in rows),
             '',
         ]
     return '\n'.join(written[:-1])
 
 
+def short_table(entries: list[Entry]) -> str:
+    """The README's table in Markdown: the models of README_MODELS, whatever their data set."""
+    listed = {entry['Name']: entry for entry in entries}
+    lines = ['| config | data set | metric | parameters | paper | ours |', '| --- | --- | --- | --- | --- | --- |']
+    for entry in (listed[name] for name in README_MODELS):
+        about, (paper, ours) = entry['Metadata'], _figures(entry)
+        model = about['Model'].removeprefix('ImageNet-1k ')
+        cells = (
+            f'[{model[0].upper()}{model[1:]}, {about["Backbone"]}]({entry["Config"]})',
+            f'{about["Training Data"]}, {about["Schedule"].split(" (")[0]}',
+            ' / '.join(_metrics(entry, 'Metrics')),
+            f'{about["Parameters"] / 1e6:.1f} M',
+            paper,
+            ours,
+        )
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(lines)
+
+
 def _row(entry: Entry, own_size: bool) -> str:
-    about, source = entry['Metadata'], entry['Results'][0].get('Source')
-    paper, ours = _metrics(entry, 'Paper Metrics'), _metrics(entry, 'Metrics')
+    about, (paper, ours) = entry['Metadata'], _figures(entry)
     cells = (
-        f'[{entry["Name"]}]({entry["Config"]})',
-        f'{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
-        f'{about["Parameters"] / 1e6:.1f} M',
-        f'{about["FLOPs"] / 1e9:.1f} G' + (f' at {about["Image Size"]}' if own_size else ''),
-        _printed(paper) if all(isinstance(value, float) for value in paper.values()) else '-',
-        _printed(ours) + (f' ({source})' if source else ''),
+        f'[{entry["Name"]}](../{entry["Config"]})<br>{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
+        f'{about["Parameters"] / 1e6:.1f}',
+        f'{about["FLOPs"] / 1e9:.1f}' + (f' at {about["Image Size"]}' if own_size else ''),
+        paper,
+        ours,
     )
     return f'| {" | ".join(cells)} |'
+
+
+def _figures(entry: Entry) -> tuple[str, str]:
+    """The cells of the paper's figures ('-' if it prints none) and of ours with their source."""
+    paper, source = _metrics(entry, 'Paper Metrics'), entry['Results'][0].get('Source')
+    printed = _printed(paper) if all(isinstance(value, float) for value in paper.values()) else '-'
+    return printed, _printed(_metrics(entry, 'Metrics')) + (f' ({source})' if source else '')
 
 
 def _metrics(entry: Entry, key: str) -> dict[str, float | str]:
@@ -182,12 +224,12 @@ def _metrics(entry: Entry, key: str) -> dict[str, float | str]:
 
 
 def _printed(values: dict[str, float | str]) -> str:
-    """'44.8 / 40.5', or the words that stand for all."""
+    """'44.8 / 40.5'; text that is the same for every metric is printed once."""
     return ' / '.join(dict.fromkeys(map(str, values.values())))
 
 
-def with_tables(page: Path, entries: list[Entry]) -> str:
-    """The page's text with the tables between its two markers.
+def with_table(page: Path, table: str) -> str:
+    """The page's text with the table, or tables, written between its two markers.
 
     Raises:
         UsageError: a marker is missing.
@@ -195,38 +237,43 @@ def with_tables(page: Path, entries: list[Entry]) -> str:
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise UsageError(f'{page}: the lines {BEGIN} and {END} must stand in it')
-    return f'{before}{BEGIN}\n\n{tables(entries)}\n\n{END}{after}'
+        raise UsageError(f'{page}: expected the lines {BEGIN} and {END}')
+    return f'{before}{BEGIN}\n\n{table}\n\n{END}{after}'
 
 
-def check(configs: list[Path], entries: list[Entry], page: Path) -> None:
-    """Raise UsageError unless metafile and README say what the configs do."""
+def check(configs: list[Path], entries: list[Entry], pages: dict[Path, str]) -> None:
+    """Raise UsageError unless the metafile agrees with the configs, and each page contains its table."""
     problems = []
     listed = {entry['Name']: entry for entry in entries}
     for name in sorted(listed.keys() ^ {config.stem for config in configs}):
         problems.append(
-            f'configs/{name}.py: ' + ('no such config' if name in listed else 'not in configs/metafile.yml')
+            f'configs/{name}.py: ' + ('no such config' if name in listed else 'missing in configs/metafile.yml')
         )
     for config in configs:
         entry = listed.get(config.stem)
         if entry is not None and _entry(stated(config), entry) != entry:
             problems.append(f'configs/{config.name}: its docstring and configs/metafile.yml differ')
-    if not problems and with_tables(page, entries) != page.read_text():
-        problems.append(f'{page.name}: the tables differ from configs/metafile.yml')
+    if not problems:
+        outdated = [page for page, table in pages.items() if with_table(page, table) != page.read_text()]
+        problems += [f'{page.name}: the tables differ from configs/metafile.yml' for page in outdated]
     if problems:
         raise UsageError('the list of models is out of date; ' + '\n  '.join([REMEDY, *problems]))
 
 
+def pages_of(entries: list[Entry]) -> dict[Path, str]:
+    """Each page that shows models -> the text between its markers."""
+    return {ROOT / 'docs' / 'models.md': tables(entries), ROOT / 'README.md': short_table(entries)}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Keep configs/metafile.yml and the tables of the README')
+    parser = argparse.ArgumentParser(description='Update configs/metafile.yml and the tables of models in the docs')
     what = parser.add_mutually_exclusive_group()
     what.add_argument('--check', action='store_true', help='change nothing; fail if a file is out of date')
     what.add_argument('--count', action='store_true', help='count every model again, not only new ones')
     args = parser.parse_args()
-    configs, page = sorted((ROOT / 'configs').glob('*.py')), ROOT / 'README.md'
-    entries = read_metafile()['Models']
+    configs, entries = sorted((ROOT / 'configs').glob('*.py')), read_metafile()['Models']
     if args.check:
-        check(configs, entries, page)
+        check(configs, entries, pages_of(entries))
         return
     listed = {} if args.count else {entry['Name']: entry for entry in entries}
     entries = []
@@ -236,9 +283,10 @@ def main() -> None:
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     models = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
-    written = with_tables(page, entries)
+    written = {page: with_table(page, table) for page, table in pages_of(entries).items()}
     metafile.write_text(f'{head}{MODELS_KEY}{models}')
-    page.write_text(written)
+    for page, text in written.items():
+        page.write_text(text)
 
 
 if __name__ == '__main__':

@@ -1,29 +1,57 @@
-"""The launch table: block sizes, warps and stages by pass and head dimension, and how tokens are dealt to programs.
+"""Launch configuration: block sizes, warps, stages, and the split of tokens over programs, by pass and head dimension.
 
-Nothing is tuned at run time, and nothing here is timed: no GPU has run these kernels yet.
+Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU yet.
 """
 
 from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmpola.ops.triton.tensors import Parameters
+
+@dataclass(frozen=True, eq=False)
+class SmallTensors:
+    """The tensors of an attention call besides q, k and v.
+
+    `exponent` (a PowerMap) or `same` and `opposite` (an ExpMap) are given; the others may be None.
+    """
+
+    key_position: Tensor | None  # [M, H, D], any floating-point dtype
+    exponent: Tensor | None  # [H, D], float32 like all below
+    scale: Tensor | None  # [H, D]
+    same: Tensor | None  # [H, 2D]
+    opposite: Tensor | None  # [H, 2D]
+    cos: Tensor | None  # [N, 2D]
+    sin: Tensor | None  # [N, 2D]
+
+    def contiguous(self) -> SmallTensors:
+        """Return the same tensors, contiguous."""
+        tensors = [getattr(self, field.name) for field in fields(self)]
+        return SmallTensors(*(None if x is None else x.contiguous() for x in tensors))
+
+
+LARGEST_TOKEN_STRIDE = 2**23
+"""Elements between two tokens, at most: offsets inside a block of up to 128 tokens are 32-bit."""
+
+
+def as_tokens(x: Tensor) -> Tensor:
+    """Return x [B, N, H, D], or a contiguous copy if D has no unit stride or tokens lie too far apart."""
+    return x if x.stride(3) == 1 and x.stride(1) < LARGEST_TOKEN_STRIDE else x.contiguous()
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How one kernel is launched.
+    """Launch configuration of an attention kernel.
 
     Args:
-        tokens: BN, tokens of a block.
-        warps: warps of a program.
-        stages: blocks in flight, loaded ahead of their turn.
+        tokens: BN, tokens per block.
+        warps: warps per program.
+        stages: blocks in flight, loaded ahead of use.
     """
 
     tokens: int
@@ -31,10 +59,10 @@ class Launch:
     stages: int
 
 
-# By BD, the head dimension rounded up to a power of two. Chosen by compiling without a GPU and reading what ptxas says
-# (tests/ops/triton_compilation.py), not by time: the largest block of at least 16 tokens that spills few or
-# no registers on sm_90. The query gradient of an ExpMap spills 232 bytes a thread at BD = 64 (424 with rotary tables)
-# and 648 (816) at 128, that of a PowerMap 0 and 400.
+# By BD, the head dimension rounded up to a power of two. Chosen by compiling without a GPU and reading the resources
+# that ptxas reports (tests/ops/test_triton_compilation.py), not by time: the largest block of at least 16 tokens that
+# spills few or no registers on sm_90. In float16 the query gradient of an ExpMap spills 232 bytes per thread at BD = 64
+# (424 with rotary tables) and 648 (808) at 128, that of a PowerMap 0 and 280.
 LAUNCHES: dict[str, dict[int, Launch]] = {
     'state': {16: Launch(64, 4, 3), 32: Launch(64, 4, 3), 64: Launch(32, 4, 3), 128: Launch(16, 8, 2)},
     'output': {16: Launch(64, 4, 3), 32: Launch(64, 4, 3), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
@@ -45,12 +73,12 @@ LAUNCHES: dict[str, dict[int, Launch]] = {
 
 @dataclass(frozen=True)
 class Tile:
-    """How a kernel of the epilogue is launched.
+    """Launch configuration of a kernel of `mix_and_gate`.
 
     Args:
-        rows: BR, rows of the token grid in a tile.
-        columns: BW, columns of the token grid in a tile.
-        warps: warps of a program.
+        rows: BR, rows of the token grid per tile.
+        columns: BW, columns of the token grid per tile.
+        warps: warps per program.
     """
 
     rows: int
@@ -58,45 +86,42 @@ class Tile:
     warps: int
 
 
-# By BD, the channels of a program; a wider head takes several. Chosen as the launches above: 16 elements a thread, so
-# that two or more programs of half inputs fit on a multiprocessor (32 spill in the gradient). Each tile of the gradient
-# writes k² + 1 floats per channel, so its tiles are the larger ones.
+# By BD, the channels of a program; a wider head takes several programs. Chosen like the launches above: 16 elements per
+# thread, so that two or more programs of half-precision inputs fit on a multiprocessor (32 spill in the gradient). Each
+# tile of the gradient writes k² + 1 floats per channel, so its tiles are larger.
 TILES: dict[str, dict[int, Tile]] = {
-    'mix': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
-    'mix_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 16, 8)},
+    'mix_and_gate': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
+    'mix_and_gate_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 16, 8)},
 }
 
 WAVES = 4
-"""Programs per multiprocessor: enough to hide the last one's tail, few enough that the partial states stay small."""
+"""Programs per multiprocessor: enough to hide the tail of the last one, few enough to keep the partial states small."""
 
 ONE_PRODUCT_STATE = 128
-"""From this BD on, the state fits into shared memory for one kind of product only: see `key_gradient`."""
+"""From this BD on, shared memory holds the state's gradient for one kind of product only: see `launch_key_gradient`."""
 
 INTERPRETED_PROGRAMS = 12
-"""Programs aimed at in Triton's interpreter, so that the split over the sequence is exercised there too."""
+"""Target number of programs in Triton's interpreter, so that tests also cover the split over the sequence."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One pass over a sequence: the grid [B * H, chunks], tokens of a chunk, and what the kernel is compiled for."""
+    """One pass over a sequence: the grid (B * H, chunks), tokens per chunk, and the kernel's compile-time options."""
 
     grid: tuple[int, int]
     tokens: int
     options: dict[str, Any]
 
     @property
-    def chunks(self) -> int:
-        return self.grid[1]
-
-    @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to launch."""
         return 0 in self.grid
 
 
-def plan(name: str, x: Tensor, parameters: Parameters) -> Plan:
-    """Deal the tokens of x [B, N, H, D] to programs for the pass `name`.
+def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
+    """Split the tokens of x [B, N, H, D] over programs for the pass `name`.
 
-    B * H stands on the grid's first axis, whose limit is 2^31 - 1; the chunks on the second stay below a few hundred.
+    B * H is on the grid's first axis, whose limit is 2^31 - 1; the second axis, limited to 65,535, holds the chunks.
     """
     batch, tokens, heads, dim = x.shape
     block = max(16, _next_power_of_2(dim))
@@ -109,19 +134,18 @@ def plan(name: str, x: Tensor, parameters: Parameters) -> Plan:
         'D': dim,
         'BN': launch.tokens,
         'BD': block,
-        'BC': max(16, _next_power_of_2(dim // 2)),  # channels of one value stream; a product needs 16 on each side
+        'BC': max(16, _next_power_of_2(dim // 2)),  # channels of one value stream; products need at least 16
         'PRECISION': product_precision(x.dtype),
         'num_warps': launch.warps,
-        'num_stages': 1
-        if parameters.cos is not None
-        else launch.stages,  # four table tiles ahead fill the shared memory
+        # Four tiles of rotary tables, loaded ahead, would fill the shared memory.
+        'num_stages': 1 if small.cos is not None else launch.stages,
     }
     return Plan((batch * heads, chunks), tokens_per_chunk, options)
 
 
 @dataclass(frozen=True)
 class TilePlan:
-    """One pass over token grids: programs, the tiles of all samples, and what the kernel is compiled for."""
+    """One pass over token grids: programs, tiles of all samples, and the kernel's compile-time options."""
 
     programs: int
     tiles: int
@@ -129,7 +153,7 @@ class TilePlan:
 
 
 def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> TilePlan:
-    """Deal the grids of x [B, N, H, D] to programs for the pass `name`; taps [k², D or C]."""
+    """Split the token grids of x [B, N, H, D] over programs for the pass `name`; taps [k², D or C]."""
     batch, _, heads, dim = x.shape
     launches = TILES[name]
     block = min(max(launches), max(min(launches), _next_power_of_2(dim)))
@@ -147,17 +171,17 @@ def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> Til
 
 
 def product_precision(dtype: torch.dtype) -> str:
-    """'tf32' or 'ieee'. Half inputs carry at most the 11 bits that tf32 keeps; float32 inputs follow torch's switch."""
+    """Return 'tf32' or 'ieee': half inputs fit into tf32's 11 bits of mantissa, float32 follows torch's switch."""
     if dtype != torch.float32:
         return 'tf32'
     matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, 'fp32_precision'):  # torch >= 2.9, where the old switch may refuse to be read
+    if hasattr(matmul, 'fp32_precision'):  # torch >= 2.9, where reading the old switch may raise
         return 'tf32' if matmul.fp32_precision == 'tf32' else 'ieee'
     return 'tf32' if matmul.allow_tf32 else 'ieee'
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device: make it x's."""
+    """Make x's device the current one, on which Triton launches."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 

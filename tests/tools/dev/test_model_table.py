@@ -1,4 +1,4 @@
-"""The list of models: configs, metafile and README say the same, and the counts are those of the configs."""
+"""The list of models: configs, metafile and pages agree, and the counts are those of the built models."""
 
 import pytest
 from mmengine.config import Config
@@ -32,21 +32,22 @@ def config_paths(root):
     return sorted((root / 'configs').glob('*.py'))
 
 
-def test_configs_metafile_and_readme_agree(root, entries):
-    model_table.check(config_paths(root), list(entries.values()), root / 'README.md')
+def test_configs_metafile_and_pages_agree(root, entries):
+    listed = list(entries.values())
+    model_table.check(config_paths(root), listed, model_table.pages_of(listed))
 
 
-def test_every_family_is_counted_below(entries):
+def test_every_family_has_a_cheap_config_to_count(entries):
     assert CHEAP.keys() == {entry['Metadata']['Model'] for entry in entries.values()}
 
 
 @pytest.mark.parametrize('name', CHEAP.values(), ids=CHEAP.keys())
 def test_counts_of_a_family(name, root, entries):
-    """Completing the entry anew gives the entry: collection, image size, parameters, multiply-accumulates."""
+    """Counting a config again gives its entry: collection, image size, parameters, multiply-accumulates."""
     assert model_table.complete(model_table.stated(root / 'configs' / f'{name}.py')) == entries[name]
 
 
-def test_all_regions_and_every_stage_are_counted(entries):
+def test_all_regions_and_every_cascade_stage_are_counted(entries):
     """A cascade on the same backbone has two more box and mask heads; its box heads are class-agnostic."""
     mask = 14 * 14 * (4 * 256 * 256 * 9 + 256 * 256 * 4) + 28 * 28 * 256 * 80
     boxes = [256 * 49 * 1024 + 1024 * 1024 + 1024 * (81 + outputs) for outputs in (4, 320)]
@@ -110,19 +111,27 @@ COUNTED = {'In Collection': 'PolaSwin', 'Metadata': {'Image Size': '224 x 224', 
 
 
 def test_tables_of_classifiers(tmp_path):
-    """Image sizes that differ stand in their rows; a result of ours keeps its source."""
+    """Image sizes that differ are printed in their rows; our result keeps its source."""
     title = 'Classifier, Pola-Swin-T, ImageNet-1k, 300 epochs.'
     config = write(tmp_path, title, 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).')
     entry = model_table._entry(model_table.stated(config), COUNTED)
     assert entry['Results'][0]['Task'] == 'Image Classification'
     larger = {**entry, 'Metadata': {**entry['Metadata'], 'Image Size': '384 x 384'}}
-    cells = '[some_model](configs/some_model.py) | Classifier, Pola-Swin-T, 300 epochs | 28.0 M | 4.7 G'
-    heading = '| config | model | parameters | MACs | paper | ours |\n| --- | --- | --- | --- | --- | --- |\n'
+    cells = '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs | 28.0 | 4.7'
+    heading = '| config | parameters (M) | MACs (G) | paper | ours |\n| --- | --- | --- | --- | --- |\n'
     figures = '82.6 | 82.5 (8 GPUs, log) |'
-    assert model_table.tables([entry]) == f'ImageNet-1k: top-1; MACs at 224 x 224\n\n{heading}| {cells} | {figures}'
-    assert model_table.tables([entry, larger]) == (
-        f'ImageNet-1k: top-1\n\n{heading}| {cells} at 224 x 224 | {figures}\n| {cells} at 384 x 384 | {figures}'
+    assert model_table.tables([entry]) == (
+        f'## ImageNet-1k\n\nMetric: top-1. MACs at 224 x 224.\n\n{heading}| {cells} | {figures}'
     )
+    rows = f'| {cells} at 224 x 224 | {figures}\n| {cells} at 384 x 384 | {figures}'
+    assert model_table.tables([entry, larger]) == f'## ImageNet-1k\n\nMetric: top-1.\n\n{heading}{rows}'
+
+
+def test_the_readmes_table(entries):
+    lines = model_table.short_table(list(entries.values())).splitlines()
+    assert len(lines) == 2 + len(model_table.README_MODELS)
+    mask_rcnn = '[Mask R-CNN, Pola-Swin-T](configs/mask_rcnn_pola_swin_t_1x.py) | COCO, 1x | box AP / mask AP | 48.8 M'
+    assert any(line.startswith(f'| {mask_rcnn} | 44.8 / 40.5 | ') for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -131,25 +140,25 @@ def test_tables_of_classifiers(tmp_path):
         (
             'Mask R-CNN on COCO.',
             f'{FIGURES}; ours: not yet run.',
-            "{path}: the docstring must begin 'MODEL, BACKBONE, DATA, SCHEDULE.', DATA being one of COCO, ADE20K, "
-            "ImageNet-1k, generated shapes, and have a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'",
+            "{path}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of COCO, "
+            "ADE20K, ImageNet-1k, generated shapes, and has a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'",
         ),
         (
             TITLE,
             'Expected accuracy: 5; ours: 6.',
-            "{path}: expected a metric with one of box AP, mask AP, mIoU, top-1 in its name, got 'accuracy'",
+            "{path}: expected a metric whose name contains one of box AP, mask AP, mIoU, top-1, got 'accuracy'",
         ),
     ],
 )
-def test_docstrings_that_say_too_little(title, expected, message, tmp_path):
+def test_incomplete_docstrings_are_refused(title, expected, message, tmp_path):
     config = write(tmp_path, title, expected)
     with pytest.raises(UsageError) as raised:
         model_table.stated(config)
     assert str(raised.value) == message.format(path=config)
 
 
-def test_what_is_out_of_date_is_named(tmp_path):
-    page = tmp_path / 'README.md'
+def test_out_of_date_files_are_named(tmp_path):
+    page = tmp_path / 'models.md'
     page.write_text(PAGE)
     config = write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
     entry = model_table._entry(model_table.stated(config), COUNTED)
@@ -157,14 +166,15 @@ def test_what_is_out_of_date_is_named(tmp_path):
 
     def problem(configs, entries):
         with pytest.raises(UsageError) as raised:
-            model_table.check(configs, entries, page)
+            model_table.check(configs, entries, {page: model_table.tables(entries)})
         return str(raised.value).removeprefix(head)
 
-    assert problem([config], [entry]) == 'README.md: the tables differ from configs/metafile.yml'
+    assert problem([config], [entry]) == 'models.md: the tables differ from configs/metafile.yml'
     assert problem([], [entry]) == 'configs/some_model.py: no such config'
-    assert problem([config], []) == 'configs/some_model.py: not in configs/metafile.yml'
-    page.write_text(model_table.with_tables(page, [entry]))
-    model_table.check([config], [entry], page)
+    assert problem([config], []) == 'configs/some_model.py: missing in configs/metafile.yml'
+    table = model_table.tables([entry])
+    page.write_text(model_table.with_table(page, table))
+    model_table.check([config], [entry], {page: table})
     assert page.read_text().startswith('# Title\n')
     assert page.read_text().endswith('\n\nLast line.\n')
     write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: 47.1 / 42.4 (8 GPUs, log).')
@@ -172,8 +182,8 @@ def test_what_is_out_of_date_is_named(tmp_path):
 
 
 def test_a_page_without_markers(tmp_path):
-    page = tmp_path / 'README.md'
+    page = tmp_path / 'models.md'
     page.write_text('# Title\n')
     with pytest.raises(UsageError) as raised:
-        model_table.with_tables(page, [])
-    assert str(raised.value) == f'{page}: the lines {model_table.BEGIN} and {model_table.END} must stand in it'
+        model_table.with_table(page, '')
+    assert str(raised.value) == f'{page}: expected the lines {model_table.BEGIN} and {model_table.END}'

@@ -1,0 +1,95 @@
+"""Sphinx configuration: Markdown pages through MyST, the API from docstrings, the Furo theme.
+
+bash tools/dev/build_docs.sh
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import mmpola  # noqa: E402
+
+project = 'mmpola'
+author = 'The mmpola authors'
+copyright = author
+release = version = mmpola.__version__
+
+extensions = [
+    'myst_parser',
+    'sphinx.ext.autodoc',
+    'sphinx.ext.mathjax',
+    'sphinx.ext.napoleon',
+    'sphinx.ext.viewcode',
+    'sphinx_copybutton',
+]
+exclude_patterns = ['_build']
+nitpicky = True
+nitpick_ignore_regex = [('py:.*', r'(?!mmpola\.).*')]  # other libraries' names need the network to resolve
+
+myst_enable_extensions = ['amsmath', 'dollarmath']
+myst_heading_anchors = 3
+
+default_role = 'code'  # docstrings mark names with single backticks, as Markdown does
+autodoc_member_order = 'bysource'
+autodoc_typehints_format = 'short'
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+
+html_theme = 'furo'
+html_title = 'mmpola'
+html_static_path = ['_static']
+html_css_files = ['mmpola.css']
+html_copy_source = False
+html_theme_options = {
+    'light_css_variables': {'color-brand-primary': '#0072b2', 'color-brand-content': '#0072b2'},
+    'dark_css_variables': {'color-brand-primary': '#56b4e9', 'color-brand-content': '#56b4e9'},
+}
+copybutton_prompt_text = r'\$ '
+copybutton_prompt_is_regexp = True
+
+SHOWN_METHODS = {'forward', 'forward_features', 'forward_head', 'init_weights', 'reset_classifier'}
+"""All others are for subclasses, or are called by MMEngine and timm only."""
+
+LITERAL = re.compile(r'(``.*?``|`[^`]*`)')
+SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
+PLURAL = re.compile(r'(?<=\w`)(?=\w)')
+
+
+def escape_docstring(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Escape what docstrings mean literally and reStructuredText reads as markup: |x|, 2 * x, name_, `Name`s.
+
+    An indented block after a paragraph is a command or code and becomes a literal block.
+    """
+    written: list[str] = []
+    in_code, paragraph = False, ''  # the last line outside of code
+    for number, line in enumerate(lines):
+        if in_code and (not line or line.startswith('    ')):
+            written.append(line)
+            continue
+        in_code = line.startswith('    ') and number > 0 and not lines[number - 1] and paragraph[:1] not in ('', ' ')
+        if in_code:
+            written += ['::', '', line]
+            continue
+        paragraph = line or paragraph
+        parts = LITERAL.split(line)
+        escaped = ''.join(part if i % 2 else SPECIAL.sub(r'\\\1', part) for i, part in enumerate(parts))
+        written.append(PLURAL.sub(r'\\ ', escaped))
+    lines[:] = written
+
+
+def skip_method(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+    """Leave out the members of a class that are no part of its public use."""
+    return True if what == 'class' and name not in SHOWN_METHODS else None
+
+
+def setup(app: Any) -> None:
+    """Escape before Napoleon, which runs at priority 500, writes its own markup."""
+    app.connect('autodoc-skip-member', skip_method)
+    app.connect('autodoc-process-docstring', escape_docstring, priority=400)

@@ -1,0 +1,106 @@
+"""The `triton` backend as the table of backends sees it: what it needs, and its two operators. Imports no triton."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+
+LARGEST_HEAD_DIM = 128
+
+LOWEST_CAPABILITY = (8, 0)
+"""Ampere, the first generation with tf32 products and bfloat16."""
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # raised by an import hook that blocks the module
+        return False
+
+
+# Read once at import, so that a compiler that traces `missing` sees constants.
+HAS_TRITON = _is_installed('triton')
+HAS_CUSTOM_OP = hasattr(torch.library, 'custom_op')
+INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
+
+
+def missing() -> list[str]:
+    """Return the reasons why the kernels cannot run on this machine."""
+    reasons = []
+    if not HAS_TRITON:
+        reasons.append('triton is not installed')
+    if not HAS_CUSTOM_OP:
+        reasons.append(f'torch >= 2.4 is needed (torch.library.custom_op), this is {torch.__version__}')
+    if not INTERPRETED:
+        if not torch.cuda.is_available():
+            reasons.append("no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)")
+        elif found := _too_low_capability(None):
+            reasons.append(f'a GPU of compute capability 8.0 or more is needed, the best here has {found}')
+    if torch.version.hip is not None:
+        reasons.append('written for NVIDIA GPUs, this torch is built for AMD')
+    return reasons
+
+
+def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
+    """Return the reasons why the kernels cannot serve these inputs."""
+    name, x = ('q', inputs.q) if isinstance(inputs, AttentionInputs) else ('attended', inputs.attended)
+    device = 'cpu' if INTERPRETED else 'cuda'
+    reasons = []
+    if x.device.type != device:
+        reasons.append(f'{name}: expected a {device} tensor, got {x.device.type}')
+    elif x.is_cuda and (found := _too_low_capability(x.device)):
+        reasons.append(f'{name}: expected a GPU of compute capability 8.0 or more, got {found}')
+    if x.dtype == torch.float64:
+        reasons.append(f'{name}: expected float16, bfloat16 or float32, got float64')
+    if isinstance(inputs, AttentionInputs) and x.shape[3] > LARGEST_HEAD_DIM:
+        reasons.append(f'{name}: expected a head dimension D <= {LARGEST_HEAD_DIM}, got D={x.shape[3]}')
+    if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
+        reasons.append('tracers and exporters can record plain PyTorch operators only')
+    return reasons
+
+
+def _too_low_capability(device: torch.device | None) -> str:
+    """Return the compute capability of a CUDA device (for None, of the best one) if it is too low, else ''."""
+    from mmpola.ops.self_check import highest_compute_capability  # imports torch._dynamo, which is slow
+
+    found = highest_compute_capability(device)
+    return '' if found >= LOWEST_CAPABILITY else '{}.{}'.format(*found)
+
+
+def polarity_attention_triton(inputs: AttentionInputs) -> Tensor:
+    """Compute o [B, N, H, D] in q's dtype. The first call imports triton."""
+    from mmpola.ops.triton.polarity_attention import polarity_attention_operator
+
+    tensors = inputs.tensors()
+    cos, sin = inputs.rotary or (None, None)
+    output, *_ = polarity_attention_operator(
+        tensors.q,
+        tensors.k,
+        tensors.v,
+        tensors.key_position,
+        _float32(tensors.exponent),
+        _float32(tensors.scale),
+        _float32(tensors.same),
+        _float32(tensors.opposite),
+        _float32(cos),
+        _float32(sin),
+        inputs.eps,
+    )
+    return output
+
+
+def mix_and_gate_triton(inputs: MixAndGateInputs) -> Tensor:
+    """Compute y [B, N, C] in the dtype of `attended`. The first call imports triton."""
+    from mmpola.ops.triton.mix_and_gate import mix_and_gate_operator
+
+    rows, columns = inputs.grid
+    return mix_and_gate_operator(*inputs.tensors(), rows, columns)
+
+
+def _float32(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.float()

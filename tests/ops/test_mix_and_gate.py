@@ -1,0 +1,138 @@
+"""`mix_and_gate` (E14): the reference against loops, its gradients and its errors."""
+
+import pytest
+import torch
+
+from mmpola.ops import mix_and_gate
+from mmpola.ops.reference import convolve_tokens
+
+GRID = (3, 4)
+ATTENDED, VALUES = torch.randn(2, 1, 12, 2, 4, generator=torch.Generator().manual_seed(0))  # B=1, N=12, H=2, D=4
+GATE = torch.ones(1, 12, 8)
+WEIGHT = torch.ones(4, 1, 3, 3)
+
+
+def by_loops(attended, values, gate, weight, bias, grid):
+    """E14 as printed, one output element at a time."""
+    batch, _, heads, dim = values.shape
+    rows, columns = grid
+    side = weight.shape[-1]
+    output = torch.empty_like(gate)
+    for b in range(batch):
+        for n in range(rows * columns):
+            for c in range(heads * dim):
+                kernel = c if len(weight) == heads * dim else c % dim
+                total = attended[b, n, c // dim, c % dim] + (0 if bias is None else bias[kernel])
+                for i in range(side):
+                    for j in range(side):
+                        row, column = n // columns + i - side // 2, n % columns + j - side // 2
+                        if 0 <= row < rows and 0 <= column < columns:
+                            value = values[b, row * columns + column, c // dim, c % dim]
+                            total += weight[kernel, 0, i, j] * value
+                output[b, n, c] = total * gate[b, n, c]
+    return output
+
+
+def draw(grid, heads, dim, side, shared=True, bias=True, dtype=torch.float64):
+    tokens, channels = grid[0] * grid[1], heads * dim
+    kernels = dim if shared else channels
+    packed = torch.randn(2, tokens, 3, heads, dim, dtype=dtype)
+    attended, values, gate = packed.unbind(2)  # views of one projection, as in the layers
+    weight = torch.randn(kernels, 1, side, side, dtype=dtype)
+    return [attended, values, gate.flatten(2), weight, torch.randn(kernels, dtype=dtype) if bias else None]
+
+
+@pytest.mark.parametrize('shared', [True, False])
+@pytest.mark.parametrize(('grid', 'side', 'bias'), [((4, 3), 3, True), ((1, 1), 3, False), ((1, 6), 5, True)])
+def test_reference_is_the_equation(grid, side, bias, shared):
+    tensors = draw(grid, 2, 3, side, shared, bias)
+    torch.testing.assert_close(mix_and_gate(*tensors, grid), by_loops(*tensors, grid))
+
+
+def test_equal_kernels_per_channel_are_one_shared_kernel():
+    attended, values, gate, weight, bias = draw(GRID, 3, 4, 5)
+    found = mix_and_gate(attended, values, gate, weight.repeat(3, 1, 1, 1), bias.repeat(3), GRID)
+    assert torch.equal(found, mix_and_gate(attended, values, gate, weight, bias, GRID))
+
+
+def test_a_delta_kernel_adds_the_values():
+    attended, values, gate, _, _ = draw(GRID, 2, 4, 3)
+    delta = torch.zeros(4, 1, 3, 3, dtype=torch.float64)
+    delta[:, :, 1, 1] = 1
+    expected = (attended + values).flatten(2) * gate
+    torch.testing.assert_close(mix_and_gate(attended, values, gate, delta, None, GRID), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_gradcheck(shared):
+    leaves = [x.detach().clone().requires_grad_() for x in draw((2, 3), 2, 2, 3, shared)]
+    assert torch.autograd.gradcheck(lambda *x: mix_and_gate(*x, (2, 3)), leaves)
+    assert torch.autograd.gradgradcheck(lambda *x: mix_and_gate(*x, (2, 3)), leaves)
+
+
+def test_a_kernel_with_another_dtype_is_cast():
+    """Under autocast the tokens are half and the layer's parameters are not."""
+    attended, values, gate, weight, bias = draw(GRID, 2, 4, 3, dtype=torch.float32)
+    tokens = [x.bfloat16() for x in (attended, values, gate)]
+    output = mix_and_gate(*tokens, weight.requires_grad_(), bias, GRID)
+    assert output.dtype == torch.bfloat16
+    assert torch.equal(output, mix_and_gate(*tokens, weight.bfloat16(), bias.bfloat16(), GRID))
+    output.sum().backward()
+    assert weight.grad.dtype == torch.float32
+
+
+def test_convolution_of_tokens_copies_no_values():
+    """Tokens by channels are a channels-last map, and so is the result: that makes it fast on a CPU."""
+    x = torch.randn(2, 12, 8)
+    output = convolve_tokens(x, torch.randn(4, 1, 3, 3), None, GRID)
+    assert output.stride() == x.stride()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'error', 'message'),
+    [
+        ({'gate': None}, TypeError, 'gate: expected a tensor, got NoneType'),
+        (
+            {'attended': ATTENDED.long()},
+            TypeError,
+            'attended: expected float16, bfloat16, float32 or float64, got int64',
+        ),
+        ({'weight': WEIGHT.int()}, TypeError, 'weight: expected float16, bfloat16, float32 or float64, got int32'),
+        ({'values': VALUES.half()}, TypeError, 'values: expected the dtype of attended, float32, got float16'),
+        ({'gate': GATE.to('meta')}, ValueError, 'gate: expected the device of attended, cpu, got meta'),
+        ({'attended': ATTENDED[0]}, ValueError, 'attended: expected [B, N, H, D], got [12, 2, 4]'),
+        ({'values': VALUES[:, :9]}, ValueError, 'values: expected [1, 12, 2, 4] like attended, got [1, 9, 2, 4]'),
+        ({'gate': GATE[..., :4]}, ValueError, 'gate: expected [B, N, H * D] = [1, 12, 8], got [1, 12, 4]'),
+        (
+            {'weight': WEIGHT[:3]},
+            ValueError,
+            'weight: expected [D, 1, k, k] or [C, 1, k, k] with D=4, C=8, got [3, 1, 3, 3]',
+        ),
+        ({'weight': WEIGHT[..., :2]}, ValueError, 'weight: expected a square kernel of odd side k, got [3, 2]'),
+        ({'weight': torch.ones(4, 1, 2, 2)}, ValueError, 'weight: expected a square kernel of odd side k, got [2, 2]'),
+        ({'bias': torch.ones(8)}, ValueError, 'bias: expected [4] like weight, got [8]'),
+        ({'grid': (3, 5)}, ValueError, 'grid: expected (h, w) with h * w = N = 12, got (3, 5)'),
+        ({'grid': (12,)}, ValueError, 'grid: expected (h, w) with h * w = N = 12, got (12,)'),
+        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'reference'], got 'cuda'"),
+    ],
+)
+def test_errors_name_the_argument_the_rule_and_the_value(arguments, error, message):
+    arguments = {
+        'attended': ATTENDED,
+        'values': VALUES,
+        'gate': GATE,
+        'weight': WEIGHT,
+        'bias': None,
+        'grid': GRID,
+        **arguments,
+    }
+    with pytest.raises(error) as raised:
+        mix_and_gate(**arguments)
+    assert str(raised.value) == message
+
+
+def test_autocast_changes_nothing():
+    tensors = [x.float() for x in (ATTENDED, VALUES, GATE, WEIGHT)]
+    expected = mix_and_gate(*tensors, None, GRID)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert torch.equal(mix_and_gate(*tensors, None, GRID), expected)

@@ -1,0 +1,35 @@
+"""When the `triton` backend is unavailable: the reasons, and that triton is imported only when it is needed."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mmpola.ops import available_backends, polarity_attention, unavailable_backends
+from mmpola.ops.feature_map import PowerMap
+from mmpola.ops.triton import backend
+
+
+def test_importing_the_operators_imports_no_triton(root):
+    command = "import sys, mmpola.ops; print([m for m in sys.modules if m.split('.')[0] == 'triton'])"
+    assert subprocess.check_output([sys.executable, '-c', command], cwd=root, text=True) == '[]\n'
+
+
+def test_every_reason_is_listed(monkeypatch):
+    monkeypatch.setattr(backend, 'HAS_TRITON', False)
+    monkeypatch.setattr(backend, 'HAS_CUSTOM_OP', False)
+    monkeypatch.setattr(backend, 'INTERPRETED', False)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    monkeypatch.setattr(torch, '__version__', '2.3.1')
+    reasons = [
+        'triton is not installed',
+        'torch >= 2.4 is needed (torch.library.custom_op), this is 2.3.1',
+        "no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)",
+    ]
+    assert available_backends() == ['reference']
+    assert unavailable_backends() == {'triton': reasons}
+    x = torch.zeros(1, 4, 1, 16)
+    with pytest.raises(RuntimeError) as raised:
+        polarity_attention(x, x, x, PowerMap(torch.full((1, 16), 2.0)), backend='triton')
+    assert str(raised.value) == "backend 'triton' cannot run: " + '; '.join(reasons)

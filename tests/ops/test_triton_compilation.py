@@ -1,0 +1,130 @@
+"""The kernels compiled to machine code, for which no GPU is needed.
+
+MMPOLA_PRINT_RESOURCES=1 with `-s` prints registers, spilled bytes and shared memory as ptxas reports them: the figures
+behind mmpola/ops/triton/launch.py.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from mmpola.ops.triton import exp_kernels, power_kernels
+from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.triton.launch import LAUNCHES, ONE_PRODUCT_STATE, TILES
+from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_gradient_kernel, mix_and_gate_kernel
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled')
+
+POWER_KERNELS = {
+    'state': power_kernels.polarity_attention_power_state_kernel,
+    'output': power_kernels.polarity_attention_power_output_kernel,
+    'query_gradient': power_kernels.polarity_attention_power_query_gradient_kernel,
+    'key_gradient': power_kernels.polarity_attention_power_key_gradient_kernel,
+}
+EXP_KERNELS = {
+    'state': exp_kernels.polarity_attention_exp_state_kernel,
+    'output': exp_kernels.polarity_attention_exp_output_kernel,
+    'query_gradient': exp_kernels.polarity_attention_exp_query_gradient_kernel,
+    'key_gradient': exp_kernels.polarity_attention_exp_key_gradient_kernel,
+}
+MIX_AND_GATE_KERNELS = {'mix_and_gate': mix_and_gate_kernel, 'mix_and_gate_gradient': mix_and_gate_gradient_kernel}
+
+TOKENS = ('p_q', 'p_k', 'p_v', 'p_o', 'p_do', 'p_dq', 'p_dk', 'p_dv')
+COUNTS = ('heads', 'queries', 'keys', 'tokens', 'rows', 'columns')
+FLOATS = ('eps', 'shrink', 'grow')
+ABSENT = {'power': (), 'exp': ('p_cos', 'p_sin', 'p_position'), 'exp, rotary': ('p_position',)}
+FLOAT_POINTERS = ('p_weight', 'p_bias', 'p_parts')
+KILOBYTES = {80: 163, 89: 99, 90: 227}
+"""Shared memory of one block by compute capability: A100, RTX 40, H100."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv('TRITON_CACHE_DIR', str(tmp_path))
+
+
+def compiled(name, dim, kind, dtype='fp16', capability=90):
+    """Compile a kernel of `polarity_attention` as the launch table launches it."""
+    kernel = (POWER_KERNELS if kind == 'power' else EXP_KERNELS)[name]
+    block, channels = (max(16, triton.next_power_of_2(d)) for d in (dim, dim // 2))
+    launch = LAUNCHES[name][block]
+    constants = {'D': dim, 'BN': launch.tokens, 'BD': block, 'BC': channels}
+    constants['PRECISION'] = 'ieee' if dtype == 'fp32' else 'tf32'
+    constants |= dict.fromkeys(ABSENT[kind])
+    if name == 'key_gradient' and block >= ONE_PRODUCT_STATE:
+        constants['p_dv'] = None
+    types = {**dict.fromkeys(FLOATS, 'fp32'), **dict.fromkeys(TOKENS, '*' + dtype)}
+    options = {'num_warps': launch.warps, 'num_stages': 1 if 'rotary' in kind else launch.stages}
+    return machine_code(kernel, constants, types, capability, options)
+
+
+def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, kernel_size=5):
+    """Compile a kernel of `mix_and_gate` as the launch table launches it."""
+    kernel = MIX_AND_GATE_KERNELS[name]
+    block = min(32, max(16, triton.next_power_of_2(dim)))
+    tile = TILES[name][block]
+    constants = {'D': dim, 'K': kernel_size, 'BR': tile.rows, 'BW': tile.columns, 'BD': block, 'FLIP': False}
+    types = {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS}
+    return machine_code(kernel, constants, types, capability, {'num_warps': tile.warps})
+
+
+def machine_code(kernel, constants, types, capability, options):
+    """Compile for a GPU that need not be present; arguments without a type are float32 pointers, counts or strides."""
+    signature, aligned = {}, {}
+    for i, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument] = 'constexpr'
+        else:
+            signature[argument] = types.get(argument, '*fp32' if argument.startswith('p_') else 'i32')
+            if argument not in (*COUNTS, *FLOATS):
+                aligned[(i,)] = [['tt.divisibility', 16]]
+    constants = {argument: x for argument, x in constants.items() if argument in signature}
+    source = ASTSource(kernel, signature, constants, aligned)
+    return triton.compile(source, target=GPUTarget('cuda', capability, 32), options=options)
+
+
+@pytest.mark.parametrize(
+    ('name', 'dim', 'kind', 'dtype', 'capability'),
+    [
+        *((name, 64, 'power', 'fp16', 90) for name in POWER_KERNELS),
+        *((name, 32, 'exp, rotary', 'bf16', 89) for name in EXP_KERNELS),
+        *((name, 128, 'power', 'fp16', 80) for name in ('output', 'key_gradient')),
+    ],
+)
+def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capability, tmp_path):
+    check_shared_memory(compiled(name, dim, kind, dtype, capability), capability, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ('name', 'dim', 'dtype', 'capability'),
+    [
+        ('mix_and_gate', 32, 'fp16', 90),
+        ('mix_and_gate', 64, 'bf16', 80),
+        ('mix_and_gate', 40, 'fp32', 89),
+        ('mix_and_gate_gradient', 32, 'fp16', 90),
+        ('mix_and_gate_gradient', 64, 'fp32', 80),
+        ('mix_and_gate_gradient', 96, 'bf16', 89),
+    ],
+)
+def test_mix_and_gate_fits_into_shared_memory(name, dim, dtype, capability, tmp_path):
+    check_shared_memory(compiled_mix_and_gate(name, dim, dtype, capability), capability, tmp_path)
+
+
+def check_shared_memory(kernel, capability, folder):
+    if os.environ.get('MMPOLA_PRINT_RESOURCES'):
+        print('\n', resources(kernel, folder), f'shared {kernel.metadata.shared / 1024:.0f} KB')
+    assert kernel.metadata.shared <= KILOBYTES[capability] * 1024
+
+
+def resources(kernel, folder):
+    """Registers per thread and bytes of stack per thread, into which registers are spilled."""
+    binary = folder / 'kernel.cubin'
+    binary.write_bytes(kernel.asm['cubin'])
+    cuobjdump = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'
+    report = subprocess.check_output([cuobjdump, '--dump-resource-usage', binary], text=True)
+    return ' '.join(word for word in report.split() if word.startswith(('REG', 'STACK')))

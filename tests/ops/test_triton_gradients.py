@@ -1,0 +1,48 @@
+"""Which gradients the attention kernels compute: alone, at zero, of empty inputs, of second order."""
+
+import pytest
+import torch
+
+from tests.helpers.attention_results import LEAVES, attend, draw_leaves, results
+
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
+
+
+@pytest.mark.usefixtures('poisoned_memory')
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_gradients_computed_alone_are_the_same(kind):
+    tensors = draw_leaves(16, 20, 30, kind, heads=1)
+    grad = torch.randn_like(tensors[0])
+    everything = results(tensors, kind, grad)
+    for wanted in (('q',), ('k',), ('v',), ('key_position',), ('parameter',), ('q', 'other parameter')):
+        some = results(tensors, kind, grad, wanted=wanted)
+        for what in wanted:
+            assert torch.equal(some[what], everything[what]), (wanted, what)
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_gradients_at_zero_are_zero(kind):
+    tensors = draw_leaves(16, 20, 20, kind, position=False)
+    tensors[0][:, 0], tensors[1][:, 0] = 0, 0
+    found = results(tensors, kind, torch.randn_like(tensors[0]))
+    for what in ('q', 'k'):
+        assert found[what][:, 0].abs().max() == 0
+        assert found[what][:, 1:].abs().min() > 0
+    assert torch.isfinite(found['parameter']).all()
+
+
+@pytest.mark.parametrize(('batch', 'queries'), [(0, 20), (2, 0)])
+def test_gradients_of_empty_inputs(batch, queries):
+    tensors = draw_leaves(16, queries, 20, 'power', batch=batch)
+    found = results(tensors, 'power', torch.zeros_like(tensors[0]))
+    assert found['o'].shape == (batch, queries, 2, 16)
+    assert all(not found[what].any() for what in LEAVES)
+
+
+def test_second_derivatives_are_refused():
+    tensors = draw_leaves(16, 8, 8, 'power', position=False)
+    q = tensors[0].requires_grad_()
+    (first,) = torch.autograd.grad(attend(tensors, 'power').sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError) as raised:
+        first.sum().backward()
+    assert str(raised.value) == "backend 'triton' has no second derivative: choose backend='reference'"

@@ -1,0 +1,66 @@
+"""The attention kernels on queries and keys whose powers and exponentials leave the range of the dtype."""
+
+import pytest
+import torch
+
+from tests.helpers.attention_results import LEAVES, attend, draw_leaves, draw_rotary, results
+from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
+
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_results_are_finite_where_half_features_would_overflow(kind):
+    tensors = draw_leaves(32, 40, 40, kind, torch.float16, std=30.0, position=False)
+    found = results(tensors, kind, torch.randn_like(tensors[0]))
+    for what, x in found.items():
+        assert torch.isfinite(x).all(), what
+
+
+@pytest.mark.usefixtures('poisoned_memory')
+@pytest.mark.parametrize(
+    ('dtype', 'std', 'tolerance'),
+    [(torch.float16, 30.0, 5e-3), (torch.bfloat16, 60.0, 1e-2), (torch.float32, 60.0, 5e-5)],
+)
+def test_large_exponents_are_exact(dtype, std, tolerance):
+    """exp(x) overflows float32 from x = 88: against unshifted float64, in several programs and blocks."""
+    tensors = draw_leaves(32, 70, 150, 'exp', dtype, std=std, position=False)
+    tensors[1][:, 64:] *= 1.5  # larger keys in later blocks: the sums so far are rescaled
+    grad = torch.randn_like(tensors[0])
+    found = results(tensors, 'exp', grad)
+    names = [name for name, x in zip(LEAVES, tensors, strict=True) if x is not None]
+    leaves = [x.double().requires_grad_() for x in tensors if x is not None]
+    exact = exponential_attention(*leaves)
+    gradients = torch.autograd.grad(exact, leaves, grad.double())
+    for what, expected in zip(('o', *names), (exact.detach(), *gradients), strict=True):
+        assert (found[what].double() - expected).norm() <= tolerance * expected.norm(), what
+
+
+@pytest.mark.parametrize('which', ['zero query', 'zero keys', 'one key'])
+def test_large_exponents_next_to(which):
+    tensors = draw_leaves(16, 20, 1 if which == 'one key' else 20, 'exp', torch.float16, std=30.0, position=False)
+    if which == 'zero query':
+        tensors[0][:, 0] = 0
+    elif which == 'zero keys':
+        tensors[1].zero_()
+    found = results(tensors, 'exp', torch.randn_like(tensors[0]))
+    assert all(torch.isfinite(x).all() for x in found.values())
+    expected = exponential_attention(*(x for x in tensors if x is not None))
+    torch.testing.assert_close(found['o'].double(), expected, rtol=2e-3, atol=1e-2)
+    if which == 'zero query':
+        assert not found['o'][:, 0].any()
+        assert not found['q'][:, 0].any()
+    elif which == 'zero keys':
+        assert not any(x.any() for x in found.values())
+
+
+def test_large_exponents_with_rotary_tables():
+    """Rotated pairs mix exp(30) with exp(90): outputs may overflow fp16. Where their terms do not, they are right."""
+    tensors, rotary = draw_leaves(16, 70, 70, 'exp', torch.float16, std=30.0, position=False), draw_rotary(70, 16)
+    output = attend(tensors, 'exp', rotary).double()
+    arguments = *(x for x in tensors if x is not None), rotary
+    exact, terms = exponential_attention(*arguments), magnitude_of_terms(*arguments)
+    representable = terms < 6e4
+    assert 0.5 < representable.float().mean() < 1
+    assert not output.isnan().any()
+    assert ((output - exact).abs() <= 2e-3 * terms)[representable].all()  # four factors are in tf32

@@ -1,0 +1,135 @@
+"""The attention kernels as an operator of torch: opcheck, torch.compile, FLOPs, launch grid, training."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmpola.backbones import PolaFormerPP, PolaPVT
+from mmpola.ops import available_backends
+from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.triton.launch import SmallTensors, plan_tokens
+from mmpola.ops.triton.polarity_attention import polarity_attention_gradient_operator, polarity_attention_operator
+from tests.helpers.attention_results import DEVICE, attend, draw_leaves, draw_rotary, results
+
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_opcheck(kind):
+    q, k, v, position, first, second = draw_leaves(16, 12, 12, kind)
+    parameters = (None, None, first, second) if kind == 'exp' else (first, second, None, None)
+    rotary = draw_rotary(12, 16) if kind == 'exp' else (None, None)
+    small = (position, *parameters, *rotary)
+    for x in (q, k, v, position, first, second):
+        x.requires_grad_()
+    torch.library.opcheck(polarity_attention_operator, (q, k, v, *small, 1e-6))
+    with torch.no_grad():
+        output, *made = polarity_attention_operator(q, k, v, *small, 1e-6)
+    wanted = [x is not None for x in (q, k, v, position, *parameters)]
+    arguments = [x if x is None or not isinstance(x, torch.Tensor) else x.detach() for x in (q, k, v, *small)]
+    torch.library.opcheck(
+        polarity_attention_gradient_operator, (*arguments, 1e-6, torch.randn_like(output), *made, wanted)
+    )
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_compiles_as_one_graph_once(kind):
+    compilations = []
+
+    def count(graph, _):
+        compilations.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda *tensors: attend(tensors, kind), fullgraph=True, backend=count, dynamic=True)
+    for queries, keys in pairwise((20, 30, 24, 17)):
+        tensors = draw_leaves(16, queries, keys, kind)
+        torch.testing.assert_close(compiled(*tensors), attend(tensors, kind), rtol=0, atol=0)
+    assert len(compilations) == 1
+
+
+def test_compiles_with_gradients():
+    tensors = draw_leaves(16, 20, 30, 'power')
+    leaves = [x.requires_grad_() for x in tensors]
+    compiled = torch.compile(lambda *tensors: attend(tensors, 'power'), fullgraph=True, backend='aot_eager')
+    grad = torch.randn_like(tensors[0])
+    for found, expected in zip(
+        torch.autograd.grad(compiled(*leaves), leaves, grad),
+        torch.autograd.grad(attend(leaves, 'power'), leaves, grad),
+        strict=True,
+    ):
+        assert torch.equal(found, expected)
+
+
+def test_flop_counter_sees_the_products():
+    tensors = draw_leaves(16, 20, 30, 'power', position=False)
+    with FlopCounterMode(display=False) as counter:
+        output = attend([tensors[0].requires_grad_(), *tensors[1:]], 'power')
+        assert counter.get_total_flops() == 4 * 2 * 2 * (20 + 30) * 16 * 16
+        output.sum().backward()
+    assert counter.get_total_flops() == 12 * 2 * 2 * (20 + 30) * 16 * 16
+
+
+def test_backend_is_available():
+    assert available_backends() == ['triton', 'reference']
+
+
+def test_heads_are_on_the_axis_that_is_long_enough():
+    """The second axis of a grid is limited to 65,535."""
+    plan = plan_tokens('state', torch.empty(16384, 100, 8, 16, device='meta'), SmallTensors(*[None] * 7))
+    assert plan.grid == (131072, 1)
+
+
+@pytest.mark.skipif(INTERPRETED, reason='the interpreter needs minutes for 70,000 programs')
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_many_heads(kind):
+    tensors = draw_leaves(16, 20, 30, kind, torch.float16, batch=8750, heads=8)
+    grad = torch.randn_like(tensors[0])
+    expected = results(tensors, kind, grad, backend='reference')
+    for what, found in results(tensors, kind, grad).items():
+        error = (found.double() - expected[what]).norm() / expected[what].double().norm()
+        assert error <= 2e-3, what
+
+
+WIDTHS = {'embed_dims': (16, 16, 16, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 1, 1, 2), 'mlp_ratios': (1, 1, 1, 1)}
+LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
+STEPS = 3 if INTERPRETED else 50
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'arch'),
+    [(PolaPVT, WIDTHS), (PolaFormerPP, {**WIDTHS, **LAYER_SCALE})],
+    ids=['PolaPVT', 'PolaFormerPP'],
+)
+def test_training_curves_equal_those_of_the_reference(backbone, arch):
+    images = torch.randn(2, 3, 32, 32, device=DEVICE)
+    curves = {}
+    for backend in ('triton', 'reference'):
+        torch.manual_seed(1)
+        model = backbone(arch, drop_path_rate=0.0, backend=backend).to(DEVICE).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        targets, losses = None, []
+        for _ in range(STEPS):
+            maps = model(images)
+            targets = targets or [torch.randn_like(x) for x in maps]
+            loss = sum((x - target).square().mean() for x, target in zip(maps, targets, strict=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        curves[backend] = losses
+    assert curves['reference'][-1] < 0.95 * curves['reference'][0]
+    assert curves['triton'] == pytest.approx(curves['reference'], rel=1e-5 if INTERPRETED else 1e-3)
+
+
+def test_unsupported_inputs_are_refused_with_every_reason():
+    tensors = [None if x is None else x.double() for x in draw_leaves(130, 8, 8, 'power')]
+    with pytest.raises(RuntimeError) as raised:
+        attend(tensors, 'power')
+    assert str(raised.value) == (
+        "backend 'triton' cannot run: q: expected float16, bfloat16 or float32, got float64; "
+        'q: expected a head dimension D <= 128, got D=130'
+    )
+    with pytest.raises(RuntimeError, match='tracers and exporters can record plain PyTorch operators only'):
+        torch.jit.trace(lambda q: attend([q, *draw_leaves(16, 8, 8, 'power')[1:]], 'power'), torch.randn(2, 8, 2, 16))
