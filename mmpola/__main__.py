@@ -1,8 +1,9 @@
-"""Says whether this environment can run mmpola: versions, mmcv's operators, GPU, attention backends.
+"""Report whether this environment can run mmpola: versions, compiled operators, GPU, attention backends.
 
     python -m mmpola
 
-Exit status 0 if everything needed works, 1 otherwise; each line that is not well says what to do.
+Exit status 0 if everything needed works, else 1. Each failing line names its fix: `bash tools/install.sh` in a clone of
+the repository, else pip commands. Nothing here is imported at the top that may be missing or broken.
 """
 
 from __future__ import annotations
@@ -12,91 +13,151 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
+from pathlib import Path
+from typing import NamedTuple
 
-OPENMMLAB = {
-    'mmengine': ('0.10.0', '1.0.0'),
-    'mmcv': ('2.0.0', '2.2.0'),
-    'mmdet': ('3.3.0', '4.0.0'),
-    'mmsegmentation': ('1.2.2', '2.0.0'),
-}
-"""Distribution -> (first version that works, first that does not): mmdet 3.3 and mmseg 1.2.2 refuse mmcv 2.2."""
 
-REMEDY = 'bash tools/install.sh'
+class Requirement(NamedTuple):
+    """A distribution with its first version that works, the first one that does not, and how pip installs it."""
+
+    name: str
+    lowest: str
+    limit: str | None
+    pip: str
+
+    @property
+    def rule(self) -> str:
+        """The versions that work."""
+        return f'>= {self.lowest}' + (f', < {self.limit}' if self.limit else '')
+
+
+BUILD_MMCV = 'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0'
+"""With build isolation mmcv is installed without its operators, silently."""
+
+NEEDED = (
+    Requirement('torch', '2.1', None, 'pip install --upgrade torch torchvision'),
+    Requirement('torchvision', '0.16', None, 'pip install --upgrade torch torchvision'),
+    Requirement('timm', '1.0.21', None, 'pip install --upgrade timm'),
+    Requirement('einops', '0', None, 'pip install einops'),
+)
+
+OPENMMLAB = (  # mmdet 3.3 and mmseg 1.2.2 refuse mmcv 2.2
+    Requirement('mmengine', '0.10.0', '1.0.0', 'pip install mmengine==0.10.7'),
+    Requirement('mmcv', '2.0.0', '2.2.0', BUILD_MMCV),
+    Requirement('mmdet', '3.3.0', '4.0.0', 'pip install mmdet==3.3.0'),
+    Requirement('mmsegmentation', '1.2.2', '2.0.0', 'pip install mmsegmentation==1.2.2 ftfy regex'),
+)
+
+INSTALLER = 'bash tools/install.sh'
 
 
 @dataclass
 class Finding:
-    """One row of the table; `remedy` is empty where all is well."""
+    """One line of the report; `remedy` is empty if nothing has to be done."""
 
     what: str
     found: str
     remedy: str = ''
 
 
-def findings() -> Iterator[Finding]:
-    """Everything worth knowing, in the order in which things depend on each other."""
+def in_clone(package: Path) -> bool:
+    """Whether the folder of the package is in a clone of the repository, next to the installer."""
+    return (package.parent / 'tools' / 'install.sh').is_file()
+
+
+def findings(clone: bool) -> Iterator[Finding]:
+    """Yield every line of the report, in the order in which the parts depend on each other.
+
+    Args:
+        clone: whether this is a clone of the repository, which needs OpenMMLab. For an installed package, which serves
+            users of timm too, OpenMMLab is optional: its packages are checked as soon as one of them is installed.
+    """
     python_ok = sys.version_info >= (3, 10)
-    yield Finding('Python', platform.python_version(), '' if python_ok else 'needs 3.10 or newer')
-    for name, lowest in (('torch', '2.1'), ('torchvision', '0.16'), ('timm', '1.0.21'), ('einops', '0')):
-        yield _package(name, lowest)
-    for name, (lowest, limit) in OPENMMLAB.items():
-        yield _package(name, lowest, limit)
-    yield _importable('torchvision.ops', 'torch and torchvision must be installed as a pair: ' + REMEDY)
-    yield _importable('mmcv.ops', 'built without operators or for another torch: ' + REMEDY)
-    yield _importable('mmdet.models', REMEDY)
-    yield _importable('mmseg.models', REMEDY)
-    yield _gpu()
-    yield from _attention_backends()
+    yield Finding('Python', platform.python_version(), '' if python_ok else 'needs >= 3.10')
+    for requirement in NEEDED:
+        yield _package(requirement, clone)
+    yield _importable('torchvision.ops', _remedy(NEEDED[1].pip, clone))
+    if clone or any(map(_version, (requirement.name for requirement in OPENMMLAB))):
+        for requirement in OPENMMLAB:
+            yield _package(requirement, clone)
+        yield _importable('mmcv.ops', _remedy(BUILD_MMCV, clone))
+        yield _importable('mmdet.models', _remedy(OPENMMLAB[2].pip, clone))
+        yield _importable('mmseg.models', _remedy(OPENMMLAB[3].pip, clone))
+    else:
+        yield Finding('OpenMMLab', 'not installed (optional; detection, segmentation and training need it)')
+    yield _gpu(clone)
+    yield from _attention_backends(clone)
 
 
-def _package(name: str, lowest: str, limit: str | None = None) -> Finding:
-    rule = f'>= {lowest}' + (f', < {limit}' if limit else '')
+def _remedy(pip: str, clone: bool) -> str:
+    return INSTALLER if clone else pip
+
+
+def _version(name: str) -> str | None:
     try:
-        version = metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(name, 'not installed', f'needs {rule}: {REMEDY}')
-    fits = _numbers(lowest) <= _numbers(version) and (limit is None or _numbers(version) < _numbers(limit))
-    return Finding(name, version, '' if fits else f'needs {rule}: {REMEDY}')
+        return None
+
+
+def _package(requirement: Requirement, clone: bool) -> Finding:
+    version = _version(requirement.name)
+    fix = f'needs {requirement.rule}: {_remedy(requirement.pip, clone)}'
+    if version is None:
+        return Finding(requirement.name, 'not installed', fix)
+    numbers = _numbers(version)
+    fits = _numbers(requirement.lowest) <= numbers and (
+        requirement.limit is None or numbers < _numbers(requirement.limit)
+    )
+    return Finding(requirement.name, version, '' if fits else fix)
 
 
 def _numbers(version: str) -> list[int]:
-    """'2.11.0+cu130' -> [2, 11, 0]."""
+    """Convert '2.11.0+cu130' to [2, 11, 0]."""
     return [int(part) for part in version.split('+')[0].split('.') if part.isdigit()]
 
 
 def _importable(module: str, remedy: str) -> Finding:
     try:
         import_module(module)
-    except Exception as error:  # a broken binary raises what it likes
-        return Finding(module, f'{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ""}', remedy)
+    except Exception as error:  # a binary built for another version raises any type
+        return Finding(module, _first_line(error), remedy)
     return Finding(module, 'imports')
 
 
-def _gpu() -> Finding:
+def _first_line(error: Exception) -> str:
+    return f'{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ""}'
+
+
+def _gpu(clone: bool) -> Finding:
     try:
         import torch
-    except ImportError as error:
-        return Finding('GPU', f'torch does not import: {error}', REMEDY)
-    if not torch.cuda.is_available():
-        return Finding('GPU', 'none: training runs on the CPU')
-    names = ', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return Finding('GPU', f'{names} (CUDA {torch.version.cuda})')
+
+        if not torch.cuda.is_available():
+            return Finding('GPU', 'none: training runs on the CPU')
+        names = ', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        return Finding('GPU', f'{names} (CUDA {torch.version.cuda})')
+    except Exception as error:
+        return Finding('GPU', f'unknown, torch does not work: {_first_line(error)}', _remedy(NEEDED[0].pip, clone))
 
 
-def _attention_backends() -> Iterator[Finding]:
+def _attention_backends(clone: bool) -> Iterator[Finding]:
     try:
         from mmpola.ops import available_backends, unavailable_backends
-    except ImportError as error:
-        yield Finding('attention backends', f'mmpola does not import: {error}', REMEDY)
+
+        available, unavailable = available_backends(), unavailable_backends()
+    except Exception as error:
+        remedy = _remedy(NEEDED[0].pip, clone)
+        yield Finding('attention backends', f'mmpola.ops does not import: {_first_line(error)}', remedy)
         return
-    yield Finding('attention backends', ', '.join(available_backends()))
-    for name, reasons in unavailable_backends().items():
+    yield Finding('attention backends', ', '.join(available))
+    for name, reasons in unavailable.items():
         yield Finding(f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
 
 
 def main() -> int:
     print(f'interpreter: {sys.executable}')
-    rows = list(findings())
+    rows = list(findings(in_clone(Path(__file__).resolve().parent)))
     width = max(len(row.what) for row in rows)
     for row in rows:
         mark = 'ok' if not row.remedy else '!!'

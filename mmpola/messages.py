@@ -1,4 +1,4 @@
-"""Messages to the user: log lines, lists of names, and errors that end a script in one line."""
+"""Messages to the user: log lines, lists of names, and errors that end a script with one line."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ except ModuleNotFoundError:
 
 
 class UsageError(Exception):
-    """What the user gave cannot work; the message says what is wrong and what to do."""
+    """An argument, config or file of the user cannot work; the message says what is wrong and what to do."""
 
 
-SHOWN = 5
-"""How many names a message writes out; the rest is counted."""
-
-
-def listed(names: Iterable[object]) -> str:
-    """The first names, separated by commas, and how many more there are."""
+def listed(names: Iterable[object], shown: int | None = 5) -> str:
+    """Join names by commas: the first `shown`, then how many more there are; all of them if `shown` is None."""
     every = [str(name) for name in names]
-    more = f' and {len(every) - SHOWN} more' if len(every) > SHOWN else ''
-    return ', '.join(every[:SHOWN]) + more
+    more = '' if shown is None or len(every) <= shown else f' and {len(every) - shown} more'
+    return ', '.join(every[:shown]) + more
 
 
 def info(message: str) -> None:
-    """Tell what was done, once, on the level that OpenMMLab's training logs show."""
+    """Log a message at the level INFO, in MMEngine's current logger where MMEngine is installed."""
     if print_log is None:
         logging.getLogger('mmpola').info(message)
     else:
@@ -37,7 +33,7 @@ def info(message: str) -> None:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main(); a `UsageError` ends it in one line and exit status 2, not in a traceback."""
+    """Run a script's main(); a `UsageError` is printed as one line and ends the process with exit status 2."""
     os.environ.setdefault('LOCAL_RANK', '0')
     try:
         main()

@@ -1,4 +1,4 @@
-"""Predictions of detectors and segmenters for pictures: finding them, predicting, drawing, writing JSON."""
+"""Predict images with a detector or segmenter: find the files, predict, draw, write JSON."""
 
 from __future__ import annotations
 
@@ -23,61 +23,64 @@ from pycocotools import mask as run_lengths
 
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.data.checks.images import unreadable
+from mmpola.data.read_image import IMAGE_SUFFIXES
 from mmpola.engine.config import leaves, nodes
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, listed
 
-SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.png', '.ppm', '.tif', '.tiff', '.webp')
-"""What counts as a picture in a folder; a file that is named, or matches a pattern, is one whatever its suffix."""
-
 SKIPPED = 3
-"""Exit status if pictures could not be read."""
+"""Exit status of tools/predict.py if images could not be read."""
 
 NOISE = (
-    'Warning: The [a-z]+ is out of bounds',  # drawn up to the edge
+    'Warning: The [a-z]+ is out of bounds',  # of boxes that are drawn up to the edge of the image
     '.*build_loss.* would be deprecated',
     'Default ..avg_non_ignore.. is False',
 )
-"""Beginnings of OpenMMLab's warnings that say nothing about a prediction."""
+"""Patterns of OpenMMLab's warnings that are irrelevant to predictions."""
 
 OPACITY = 0.6
-"""Of a segmentation over its picture."""
+"""Of a segmentation drawn over its image."""
 
 
-class Picture(NamedTuple):
-    """A picture to read, and its results' place below --out, without a suffix."""
+class ImageFile(NamedTuple):
+    """An image file, and the path of its results below --out, without a suffix."""
 
     path: Path
-    place: Path
+    result: Path
 
 
-def find_pictures(arguments: list[str], out: Path) -> list[Picture]:
-    """The pictures that files, folders and patterns stand for, each once.
+def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
+    """List the images that files, folders and patterns stand for, each once.
+
+    Args:
+        arguments: files, folders (searched recursively by `IMAGE_SUFFIXES`) and patterns; a file that is named or
+            matches a pattern counts as an image whatever its suffix.
+        out: folder of the results; inside a searched folder, it is skipped.
 
     Raises:
-        UsageError: an argument stands for nothing, or results of two pictures would have one name.
+        UsageError: an argument matches nothing, or results of two images would have the same name.
     """
-    found: dict[Path, Picture] = {}
-    places: dict[Path, Path] = {}
+    found: dict[Path, ImageFile] = {}
+    taken: dict[Path, Path] = {}
     for argument in arguments:
-        for path, place in _expand(argument, out.resolve()):
+        for path, result in _expand(argument, out.resolve()):
             if path.resolve() in found:
                 continue
-            if place in places:
-                raise UsageError(f'{places[place]} and {path}: the results of both would be {out / place}.json')
-            places[place] = path
-            found[path.resolve()] = Picture(path, place)
+            if result in taken:
+                raise UsageError(f'{taken[result]} and {path}: the results of both would be {out / result}.json')
+            taken[result] = path
+            found[path.resolve()] = ImageFile(path, result)
     return list(found.values())
 
 
 def _expand(argument: str, out: Path) -> list[tuple[Path, Path]]:
-    """(picture, place of its results) of one argument; in a folder that holds `out`, without what is in `out`."""
+    """List (image, path of its results) for one argument, without images in `out`."""
     path = Path(argument)
     if path.is_file():
         return [(path, Path(path.stem))]
     if path.is_dir():
-        paths = sorted(p for p in path.rglob('*') if p.suffix.lower() in SUFFIXES and p.is_file())
-        base, nothing = path, f'no pictures in this folder ({" ".join(SUFFIXES)})'
+        paths = sorted(p for p in path.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+        base, nothing = path, f'no images in this folder ({" ".join(IMAGE_SUFFIXES)})'
     else:
         paths = sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if p.is_file())
         base = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
@@ -89,34 +92,50 @@ def _expand(argument: str, out: Path) -> list[tuple[Path, Path]]:
     return [(p, p.relative_to(base).with_suffix('')) for p in paths]
 
 
-def check_outputs(pictures: list[Picture], out: Path, suffixes: tuple[str, ...], overwrite: bool) -> None:
-    """Raise UsageError if a result would replace a picture that is read, or, without --overwrite, any file."""
-    read = {picture.path.resolve() for picture in pictures}
-    outputs = [_output(out, picture, suffix) for picture in pictures for suffix in suffixes]
+def check_outputs(images: list[ImageFile], out: Path, suffixes: tuple[str, ...], overwrite: bool) -> None:
+    """Raise UsageError if a result would replace an input image or, without --overwrite, any other file."""
+    read = {image.path.resolve() for image in images}
+    outputs = [_output(out, image, suffix) for image in images for suffix in suffixes]
     if replaced := [path for path in outputs if path.resolve() in read]:
-        raise UsageError(f'--out: {out}: results would replace the pictures themselves ({listed(replaced)})')
-    there = [] if overwrite else [path for path in outputs if path.exists()]
-    if there:
+        raise UsageError(f'--out: {out}: results would overwrite the input images ({listed(replaced)})')
+    existing = [] if overwrite else [path for path in outputs if path.exists()]
+    if existing:
         raise UsageError(
-            f'--out: {len(there)} of the results are there already ({listed(there)}); '
-            'choose another folder, or let them be replaced by --overwrite'
+            f'--out: {len(existing)} of the results exist already ({listed(existing)}); '
+            'choose another folder, or allow overwriting by --overwrite'
         )
 
 
-def _output(out: Path, picture: Picture, suffix: str) -> Path:
-    return out / picture.place.parent / f'{picture.place.name}{suffix}'
+def _output(out: Path, image: ImageFile, suffix: str) -> Path:
+    return out / image.result.parent / f'{image.result.name}{suffix}'
+
+
+def check_config(cfg: Config) -> tuple[str, ...]:
+    """Return the suffixes of the files that are written for each image.
+
+    Raises:
+        UsageError: the config is not that of a detector or a segmenter, or is one of test-time augmentation.
+    """
+    if cfg.get('default_scope') not in ('mmdet', 'mmseg'):
+        raise UsageError(
+            f'{cfg.filename}: expected a config of a detector or segmenter (default_scope mmdet or mmseg), '
+            f'got {cfg.get("default_scope")}'
+        )
+    if 'module' in cfg.model:
+        raise UsageError(f'{cfg.filename}: test-time augmentation is for tools/test.py; give the config that it wraps')
+    return ('.jpg', '.json') if cfg.default_scope == 'mmdet' else ('.jpg', '.png', '.json')
 
 
 @dataclass
 class Predictor:
-    """A model with what stands before and after it.
+    """A model with its test pipeline and its visualizer.
 
-    Args:
+    Attributes:
         model: in eval mode, on its device.
         transforms: the config's test pipeline, from pixels to a sample.
         visualizer: draws samples.
-        classes: names, in the order of the labels.
-        pads: whether it takes pictures of several sizes at once: mmdet pads them, mmseg stacks them.
+        classes: names in the order of the labels.
+        pads: whether a batch may hold images of several sizes: mmdet pads them, mmseg stacks them.
     """
 
     model: Any
@@ -125,13 +144,13 @@ class Predictor:
     classes: tuple[str, ...]
     pads: bool
 
-    def __call__(self, batch: list[tuple[Picture, NDArray[Any]]]) -> list[Any]:
-        """The predicted sample of each (picture, its pixels BGR uint8 [H, W, 3])."""
+    def __call__(self, batch: list[tuple[ImageFile, NDArray[Any]]]) -> list[Any]:
+        """Predict a batch of (image file, its pixels BGR uint8 [H, W, 3]); returns a sample for each."""
         data = [
             self.transforms(
-                {'img': pixels, 'img_path': str(picture.path), 'img_shape': size, 'ori_shape': size, 'img_id': 0}
+                {'img': pixels, 'img_path': str(image.path), 'img_shape': size, 'ori_shape': size, 'img_id': 0}
             )
-            for picture, pixels in batch
+            for image, pixels in batch
             for size in [pixels.shape[:2]]
         ]
         with torch.no_grad():
@@ -140,15 +159,15 @@ class Predictor:
 
 
 def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) -> Predictor:
-    """The config's model and test pipeline, with the checkpoint's weights and class names.
+    """Build the config's model and test pipeline, with the checkpoint's weights and class names.
 
-    Classes that a checkpoint does not name are those of the config's test data.
+    A checkpoint without class names gets those of the config's test data.
     """
     cfg = copy.deepcopy(cfg)
-    _forget_pretrained(cfg.model)
+    _remove_init_cfg(cfg.model)
     init_default_scope(cfg.default_scope)
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
-    model.load_state_dict(checkpoint.weights, strict=False)  # old batch norms lack their counter
+    model.load_state_dict(checkpoint.weights, strict=False)  # BatchNorm layers in old files lack their counter
     dataset = next(leaves(cfg.test_dataloader.dataset))
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
@@ -162,36 +181,43 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
     return Predictor(model.to(device).eval(), transforms, visualizer, classes, pads=cfg.default_scope == 'mmdet')
 
 
-def _forget_pretrained(model: Any) -> None:
-    """Remove every init_cfg inside a model's config: a checkpoint of a training has all weights."""
+def _remove_init_cfg(model: Any) -> None:
+    """Set every init_cfg inside a model's config to None: the checkpoint has all weights."""
     for _, node in nodes(model, 'model'):
         if 'init_cfg' in node:
             node['init_cfg'] = None
 
 
 def batches(
-    pictures: list[Picture], size: int, mixed: bool, skip: Callable[[Picture, str], None]
-) -> Iterator[list[tuple[Picture, NDArray[Any]]]]:
-    """Lists of (picture, its pixels BGR uint8 [H, W, 3]), up to `size` long; unless `mixed`, of one H and W each."""
-    batch: list[tuple[Picture, NDArray[Any]]] = []
-    for picture in pictures:
-        if reason := unreadable(picture.path):
-            skip(picture, reason)
+    images: list[ImageFile], size: int, mixed: bool, skip: Callable[[ImageFile, str], None]
+) -> Iterator[list[tuple[ImageFile, NDArray[Any]]]]:
+    """Yield batches of (image file, its pixels BGR uint8 [H, W, 3]).
+
+    Args:
+        images: read in this order.
+        size: largest number of images in a batch.
+        mixed: whether a batch may hold images of several sizes.
+        skip: called with an image that cannot be read and the reason.
+    """
+    batch: list[tuple[ImageFile, NDArray[Any]]] = []
+    for image in images:
+        if reason := unreadable(image.path):
+            skip(image, reason)
             continue
-        pixels = cv2.imread(str(picture.path), cv2.IMREAD_COLOR)
+        pixels = cv2.imread(str(image.path), cv2.IMREAD_COLOR)
         if pixels is None:
-            skip(picture, 'not an image')
+            skip(image, 'not an image')
             continue
         if batch and (len(batch) == size or not (mixed or pixels.shape == batch[0][1].shape)):
             yield batch
             batch = []
-        batch.append((picture, pixels))
+        batch.append((image, pixels))
     if batch:
         yield batch
 
 
 def detections(sample: Any, classes: tuple[str, ...], threshold: float) -> dict[str, Any]:
-    """The instances of an mmdet sample whose score is not below `threshold`, best first."""
+    """Describe the instances of an mmdet sample with a score of at least `threshold`, best first."""
     kept = sample.pred_instances[sample.pred_instances.scores >= threshold].cpu().numpy()
     instances = [
         {'label': int(label), 'class': classes[label], 'score': float(score), 'box': [float(edge) for edge in box]}
@@ -205,57 +231,57 @@ def detections(sample: Any, classes: tuple[str, ...], threshold: float) -> dict[
 
 
 def segmentation(labels: NDArray[np.integer[Any]], classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Label, name and share of the pixels of every class in a label map [H, W], the largest first."""
+    """Return label, name and share of the pixels of every class in a label map [H, W], the largest first."""
     counts = np.bincount(labels.ravel(), minlength=len(classes))
     present = sorted(np.flatnonzero(counts).tolist(), key=lambda label: -counts[label])
     return [{'label': n, 'class': classes[n], 'share': float(counts[n] / labels.size)} for n in present]
 
 
 def write(
-    predictor: Predictor, sample: Any, picture: Picture, pixels: NDArray[Any], out: Path, threshold: float
+    predictor: Predictor, sample: Any, image: ImageFile, pixels: NDArray[Any], out: Path, threshold: float
 ) -> None:
-    """Draw one picture's prediction and write its files; the JSON, last, says that it is complete."""
-    drawn, described = _output(out, picture, '.jpg'), _output(out, picture, '.json')
+    """Draw the prediction of one image and write its files; the JSON comes last and marks it as complete."""
+    drawn, described = _output(out, image, '.jpg'), _output(out, image, '.json')
     classes = predictor.classes
     height, width = pixels.shape[:2]
-    result = {'image': str(picture.path), 'width': width, 'height': height}
+    result = {'image': str(image.path), 'width': width, 'height': height}
     options = {'draw_gt': False, 'out_file': str(drawn)}
     if 'pred_instances' in sample:
         options['pred_score_thr'] = threshold
         result |= detections(sample, classes, threshold)
     else:
         labels = sample.pred_sem_seg.data[0].cpu().numpy()
-        label_map = _output(out, picture, '.png')
+        label_map = _output(out, image, '.png')
         label_map.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(label_map), labels.astype(np.uint8 if len(classes) < 256 else np.uint16))
         result |= {'label_map': label_map.name, 'classes': segmentation(labels, classes)}
-    predictor.visualizer.add_datasample(picture.path.name, pixels[..., ::-1].copy(), sample.cpu(), **options)
+    predictor.visualizer.add_datasample(image.path.name, pixels[..., ::-1].copy(), sample.cpu(), **options)
     described.write_text(json.dumps(result, indent=1))
 
 
-def predict(predictor: Predictor, pictures: list[Picture], out: Path, batch_size: int, threshold: float) -> int:
-    """Write the results of all pictures; returns how many could not be read."""
+def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> int:
+    """Predict all images and write the results; returns how many could not be read."""
     skipped = 0
-    with progress('predicting', len(pictures)) as advance:
+    with progress('predicting', len(images)) as advance:
 
-        def skip(picture: Picture, reason: str) -> None:
+        def skip(image: ImageFile, reason: str) -> None:
             nonlocal skipped
             skipped += 1
-            print(f'skipped: {picture.path}: {reason}', flush=True)
+            print(f'skipped: {image.path}: {reason}', flush=True)
             advance(1)
 
-        for batch in batches(pictures, batch_size, predictor.pads, skip):
-            for (picture, pixels), sample in zip(batch, predictor(batch), strict=True):
-                write(predictor, sample, picture, pixels, out, threshold)
+        for batch in batches(images, batch_size, predictor.pads, skip):
+            for (image, pixels), sample in zip(batch, predictor(batch), strict=True):
+                write(predictor, sample, image, pixels, out, threshold)
             advance(len(batch))
     return skipped
 
 
 def check_device(name: str | None) -> str:
-    """The name of a device that is there.
+    """Return the name of an available device; None stands for a GPU if there is one, else the CPU.
 
     Raises:
-        UsageError: torch does not know it, or finds no GPU of this number.
+        UsageError: torch does not know the device, or there is no GPU of this number.
     """
     name = name or ('cuda' if torch.cuda.is_available() else 'cpu')
     try:

@@ -1,8 +1,8 @@
-"""The MMEngine registry nodes of scope 'mmpola', nothing else.
+"""The MMEngine registries of scope 'mmpola', nothing else.
 
-MMEngine imports this module when a config says `type='mmpola.…'`, then the `locations`, so no config needs
-`custom_imports`. It hides an ImportError raised here behind 'not in the registry': nothing that may fail is imported.
-Without MMEngine, which is an optional extra, classes register nowhere and are used by their Python names.
+MMEngine imports this module for a config with `type='mmpola.…'`, then the `locations` below, so no config needs
+`custom_imports`. It reports an ImportError raised here as 'not in the registry'; so nothing that may fail is imported.
+Without MMEngine, which is an optional extra, nothing is registered and the classes are used by their Python names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ except ModuleNotFoundError:
 
 
 class _NoRegistry:
-    """Stands where MMEngine is not installed: `register_module()` leaves the class as it is."""
+    """Replaces a registry where MMEngine is not installed: `register_module()` returns the class unchanged."""
 
     def register_module(self) -> Any:
         return lambda cls: cls

@@ -11,19 +11,17 @@ of MMEngine and timm trainings. To start from a file with another number of clas
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from timm.models import FeatureInfo, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from torch import Tensor, nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.named import NAMED
-from mmpola.checkpoint.reading import PUBLISHED
-from mmpola.checkpoint.weights import LoadReport, fit_weights
+from mmpola.checkpoint.reading import PUBLISHED, extend_torch_allow_list
+from mmpola.checkpoint.weights import fit_weights
 
 NEVER_RELEASED = 'pola_pvt_v2 and pola_deit'
 
@@ -35,9 +33,7 @@ default_cfgs = generate_default_cfgs(
 )
 """timm's `register_model` reads them. Evaluation as the authors': 7/8 centre crop, bicubic, ImageNet's mean and std."""
 
-if torch.__version__ >= '2.6':
-    # timm reads with weights_only=True, which refuses the yacs config in the authors' files: read it as a plain dict.
-    torch.serialization.add_safe_globals([(OrderedDict, 'yacs.config.CfgNode')])
+extend_torch_allow_list()  # timm reads with weights_only=True, which refuses the yacs config in the authors' files
 
 
 class TimmWeights(ModelWithBackbone):
@@ -55,7 +51,7 @@ class TimmWeights(ModelWithBackbone):
             CheckpointError: with `strict`, if tensors do not fit; the message lists them.
         """
         if strict:
-            state_dict = fit_weights(self, dict(state_dict), LoadReport('state_dict', 'state_dict'))
+            state_dict, _ = fit_weights(self, state_dict, 'state_dict')
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
 

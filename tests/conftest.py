@@ -1,4 +1,4 @@
-"""Fixtures that more than one folder of tests needs."""
+"""Fixtures that several folders of tests use."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
+from tests.helpers.logs import by_epoch, training, write_run
 from tests.helpers.small_configs import TINY
 from tests.helpers.small_training import write_images
 
@@ -26,13 +27,13 @@ def _seed():
 
 @pytest.fixture(scope='session')
 def root():
-    """The repository."""
+    """The repository's folder."""
     return ROOT
 
 
 @pytest.fixture(scope='session')
 def real_data():
-    """Folder with coco_mini, ade20k_mini and imagenet_mini."""
+    """The folder with coco_mini, ade20k_mini and imagenet_mini."""
     folder = os.environ.get('MMPOLA_REAL_DATA')
     if not folder:
         pytest.skip('MMPOLA_REAL_DATA is not set: no real data to test on')
@@ -51,13 +52,13 @@ def shapes(tmp_path_factory):
 
 @pytest.fixture
 def golden():
-    """name -> the tensors of tests/golden/name.pt."""
+    """A function from a name to the tensors of tests/golden/NAME.pt."""
     return lambda name: torch.load(GOLDEN / f'{name}.pt', weights_only=True)
 
 
 @pytest.fixture(autouse=True)
 def _signals():
-    """A run that ends in an error leaves PreemptionHook listening."""
+    """Restore signal handlers: a run that ends in an error leaves those of PreemptionHook."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     yield
     for number, handler in handlers.items():
@@ -66,13 +67,13 @@ def _signals():
 
 @pytest.fixture(scope='session')
 def colours(tmp_path_factory):
-    """24 training and 9 validation images in three class folders; not to be written to."""
+    """24 training and 9 validation images in three class folders; tests must not change them."""
     return write_images(tmp_path_factory.mktemp('colours'))
 
 
 @pytest.fixture
 def tiny_config(root, shapes, tmp_path):
-    """The quick start's config, shrunken, on 12 generated scenes: 3 epochs of 6 steps."""
+    """The quick start's config with a tiny backbone, on 12 generated scenes: 3 epochs of 6 steps."""
     base, data = str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py'), f'{shapes}/coco/'
     path = tmp_path / 'tiny.py'
     path.write_text(TINY.format(base=base, data=data))
@@ -106,7 +107,7 @@ test_dataloader = train_dataloader
 
 @pytest.fixture
 def tiny_segmentation(root, shapes, tmp_path):
-    """Semantic FPN on a shrunken Pola-PVT, for the label maps of the generated scenes."""
+    """Semantic FPN on a tiny Pola-PVT, for the label maps of the generated scenes."""
     base = str(root / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
     path = tmp_path / 'tiny_segmentation.py'
     path.write_text(TINY_SEGMENTATION.format(base=base, data=f'{shapes}/ade'))
@@ -115,7 +116,7 @@ def tiny_segmentation(root, shapes, tmp_path):
 
 @pytest.fixture
 def write_checkpoint():
-    """config, path and what else it holds -> the config's model with random weights, as a checkpoint."""
+    """A function of config, path and further entries that writes a checkpoint with random weights."""
 
     def write(config, path, **others):
         cfg = Config.fromfile(config)
@@ -129,7 +130,7 @@ def write_checkpoint():
 
 
 def environment():
-    """One thread a process, and a port of its own for processes that meet: tests run side by side."""
+    """One thread per process and a free port, because tests run in parallel."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
@@ -137,8 +138,17 @@ def environment():
 
 
 @pytest.fixture
+def two_logs(tmp_path):
+    """Work dirs of a run that validates by epochs and of one that validates by steps."""
+    write_run(tmp_path / 'slow', '1', by_epoch(3))
+    rows = [training(step, loss=1.0 / step) for step in (10, 20, 30)]
+    write_run(tmp_path / 'fast', '1', [*rows, {'mIoU': 2.0, 'accuracy/top1': 3.0, 'step': 30}])
+    return [tmp_path / 'slow', tmp_path / 'fast']
+
+
+@pytest.fixture
 def run_tool(root):
-    """tool name and arguments -> the finished process, stdout and stderr together in `stdout`."""
+    """A function that runs a script of tools/ and returns the process, with stdout and stderr in `stdout`."""
 
     def run(tool, *arguments, check=True, cwd=None):
         launcher = ['bash'] if tool.endswith('.sh') else [sys.executable]

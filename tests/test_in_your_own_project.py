@@ -11,7 +11,7 @@ from mmengine.runner import Runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mmpola.backbones import PolaSwin, base
-from mmpola.checkpoint.reading import allow_training_checkpoints
+from mmpola.checkpoint.reading import register_mmengine_reader
 from tests.helpers.own_project import config_files
 from tests.helpers.small_configs import shrink_heads, shrink_input, shrink_model
 
@@ -43,7 +43,7 @@ def folder(root, shapes, tmp_path_factory):
 def load(folder, tmp_path, monkeypatch):
     """Return a function that reads a config in the project's folder and makes it small: two steps, no evaluation."""
     monkeypatch.chdir(folder)
-    allow_training_checkpoints()
+    register_mmengine_reader()
 
     def load(name, evaluate=False):
         cfg = Config.fromfile(f'{name}.py')

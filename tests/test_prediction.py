@@ -1,4 +1,4 @@
-"""Predicting pictures end to end with random weights, and what predict.py refuses."""
+"""Predicting images end to end with random weights, and what tools/predict.py refuses."""
 
 import json
 
@@ -10,7 +10,6 @@ from PIL import Image
 from pycocotools import mask as run_lengths
 
 from mmpola import prediction
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.messages import UsageError
 from tests.helpers.scripts import load
 
@@ -19,7 +18,7 @@ CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
 @pytest.fixture
 def pictures(shapes, tmp_path):
-    """One picture and a folder below with two, one of them truncated, and a text that says it is a picture."""
+    """A folder with an image, a text file named like one, and a folder with two images, one of them truncated."""
     folder, inner = tmp_path / 'pictures', tmp_path / 'pictures' / 'inner'
     inner.mkdir(parents=True)
     first, second, third, _ = sorted((shapes / 'coco' / 'val2017').iterdir())
@@ -31,7 +30,7 @@ def pictures(shapes, tmp_path):
 
 
 def differs(drawn, picture):
-    """Mean difference of two pictures in 8-bit levels."""
+    """Return the mean difference of two images in 8-bit levels."""
     one, other = (np.asarray(Image.open(path).convert('RGB')).astype(float) for path in (drawn, picture))
     return np.abs(one - other).mean()
 
@@ -44,9 +43,9 @@ def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_chec
     result = run_tool(*arguments, '--out', out, *options, check=False)
     assert result.returncode == 3, result.stdout
     assert [line for line in result.stdout.splitlines() if not line.startswith('predicting')] == [
-        f'{checkpoint}: averaged (EMA) weights are used; the raw ones of the last step stay aside',
+        f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step',
         *sorted(line for line in result.stdout.splitlines() if line.startswith('skipped')),
-        f'{out}: 2 pictures done, 2 skipped',
+        f'{out}: 2 images done, 2 skipped',
     ]
     assert f'skipped: {pictures}/text.png: not an image' in result.stdout
     assert f'skipped: {pictures}/inner/third.jpg: image file is truncated (' in result.stdout
@@ -71,8 +70,8 @@ def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_chec
     refused = run_tool(*arguments, '--out', out, *options, check=False)
     assert (refused.returncode, refused.stdout.splitlines()[-1]) == (
         2,
-        f'error: --out: 4 of the results are there already ({out}/first.jpg, {out}/first.json, {out}/inner/second.jpg, '
-        f'{out}/inner/second.json); choose another folder, or let them be replaced by --overwrite',
+        f'error: --out: 4 of the results exist already ({out}/first.jpg, {out}/first.json, {out}/inner/second.jpg, '
+        f'{out}/inner/second.json); choose another folder, or allow overwriting by --overwrite',
     )
 
 
@@ -86,7 +85,7 @@ def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_
     output = run_tool(
         'predict.py', tiny_segmentation, checkpoint, f'{tmp_path}/*l*.jpg', '--out', out, '--batch-size', '2'
     ).stdout
-    assert f'{out}: 2 pictures done, 0 skipped' in output
+    assert f'{out}: 2 images done, 0 skipped' in output
     for name, (width, height) in zip(names, ((96, 80), (48, 64)), strict=True):
         found = json.loads((out / f'{name}.json').read_text())
         labels = np.asarray(Image.open(out / found['label_map']))
@@ -104,9 +103,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_list(
     checkpoint = write_checkpoint(
         tiny_segmentation, tmp_path / 'other.pth', meta={'experiment_name': 'tiny_segmentation_20250131_235959'}
     )
-    headline = (
-        f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}; it comes from a training of tiny_segmentation'
-    )
+    headline = f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}; it was trained with tiny_segmentation'
     out, work = tmp_path / 'out', tmp_path / 'work'
     for tool, arguments in ((load('predict'), [pictures, '--out', out]), (load('test'), ['--work-dir', work])):
         monkeypatch.setattr('sys.argv', [str(part) for part in (tool, tiny_config, checkpoint, *arguments)])
@@ -120,41 +117,10 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_list(
     assert not out.exists() and not work.exists()
 
 
-def test_what_does_not_fit_is_counted_and_named():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
-    weights = model.state_dict()
-    assert training_checkpoint.misfits(weights, weights) == []
-    weights.pop('1.num_batches_tracked')  # old batch norms have no counter
-    assert training_checkpoint.misfits(model.state_dict(), weights) == []
-    weights.pop('0.bias')
-    weights |= {'0.weight': torch.ones(2, 3), '1.bias': torch.tensor([1.0, float('nan'), 0.0]), 'head': torch.ones(4)}
-    assert training_checkpoint.misfits(model.state_dict(), weights) == [
-        '1 missing: 0.bias [3]',
-        '1 unknown: head [4]',
-        '1 of another shape: 0.weight [2, 3] instead of [3, 2]',
-        '1 with NaN or infinite values: 1.bias',
-    ]
-
-
-def test_files_that_are_no_checkpoint(tmp_path):
-    path = tmp_path / 'weights.pth'
-    torch.save({'model': {'backbone.weight': torch.ones(1)}, 'config': 1}, path)
-    with pytest.raises(UsageError) as raised:
-        training_checkpoint.read(path)
-    assert str(raised.value) == (
-        f'{path}: no checkpoint of tools/train.py: no state_dict in it; it holds model, config'
-    )
-    path.write_text('weights')
-    with pytest.raises(UsageError, match=f'{path}: not a checkpoint, or truncated'):
-        training_checkpoint.read(path)
-    torch.save({'module.a': torch.ones(1)}, path)
-    assert list(training_checkpoint.read(path).weights) == ['a']
-
-
 def test_files_folders_and_patterns(pictures, tmp_path):
     def found(*arguments, out=tmp_path / 'out'):
-        listed = prediction.find_pictures([str(argument) for argument in arguments], out)
-        return [(str(path.relative_to(tmp_path)), str(place)) for path, place in listed]
+        listed = prediction.find_images([str(argument) for argument in arguments], out)
+        return [(str(path.relative_to(tmp_path)), str(result)) for path, result in listed]
 
     everything = [
         ('pictures/first.jpg', 'first'),
@@ -179,29 +145,27 @@ def test_files_folders_and_patterns(pictures, tmp_path):
     [
         ('{0}/none.jpg', '{0}/none.jpg: no such file or folder'),
         ('{0}/*.gif', '{0}/*.gif: no file matches this pattern'),
-        ('{0}/empty', '{0}/empty: no pictures in this folder (.bmp .jpeg .jpg .png .ppm .tif .tiff .webp)'),
+        ('{0}/empty', '{0}/empty: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'),
     ],
 )
-def test_arguments_that_stand_for_nothing(pictures, argument, message, tmp_path):
+def test_arguments_that_match_nothing(pictures, argument, message, tmp_path):
     (pictures / 'empty').mkdir()
     with pytest.raises(UsageError) as raised:
-        prediction.find_pictures([argument.format(pictures)], tmp_path / 'out')
+        prediction.find_images([argument.format(pictures)], tmp_path / 'out')
     assert str(raised.value) == message.format(pictures)
 
 
-def test_a_picture_is_never_replaced(pictures):
-    found = prediction.find_pictures([str(pictures / 'first.jpg')], pictures)
+def test_an_input_image_is_never_overwritten(pictures):
+    found = prediction.find_images([str(pictures / 'first.jpg')], pictures)
     with pytest.raises(UsageError) as raised:
         prediction.check_outputs(found, pictures, ('.jpg', '.json'), overwrite=True)
-    assert str(raised.value) == (
-        f'--out: {pictures}: results would replace the pictures themselves ({pictures}/first.jpg)'
-    )
+    assert str(raised.value) == (f'--out: {pictures}: results would overwrite the input images ({pictures}/first.jpg)')
 
 
 def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     for number, size in enumerate([(8, 6), (8, 6), (8, 6), (6, 8)]):
         Image.new('RGB', size).save(tmp_path / f'{number}.png')
-    found = prediction.find_pictures([str(tmp_path)], tmp_path / 'out')
+    found = prediction.find_images([str(tmp_path)], tmp_path / 'out')
 
     def lengths(mixed):
         return [[pixels.shape[:2] for _, pixels in batch] for batch in prediction.batches(found, 2, mixed, skip=None)]
@@ -218,24 +182,17 @@ def test_other_scopes_and_devices_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError) as raised:
         load('predict').main()
     assert str(raised.value) == (
-        f'{config}: predictions of detectors (mmdet) and segmenters (mmseg) are drawn; its default_scope is mmpose'
+        f'{config}: expected a config of a detector or segmenter (default_scope mmdet or mmseg), got mmpose'
     )
     monkeypatch.setattr('sys.argv', [*arguments, '--device', 'abacus'])
     with pytest.raises(UsageError, match='--device: abacus: Expected one of cpu, cuda'):
         load('predict').main()
     monkeypatch.setattr('sys.argv', [*arguments, '--batch-size', '0'])
-    with pytest.raises(UsageError, match='--batch-size: at least 1, got 0'):
+    with pytest.raises(UsageError, match='--batch-size: expected an integer from 1, got 0'):
         load('predict').main()
 
 
-def test_test_time_augmentation_is_held_against_what_it_wraps(tiny_config, write_checkpoint, tmp_path, monkeypatch):
-    checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
-    cfg = Config.fromfile(tiny_config)
-    cfg.model = dict(type='DetTTAModel', module=cfg.model)
-    training_checkpoint.check_fits(checkpoint, cfg)
-    cfg.model.module.roi_head.bbox_head.num_classes = 5
-    with pytest.raises(UsageError, match='does not fit the MaskRCNN'):
-        training_checkpoint.check_fits(checkpoint, cfg)
+def test_test_time_augmentation_is_refused(tmp_path, monkeypatch):
     wrapped = tmp_path / 'wrapped.py'
     wrapped.write_text("default_scope = 'mmdet'\nmodel = dict(type='DetTTAModel', module=dict())")
     monkeypatch.setattr(
@@ -248,10 +205,10 @@ def test_test_time_augmentation_is_held_against_what_it_wraps(tiny_config, write
     )
 
 
-def test_pretrained_weights_are_forgotten_wherever_they_stand():
+def test_pretrained_weights_are_removed_everywhere():
     pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
     cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': [{'conv': {'init_cfg': [dict(pretrained)]}}]}})
-    prediction._forget_pretrained(cfg.model)
+    prediction._remove_init_cfg(cfg.model)
     assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}]}
 
 

@@ -1,18 +1,19 @@
-"""Checks the data that a config names: folders, annotations, classes, and every image and label map that they list.
+"""Checks the data that a config names: folders, annotations, classes, every image and every label map.
 
     python tools/check_data.py CONFIG [--cfg-options KEY=VALUE …]
 
-Prints a table of what is there. Exit status 2 and every problem, long lists shortened, if something is wrong.
+Prints a table of counts. Exit status 2 and a list of problems, with long lists shortened, if something is wrong.
 
-train.py and test.py run the fast part of it first, which takes seconds on COCO: whether everything is there, what the
-annotation files say, whether the classes are those of the config and the model, and the labels in some label maps.
+train.py and test.py start with the fast part, which takes seconds on COCO: whether all files exist, whether the
+annotations are consistent, whether the classes match the config and the model, and the labels in a sample of the label
+maps.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from mmpola.data.checks.check import check_data, print_table
+from mmpola.data.checks import check_data, print_table
 from mmpola.engine.config import add_common_arguments, load_config
 from mmpola.messages import run_main
 

@@ -1,16 +1,16 @@
-"""Writes the backbone and the head of a checkpoint, and nothing else, into a small file to hand on.
+"""Converts a checkpoint for publishing: writes its backbone and classification head, and nothing else.
 
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth checkpoints/pola_swin_t.pth
     python tools/convert_checkpoint.py SRC DST [--backbone-only] [--arch NAME] [--metric 'top-1 82.6'] [--force]
 
-SRC is whatever mmpola loads: a training checkpoint of mmpola, mmdet or mmseg, the authors' file, a bare state dict. Of
-averaged (EMA) and plain weights the averaged ones are taken. DST is `{'state_dict', 'meta'}` with an ImageClassifier's
-names, `backbone.…`, `norm.…`, `proj.…`, `head.…`: `init_cfg` of a backbone, alone or in a detector, and of an
-ImageClassifier reads it, MMEngine's and timm's own loaders do, and so does torch.load(weights_only=True).
+SRC is any file that mmpola loads: a training checkpoint of mmpola, mmdet or mmseg, the authors' file, or a bare state
+dict. Averaged (EMA) weights are preferred to plain ones. DST holds `{'state_dict', 'meta'}` with the names of an
+ImageClassifier: `backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a detector's
+backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
 
-NAME is timm's, as `timm.list_models('pola*')` gives it after `import mmpola.timm`: pola_swin_tiny, polaformer_pp_b2.
-A file of that name must fit it, tensor by tensor, by the loader's own rules. Without --arch the name is found by the
-same rules; a backbone that no name describes is written as it is, with `arch` None.
+NAME is a model name of timm such as pola_swin_tiny or polaformer_pp_b2; `timm.list_models('pola*')` lists them after
+`import mmpola.timm`. Every tensor must fit the named model. Without --arch the name is found from the tensors; a
+backbone that fits no named model is written unverified, with `arch` None.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from mmpola.messages import run_main
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description='Write backbone and head of a checkpoint into a small file', allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description='Convert a checkpoint for publishing', allow_abbrev=False)
     parser.add_argument('source', type=Path, metavar='SRC', help='checkpoint to read')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
-    parser.add_argument('--backbone-only', action='store_true', help='leave the classification head out')
-    parser.add_argument('--arch', metavar='NAME', help="timm's name of the backbone, e.g. pola_swin_tiny: must fit")
+    parser.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
+    parser.add_argument('--arch', metavar='NAME', help="timm's name of the model, e.g. pola_swin_tiny; must fit")
     parser.add_argument('--metric', metavar='TEXT', help="what the weights reach, e.g. 'top-1 82.6'; kept in `meta`")
-    parser.add_argument('--force', action='store_true', help='write over DST')
+    parser.add_argument('--force', action='store_true', help='overwrite DST')
     args = parser.parse_args()
     check_destination(args.source, args.destination, args.force)
     conversion = convert(args.source, args.backbone_only, args.arch, args.metric)

@@ -7,7 +7,7 @@ python=$tools/../.venv/bin/python
 if [ -n "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] || [ ! -x "$python" ]; then python=python; fi
 gpus=$1 script=$2
 shift 2
-# torchrun passes a signal on to its processes only if it handles it; Slurm may send SIGUSR1.
+# torchrun passes on only the signals that it handles; Slurm may send SIGUSR1.
 export PET_SIGNALS_TO_HANDLE="${PET_SIGNALS_TO_HANDLE:-SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1}"
 exec "$python" -m torch.distributed.run \
     --nnodes="${NNODES:-1}" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv and installs mmpola with the tested OpenMMLab set. Safe to run twice: the second run takes seconds.
+# Creates .venv and installs mmpola with the tested OpenMMLab versions. Safe to run again: finished steps are skipped.
 #   bash tools/install.sh [--dev]         --dev adds the test tools of requirements-dev.txt
 #   PYTHON=python3.12 bash tools/install.sh    picks the interpreter (default: python3.11, else python3)
 set -euo pipefail
@@ -22,7 +22,7 @@ find_python() {
     die "no Python 3.10 or newer found (tried ${PYTHON:-python3.11, python3, python3.12, python3.13, python3.10}); install one, or name it: PYTHON=/path/to/python bash tools/install.sh"
 }
 
-# Runs a command with its output in the log; shows elapsed time and the build's [n/m] lines; on failure shows the end.
+# Runs a command with its output in the log; shows elapsed time and the build's [n/m] lines, on failure the log's end.
 logged() {
     local what=$1 start=$SECONDS pid step
     shift
@@ -43,7 +43,7 @@ logged() {
         say "$what: done in $((SECONDS - start)) s            "
     else
         tail -n 25 "$LOG" >&2
-        die "$what failed; the whole log is $LOG. Network trouble: run the same command again, finished steps are kept"
+        die "$what failed; the whole log is $LOG. After network errors run the same command again; finished steps are kept"
     fi
 }
 
@@ -68,7 +68,7 @@ install_mmcv() {
     local options=(--no-build-isolation --no-deps -v)
     logged 'build mmcv' pip_install "${options[@]}" mmcv==2.1.0
     if ! "$VENV/bin/python" -c 'import mmcv.ops' 2>>"$LOG"; then
-        say 'the mmcv at hand was built for another torch; building anew'
+        say 'the cached mmcv was built for another torch; building it again'
         logged 'rebuild mmcv' pip_install "${options[@]}" --force-reinstall --no-cache-dir --no-binary mmcv mmcv==2.1.0
     fi
     "$VENV/bin/python" -c 'import mmcv.ops' || die "mmcv's operators do not load; see $LOG. A missing libGL.so.1: apt-get install libgl1 libglib2.0-0"
@@ -94,7 +94,7 @@ main() {
     fi
     check_machine
     if [ ! -x "$VENV/bin/python" ]; then
-        say "making $VENV with $("$python" --version)"
+        say "creating $VENV with $("$python" --version)"
         "$python" -m venv "$VENV" || die "python's venv module failed; Debian/Ubuntu: apt-get install python3-venv"
     fi
     local numpy
@@ -106,7 +106,7 @@ main() {
     logged 'install the rest' pip_install -r requirements.txt
     if [ -n "$dev" ]; then logged 'install test tools' pip_install -r requirements-dev.txt; fi
     logged 'install mmpola' pip_install --no-deps --no-build-isolation --editable .
-    "$VENV/bin/python" -m mmpola || die 'the installation is not usable; the table above says what is wrong'
+    "$VENV/bin/python" -m mmpola || die 'the installation does not work; the table above names the fixes'
     printf '%s\n' "$fingerprint" >"$STAMP$dev"
 }
 

@@ -1,32 +1,32 @@
 #!/usr/bin/env bash
-# From a fresh machine to drawn predictions: installs, generates shapes, pretrains a backbone on single shapes, trains a
-# small Mask R-CNN on it, evaluates, draws.
+# From a fresh machine to predictions: installs mmpola, generates a data set of shapes, pretrains a backbone on single
+# shapes, trains a small Mask R-CNN with it, evaluates it and draws its predictions.
 #   bash tools/quickstart.sh
-# Safe to run twice: what is installed or generated stays, an interrupted training goes on from its last epoch.
+# Safe to run again: finished steps are skipped, an interrupted training resumes from its last epoch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PRETRAINING=configs/imagenet_pola_swin_shapes.py CONFIG=configs/mask_rcnn_pola_swin_shapes.py
 readonly DATA=data/shapes WORK=work_dirs/quickstart WEIGHTS=checkpoints/pola_swin_shapes.pth
 readonly VENV_PYTHON=.venv/bin/python  # PYTHON is the installer's to read
-# A training line without its logger's head and the parts of the loss.
+# Shortens a training line: without the logger's prefix and the components of the loss.
 readonly SHORTER='s/^.* - INFO - (Epoch.train. *\[.*\]).* (eta: [^ ]*).* (loss: [^ ]*).*$/\1  \2  \3/; s/^.* - INFO - (Epoch.val.*top1: [^ ]*).*/\1/'
 
 if [ $# -gt 0 ]; then
-    echo "usage: bash tools/quickstart.sh   (no arguments; what it does stands at the top of the file)" >&2
+    echo "usage: bash tools/quickstart.sh   (no arguments; the top of the file says what it does)" >&2
     exit 2
 fi
 
 step() { printf '\n[quickstart] %s\n' "$*"; }
 
-# The newest checkpoint of a work dir, which may have been moved since its path was noted.
+# The newest checkpoint of a work dir, which may have been moved since the path was recorded.
 last_checkpoint() { echo "$1/$(basename "$(cat "$1/last_checkpoint")")"; }
 
-# Runs a command with its whole output in a log; shows the lines that match a pattern, and the end if it fails.
+# Runs a command with its output in a log; shows the lines that match a pattern, and the log's end if it fails.
 logged() {
     local log=$1 pattern=$2
     shift 2
-    # pipefail: grep finding nothing is no failure, the command's own status is
+    # pipefail: the status is the command's own, also if grep finds nothing
     if ! "$@" 2>&1 | tee -a "$log" | { grep --line-buffered -E "$pattern" || true; } | sed -u -E "$SHORTER"; then
         tail -n 20 "$log" >&2
         echo "[quickstart] failed: $*; the whole log is $log" >&2
@@ -56,9 +56,9 @@ logged "$WORK/random.log" 'Epoch\(train\)|resumed epoch|finished' "$VENV_PYTHON"
     --work-dir "$WORK/random" --resume --cfg-options model.backbone.init_cfg=None train_cfg.max_epochs=1
 
 if [ "$WORK/predictions.png" -nt "$checkpoint" ]; then
-    step '5/6 and 6/6 this checkpoint is evaluated and drawn already'
+    step '5/6 and 6/6 this checkpoint has been evaluated already'
 else
-    step '5/6 evaluating on held-out scenes, drawing predictions beside the ground truth (half a minute)'
+    step '5/6 evaluating on held-out scenes, drawing predictions next to the ground truth (half a minute)'
     rm -rf "$WORK/predictions"
     logged "$WORK/test.log" 'Evaluating|Average' \
         "$VENV_PYTHON" tools/test.py "$CONFIG" "$checkpoint" --work-dir "$WORK" --show-dir "$WORK/predictions"
@@ -75,8 +75,8 @@ cat <<END
 
 [quickstart] done, $((SECONDS - started)) s after installation
   mask AP50 on held-out scenes  $(grep -oE 'coco/segm_mAP_50: [0-9.]+' "$WORK/test.log" | tail -n 1 | cut -d ' ' -f 2)   (expected: at least 0.5)
-  what pretraining bought       loss over the first epoch $(first_epoch_loss "$WORK/train.log"), from random weights $(first_epoch_loss "$WORK/random.log")
+  effect of pretraining         loss over the first epoch $(first_epoch_loss "$WORK/train.log"), from random weights $(first_epoch_loss "$WORK/random.log")
   checkpoint                    $checkpoint
   all predictions               $WORK/predictions/
-  a sheet of them               $WORK/predictions.png   (left: ground truth, right: prediction)
+  the first of them             $WORK/predictions.png   (left: ground truth, right: prediction)
 END

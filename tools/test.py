@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint and, with --show-dir, draws predictions beside the ground truth.
+"""Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
 python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR]
 bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from mmengine.runner import Runner
-
-from mmpola.checkpoint import training as training_checkpoint
-from mmpola.data.checks.check import check_data, print_notes
-from mmpola.engine.config import add_common_arguments, draw_predictions, load_config, prepare_process
+from mmpola.checkpoint.training import AVERAGED, check_fits, read
+from mmpola.data.checks import check_data, print_notes
+from mmpola.engine.config import add_common_arguments, draw_predictions, load_config
+from mmpola.engine.run import evaluate
 from mmpola.messages import run_main
 
 
@@ -20,7 +19,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
-    parser.add_argument('--show-dir', help='draw predictions beside the ground truth into this folder')
+    parser.add_argument('--show-dir', help='draw predictions next to the ground truth into this folder')
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -28,16 +27,14 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
-    checkpoint = training_checkpoint.read(args.checkpoint)
+    checkpoint = read(args.checkpoint)
     print_notes(check_data(cfg, splits=('test',)))
-    training_checkpoint.check_fits(checkpoint, cfg)
+    check_fits(checkpoint, cfg)
     if checkpoint.averaged:
-        print(f'{args.checkpoint}: {training_checkpoint.AVERAGED}')
-    cfg.load_from = args.checkpoint
+        print(f'{args.checkpoint}: {AVERAGED}')
     if args.show_dir:
         draw_predictions(cfg, args.show_dir)
-    prepare_process(cfg)
-    Runner.from_cfg(cfg).test()
+    evaluate(cfg, checkpoint)
 
 
 if __name__ == '__main__':

@@ -1,1 +1,1 @@
-"""Checkpoint files: reading them safely, fitting their weights to a model, holding trainings against configs."""
+"""Checkpoint files: reading them safely, fitting their weights to a model, writing them atomically."""

@@ -1,13 +1,19 @@
-"""Reading checkpoint files without executing what they contain.
+"""The one policy for unpickling: read checkpoint files without executing what they contain.
 
-torch.load(weights_only=True) refuses a class pickled beside the weights (the released files carry a yacs config), and
-weights_only=False runs whatever the file says. This reader takes a third way: tensors and plain containers are built,
-any other class becomes an inert stub, and any other call is refused.
+torch.load(weights_only=True) refuses any class that is pickled next to the weights (the released files carry a yacs
+config), and weights_only=False runs whatever the file says. Here `resolve` decides about every name in a file: tensors,
+plain containers and MMEngine's log history are built, any other class becomes an inert stub, any other call is refused.
+
+`read_checkpoint` applies the policy directly. `register_mmengine_reader` and `extend_torch_allow_list` apply it to
+files that MMEngine and timm open themselves.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +23,13 @@ import torch
 
 PUBLISHED = 'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
 
-CALLABLE = {
+LOG_HISTORY = ('mmengine.logging.history_buffer', 'HistoryBuffer')
+"""(module, class) in which MMEngine's Runner saves the scalars that it logged; `--resume` needs it rebuilt."""
+
+BUILT = {
     *(('torch._utils', name) for name in ('_rebuild_tensor', '_rebuild_tensor_v2', '_rebuild_parameter')),
+    *(('torch', name) for name in ('Size', 'device')),
+    *(('torch.storage', name) for name in ('UntypedStorage', 'TypedStorage')),
     *(('collections', name) for name in ('OrderedDict', 'defaultdict', 'Counter', 'deque')),
     *(('pathlib', name) for name in ('PosixPath', 'PurePosixPath')),
     ('_codecs', 'encode'),
@@ -28,18 +39,20 @@ CALLABLE = {
         for module in ('numpy.core.multiarray', 'numpy._core.multiarray')
         for name in ('scalar', '_reconstruct')
     ),
-    ('numpy', 'ndarray'),
-    ('numpy', 'dtype'),
-    ('torch', 'Size'),
-    ('torch', 'device'),
-    ('torch.storage', 'UntypedStorage'),
-    ('torch.storage', 'TypedStorage'),
+    *(('numpy', name) for name in ('ndarray', 'dtype')),
+    LOG_HISTORY,
 }
-"""What a file may call: constructors of tensors, arrays, plain containers and paths; none runs foreign code."""
+"""(module, name) of what a file may construct: tensors, arrays, containers, paths, logs. None runs foreign code."""
 
+RENAMED_MODULES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg', 'pathlib._local': 'pathlib'}
+"""Module names as protocol 2, which torch.save uses, and Python 3.13 write them."""
 
-MODULE_NAMES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg', 'pathlib._local': 'pathlib'}
-"""Modules as the pickle protocol of torch.save still calls them, and as Python 3.13 does."""
+DICTS_FOR_TORCH = ('yacs.config.CfgNode',)
+"""Subclasses of dict in released files. torch.load needs every name listed, and sets items of a few types only, not of
+stubs: it builds each of these as an OrderedDict, without the class."""
+
+NUMPY_SCALARS = ('float64', 'float32', 'int64', 'int32', 'bool')
+"""torch.load also wants the type of each dtype listed that is used by the arrays in a log history."""
 
 
 class CheckpointError(ValueError):
@@ -47,14 +60,14 @@ class CheckpointError(ValueError):
 
 
 class _RefuseCalls(type):
-    """Metaclass of stubs: unpickling may make them (as `cls.__new__`), but no file may call one as a function."""
+    """Metaclass of stubs: the unpickler may create instances (by `cls.__new__`), but a file may not call the class."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise CheckpointError(f'the file calls {cls.__module__}.{cls.__qualname__} when read; refused, nothing was run')
 
 
 class InertStub(dict[Any, Any], metaclass=_RefuseCalls):
-    """What a pickled instance of any other class becomes: its items and state are kept, no method of it runs."""
+    """Stands in for a pickled instance of any other class: keeps its items and state, runs none of its methods."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> InertStub:
         return dict.__new__(cls)
@@ -70,36 +83,64 @@ class InertStub(dict[Any, Any], metaclass=_RefuseCalls):
             self.append(item)
 
 
+def resolve(module: str, name: str) -> Any:
+    """Return what a name in a pickle stands for: the object itself if it is in `BUILT`, else an inert stub class."""
+    module = RENAMED_MODULES.get(module, module)
+    if (module, name) in BUILT:
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError):  # MMEngine is optional; NumPy 1 has no numpy._core
+            return _stub(module, name)
+    if (module, name) == ('builtins', 'getattr'):
+        return _get_attribute
+    value = getattr(torch, name, None) if module == 'torch' else None
+    if isinstance(value, torch.dtype) or (value is not None and name.endswith('Storage')):
+        return value
+    return _stub(module, name)
+
+
+def _stub(module: str, name: str) -> _RefuseCalls:
+    return _RefuseCalls(name, (InertStub,), {'__module__': module})
+
+
+def _get_attribute(owner: Any, name: str) -> Any:
+    """Replacement for `getattr`, by which a pickled log history refers to its public methods; refuses anything else."""
+    if isinstance(owner, _RefuseCalls):
+        return _stub(owner.__module__, f'{owner.__qualname__}.{name}')
+    if owner is resolve(*LOG_HISTORY) and not name.startswith('_'):
+        return getattr(owner, name)
+    raise CheckpointError(f'the file looks up {name!r} of {owner!r} when read; refused, nothing was run')
+
+
 class SafeUnpickler(pickle.Unpickler):
-    """Builds tensors and containers; turns other classes into stubs; refuses other calls."""
+    """An unpickler that follows `resolve`."""
 
     def find_class(self, module: str, name: str) -> Any:
-        module = MODULE_NAMES.get(module, module)
-        if (module, name) in CALLABLE:
-            return super().find_class(module, name)
-        if (module, name) == ('builtins', 'getattr'):
-            return _attribute_of_stub
-        value = getattr(torch, name, None) if module == 'torch' else None
-        if isinstance(value, torch.dtype) or (value is not None and name.endswith('Storage')):
-            return value
-        return _RefuseCalls(name, (InertStub,), {'__module__': module})
+        return resolve(module, name)
 
 
-def read_checkpoint(path: str | Path) -> Any:
-    """Whatever object a checkpoint file holds, on the CPU, with nothing in it executed.
+def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> Any:
+    """Return the object that a checkpoint file holds, without executing anything in it.
+
+    Args:
+        path: a file written by torch.save.
+        map_location: as in torch.load.
 
     Raises:
-        FileNotFoundError: there is no such file; says where released weights are found.
-        CheckpointError: the file is truncated, no checkpoint, or wants something called.
+        FileNotFoundError: there is no such file; the message says where released weights are found.
+        CheckpointError: the file is truncated, is not a checkpoint, or calls a function.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f'{path}: no such checkpoint file; {PUBLISHED}')
     safe_pickle = SimpleNamespace(
-        Unpickler=SafeUnpickler, load=_load, UnpicklingError=pickle.UnpicklingError, __name__='mmpola safe pickle'
+        Unpickler=SafeUnpickler,
+        load=lambda file, **options: SafeUnpickler(file, **options).load(),
+        UnpicklingError=pickle.UnpicklingError,
+        __name__='mmpola safe pickle',
     )
     try:
-        return torch.load(path, map_location='cpu', pickle_module=safe_pickle, weights_only=False)
+        return torch.load(path, map_location=map_location, pickle_module=safe_pickle, weights_only=False)
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
@@ -107,42 +148,48 @@ def read_checkpoint(path: str | Path) -> Any:
         raise CheckpointError(f'{path}: not a checkpoint, or truncated ({reason})') from error
 
 
-def _attribute_of_stub(owner: Any, name: str) -> Any:
-    """Stands for `getattr`: MMEngine's log history refers to its own methods by it. Of a stub it gives another stub."""
-    if not isinstance(owner, _RefuseCalls):
-        raise CheckpointError(f'the file looks up {name!r} of {owner!r} when read; refused, nothing was run')
-    return _RefuseCalls(f'{owner.__qualname__}.{name}', (InertStub,), {'__module__': owner.__module__})
+def stubs_in(content: Any) -> set[str]:
+    """Return the names of the classes whose instances inside `content` were replaced by stubs."""
+    if isinstance(content, InertStub):
+        return {f'{type(content).__module__}.{type(content).__qualname__}'}
+    if isinstance(content, Mapping):
+        content = content.values()
+    elif not isinstance(content, (list, tuple)):
+        return set()
+    return {name for inner in content for name in stubs_in(inner)}
 
 
-def _load(file: Any, **kwargs: Any) -> Any:
-    return SafeUnpickler(file, **kwargs).load()
+def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
+    """Make MMEngine read local checkpoint files with `read_checkpoint`, in resuming as in `init_cfg` and `load_from`.
+
+    Files behind a URL are still opened by torch.load, whose allow list is extended by the same policy.
+
+    Args:
+        already_read: contents by path. MMEngine gets each one instead of a second read of the file; it is then removed
+            from this dict, so that its memory is freed.
+    """
+    from mmengine.runner.checkpoint import CheckpointLoader
+
+    contents = {} if already_read is None else already_read
+
+    def load_from_local(filename: str, map_location: Any = None) -> Any:  # MMEngine logs the name after `load_from_`
+        if filename in contents:
+            return contents.pop(filename)
+        return read_checkpoint(Path(filename).expanduser(), map_location)
+
+    CheckpointLoader.register_scheme(prefixes='', loader=load_from_local, force=True)
+    extend_torch_allow_list()
 
 
-def allow_training_checkpoints() -> None:
-    """Let torch.load, which since 2.6 reads weights only, take the log history that MMEngine's Runner saves."""
-    from mmengine.logging import HistoryBuffer
+def extend_torch_allow_list() -> None:
+    """Let torch.load(weights_only=True), by which timm reads, take the files that `read_checkpoint` takes.
 
-    if torch.__version__ < '2.6':  # a TorchVersion, compared by number
+    torch resolves only names that are listed beforehand, so a file with a class that is neither in `BUILT` nor in
+    `DICTS_FOR_TORCH` is refused.
+    """
+    if torch.__version__ < '2.6':  # a TorchVersion, compared by number; older ones take no names
         return
-    scalars = [type(np.dtype(name)) for name in ('float64', 'float32', 'int64', 'int32', 'bool')]
-    multiarray: Any = (np._core if hasattr(np, '_core') else np.core).multiarray
-    torch.serialization.add_safe_globals(
-        [
-            HistoryBuffer,
-            multiarray._reconstruct,
-            multiarray.scalar,
-            np.ndarray,
-            np.dtype,
-            *scalars,
-            (_history_method, 'builtins.getattr'),
-        ]
-    )
-
-
-def _history_method(owner: object, name: str) -> object:
-    """Stands for `getattr` in checkpoints: the log history refers to its own methods by it, nothing else may."""
-    from mmengine.logging import HistoryBuffer
-
-    if owner is not HistoryBuffer:
-        raise TypeError(f'a checkpoint may look up methods of HistoryBuffer only, not {name} of {owner!r}')
-    return getattr(owner, name)
+    names = [key for key in BUILT if not key[0].startswith('torch')]  # torch lists its own
+    allowed = [(resolve(*key), '.'.join(key)) for key in (*names, ('builtins', 'getattr'))]
+    allowed += [(OrderedDict, name) for name in DICTS_FOR_TORCH]
+    torch.serialization.add_safe_globals([*allowed, *(type(np.dtype(name)) for name in NUMPY_SCALARS)])

@@ -1,10 +1,12 @@
-"""Checkpoints that train.py writes: read without executing anything, and held against a config's model before use.
+"""Checkpoints that tools/train.py writes: what they hold, and whether they fit the model of a config.
 
-MMEngine only warns of tensors that are missing, unknown or of another shape, and goes on with a model loaded in parts.
+MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with a model that is
+loaded in part.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,17 +22,18 @@ from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
-"""What MMEngine appends to a config's name to call a training."""
+"""MMEngine appends it to a config's name to name a training run."""
 
-NOT_COMPARED = 'num_batches_tracked'
-"""A counter that batch norms of old files lack; MMEngine and torch let it be absent."""
+OPTIONAL_BUFFER = 'num_batches_tracked'
+"""A counter that BatchNorm layers in old files lack; MMEngine and torch accept that too."""
 
-AVERAGED = 'averaged (EMA) weights are used; the raw ones of the last step stay aside'
+
+AVERAGED = 'averaged (EMA) weights are used, not the raw weights of the last step'
 
 
 @dataclass
 class TrainingCheckpoint:
-    """A file's content, as MMEngine will see it, and the tensors it will load into the model."""
+    """A file's content as MMEngine will get it, and the tensors that will be loaded into the model."""
 
     path: str
     content: Mapping[str, Any]
@@ -38,12 +41,12 @@ class TrainingCheckpoint:
 
     @property
     def averaged(self) -> bool:
-        """Whether `weights` are those of an EMA: MMEngine's EMAHook puts the raw ones aside when it saves."""
+        """Whether `weights` are EMA weights: MMEngine's EMAHook swaps them with the raw ones when it saves."""
         return 'ema_state_dict' in self.content
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the training wrote about itself; empty for a bare state dict."""
+        """The training's `meta` entry; empty for a bare state dict."""
         meta = self.content.get('meta')
         return meta if isinstance(meta, Mapping) else {}
 
@@ -55,10 +58,10 @@ class TrainingCheckpoint:
 
 
 def read(path: str | Path) -> TrainingCheckpoint:
-    """A checkpoint of train.py, or a bare state dict with a model's names.
+    """Read a checkpoint of tools/train.py, or a bare state dict with the names of a whole model.
 
     Raises:
-        UsageError: no such file, not readable, or no weights where MMEngine looks for them.
+        UsageError: the file does not exist, cannot be read, or has no weights where MMEngine looks for them.
     """
     if not Path(path).is_file():
         raise UsageError(f'{path}: no such checkpoint')
@@ -71,31 +74,31 @@ def read(path: str | Path) -> TrainingCheckpoint:
         {key: x for key, x in state_dict.items() if isinstance(x, Tensor)} if isinstance(state_dict, Mapping) else {}
     )
     if not tensors:
-        held = f'; it holds {listed(content)}' if isinstance(content, Mapping) else ''
-        raise UsageError(f'{path}: no checkpoint of tools/train.py: no state_dict in it{held}')
+        keys = f', got one with the keys {listed(content)}' if isinstance(content, Mapping) else ''
+        raise UsageError(f'{path}: expected a checkpoint of tools/train.py, with a state_dict{keys}')
     return TrainingCheckpoint(str(path), content, {key.removeprefix('module.'): x for key, x in tensors.items()})
 
 
 def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
-    """Hold a checkpoint against the config's model, which is built without memory for this.
+    """Compare a checkpoint with the config's model, which is built on the meta device, without memory for weights.
 
     Raises:
         UsageError: tensors are missing, unknown, of another shape or not finite; names the first of each.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     with torch.device('meta'):
-        model = MODELS.build(cfg.model)
-    model = getattr(model, 'module', model)  # of test-time augmentation: MMEngine too loads into what it wraps
+        model = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config while they are built
+    model = getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
     if problems := misfits(model.state_dict(), checkpoint.weights):
         lines = '\n'.join(f'  {problem}' for problem in problems)
-        origin = f'; it comes from a training of {checkpoint.training}' if checkpoint.training else ''
+        origin = f'; it was trained with {checkpoint.training}' if checkpoint.training else ''
         raise UsageError(
             f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n{lines}'
         )
 
 
 def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """One line for each way in which `weights` are not those of a model whose state dict is `expected`."""
+    """Describe, one line per kind, how `weights` differ from a model whose state dict is `expected`."""
     missing = [f'{key} {list(x.shape)}' for key, x in expected.items() if key not in weights]
     unknown = [f'{key} {list(x.shape)}' for key, x in weights.items() if key not in expected]
     shared = {key: x for key, x in weights.items() if key in expected}
@@ -106,7 +109,7 @@ def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> li
     ]
     broken = [key for key, x in shared.items() if not torch.isfinite(x).all()]
     found = {
-        'missing': [entry for entry in missing if NOT_COMPARED not in entry],
+        'missing': [entry for entry in missing if OPTIONAL_BUFFER not in entry],
         'unknown': unknown,
         'of another shape': misshapen,
         'with NaN or infinite values': broken,

@@ -1,10 +1,10 @@
-"""Loading weights into a backbone or a classifier: every format of the contract, whole or not at all."""
+"""Loading weights into a backbone or a classifier from any supported file: either all of them or none."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +16,54 @@ from mmpola.layers import Grid, resize_bias_table, resize_table
 from mmpola.messages import info
 
 CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
-"""Keys under which weights are stored, best first. MMEngine's EMAHook already writes averages to `state_dict`."""
+"""Keys under which files store weights, in order of preference. MMEngine's EMAHook saves averages in `state_dict`."""
 
 WRAPPERS = ('_orig_mod.', 'module.')
-"""Prefixes that torch.compile and data parallelism put before every name."""
+"""Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
 SIZE_DEPENDENT = ('relative_position_index', 'attn_mask', 'angle')
-"""Buffers that follow from the input size or the architecture: computed here, never read from a file."""
+"""Buffers that follow from the input size or the architecture: always computed, never read from a file."""
 
 
 class Loadable(nn.Module):
-    """A model that knows how files name its weights, which of them may be missing and which tables are resized."""
+    """A model that says how files name its weights, which may be missing, and which tables are resized."""
 
     def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A file's tensors under the names that they have in this model; what is not its own keeps any name."""
+        """Rename a file's tensors to the names in this model; tensors that are not its own may keep any name."""
         raise NotImplementedError
 
     def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Names in a full checkpoint that belong to stages this model leaves out."""
+        """Return the prefixes of tensors in a full checkpoint whose stages this model does not build."""
         raise NotImplementedError
 
     def fresh_prefixes(self) -> tuple[str, ...]:
-        """Names that a pretrained file need not have: the output norms."""
+        """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
         raise NotImplementedError
 
     def position_tables(self) -> dict[str, Grid]:
-        """Grid of each learned position table [1, h*w, C], by parameter name."""
+        """Return the grid (h, w) of each learned position table [1, h*w, C], by parameter name."""
         raise NotImplementedError
 
 
 @dataclass
 class LoadReport:
-    """What happened to the tensors of `source`, a file; `str()` is the log line."""
+    """What happened to the tensors of a file; `str()` gives the log line.
+
+    Attributes:
+        source: the file.
+        loaded: names of the tensors that the model takes.
+        resized: position tables that were interpolated, with both shapes.
+        dropped: names that the model has no use for: heads and stages that it does not build.
+        new: names that the file lacks and that stay as initialised: output norms.
+        container: key under which the file holds the tensors, where the source is a file.
+    """
 
     source: str
-    container: str
     loaded: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
+    container: str = ''
 
     def __str__(self) -> str:
         lines = [f'{self.source}: loaded {len(self.loaded)} tensors from {self.container!r}']
@@ -71,41 +80,39 @@ def check_init_cfg(init_cfg: dict[str, Any] | None) -> None:
 
 
 def load_weights(model: Loadable, path: str | Path) -> LoadReport:
-    """Load a file into a model and log what was loaded, resized, dropped and left new.
+    """Load a file into a model and log which tensors were loaded, resized, dropped or left as initialised.
 
-    Takes the authors' files (`{'model': …}`), training checkpoints of ours, mmdet or mmseg (`state_dict`, with
-    `backbone.` or `module.` prefixes, averaged weights preferred) and bare state dicts. Position tables are resized to
-    the backbone's `pretrain_img_size`; heads and stages that the model does not have are dropped; output norms that the
-    file does not have stay new.
+    Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg (`state_dict`, with
+    `backbone.` or `module.` prefixes; averaged weights are preferred) and bare state dicts. Position tables are resized
+    to the backbone's `pretrain_img_size`; heads and stages that the model does not have are dropped; output norms that
+    the file lacks stay as initialised.
 
     Raises:
-        FileNotFoundError, CheckpointError: see `read_checkpoint`; also a missing, misshapen, unknown or non-finite
-            tensor: the message lists all of them and the model keeps its weights.
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file cannot be read (see `read_checkpoint`), or tensors are missing, unknown, of a wrong
+            shape or not finite: the message lists all of them, and the model keeps its weights.
     """
     container, weights = find_weights(read_checkpoint(path), path)
-    report = LoadReport(str(path), container)
-    model.load_state_dict(fit_weights(model, weights, report), strict=False)
+    tensors, report = fit_weights(model, weights, str(path))
+    report = replace(report, container=container)
+    model.load_state_dict(tensors, strict=False)
     info(str(report))
     return report
 
 
 def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]]:
-    """(where they were found, the named tensors) of whatever `read_checkpoint` returned.
+    """Find the weights in what `read_checkpoint` returned; returns (key that holds them, tensors by name).
 
     Raises:
-        CheckpointError: no named tensors are in it.
+        CheckpointError: there are no named tensors in it.
     """
-    candidates = {name: content[name] for name in CONTAINERS if name in content} if _is_mapping(content) else {}
+    candidates = {name: content[name] for name in CONTAINERS if name in content} if isinstance(content, Mapping) else {}
     for name, candidate in (*candidates.items(), ('bare state dict', content)):
-        if _is_mapping(candidate):
+        if isinstance(candidate, Mapping):
             tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
             if tensors:
                 return name, {_unwrapped(key): value for key, value in tensors.items()}
     raise CheckpointError(f'{path}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
-
-
-def _is_mapping(content: Any) -> bool:
-    return isinstance(content, Mapping)
 
 
 def _unwrapped(key: str) -> str:
@@ -114,16 +121,25 @@ def _unwrapped(key: str) -> str:
     return key
 
 
-def fit_weights(model: Loadable, weights: dict[str, Tensor], report: LoadReport) -> dict[str, Tensor]:
-    """The tensors to load under the model's names, tables resized; what happened to each is added to the report.
+def fit_weights(model: Loadable, weights: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], LoadReport]:
+    """Fit a file's tensors to a model, without loading them.
+
+    Args:
+        model: gives the names, the shapes and the grids of the position tables.
+        weights: the file's tensors by name.
+        source: the file, for messages.
+
+    Returns:
+        (tensors under the model's names with tables resized, report on every tensor).
 
     Raises:
         CheckpointError: listing every tensor that does not fit.
     """
-    weights = model.own_weights(weights)
+    weights = model.own_weights(dict(weights))
     expected = model.state_dict()
     roots = {_root(key) for key in expected}
     tables = model.position_tables()
+    report = LoadReport(source)
     fitted: dict[str, Tensor] = {}
     problems = []
     for key, x in weights.items():
@@ -138,11 +154,8 @@ def fit_weights(model: Loadable, weights: dict[str, Tensor], report: LoadReport)
         resized = _resized(key, x, expected[key], tables)
         if resized.shape != x.shape:
             report.resized.append(f'{key} {list(x.shape)} -> {list(resized.shape)}')
-        if resized.shape != expected[key].shape:
-            shapes = f'expected {list(expected[key].shape)}, got {list(x.shape)}'
-            problems.append(f'wrong shape: {key} {shapes}{_of_classes(key, expected[key], x)}')
-        elif not torch.isfinite(x).all():
-            problems.append(f'not finite: {key} has {int((~torch.isfinite(x)).sum())} NaN or infinite values')
+        if problem := _problem(key, x, resized, expected[key]):
+            problems.append(problem)
         else:
             fitted[key] = resized
     for key in expected.keys() - weights.keys():
@@ -152,25 +165,35 @@ def fit_weights(model: Loadable, weights: dict[str, Tensor], report: LoadReport)
             problems.append(f'missing: {key} {list(expected[key].shape)}')
     if problems:
         listing = '\n  '.join(sorted(problems))
-        raise CheckpointError(f'{report.source}: does not fit {type(model).__name__}; nothing was loaded\n  {listing}')
+        raise CheckpointError(f'{source}: does not fit {type(model).__name__}; nothing was loaded\n  {listing}')
     report.loaded = list(fitted)
-    return fitted
+    return fitted, report
+
+
+def _problem(key: str, x: Tensor, resized: Tensor, expected: Tensor) -> str | None:
+    """Describe why a tensor of the file cannot be loaded, None if it can."""
+    if resized.shape != expected.shape:
+        shapes = f'expected {list(expected.shape)}, got {list(x.shape)}'
+        return f'wrong shape: {key} {shapes}{_of_classes(key, expected, x)}'
+    if not torch.isfinite(x).all():
+        return f'not finite: {key} has {int((~torch.isfinite(x)).sum())} NaN or infinite values'
+    return None
 
 
 def _root(key: str) -> str:
-    """The part of a backbone or head that a tensor is in: unknown tensors of a known part are no mere extras."""
+    """Return the part of a backbone or head that a tensor belongs to; unknown tensors in a known part are an error."""
     return key.removeprefix('backbone.').split('.')[0]
 
 
 def _of_classes(key: str, expected: Tensor, x: Tensor) -> str:
-    """Why a classifier's last layer has another shape."""
+    """Explain a wrong shape of a classifier's last layer by its number of classes."""
     if not key.startswith('head.') or expected.shape[:1] == x.shape[:1]:
         return ''
     return f' (num_classes is {len(expected)}, the file has {len(x)})'
 
 
 def _resized(key: str, x: Tensor, target: Tensor, tables: dict[str, tuple[int, int]]) -> Tensor:
-    """A position table brought to the model's grid; other tensors, and tables of another kind of shape, unchanged."""
+    """Resize a position table to the model's grid; return any other tensor unchanged."""
     if x.shape == target.shape or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
         return x
     if key.endswith('relative_position_bias_table'):

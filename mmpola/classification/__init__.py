@@ -1,4 +1,4 @@
-"""Image classification on MMEngine: the model, its preprocessor, its metric and its hooks."""
+"""Image classification on MMEngine: model, data preprocessor, metric and hooks."""
 
 from mmpola.classification.accuracy import Accuracy
 from mmpola.classification.hooks import ClassCountHook, UnreadableImagesHook

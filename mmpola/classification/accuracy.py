@@ -1,4 +1,4 @@
-"""Top-k accuracy over all images of a data set, each counted once, whatever the number of processes."""
+"""Top-k accuracy over all images of a data set, each counted once for any number of processes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mmpola.registry import METRICS
 class Accuracy(BaseMetric):
     """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `accuracy/top5`.
 
-    Images that could not be read are left out; their number is `accuracy/unreadable` where there are any.
+    Images that could not be read are ignored; if there are any, `accuracy/unreadable` is their number.
 
     Args:
         topk: the values of k.
-        collect_device: 'gpu' collects through the process group, whichever device it serves; 'cpu' through files, which
-            needs a folder that all machines share.
-        prefix: of the metrics' names.
+        collect_device: 'gpu' collects through the process group, on any device; 'cpu' through files, which needs a
+            folder that all machines share.
+        prefix: prefix of the metrics' names.
 
     Raises:
-        ValueError: a k is less than 1, or more than the data set has classes.
+        ValueError: a k is less than 1 or more than the number of classes.
     """
 
     default_prefix = 'accuracy'
@@ -38,7 +38,7 @@ class Accuracy(BaseMetric):
 
     @property
     def dataset_meta(self) -> dict[str, Any] | None:
-        """The data set's `metainfo`."""
+        """The `metainfo` of the data set."""
         return self._dataset_meta
 
     @dataset_meta.setter
@@ -48,10 +48,10 @@ class Accuracy(BaseMetric):
         self._dataset_meta = meta
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Keep, of every image, the rank of its class among the highest scores, or the path that cannot be read.
+        """Store the rank of each image's class among the highest scores, or its path if it could not be read.
 
         Args:
-            data_batch: not used.
+            data_batch: unused.
             data_samples: each with `pred_score` [num_classes] and `gt_label`.
         """
         scores = torch.stack([sample['pred_score'] for sample in data_samples])
@@ -63,12 +63,12 @@ class Accuracy(BaseMetric):
             self.results.append(sample['unreadable'][0] if 'unreadable' in sample else rank)
 
     def compute_metrics(self, results: list[int | str]) -> dict[str, float]:
-        """The accuracies in percent; not a number where no image could be read."""
+        """Return the accuracies in percent; NaN if no image could be read."""
         ranks = torch.tensor([result for result in results if not isinstance(result, str)])
         metrics = {f'top{k}': 100 * (ranks < k).double().mean().item() for k in self.topk}
         if unreadable := sorted(result for result in results if isinstance(result, str)):
             info(
-                f'{len(unreadable)} of {len(results)} images cannot be read and are left out of the accuracy: '
+                f'{len(unreadable)} of {len(results)} images cannot be read and do not count in the accuracy: '
                 + listed(unreadable)
             )
             metrics['unreadable'] = len(unreadable)
@@ -76,4 +76,4 @@ class Accuracy(BaseMetric):
 
     def _check_topk(self, classes: int) -> None:
         if max(self.topk) > classes:
-            raise ValueError(f'topk: expected numbers up to that of the classes, {classes}, got {max(self.topk)}')
+            raise ValueError(f'topk: expected at most the number of classes, {classes}, got {max(self.topk)}')

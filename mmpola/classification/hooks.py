@@ -1,4 +1,4 @@
-"""Hooks that are about classes and their images: the number of classes, images that cannot be read."""
+"""Hooks about classes and their images: the number of classes, images that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 
+from mmpola.data.class_counts import class_count_problems
 from mmpola.messages import listed
 from mmpola.registry import HOOKS
 
 
 @HOOKS.register_module()
 class ClassCountHook(Hook):
-    """Compares the model's `num_classes` with the classes in a data set's `metainfo` before training, validation, test.
+    """Compares the model's `num_classes` with the data set's `metainfo` before training, validation and test.
+
+    tools/train.py and tools/test.py check the config by the same rule; the hook covers other uses of MMEngine's Runner.
 
     Raises:
         ValueError: they differ.
@@ -35,33 +38,33 @@ class ClassCountHook(Hook):
 
 @HOOKS.register_module()
 class UnreadableImagesHook(Hook):
-    """Logs after every epoch what `ClassFolders` could not read in it on any process; a path is named once in a run."""
+    """Logs after every epoch which images `ClassFolders` could not read on any process; each path is logged once."""
 
     def __init__(self) -> None:
-        self.met: list[str] = []
-        self.named: set[str] = set()
+        self.paths: list[str] = []  # of this epoch and process
+        self.logged: set[str] = set()
 
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        """Take down the paths of this process."""
+        """Collect the paths of this process."""
         for sample in data_batch['data_samples']:
-            self.met += sample.metainfo.get('unreadable', ())
+            self.paths += sample.metainfo.get('unreadable', ())
 
     def after_train_epoch(self, runner: Any) -> None:
         """Log the paths of all processes."""
-        met = [path for part in all_gather_object(self.met) for path in part]
-        self.met = []
-        if not met:
+        paths = [path for part in all_gather_object(self.paths) for path in part]
+        self.paths = []
+        if not paths:
             return
-        new = sorted(set(met) - self.named)
-        self.named.update(new)
-        names = f'; not named before: {listed(new)}' if new else ''
+        new = sorted(set(paths) - self.logged)
+        self.logged.update(new)
+        names = f'; not logged before: {listed(new)}' if new else ''
         runner.logger.warning(
-            f'{len(met)} images of epoch {runner.epoch + 1} could not be read and others were taken instead{names}'
+            f'{len(paths)} images of epoch {runner.epoch + 1} could not be read and were replaced by others{names}'
         )
 
 
-def _check(runner: Any, loader: Any, name: str) -> None:
+def _check(runner: Any, dataloader: Any, name: str) -> None:
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-    classes = len(loader.dataset.metainfo['classes'])
-    if classes != model.num_classes:
-        raise ValueError(f'model.num_classes: expected {classes}, the classes of {name}, got {model.num_classes}')
+    predicted = [('model.num_classes', model.num_classes)]
+    if problems := class_count_problems(predicted, dataloader.dataset.metainfo['classes'], name):
+        raise ValueError('\n'.join(problems))

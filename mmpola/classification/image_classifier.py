@@ -1,4 +1,4 @@
-"""The classifier as MMEngine's Runner trains and tests it."""
+"""The image classifier that MMEngine's Runner trains and tests."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mmpola.registry import MODELS
 
 @MODELS.register_module()
 class ImageClassifier(Classifier, BaseModel):
-    """A backbone of this package with the head that it was published with, trained by cross entropy.
+    """A backbone of mmpola with the head that it was published with, trained with cross entropy.
 
     Args:
-        backbone: config of a backbone, its last map is read; `out_norm` follows from the head. Its own `init_cfg` loads
-            the backbone alone, which is how another number of classes starts from published weights.
+        backbone: config of a backbone, whose last map is used; the head determines its `out_norm`. With its own
+            `init_cfg` only the backbone is loaded: fine-tuning on another number of classes starts that way.
         num_classes: length of the logits.
-        data_preprocessor: config of `ClassificationPreprocessor`, which takes its number of classes from here, or of
-            one of MMEngine's; None: the batch is only moved to the model's device.
+        data_preprocessor: config of `ClassificationPreprocessor`, whose number of classes is set to `num_classes`, or
+            of one of MMEngine's; None: the batch is only moved to the model's device.
         projection: channels of PolaFormerPP's head; None: the published number.
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH): backbone and head from one file.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is out of range; the message names it.
     """
 
     init_cfg: dict[str, Any] | None
@@ -63,23 +63,24 @@ class ImageClassifier(Classifier, BaseModel):
             self.data_preprocessor.num_classes = num_classes
 
     def init_weights(self) -> None:
-        """Load the file of `init_cfg`; without one the backbone loads its own."""
+        """Load the file of `init_cfg`; without one the backbone loads the file of its own `init_cfg`."""
         if self.init_cfg is None:
             self.backbone.init_weights()
         else:
             load_weights(self, self.init_cfg['checkpoint'])
 
     def forward(self, inputs: Tensor, data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor') -> Any:
-        """Images [B, in_channels, H, W] to what `mode` asks for.
+        """Classify images.
 
         Args:
-            inputs: the images.
+            inputs: images [B, in_channels, H, W].
             data_samples: one per image, with `gt_label`, a class index, or `gt_score` [num_classes], its soft target.
-            mode: 'tensor': logits [B, num_classes]. 'loss': dict(loss=...). 'predict': the data samples, or new ones,
-                with `pred_score` [num_classes], which sums to 1, and `pred_label`, the index of its largest entry.
+            mode: what is returned. 'tensor': logits [B, num_classes]. 'loss': dict(loss=...). 'predict': the data
+                samples, or new ones, with `pred_score` [num_classes], which sums to 1, and `pred_label`, the index of
+                its largest entry.
 
         Raises:
-            ValueError: another mode, or data samples without targets in mode 'loss'.
+            ValueError: the mode is unknown, or data samples lack targets in mode 'loss'.
         """
         logits = super().forward(inputs)
         if mode == 'tensor':
@@ -92,7 +93,7 @@ class ImageClassifier(Classifier, BaseModel):
 
 
 def _targets(data_samples: list[BaseDataElement] | None) -> Tensor:
-    """Soft targets [B, num_classes] where every sample has them, else class indices [B]."""
+    """Stack soft targets [B, num_classes] if every sample has one, else class indices [B]."""
     samples = data_samples or []
     counts = {name: sum(name in sample for sample in samples) for name in ('gt_score', 'gt_label')}
     if samples and counts['gt_score'] == len(samples):

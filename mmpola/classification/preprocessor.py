@@ -1,4 +1,4 @@
-"""A batch from the data loader to what the classifier takes: device, memory format, mixup, soft targets."""
+"""Turn a batch of the data loader into the classifier's input: device, memory format, mixup, soft targets."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from mmpola.registry import MODELS
 
 @MODELS.register_module()
 class ClassificationPreprocessor(BaseDataPreprocessor):
-    """Stacks images [3, H, W], already normalised, to [B, 3, H, W] on the model's device, and mixes them in training.
+    """Stacks normalised images [3, H, W] to [B, 3, H, W] on the model's device, and applies mixup in training.
 
-    The random numbers of mixup and cutmix are NumPy's, which `ExactEpochLoop` seeds for every step.
+    Mixup and cutmix use NumPy's random numbers, which `ExactEpochLoop` seeds for every step.
 
     Args:
-        mixup: arguments of timm.data.Mixup without `num_classes` and `label_smoothing`; None: no mixing. The last image
+        mixup: arguments of timm.data.Mixup except `num_classes` and `label_smoothing`; None: no mixing. The last image
             of an odd batch is not mixed.
-        label_smoothing: in [0, 1); 0 without mixup keeps class indices as targets.
-        channels_last: memory format of the batch.
+        label_smoothing: in [0, 1); with 0 and no mixup the targets stay class indices.
+        channels_last: use this memory format for the batch.
+        non_blocking: copy to the device without waiting for it.
 
     Attributes:
         num_classes: length of soft targets; ImageClassifier sets it to its own.
 
     Raises:
-        ValueError: an argument breaks its rule; the message names it.
+        ValueError: an argument is out of range; the message names it.
     """
 
     num_classes: int | None = None
@@ -54,11 +55,12 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
                 raise ValueError(f'mixup: expected mixup_alpha or cutmix_alpha above 0, got {mixup}')
 
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
-        """dict(inputs, data_samples) of a data loader to the same of a model.
+        """Convert dict(inputs, data_samples) of a data loader to the same for a model.
 
         Args:
-            data: `inputs` [B, 3, H, W] or B images [3, H, W]; `data_samples` with `gt_label`, or without in prediction.
-            training: mix, and give every sample its target on the device: `gt_score` [num_classes], or `gt_label`.
+            data: `inputs` [B, 3, H, W] or B images [3, H, W]; `data_samples`, which need `gt_label` for training only.
+            training: apply mixup, and set the target of every sample on the device: `gt_score` [num_classes], or
+                `gt_label`.
 
         Raises:
             ValueError: a label is not below num_classes.

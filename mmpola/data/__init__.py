@@ -1,4 +1,4 @@
-"""Data sets of class folders, and the checks of every data set before a training."""
+"""Data sets of class folders, and checks of every data set of a config before training."""
 
 from mmpola.data.class_folders import ClassFolders
 

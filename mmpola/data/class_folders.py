@@ -1,4 +1,4 @@
-"""Images in class folders or tar files, augmented by timm."""
+"""A data set of images in class folders or tar files, augmented by timm."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from mmpola.data.read_image import rgb_image
 from mmpola.engine.draws import Draw, random_numbers_of
 from mmpola.registry import DATASETS
 
-MOST_IN_A_ROW = 16
-"""So many unreadable images one after the other are no accident: the disk is gone."""
+MAX_UNREADABLE_IN_A_ROW = 16
+"""With so many unreadable images in a row the data set itself must be unreachable."""
 
 
 @DATASETS.register_module()
 class ClassFolders(Dataset[dict[str, Any]]):
-    """ROOT/CLASS/IMAGE, or the same in tar files (`image_index`), with timm's transforms.
+    """Images as ROOT/CLASS/IMAGE, or the same in tar files (see `image_index`), with timm's transforms.
 
     An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int `gt_label` and, in the
-    metainfo, `img_path`. What is random in it depends on the `Draw` alone.
+    metainfo, `img_path`. Its random augmentation depends on the `Draw` alone.
 
-    An image that cannot be read is named in the metainfo `unreadable`, a tuple of paths. In training the next readable
-    image stands for it, with that one's label; in evaluation a blank one, which `Accuracy` leaves out.
+    An image that cannot be read is replaced, and the metainfo `unreadable`, a tuple of paths, names it: in training the
+    next readable image, with its own label, takes its place; in evaluation a blank one, which `Accuracy` ignores.
 
     Args:
         root: folder or tar file.
-        training: random transforms.
+        training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
-        classes: whose classes give the labels: the training folder or tar file, or a text file with a name a line.
-            None: the data set's own, in natural order.
-        strict: raise on an image that cannot be read.
+        classes: what gives the labels: the training folder or tar file, or a text file with one class name per line.
+            None: the data set's own classes, in natural order.
+        strict: raise an error for an image that cannot be read.
 
     Raises:
-        ValueError: folder, classes or images are missing; lists all problems.
+        ValueError: a folder, classes or images are missing; lists all problems.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class ClassFolders(Dataset[dict[str, Any]]):
         return len(self.images)
 
     def __getitem__(self, key: int | Draw) -> dict[str, Any]:
-        """The item of a `Draw`; of an index alone, its first draw under seed 0.
+        """Return the item of a `Draw`; an index alone stands for its first draw under seed 0.
 
         Raises:
-            OSError: the image cannot be read and `strict` is on, or many in a row cannot.
+            OSError: the image cannot be read and `strict` is on, or too many in a row cannot be read.
         """
         draw = key if isinstance(key, Draw) else Draw(range(len(self))[key])
         index, image, unreadable = self._readable(draw.image)
@@ -75,7 +75,7 @@ class ClassFolders(Dataset[dict[str, Any]]):
             return {'inputs': self.transform(image), 'data_samples': sample}
 
     def _readable(self, index: int) -> tuple[int, Image.Image, list[str]]:
-        """Index and pixels of what stands for an image, and the paths that could not be read."""
+        """Return (index, pixels) of an image or of its replacement, and the paths that could not be read."""
         failed: list[str] = []
         while True:
             try:
@@ -88,7 +88,7 @@ class ClassFolders(Dataset[dict[str, Any]]):
                     raise OSError(f'{failed[-1]}: cannot be read ({error!r})') from error
                 if not self.training:
                     return index, Image.new('RGB', (1, 1)), failed
-                if len(failed) == min(MOST_IN_A_ROW, len(self)):
+                if len(failed) == min(MAX_UNREADABLE_IN_A_ROW, len(self)):
                     raise OSError(
                         f'{len(failed)} images in a row cannot be read, the last is {failed[-1]} ({error!r})'
                     ) from error

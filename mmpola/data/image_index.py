@@ -1,7 +1,7 @@
-"""Where the images of a class-per-folder data set lie, and what is wrong with it. Folders, links to them, tar files.
+"""Index the images of a class-per-folder data set, in folders, links to folders or tar files.
 
-Layouts: ROOT/CLASS/**/IMAGE; ROOT.tar with …/CLASS/IMAGE or CLASS.tar inside; ROOT/CLASS.tar. timm's readers are not
-used: they leave out a class folder without images, which shifts every later label, and forked workers share the
+Supported layouts: ROOT/CLASS/**/IMAGE; ROOT.tar with …/CLASS/IMAGE or CLASS.tar inside; ROOT/CLASS.tar. timm's readers
+are not used: they skip a class folder without images, which shifts every later label, and forked workers share the
 position in their open tar files.
 """
 
@@ -16,14 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from timm.utils.misc import natural_key
 
+from mmpola.data.read_image import IMAGE_SUFFIXES
 from mmpola.messages import listed
-
-EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.ppm', '.pgm', '.tif', '.tiff')
-"""What is an image, by the end of its name in small letters; other files and hidden ones are passed over."""
 
 
 class Place(NamedTuple):
-    """An image: a file of its own, or `size` bytes from `offset` of a tar file. Paths are relative to the root."""
+    """Where an image is: a whole file, or `size` bytes from `offset` of a tar file. Paths are relative to the root."""
 
     path: str
     member: str = ''
@@ -32,12 +30,15 @@ class Place(NamedTuple):
 
 
 class ImageIndex:
-    """The images of a data set and their labels, in few arrays: Python objects would be copied into every worker.
+    """The images of a data set and their labels, in a few arrays: Python objects would be copied into every worker.
 
     Args:
         root: folder or tar file.
-        classes: names, in the order of their labels.
+        classes: names in the order of their labels.
         places: the images of each class.
+
+    Attributes:
+        labels: int64 [N], one per image.
     """
 
     def __init__(self, root: str, classes: tuple[str, ...], places: dict[str, list[Place]]) -> None:
@@ -52,12 +53,12 @@ class ImageIndex:
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """Path of an image; inside a tar file TAR/MEMBER."""
+        """Return the path of an image; TAR/MEMBER for one inside a tar file."""
         path, member = self._names[index].split('\0')
         return str(Path(self.root, path, member))
 
     def read(self, index: int) -> bytes:
-        """The bytes of an image file. Files are opened anew each time, so workers share no position."""
+        """Return the bytes of an image file. The file is opened on every call, so that workers share no position."""
         path = Path(self.root, self._names[index].split('\0')[0])
         offset, size = self._spans[index].tolist()
         with path.open('rb') as file:
@@ -66,7 +67,7 @@ class ImageIndex:
 
 
 class _Strings:
-    """Strings in one block of bytes."""
+    """A list of strings in one block of bytes."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         parts = [os.fsencode(text) for text in strings]
@@ -78,38 +79,39 @@ class _Strings:
 
 
 def build_index(root: str, classes: str | None = None) -> ImageIndex:
-    """Every image under `root`, labelled by the classes of `classes`, or by its own where that is None.
+    """Index every image under `root`.
 
     Args:
         root: folder or tar file.
-        classes: the training folder or tar file, or a text file with one class name a line.
+        classes: what gives the labels: the training folder or tar file, or a text file with one class name per line;
+            None: the classes under `root`.
 
     Raises:
-        ValueError: folder, classes or images are missing, or classes differ; lists all problems.
+        ValueError: a folder, classes or images are missing, or classes differ; lists all problems.
     """
-    problems = _problems_of_places(root, classes)
+    problems = _path_problems(root, classes)
     places: dict[str, list[Place]] = {}
     if not problems:
         listed_places = [(name, list(found)) for name, found in _classes(root)]
         places = dict(listed_places)
         expected = class_names(classes) if classes else sorted(places, key=natural_key)
-        problems = _problems_of_classes(root, places, classes, expected)
+        problems = _class_problems(root, places, classes, expected)
         if len(listed_places) > len(places):
             twice = [name for name in places if sum(name == other for other, _ in listed_places) > 1]
-            problems.append(f'{root}: classes both as a folder and as a tar file: {listed(twice)}')
+            problems.append(f'{root}: classes that are both a folder and a tar file: {listed(twice)}')
     if problems:
         raise ValueError('\n'.join(problems))
     return ImageIndex(root, tuple(expected), places)
 
 
 def class_names(path: str) -> list[str]:
-    """The lines of a text file, or the classes under a folder or tar file in natural order: 2 before 10, as in timm."""
+    """Return the lines of a text file, or the classes under a folder or tar file in natural order: 2 before 10."""
     if path.endswith('.txt'):
         return [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
     return sorted({name for name, _ in _classes(path)}, key=natural_key)
 
 
-def _problems_of_places(root: str, classes: str | None) -> list[str]:
+def _path_problems(root: str, classes: str | None) -> list[str]:
     for path in (root, classes):
         if path is not None and not Path(path).exists():
             return [f'{path}: no such folder or file']
@@ -117,21 +119,19 @@ def _problems_of_places(root: str, classes: str | None) -> list[str]:
         return [] if root.endswith('.tar') else [f'{root}: expected a folder or a .tar file']
     if any(_is_image(entry.name) for entry in os.scandir(root)):
         return [
-            f'{root}: images lie directly in it, expected {root}/CLASS/IMAGE '
+            f'{root}: expected {root}/CLASS/IMAGE, got images directly in the folder '
             "(ImageNet's validation images are published unsorted: move each into the folder of its class)"
         ]
     return []
 
 
-def _problems_of_classes(
-    root: str, places: dict[str, list[Place]], classes: str | None, expected: list[str]
-) -> list[str]:
+def _class_problems(root: str, places: dict[str, list[Place]], classes: str | None, expected: list[str]) -> list[str]:
     if not places:
-        return [f'{root}: no class folders, expected {root}/CLASS/IMAGE']
+        return [f'{root}: expected {root}/CLASS/IMAGE, got no class folders']
     problems = []
     if empty := [name for name, found in places.items() if not found]:
-        endings = ' '.join(EXTENSIONS)
-        problems.append(f'{root}: class folders without images ({endings}): {listed(empty)}')
+        suffixes = ' '.join(IMAGE_SUFFIXES)
+        problems.append(f'{root}: class folders without images ({suffixes}): {listed(empty)}')
     if classes is not None:
         if missing := [name for name in expected if name not in places]:
             problems.append(f'{root}: lacks classes that {classes} has: {listed(missing)}')
@@ -141,11 +141,12 @@ def _problems_of_classes(
 
 
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS) and not os.path.basename(name).startswith('.')
+    """Whether a file is an image by its suffix; hidden files are not."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not os.path.basename(name).startswith('.')
 
 
 def _classes(root: str) -> Iterator[tuple[str, Iterable[Place]]]:
-    """Name and images of each class."""
+    """Yield (name, images) of each class."""
     if Path(root).is_file():
         yield from _by_class(_in_tar(Path(root), '')).items()
         return
@@ -160,7 +161,7 @@ def _classes(root: str) -> Iterator[tuple[str, Iterable[Place]]]:
 
 
 def _by_class(places: Iterable[Place]) -> dict[str, list[Place]]:
-    """An image's class is the folder it lies in, else the tar file that it lies in, without its ending."""
+    """Sort images by class: the folder that an image is in, else the tar file that it is in, without its suffix."""
     found: dict[str, list[Place]] = {}
     for place in sorted(places):
         folders = Path(place.path, place.member).parent
@@ -176,7 +177,7 @@ def _in_folder(root: str, name: str) -> Iterator[Place]:
 
 
 def _in_tar(path: Path, relative: str) -> Iterator[Place]:
-    """The images of a tar file, and of tar files inside it; headers alone are read."""
+    """Yield the images of a tar file and of tar files inside it; only headers are read."""
     with tarfile.open(path, 'r:') as tar:
         for member in tar:
             if member.isfile() and _is_image(member.name):
@@ -187,4 +188,4 @@ def _in_tar(path: Path, relative: str) -> Iterator[Place]:
                         if image.isfile() and _is_image(image.name):
                             offset = member.offset_data + image.offset_data
                             yield Place(relative, f'{member.name}/{image.name}', offset, image.size)
-            tar.members = []  # type: ignore[attr-defined]  # it keeps every header otherwise
+            tar.members = []  # type: ignore[attr-defined]  # otherwise every header stays in memory

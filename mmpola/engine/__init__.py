@@ -1,1 +1,1 @@
-"""Training on MMEngine: configs, resuming, loops, hooks, optimisers, logs."""
+"""Training on MMEngine: configs, runs, resuming, loops, hooks, optimisers, logs."""

@@ -1,4 +1,4 @@
-"""Configs of MMEngine: reading them, what the command line changes, and where MMEngine needs help to run them."""
+"""MMEngine configs: reading them, overriding them from the command line, and walking through them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from mmengine.config import Config, DictAction
 
-from mmpola.checkpoint.reading import PUBLISHED, allow_training_checkpoints
+from mmpola.checkpoint.reading import PUBLISHED
 from mmpola.messages import UsageError
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every OpenMMLab launcher script."""
+    """Add the arguments that every OpenMMLab script has."""
     parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG_NAME)')
     parser.add_argument(
         '--cfg-options',
@@ -28,7 +28,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """The config file with the command line's overrides and a work dir.
+    """Read the config file, apply `--cfg-options` and `--launcher`, and set the work dir.
 
     Raises:
         UsageError: the file does not exist.
@@ -43,52 +43,11 @@ def load_config(args: argparse.Namespace) -> Config:
     return cfg
 
 
-def prepare_process(cfg: Config) -> None:
-    """Make checkpoints of MMEngine readable and a CPU process group possible."""
-    allow_training_checkpoints()
-    if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
-        # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already exists, and its
-        # DDP wrapper passes device_ids, which a model on the CPU refuses.
-        torch.distributed.init_process_group('gloo')
-        if _replace_sync_bn(cfg.model):
-            print('no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images')
-        cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
-
-
-def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every dict inside a config, outermost first, with its dotted key, that of `node` being `key`."""
-    children: Iterable[tuple[Any, Any]] = enumerate(node) if isinstance(node, (list, tuple)) else ()
-    if isinstance(node, dict):
-        yield key, node
-        children = node.items()
-    for name, child in children:
-        yield from nodes(child, f'{key}.{name}')
-
-
-def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The data sets inside wrappers."""
-    if 'dataset' in dataset:
-        yield from leaves(dataset['dataset'])
-    elif 'datasets' in dataset:
-        for inner in dataset['datasets']:
-            yield from leaves(inner)
-    else:
-        yield dataset
-
-
-def _replace_sync_bn(model: Any) -> int:
-    """Turn every norm_cfg of type SyncBN inside a model's config into BN; returns how many."""
-    found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
-    for node in found:
-        node['type'] = 'BN'
-    return len(found)
-
-
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write --amp, --auto-scale-lr and --resume into the config.
 
     Raises:
-        UsageError: --amp without a GPU, no auto_scale_lr in the config, or no such checkpoint to resume from.
+        UsageError: --amp without a GPU, no auto_scale_lr in the config, or the checkpoint to resume from is missing.
     """
     if args.amp:
         if not torch.cuda.is_available():
@@ -106,8 +65,33 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             raise UsageError(f'--resume: {cfg.load_from}: no such checkpoint')
 
 
+def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (dotted key, dict) for every dict inside a config, outermost first; `key` is that of `node` itself."""
+    children: Iterable[tuple[Any, Any]] = enumerate(node) if isinstance(node, (list, tuple)) else ()
+    if isinstance(node, dict):
+        yield key, node
+        children = node.items()
+    for name, child in children:
+        yield from nodes(child, f'{key}.{name}')
+
+
+def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the configs of the data sets inside wrappers such as RepeatDataset and ConcatDataset."""
+    if 'dataset' in dataset:
+        yield from leaves(dataset['dataset'])
+    elif 'datasets' in dataset:
+        for inner in dataset['datasets']:
+            yield from leaves(inner)
+    else:
+        yield dataset
+
+
 def check_pretrained(cfg: Config) -> None:
-    """Raise UsageError if weights that the config starts from are not there, before data or model are touched."""
+    """Check that the pretrained weights of the config exist, before data or model are touched.
+
+    Raises:
+        UsageError: a file is missing; names its key and how to train without it.
+    """
     for key, node in nodes(cfg.model, 'model'):
         start = node.get('init_cfg')
         if not isinstance(start, dict) or start.get('type') != 'Pretrained':
@@ -121,7 +105,7 @@ def check_pretrained(cfg: Config) -> None:
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:
-    """Make the config's visualisation hook write one picture per test image below `folder`.
+    """Make the config's visualisation hook write one picture per test image into `folder` or below it.
 
     Raises:
         UsageError: the config has no such hook.
@@ -129,9 +113,9 @@ def draw_predictions(cfg: Config, folder: str) -> None:
     hook = cfg.default_hooks.get('visualization')
     if hook is None:
         raise UsageError('--show-dir: the config has no default_hooks.visualization')
-    folder = str(Path(folder).resolve())  # relative folders would be joined to the work dir and a time stamp
+    folder = str(Path(folder).resolve())  # MMEngine joins a relative folder to the work dir and a time stamp
     hook.update(draw=True, interval=1)
     if cfg.default_scope == 'mmdet':
         hook.test_out_dir = folder
-    else:  # mmseg's hook leaves the place to the visualiser: FOLDER/vis_data/vis_image
+    else:  # mmseg's hook leaves the folder to the visualizer, which writes to FOLDER/vis_data/vis_image
         cfg.visualizer.save_dir = folder

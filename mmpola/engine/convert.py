@@ -1,4 +1,4 @@
-"""Checkpoints to hand on: the backbone and the head of any checkpoint as a small, verified file."""
+"""Convert a checkpoint for publishing: its backbone and classification head in a small, verified file."""
 
 from __future__ import annotations
 
@@ -20,35 +20,52 @@ from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier
 from mmpola.backbones.named import NAMED
 from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
-from mmpola.checkpoint.weights import SIZE_DEPENDENT, Loadable, LoadReport, find_weights, fit_weights
-from mmpola.messages import UsageError
+from mmpola.checkpoint.weights import SIZE_DEPENDENT, LoadReport, find_weights, fit_weights
+from mmpola.checkpoint.writing import write_atomically
+from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'
 POLARITY_AWARE = ('.attn.power', '.attn.s1')
-"""Tensors that linear attention alone has: PowerMap's exponents, ExpMap's slopes. Every backbone here has some."""
+"""Tensors that only polarity-aware attention has: PowerMap's exponents, ExpMap's slopes. Every backbone has some."""
 NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
 AVERAGED = ('model_ema', 'state_dict_ema')
 
 
 @dataclass
 class Conversion:
-    """What goes into the file, and what the console says of it."""
+    """The content of the file to write, and what the summary says about it.
+
+    Attributes:
+        state_dict: tensors under the names of an ImageClassifier.
+        meta: what the weights are and where they come from.
+        container: key of the source under which they were found.
+        resized: position tables whose grid differs from that of the named model.
+        dropped: number of tensors left out, by part of the model.
+        dropped_entries: other entries of the source.
+    """
 
     state_dict: dict[str, Tensor]
     meta: dict[str, Any]
     container: str
     resized: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
-    beside: list[str] = field(default_factory=list)
+    dropped_entries: list[str] = field(default_factory=list)
 
 
 def convert(
     source: Path, backbone_only: bool = False, arch: str | None = None, metric: str | None = None
 ) -> Conversion:
-    """Read a checkpoint and keep what is to be handed on, verified where its name is known.
+    """Read a checkpoint and select what is published, verified against the model where its name is known.
+
+    Args:
+        source: any file that mmpola loads.
+        backbone_only: leave out the classification head.
+        arch: timm's name of the backbone; None: the only name that fits, if there is one.
+        metric: what the weights reach, such as 'top-1 82.6'; kept in `meta`.
 
     Raises:
-        UsageError: it is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not finite.
+        UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not
+            finite.
     """
     try:
         content = read_checkpoint(source)
@@ -57,36 +74,27 @@ def convert(
         raise UsageError(str(error)) from None
     kept = named_weights(weights, backbone_only)
     if not any(key.endswith(POLARITY_AWARE) for key in kept):
-        raise UsageError(f'{source}: no backbone of mmpola in it; its {container!r} holds {_some(list(weights))}')
+        raise UsageError(f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}')
     if broken := [key for key, x in kept.items() if not torch.isfinite(x).all()]:
-        raise UsageError(f'{source}: NaN or infinite values in {_some(broken)}; nothing was written')
+        raise UsageError(f'{source}: NaN or infinite values in {listed(broken)}; nothing was written')
     arch = arch or find_arch(kept)
     resized: list[str] = []
     if arch is not None:
         report = verify(kept, arch, source)
         kept, resized = {key: kept[key] for key in report.loaded}, report.resized
-    earlier = _meta(content)
-    averaged = container in AVERAGED or (container == 'state_dict' and 'ema_state_dict' in content)
-    meta = {
-        'arch': arch,
-        'source': source.name,
-        'source_sha256': sha256(source),
-        'metric': metric or earlier.get('metric'),
-        'weights': 'ema' if averaged else earlier.get('weights', 'model'),
-        'mmpola_version': mmpola.__version__,
-    }
-    # A clone holds its own values alone: a view would bring its whole storage into the file.
-    conversion = Conversion({key: x.detach().contiguous().clone() for key, x in kept.items()}, meta, container, resized)
+    # A clone owns its values only: a view would bring its whole storage into the file.
+    state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
+    conversion = Conversion(state_dict, _meta(source, content, container, arch, metric), container, resized)
     for key in weights:
         if key not in kept and PREFIX + key not in kept:
             conversion.dropped[_part(key)] += 1
     if container != 'bare state dict':
-        conversion.beside = sorted(str(key) for key in content if key not in (container, 'meta'))
+        conversion.dropped_entries = sorted(str(key) for key in content if key not in (container, 'meta'))
     return conversion
 
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
-    """Backbone and head under an ImageClassifier's names, without buffers that follow from the input size."""
+    """Rename backbone and head as in an ImageClassifier, and leave out buffers that follow from the input size."""
     if not any(key.startswith(PREFIX) for key in weights):
         weights = {key if key.startswith(HEAD_PREFIXES) else PREFIX + key: x for key, x in weights.items()}
     prefixes = (PREFIX,) if backbone_only or 'head.weight' not in weights else (PREFIX, *HEAD_PREFIXES)
@@ -94,27 +102,28 @@ def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, 
 
 
 def find_arch(weights: dict[str, Tensor]) -> str | None:
-    """The one name whose backbone these tensors fit with the fewest tables resized; None if there is no such one."""
+    """Return the name whose backbone fits these tensors with the fewest tables resized; None if several or none do."""
     resized: dict[str, int] = {}
     for name in NAMED:
         try:
-            resized[name] = len(_fit(backbone_on_meta(name), weights, '').resized)
+            _, report = fit_weights(backbone_on_meta(name), weights, name)
         except CheckpointError:
             continue
+        resized[name] = len(report.resized)
     best = [name for name, count in resized.items() if count == min(resized.values())]
     return best[0] if len(best) == 1 else None
 
 
 @cache
 def backbone_on_meta(arch: str) -> Backbone:
-    """The backbone of that name with all its output norms, which a file may lack; no memory is taken."""
+    """Build the backbone of that name on the meta device, with all its output norms, which a file may lack."""
     cls, arguments = NAMED[arch]
     with torch.device('meta'):
         return cls(out_norm=True, **arguments)
 
 
 def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
-    """What the loader makes of the tensors; `loaded` lists, by the names in `weights`, those that the model takes.
+    """Check that the named model takes the tensors; `loaded` of the report lists them by their names in `weights`.
 
     Raises:
         UsageError: they do not fit.
@@ -122,7 +131,7 @@ def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
     if arch not in NAMED:
         raise UsageError(f'--arch: expected one of {", ".join(NAMED)}, got {arch}')
     try:
-        report = _fit(backbone_on_meta(arch), weights, str(source))
+        _, report = fit_weights(backbone_on_meta(arch), weights, str(source))
     except CheckpointError as error:
         raise UsageError(f'{source}: does not fit {arch}: {_problems(error)}; nothing was written') from None
     report.loaded = [PREFIX + key for key in report.loaded]
@@ -133,7 +142,7 @@ def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
     try:
         with torch.device('meta'):
             model = Classifier(cls, len(weights['head.weight']), projection=projection, arguments=arguments)
-        return _fit(model, weights, str(source))
+        return fit_weights(model, weights, str(source))[1]
     except CheckpointError as error:
         reason = _problems(error)
     except ValueError as error:
@@ -143,36 +152,36 @@ def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
     )
 
 
-def _fit(model: Loadable, weights: dict[str, Tensor], source: str) -> LoadReport:
-    report = LoadReport(source, '')
-    fit_weights(model, weights, report)
-    return report
-
-
 def _problems(error: CheckpointError) -> str:
-    return _some([line.strip() for line in str(error).splitlines()[1:]])
-
-
-def _some(entries: list[str], shown: int = 3) -> str:
-    more = [f'{len(entries) - shown} more'] if len(entries) > shown else []
-    return ', '.join(entries[:shown] + more)
+    return listed([line.strip() for line in str(error).splitlines()[1:]], shown=3)
 
 
 def _part(key: str) -> str:
-    """The part of a model under which a dropped tensor is counted."""
+    """Return the part of a model under which a dropped tensor is counted."""
     if key.endswith(SIZE_DEPENDENT):
         return 'size-dependent buffers'
-    return PREFIX * key.startswith(PREFIX) + key.removeprefix(PREFIX).split('.')[0]
+    first, *others = key.split('.')
+    return f'{PREFIX}{others[0]}' if key.startswith(PREFIX) else first
 
 
-def _meta(content: Any) -> Mapping[str, Any]:
-    """`meta` of a file that this tool wrote, else nothing: of one converted again, what was said of it stays."""
-    meta = content.get('meta')
-    return meta if isinstance(meta, Mapping) and 'source_sha256' in meta else {}
+def _meta(source: Path, content: Any, container: str, arch: str | None, metric: str | None) -> dict[str, Any]:
+    """Describe the weights; `metric` and `weights` of a file that was converted before are kept."""
+    earlier = content.get('meta')
+    if not (isinstance(earlier, Mapping) and 'source_sha256' in earlier):
+        earlier = {}
+    averaged = container in AVERAGED or (container == 'state_dict' and 'ema_state_dict' in content)
+    return {
+        'arch': arch,
+        'source': source.name,
+        'source_sha256': sha256(source),
+        'metric': metric or earlier.get('metric'),
+        'weights': 'ema' if averaged else earlier.get('weights', 'model'),
+        'mmpola_version': mmpola.__version__,
+    }
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal digest of a file, read in pieces of 1 MiB."""
+    """Return the hexadecimal digest of a file."""
     digest = hashlib.sha256()
     with path.open('rb') as file:
         while piece := file.read(1 << 20):
@@ -181,50 +190,43 @@ def sha256(path: Path) -> str:
 
 
 def check_destination(source: Path, destination: Path, force: bool) -> None:
-    """Raise UsageError unless a file may be written there, before the source is read."""
+    """Raise UsageError unless the destination may be written; called before the source is read."""
     if destination.is_dir():
-        raise UsageError(f'{destination}: a folder; give the name of the file to write')
+        raise UsageError(f'{destination}: expected the name of a file to write, got a folder')
     if not destination.parent.is_dir():
         raise UsageError(f'{destination.parent}: no such folder to write into')
     if source.exists() and destination.exists() and source.samefile(destination):
         raise UsageError(f'{destination}: SRC and DST are the same file')
     if os.path.lexists(destination) and not force:
-        raise UsageError(f'{destination}: exists already; --force writes over it')
+        raise UsageError(f'{destination}: exists already; --force overwrites it')
 
 
 def write(conversion: Conversion, destination: Path) -> None:
-    """Save under a temporary name beside it, then rename: a reader sees the whole file or none.
+    """Save the file atomically.
 
     Raises:
-        UsageError: the system refuses; no part of a file stays behind.
+        UsageError: the system refuses the write; the old file is unchanged and no partial file is left.
     """
-    content = io.BytesIO()  # not straight into the file: torch hides why the system refused
+    content = io.BytesIO()  # not directly to the file: torch hides why the system refused
     torch.save({'state_dict': conversion.state_dict, 'meta': conversion.meta}, content)
-    temporary = destination.with_name(f'.{destination.name}.{os.getpid()}')
     try:
-        with temporary.open('xb') as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, destination)
+        write_atomically(destination, content.getbuffer())
     except OSError as error:
         raise UsageError(f'{destination}: cannot be written ({error.strerror or error})') from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def summary(conversion: Conversion, source: Path, destination: Path) -> str:
-    """What the console shows."""
+    """Describe the conversion in the lines that the script prints."""
     state_dict, meta = conversion.state_dict, conversion.meta
     parameters = sum(x.numel() for key, x in state_dict.items() if not key.endswith(NO_PARAMETERS))
     head = f'head of {len(state_dict["head.weight"])} classes' if 'head.weight' in state_dict else 'no head'
-    averaged = 'averaged (EMA)' if meta['weights'] == 'ema' else 'plain, no averaged (EMA) ones are in the file'
-    arch = 'none of the named ones fits: written as it is, not verified; --arch NAME tells what differs from NAME'
+    averaged = 'averaged (EMA)' if meta['weights'] == 'ema' else 'plain; the file has no averaged (EMA) weights'
+    arch = 'no named model fits: written unverified; --arch NAME lists what differs from NAME'
     if meta['arch'] is not None:
-        grids = f'; {len(conversion.resized)} tables are of another grid than its own' if conversion.resized else ''
+        grids = f'; {len(conversion.resized)} position tables have another grid' if conversion.resized else ''
         arch = f'{meta["arch"]}, every tensor fits{grids}'
     dropped = ', '.join(f'{name} ({count})' for name, count in conversion.dropped.items())
-    dropped = '; '.join(part for part in (dropped, ', '.join(conversion.beside)) if part)
+    dropped = '; '.join(part for part in (dropped, ', '.join(conversion.dropped_entries)) if part)
     before, after = (path.stat().st_size / 1e6 for path in (source, destination))
     rows = {
         'weights': f'{averaged}, from {conversion.container!r}',

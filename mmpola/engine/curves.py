@@ -1,29 +1,30 @@
-"""Curves of training runs: which panels to draw, and drawing them."""
+"""Curves of training runs: choose the panels and draw them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mmpola.engine.logs import Log, listed
-from mmpola.messages import UsageError
+from mmpola.engine.logs import Log
+from mmpola.messages import UsageError, listed
 
 STEP = 'training step'
 UNITS = {'time': 'seconds', 'data_time': 'seconds', 'memory': 'MiB'}
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#000000')
 DASHES = ('-', '--', ':', '-.')
-PARTS = 6
-"""Parts of the loss that are drawn beside it, the largest first: a cascade has a dozen."""
+COMPONENTS = 6
+"""Number of components drawn with the total loss, the largest first: a cascade has a dozen."""
 FEW_POINTS = 30
-"""Curves with fewer points show each."""
+"""Curves with fewer points get a marker at each."""
 
 
 @dataclass
 class Curve:
-    """A line of a panel: of `log`, the place of its LOG on the command line, named by `key`."""
+    """A line of a panel: the values `key` of log number `log`, as (positions, values)."""
 
     log: int
     key: str
@@ -32,7 +33,7 @@ class Curve:
 
 @dataclass
 class Panel:
-    """One of the figure's axes."""
+    """One of the figure's axes: `value` and `position` are the labels of y and x."""
 
     title: str
     value: str
@@ -42,9 +43,9 @@ class Panel:
 
 
 def default_panels(logs: list[Log]) -> list[Panel]:
-    """Loss, learning rate, what was measured in validation, and what a step costs, as far as they were logged."""
-    losses = [_loss_keys(log, parts=len(logs) == 1) for log in logs]
-    loss_title = 'Training loss and its largest parts' if max(map(len, losses)) > 1 else 'Training loss'
+    """Choose panels of what was logged: loss, learning rate, validation metrics, and the time of a step."""
+    losses = [_loss_keys(log, components=len(logs) == 1) for log in logs]
+    loss_title = 'Training loss and its largest components' if max(map(len, losses)) > 1 else 'Training loss'
     per_second = list(dict.fromkeys(key for log in logs for key in log.keys(False) if key.endswith('per_second')))
     panels = [
         Panel(loss_title, 'loss', STEP, _curves(logs, losses)),
@@ -62,21 +63,21 @@ def default_panels(logs: list[Log]) -> list[Panel]:
     return [panel for panel in panels if panel.curves]
 
 
-def _loss_keys(log: Log, parts: bool) -> list[str]:
-    """The total loss and, with `parts`, the largest of what it is the sum of; all losses where there is no total."""
+def _loss_keys(log: Log, components: bool) -> list[str]:
+    """Return the total loss and, with `components`, its largest components; all losses where there is no total."""
     found = [key for key in log.keys(False) if 'loss' in key]
     total = ['loss'] if 'loss' in found else []
     others = sorted((key for key in found if key != 'loss'), key=lambda key: -log.curve(key, False)[1][-1])
-    return total + (others[:PARTS] if parts or not total else [])
+    return total + (others[:COMPONENTS] if components or not total else [])
 
 
 def _metric_panels(logs: list[Log]) -> list[Panel]:
-    """A panel per family of metrics (`coco/…`, `accuracy/…`) and unit of their positions."""
+    """Return a panel per family of metrics (`coco/…`, `accuracy/…`) and unit of their positions."""
     families: dict[tuple[str, str], list[Curve]] = {}
     for index, log in enumerate(logs):
         keys = [key for key in log.keys(True) if key not in ('time', 'data_time')]
         for key in keys:
-            detail = any(key != other and key.startswith(f'{other}_') for other in keys)  # mAP_50 beside mAP
+            detail = any(key != other and key.startswith(f'{other}_') for other in keys)  # such as mAP_50 next to mAP
             if not detail:
                 family = key.rpartition('/')[0]
                 families.setdefault((family, log.unit), []).append(Curve(index, key, log.curve(key, True)))
@@ -87,7 +88,7 @@ def _metric_panels(logs: list[Log]) -> list[Panel]:
 
 
 def _wait(index: int, log: Log) -> Curve:
-    """The share of a step in which training waits for its batch, in percent: as logged, or of MMEngine's times."""
+    """Return the share of a step spent waiting for the batch, in percent: as logged, else from MMEngine's times."""
     shares = {
         row['iter']: row['data_share'] if 'data_share' in row else row['data_time'] / row['time']
         for row in log.rows.training
@@ -101,10 +102,10 @@ def _curves(logs: list[Log], keys: list[list[str]]) -> list[Curve]:
 
 
 def asked_panels(logs: list[Log], keys: list[str]) -> list[Panel]:
-    """A panel per key; one that training and validation both logged has two.
+    """Return a panel per key; two if both training and validation logged it.
 
     Raises:
-        UsageError: no log has such a key; says which keys there are.
+        UsageError: no log has such a key; lists the keys that there are.
     """
     known = {
         validation: list(dict.fromkeys(key for log in logs for key in log.keys(validation)))
@@ -112,8 +113,10 @@ def asked_panels(logs: list[Log], keys: list[str]) -> list[Panel]:
     }
     for key in keys:
         if key not in known[False] and key not in known[True]:
-            listing = f'training logged {listed(known[False])}; validation {listed(known[True]) or "nothing"}'
-            raise UsageError(f'--keys: no log has {key}; {listing}')
+            logged = [listed(known[validation], shown=None) or 'nothing' for validation in (False, True)]
+            raise UsageError(
+                f'--keys: expected logged values, got {key}; training logged {logged[0]}; validation {logged[1]}'
+            )
     panels = []
     for key in keys:
         for validation, units in ((False, ['step']), (True, sorted({log.unit for log in logs}))):
@@ -130,9 +133,14 @@ def asked_panels(logs: list[Log], keys: list[str]) -> list[Panel]:
 
 
 def draw(panels: list[Panel], names: list[str]) -> Figure:
-    """The panels in two columns; a colour per LOG and a dash per key, or a colour per key of a single LOG."""
+    """Draw panels in two columns; with several logs a colour per log and a dash style per key, else a colour per key.
+
+    Args:
+        panels: at least one.
+        names: of the logs, for the legend.
+    """
     columns = min(2, len(panels))
-    wide = len(panels) % columns  # of an odd number the first panel takes a whole row
+    wide = len(panels) % columns  # of an odd number of panels the first one is as wide as the figure
     rows = (len(panels) + wide) // columns
     figure = Figure(figsize=(6.6 * columns, 3.9 * rows + 0.4), dpi=120, layout='constrained')
     if len(names) == 1:
@@ -143,6 +151,18 @@ def draw(panels: list[Panel], names: list[str]) -> Figure:
         cell = grid[0, :] if wide and index == 0 else grid[row, column]
         _draw_panel(figure.add_subplot(cell), panel, names)
     return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that the suffix names.
+
+    Raises:
+        UsageError: matplotlib does not know the format, or the system refuses the write.
+    """
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:  # ValueError: unknown suffix
+        raise UsageError(f'{path}: cannot be written ({error})') from None
 
 
 def _draw_panel(axes: Axes, panel: Panel, names: list[str]) -> None:

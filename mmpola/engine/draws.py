@@ -1,6 +1,6 @@
-"""Which image comes when, and with which random numbers: a function of seeds and counters, never of the process.
+"""The order of images and their random numbers, as functions of seeds and counters, never of the process.
 
-So the same images come out of any number of workers or processes, after a restart as without one.
+Any number of workers or processes therefore yields the same images, with or without a restart.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.utils.data import get_worker_info
 from mmpola.registry import DATA_SAMPLERS
 
 IMAGE, STEP = 0, 1
-"""First of the numbers that `seed_generators` takes: what the random numbers are for."""
+"""First argument of `seed_generators`, which keeps the random numbers of images and training steps apart."""
 
 
 class Draw(NamedTuple):
-    """What a sampler asks a data set for: an image, how often it was asked for before, and the run's seed."""
+    """A sampler's request for an image: its index, how many times it was requested before, and the run's seed."""
 
     image: int
     draw: int = 0
@@ -30,7 +30,7 @@ class Draw(NamedTuple):
 
 
 def seed_generators(*numbers: int) -> None:
-    """Seed Python's, NumPy's and torch's CPU generator from non-negative integers."""
+    """Seed the generators of Python, NumPy and torch (CPU) from non-negative integers."""
     words = np.random.SeedSequence(numbers).generate_state(6)
     random.seed(words[:2].tobytes())
     np.random.seed(words[2:4])
@@ -39,18 +39,19 @@ def seed_generators(*numbers: int) -> None:
 
 @contextmanager
 def random_numbers_of(draw: Draw) -> Iterator[None]:
-    """Random numbers that depend on `draw` alone; afterwards the process goes on with its own.
+    """Context in which random numbers depend on `draw` alone; afterwards the generators continue where they were.
 
-    A data loader's worker has none of its own, and is spared the copies, which cost more than the seeds.
+    In a data loader's worker nothing else draws random numbers, so the states, whose copies cost more than seeding,
+    are not restored.
     """
-    own = get_worker_info() is None
-    if own:
+    restore = get_worker_info() is None
+    if restore:
         saved = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     seed_generators(IMAGE, draw.seed, draw.draw, draw.image)
     try:
         yield
     finally:
-        if own:
+        if restore:
             random.setstate(saved[0])
             np.random.set_state(saved[1])
             torch.default_generator.set_state(saved[2])
@@ -58,16 +59,16 @@ def random_numbers_of(draw: Draw) -> Iterator[None]:
 
 @DATA_SAMPLERS.register_module()
 class DrawSampler(DefaultSampler):
-    """MMEngine's DefaultSampler of `Draw`s: shuffled by seed and epoch, dealt to the processes one by one.
+    """MMEngine's DefaultSampler, yielding a `Draw` per image: shuffled by seed and epoch, dealt out to the processes.
 
     Args:
         dataset: anything with a length that takes a `Draw` as its index.
         shuffle, seed, round_up: as in DefaultSampler.
-        repeats: repeated augmentation: each image comes so many times in a row, so to different processes, with other
-            random numbers; an epoch keeps its length and shows len(dataset) / repeats images.
+        repeats: repeated augmentation: each image appears this many times in a row, hence on different processes, with
+            different random numbers; an epoch keeps its length and covers len(dataset) / repeats images.
 
     Attributes:
-        start: samples of this process that the next epoch leaves out, as an interrupted run had them; then 0 again.
+        start: samples of this process that the next epoch skips because an interrupted run has used them; then 0 again.
 
     Raises:
         ValueError: repeats is less than 1.

@@ -1,7 +1,8 @@
-"""Parameters and multiply-accumulates of a config's model, per part and in all.
+"""Count parameters and multiply-accumulates of a config's model, per part and in total.
 
-A detector's suppression and region pooling depend on values, which the meta device has not; neither is a product that
-counts. `count_model` gives the region heads as many proposals, and the mask heads as many boxes, as a config keeps.
+`count_model` runs on the meta device, which has no values for a detector's non-maximum suppression and region pooling;
+neither contains products that count. The region heads get as many proposals, and the mask heads as many boxes, as the
+config keeps.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement, InstanceData
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 
 def build_model(cfg: Config) -> nn.Module:
-    """The config's model in eval mode; weights do not matter here, so none are read.
+    """Build the config's model in eval mode, without reading weights.
 
-    A region head's score threshold is lifted: untrained scores lie below it, and no box would reach the mask head.
+    A region head's score threshold is removed: untrained scores are below it, and no box would reach the mask head.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     if 'rcnn' in (cfg.model.get('test_cfg') or {}):
@@ -31,9 +34,9 @@ def build_model(cfg: Config) -> nn.Module:
 
 
 def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
-    """Multiply-accumulates in 1e9 of one image, by the name of every module; '' is the whole model."""
+    """Count multiply-accumulates, in 1e9, for one image [3, height, width], by module name; '' is the whole model."""
     image = torch.zeros(1, 3, height, width, device=next(model.parameters()).device)
-    # The counter does not know the CPU's fused attention; the plain one is made of products that it counts.
+    # The counter does not support the CPU's fused attention; the MATH backend consists of products that it counts.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
             model(image, [_sample(height, width)], mode='predict')
@@ -45,7 +48,7 @@ def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
     prefix = type(model).__name__
 
     def macs(name: str, module: nn.Module) -> float:
-        """Of a module that was called, its own count; of one whose methods were called, that of its children."""
+        """Count of a module that was called; of one whose methods were called instead, the sum over its children."""
         if name in counted:
             return counted[name]
         return sum(macs(f'{name}.{child}', inner) for child, inner in module.named_children())
@@ -54,7 +57,7 @@ def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
 
 
 def _sample(height: int, width: int) -> BaseDataElement:
-    """What a detector asks about an image: its sizes, before and after resizing."""
+    """Return the metadata that a detector reads of an image: its sizes before and after resizing."""
     shape = (height, width)
     return BaseDataElement(
         metainfo=dict(img_shape=shape, ori_shape=shape, pad_shape=shape, batch_input_shape=shape, scale_factor=(1, 1))
@@ -62,7 +65,7 @@ def _sample(height: int, width: int) -> BaseDataElement:
 
 
 def parts(model: nn.Module) -> list[str]:
-    """Names of the rows: every child of the model and, after the backbone, every part of it that has parameters."""
+    """Name the rows of the table: the children of the model and the parts of its backbone that have parameters."""
     names = []
     for name, child in model.named_children():
         inner = [name]
@@ -76,8 +79,21 @@ def parts(model: nn.Module) -> list[str]:
     return names
 
 
+def print_table(cfg: Config, height: int, width: int) -> None:
+    """Print parameters and GMACs of the config's model for one image, a row per part and one for the total."""
+    model = build_model(cfg)
+    macs = count_macs(model, height, width)
+    table = Table()
+    for heading in ('part', 'parameters', 'GMACs'):
+        table.add_column(heading, justify='left' if heading == 'part' else 'right')
+    for name in [*parts(model), '']:
+        parameters = sum(p.numel() for p in model.get_submodule(name).parameters())
+        table.add_row(name or 'total', f'{parameters:,}', f'{macs[name]:.2f}', style=None if name else 'bold')
+    Console().print(table)
+
+
 def count_model(cfg: Config, height: int, width: int) -> tuple[int, int]:
-    """(parameters, multiply-accumulates of one image of height x width pixels in inference)."""
+    """Return (parameters, multiply-accumulates of inference on one image of height x width pixels)."""
     with torch.device('meta'):
         model: Any = build_model(cfg)
     parameters = sum(p.numel() for p in model.parameters())
@@ -90,13 +106,13 @@ def count_model(cfg: Config, height: int, width: int) -> tuple[int, int]:
 
 
 def _dense(head: nn.Module, maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:
-    """A dense head without its suppression."""
+    """Run a dense head without non-maximum suppression."""
     head(maps)
     return [InstanceData()]
 
 
 def _proposals(head: nn.Module, number: int, maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:
-    """The region proposal network without its suppression: `number` boxes."""
+    """Run a region proposal network without non-maximum suppression; returns `number` boxes."""
     head(maps)
     return [InstanceData(bboxes=torch.empty(number, 4, device='meta'))]
 
@@ -104,7 +120,7 @@ def _proposals(head: nn.Module, number: int, maps: tuple[Tensor, ...], *_: Any, 
 def _regions(
     head: nn.Module, boxes: int, maps: tuple[Tensor, ...], proposals: list[InstanceData], *_: Any, **__: Any
 ) -> list[InstanceData]:
-    """Every stage's box head on all proposals and, where there is one, its mask head on `boxes` boxes."""
+    """Run every stage's box head on all proposals and, if there is one, its mask head on `boxes` boxes."""
     _on_pooled(head, 'bbox', len(proposals[0].bboxes))
     if head.with_mask:
         _on_pooled(head, 'mask', boxes)
@@ -112,7 +128,7 @@ def _regions(
 
 
 def _on_pooled(head: nn.Module, kind: str, number: int) -> None:
-    """Run the 'bbox' or 'mask' heads of all stages on `number` regions as RoIAlign would pool them."""
+    """Run the 'bbox' or 'mask' heads of all stages on `number` regions of the size that RoIAlign gives."""
     extractors, heads = getattr(head, f'{kind}_roi_extractor'), getattr(head, f'{kind}_head')
     stages = zip(extractors, heads, strict=True) if isinstance(heads, nn.ModuleList) else [(extractors, heads)]
     for extractor, stage in stages:

@@ -1,14 +1,14 @@
-"""Training logs as MMEngine writes them: rows of scalars, the runs of a work dir joined."""
+"""Reading MMEngine's training logs: lines of scalars, with the runs of a work dir joined."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, listed
 
 POSITIONS = ('iter', 'step', 'epoch')
 
@@ -17,7 +17,7 @@ Row = dict[str, float]
 
 @dataclass
 class Run:
-    """Rows of one file in the order written: `training`, which have a step `iter`, and `validation`."""
+    """The rows of one file in the order written: `training` rows have a step `iter`, `validation` rows do not."""
 
     training: list[Row] = field(default_factory=list)
     validation: list[Row] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Run:
 
 @dataclass
 class Log:
-    """One LOG, its runs joined. `unit` is what the validation rows' `step` counts: 'epoch' or 'step'."""
+    """A log with its `runs` joined; `unit` is what the `step` of validation rows counts: 'epoch' or 'step'."""
 
     label: str
     rows: Run
@@ -33,18 +33,26 @@ class Log:
     unit: str
 
     def keys(self, validation: bool) -> list[str]:
-        """Names of what was logged, in the order of their first row."""
+        """Return the names of the logged values, in the order of their first row."""
         rows = self.rows.validation if validation else self.rows.training
         return list(dict.fromkeys(key for row in rows for key in row if key not in POSITIONS))
 
     def curve(self, key: str, validation: bool) -> tuple[list[float], list[float]]:
-        """(positions, values) of the rows that have the key."""
+        """Return (positions, values) of the rows that have the key."""
         rows = [row for row in (self.rows.validation if validation else self.rows.training) if key in row]
         return [row['step' if validation else 'iter'] for row in rows], [row[key] for row in rows]
 
+    def summary(self) -> str:
+        """Describe the log in one line: its steps, its runs, and losses that are not finite."""
+        steps = [row['iter'] for row in self.rows.training]
+        runs = f'{self.runs} runs joined' if self.runs > 1 else 'one run'
+        broken = sum(not math.isfinite(loss) for loss in self.curve('loss', False)[1])
+        warning = f'; {broken} rows have a NaN or infinite loss' if broken else ''
+        return f'{self.label}: steps {steps[0]:,.0f} to {steps[-1]:,.0f}, {runs}{warning}'
+
 
 def read_run(path: Path) -> Run:
-    """The rows of a scalars.json; lines that are no row, as an interrupted write leaves, are counted and skipped.
+    """Read the rows of a scalars.json; broken lines, as an interrupted write leaves them, are counted and skipped.
 
     Raises:
         UsageError: the file cannot be read.
@@ -65,12 +73,12 @@ def read_run(path: Path) -> Run:
         else:
             (run.training if 'iter' in row else run.validation).append(row)
     if broken:
-        print(f'{path}: {broken} of {len(lines)} lines are no JSON row with a step; skipped')
+        print(f'{path}: skipped {broken} of {len(lines)} lines, which are not JSON objects with a step')
     return run
 
 
 def _numbers(content: dict[str, Any]) -> Row:
-    """The numbers of a row; with MMEngine's log_with_hierarchy names begin with train/ or val/."""
+    """Return the numbers of a row, without the prefixes train/ and val/ of MMEngine's log_with_hierarchy."""
     return {
         key.removeprefix('train/').removeprefix('val/'): value
         for key, value in content.items()
@@ -79,7 +87,7 @@ def _numbers(content: dict[str, Any]) -> Row:
 
 
 def scalar_files(path: Path) -> list[Path]:
-    """The files of a LOG's runs, oldest first: run folders are named by the time at which they began.
+    """Find the files of a log's runs, oldest first: run folders are named by the time at which the run began.
 
     Raises:
         UsageError: it does not exist or holds no log.
@@ -91,11 +99,11 @@ def scalar_files(path: Path) -> list[Path]:
     for pattern in ('vis_data/scalars.json', '*/vis_data/scalars.json', '*/vis_data/*.json', 'vis_data/*.json'):
         if files := sorted(path.glob(pattern)):
             return files
-    raise UsageError(f'{path}: no MMEngine log in it (looked for vis_data/*.json and */vis_data/*.json)')
+    raise UsageError(f'{path}: expected an MMEngine log (vis_data/*.json or */vis_data/*.json), got none')
 
 
 def read_log(path: Path, label: str) -> Log:
-    """The newest run of a LOG, joined with those that it resumed.
+    """Read the newest run of a log, joined with the runs that it resumed.
 
     Raises:
         UsageError: there is no log, or no training step in it.
@@ -103,35 +111,35 @@ def read_log(path: Path, label: str) -> Log:
     files = scalar_files(path)
     runs = [run for run in map(read_run, files) if run.training]
     if not runs:
-        raise UsageError(f'{path}: no training step was logged in {listed(map(str, files))}')
+        raise UsageError(f'{path}: no training step was logged in {listed(files)}')
     joined, count = runs[-1], 1
     for older in reversed(runs[:-1]):
-        if _from_scratch(joined, _spacing(joined) or _spacing(older)):
+        if _from_scratch(joined, _logging_interval(joined) or _logging_interval(older)):
             break
         joined, count = _joined(older, joined), count + 1
     return Log(label, joined, count, 'epoch' if _by_epoch(joined) else 'step')
 
 
-def _spacing(run: Run) -> float:
-    """Steps from a run's first row to its second, 0 where there is none."""
+def _logging_interval(run: Run) -> float:
+    """Return the steps between a run's first two rows, 0 if there is only one."""
     steps = [row['iter'] for row in run.training[:2]]
     return steps[-1] - steps[0]
 
 
-def _from_scratch(run: Run, spacing: float) -> bool:
-    """Whether a run began at step 1: its first row then stands no further in than rows stand apart."""
+def _from_scratch(run: Run, interval: float) -> bool:
+    """Whether a run began at step 1: its first logged step is within one logging interval."""
     first = run.training[0]
-    return first.get('epoch', 1) == 1 and first['iter'] <= (spacing or first['iter'])
+    return first.get('epoch', 1) == 1 and first['iter'] <= (interval or first['iter'])
 
 
 def _by_epoch(run: Run) -> bool:
-    """Whether validation rows count epochs: none is beyond the last epoch of training."""
+    """Whether validation rows count epochs: then none is beyond the last epoch of training."""
     last_epoch = max(row.get('epoch', 0) for row in run.training)
     return all(row['step'] <= last_epoch for row in run.validation)
 
 
 def _joined(older: Run, newer: Run) -> Run:
-    """Both runs' rows; of the older, those before the newer's first step, or epoch where validation counts epochs."""
+    """Join two runs: of the older one, keep rows before the first step (or validated epoch) of the newer one."""
     first = newer.training[0]
     bound = first['epoch'] if _by_epoch(older) and 'epoch' in first else first['iter']
     return Run(
@@ -141,13 +149,13 @@ def _joined(older: Run, newer: Run) -> Run:
 
 
 def labels(paths: list[Path]) -> list[str]:
-    """A short name of each LOG: its last part, or as much of the path as it takes to tell them apart."""
+    """Return a short name for each path: its last part, or as many parts as make the names distinct.
+
+    Raises:
+        UsageError: a path is given twice.
+    """
     for parts in range(1, max(len(path.resolve().parts) for path in paths) + 1):
         names = ['/'.join(path.resolve().parts[-parts:]) for path in paths]
         if len(set(names)) == len(names):
             return names
-    raise UsageError(f'{listed(map(str, paths))}: the same log twice')
-
-
-def listed(names: Iterable[str]) -> str:
-    return ', '.join(names)
+    raise UsageError(f'{listed(paths)}: the same log twice')

@@ -1,4 +1,4 @@
-"""Training by epochs in which every step is a function of the run's seed and the step's number."""
+"""An epoch-based training loop in which every step depends only on the run's seed and the step's number."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from mmpola.engine.draws import STEP, DrawSampler, seed_generators
 from mmpola.registry import LOOPS
 
 POSITION = 'epoch_position'
-"""Name in MMEngine's message hub, which every checkpoint holds, of where the current epoch began."""
+"""Key in MMEngine's message hub, which every checkpoint holds, of the step at which the current epoch began."""
 
 
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
-    """MMEngine's EpochBasedTrainLoop that goes on from the middle of an epoch with its samples and random numbers.
+    """MMEngine's EpochBasedTrainLoop, which can also resume in the middle of an epoch.
 
-    On a CPU, and on one GPU with deterministic algorithms, the weights are those of a run that did not stop, bit for
-    bit; several GPUs add gradients in an order that a restart may change. A checkpoint written in the middle of an
-    epoch, whoever wrote it, resumes with exactly the samples that were left. All generators are seeded before every
-    step from the seed, the number of the step and the rank, so what dropout, drop path and mixup draw depends neither
-    on the steps before nor on validation, and no generator's state is saved.
+    A checkpoint from the middle of an epoch, whichever hook wrote it, resumes with exactly the remaining samples and
+    the same random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then bit for bit
+    those of an uninterrupted run; several GPUs add gradients in an order that may change.
+
+    All generators are seeded before every step from the run's seed, the step's number and the rank. The random numbers
+    of dropout, drop path and mixup therefore depend neither on earlier steps nor on validation, and no generator state
+    is saved.
 
     Args:
-        runner, dataloader, max_epochs, val_begin, val_interval: as in EpochBasedTrainLoop; the loader's sampler is a
-            `DrawSampler`.
+        runner, dataloader, max_epochs, val_begin, val_interval: as in EpochBasedTrainLoop; the dataloader's sampler is
+            a `DrawSampler`.
 
     Raises:
-        ValueError: another sampler, or fewer images than a batch.
+        ValueError: the sampler is of another type, or there are fewer images than a batch.
     """
 
     def __init__(self, runner: Any, dataloader: Any, max_epochs: int, **options: Any) -> None:
@@ -42,26 +44,28 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             )
         if len(self.dataloader) == 0:
             raise ValueError(
-                f'train_dataloader: {len(sampler)} images per process make no batch of {batch} with drop_last=True'
+                f'train_dataloader: expected at least one batch of {batch}, got {len(sampler)} images per process with '
+                'drop_last=True'
             )
         self.images_per_step = get_world_size() * batch
 
     def run(self) -> torch.nn.Module:
-        """Launch training, under the checkpoint's seed where it goes on from one."""
+        """Train; after resuming, with the seed of the checkpoint."""
         seeds = [self.runner.seed]
         broadcast_object_list(seeds)
         self.seed = self.dataloader.sampler.seed = seeds[0]
         if len(self.dataloader) % self.runner.optim_wrapper._accumulative_counts:
             self.runner.logger.warning(
-                'an epoch is no multiple of accumulative_counts: going on from its end loses a part of a gradient'
+                'the steps of an epoch are not a multiple of accumulative_counts: resuming from the end of an epoch '
+                'loses the gradients accumulated until then'
             )
         return super().run()
 
     def run_epoch(self) -> None:
-        """An epoch, or what is left of it.
+        """Run an epoch, or the rest of one that was interrupted.
 
         Raises:
-            ValueError: the training began with another number of images per step.
+            ValueError: the interrupted training had another number of images per step.
         """
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
@@ -73,7 +77,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
-        """A step."""
+        """Seed the generators and run a step."""
         rank = get_rank()
         seed_generators(STEP, self.seed, self._iter, rank)
         if torch.cuda.is_available():
@@ -81,14 +85,14 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         super().run_iter(idx, data_batch)
 
     def _steps_done(self) -> int:
-        """Steps of this epoch that came before the checkpoint."""
+        """Return how many steps of this epoch were done before the checkpoint was written."""
         hub = self.runner.message_hub
         began = hub.runtime_info.get(POSITION)
         if began and began['images_per_step'] != self.images_per_step:
             raise ValueError(
-                f'resume: this training took {began["images_per_step"]} images per step (processes x '
-                f'train_dataloader.batch_size), got {self.images_per_step}: go on with the same number, to which its '
-                'learning rates and schedules belong'
+                f'resume: expected {began["images_per_step"]} images per step (processes x '
+                f'train_dataloader.batch_size) as before, got {self.images_per_step}; the learning rate and its '
+                'schedule belong to that number'
             )
         if began and began['epoch'] == self._epoch:
             return self._iter - began['iter']

@@ -1,9 +1,11 @@
-"""Layer-wise learning rates for MMEngine's optimisers: the nearer a layer is to the image, the smaller its steps.
+"""Layer-wise learning-rate decay for MMEngine's optimizers: layers closer to the input get smaller learning rates.
 
-optim_wrapper = dict(
-    constructor='mmpola.LayerDecayOptimizerConstructor',
-    paramwise_cfg=dict(decay_rate=0.8, norm_decay_mult=0.0, ...),
-)
+Usage in a config:
+
+    optim_wrapper = dict(
+        constructor='mmpola.LayerDecayOptimizerConstructor',
+        paramwise_cfg=dict(decay_rate=0.8, norm_decay_mult=0.0, ...),
+    )
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ BLOCK = (  # (stage from 0, block from 0)
     re.compile(r'block(?P<number>\d+)\.(?P<block>\d+)\.'),
     re.compile(r'blocks\.(?P<block>\d+)\.'),
 )
-ENTRY = (  # what leads into a stage
+ENTRY = (  # down-sampling or patch embedding at the start of a stage
     re.compile(r'layers\.(?P<before>\d+)\.downsample\.'),
     re.compile(r'(patch_embed|pos_embed)(?P<number>\d+)(\.|$)'),
 )
@@ -33,14 +35,14 @@ STAGE_NORM = re.compile(r'norm(?P<number>\d+)\.')
 
 
 class BackboneLayers:
-    """Numbers the layers of a backbone by its parameters' names: 0 the stem, 1 ... `number` the blocks in their order.
+    """Numbers the layers of a backbone by its parameters' names: 0 is the stem, 1 ... `number` are the blocks in order.
 
-    What leads into a stage, down-sampling or its patch embedding and position table, counts with the stage's first
-    block, a norm that ends a stage with its last one. Output norms, which no pretrained file need have, count with the
-    heads: `number` + 1.
+    Down-sampling, patch embedding and position table at the start of a stage belong to its first block, a norm at the
+    end of a stage to its last block. Output norms, which a pretrained file need not have, belong to the heads:
+    `number` + 1.
 
     Args:
-        names: of all parameters of the backbone.
+        names: names of all parameters of the backbone.
         fresh: prefixes of the output norms' names.
     """
 
@@ -56,10 +58,10 @@ class BackboneLayers:
         self.fresh = fresh
 
     def layer_of(self, name: str) -> int:
-        """The layer of a parameter.
+        """Return the layer of a parameter.
 
         Raises:
-            ValueError: no rule names it.
+            ValueError: no rule matches its name.
         """
         if name.startswith(self.fresh):
             return self.number + 1
@@ -76,11 +78,11 @@ class BackboneLayers:
                 return self.starts[stage] + 1
         if match := STAGE_NORM.match(name):
             return self.starts[int(match['number'])]
-        raise ValueError(f'layer-wise decay: no rule says which layer of the backbone {name!r} belongs to')
+        raise ValueError(f'layer-wise decay: expected the name of a known layer of the backbone, got {name!r}')
 
 
 def _block(name: str) -> tuple[int, int] | None:
-    """(stage, block), both from 0, of a parameter inside a block."""
+    """Return (stage, block), both from 0, of a parameter inside a block, None for others."""
     for pattern in BLOCK:
         if match := pattern.match(name):
             groups = match.groupdict()
@@ -91,17 +93,18 @@ def _block(name: str) -> tuple[int, int] | None:
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
-    """MMEngine's constructor, all its rules kept, with learning rates times decay_rate^(distance from the heads).
+    """MMEngine's constructor and its rules, with learning rates multiplied by decay_rate ** distance from the heads.
 
-    The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i; that of everything outside
-    the backbone is 0. An `lr_mult` of `paramwise_cfg` multiplies with it.
+    The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i; everything outside the
+    backbone has distance 0. An `lr_mult` in `paramwise_cfg` is multiplied too.
 
     Args:
-        optim_wrapper_cfg: config of the optimiser wrapper; its optimizer needs `lr`.
-        paramwise_cfg: `decay_rate` in (0, 1], and whatever MMEngine's constructor takes.
+        optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `lr`.
+        paramwise_cfg: `decay_rate` in (0, 1], and the settings of MMEngine's constructor.
 
     Raises:
-        ValueError: an argument breaks its rule, or the model's backbone is none of mmpola's; the message names it.
+        ValueError: a setting is missing or out of range, or the model's backbone is not one of mmpola's; the message
+            names it.
     """
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
@@ -112,15 +115,16 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         for key in ('num_layers', 'decay_type'):
             if key in self.paramwise_cfg:
                 raise ValueError(
-                    f'paramwise_cfg: expected no {key}, layers are counted from the backbone, one per block'
+                    f'paramwise_cfg: expected no {key}, as every block of the backbone is a layer, got '
+                    f'{self.paramwise_cfg[key]!r}'
                 )
         if self.base_lr is None:
-            raise ValueError('optim_wrapper: expected optimizer.lr, which layer-wise decay scales')
+            raise ValueError('optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got None')
 
     def add_params(
         self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', is_dcn_module: Any = None
     ) -> None:
-        """MMEngine's groups, one per parameter; those of the whole model then get their layers' learning rates."""
+        """Add MMEngine's parameter groups, one per parameter, then multiply the learning rates of the whole model."""
         super().add_params(params, module, prefix, is_dcn_module)
         if prefix:  # MMEngine calls this for every child too
             return

@@ -1,4 +1,4 @@
-"""How far a long piece of work has come: a bar on a terminal, a line for every tenth elsewhere."""
+"""Progress of long work: a bar on a terminal, elsewhere a line for every tenth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the number of pieces that were just finished."""
+    """Context that gives a function to call with the number of pieces just finished, out of `total`."""
     console = Console()
     if console.is_terminal:
         columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,27 +1,92 @@
-"""What train.py asks before it writes into a work dir: whose it is, and whether a training can go on from a file."""
+"""What a training resumes from, and whether it may use its work dir: no checkpoint is overwritten unasked."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 
 from mmpola.checkpoint import training as training_checkpoint
+from mmpola.checkpoint.reading import stubs_in
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.messages import UsageError, listed
 
 STATE = ('meta', 'message_hub', 'optimizer')
-"""What a checkpoint must hold beside its weights for a training to go on from it."""
+"""Entries that a checkpoint needs, next to its weights, for a training to be resumed from it."""
 
 
-def check_work_dir(cfg: Config, overwrite: bool) -> None:
-    """Keep the checkpoints of an earlier training.
+@dataclass(frozen=True)
+class Resume:
+    """A checkpoint from which a training can be resumed: it was read once and fits the config.
 
-    They may be written over only when the training goes on from the newest of them, or by --overwrite.
+    Attributes:
+        path: of the file.
+        finished: such as '12 of 12 epochs' if the training has reached the end that the config sets, else None.
+        content: {path: content of the file}, from which MMEngine takes the content instead of reading the file again.
+    """
+
+    path: str
+    finished: str | None
+    content: dict[str, Any] = field(repr=False, compare=False)
+
+
+def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
+    """Decide what a training resumes from, and protect the checkpoints of earlier trainings in its work dir.
+
+    With `cfg.resume` that is the checkpoint `cfg.load_from`, else the newest one of the work dir. Without any
+    checkpoint the training begins at its first step, as in MMEngine.
+
+    Args:
+        cfg: of the training; its `load_from` is set to the path.
+        overwrite: allow the training to overwrite checkpoints.
 
     Raises:
-        UsageError: the work dir holds checkpoints of another config, or this training would write over its own.
+        UsageError: the work dir holds checkpoints of another config, or this training would overwrite its own; or the
+            checkpoint to resume from is missing, is not a training checkpoint, was written by another config, or does
+            not fit the model.
     """
+    path = None
+    if cfg.get('resume'):
+        path = Path(cfg.load_from) if cfg.get('load_from') else newest_checkpoint(cfg.work_dir)
+    _check_work_dir(cfg, path, overwrite)
+    if path is None:
+        return None
+    checkpoint = training_checkpoint.read(path)
+    _check_state(checkpoint)
+    training_checkpoint.check_fits(checkpoint, cfg)
+    own = cfg.get('experiment_name') or Path(cfg.filename).stem
+    if checkpoint.training not in (None, own):
+        raise UsageError(
+            f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.training}; '
+            f'start a new training from its weights by --cfg-options load_from={path}'
+        )
+    cfg.load_from = checkpoint.path
+    return Resume(checkpoint.path, _finished(checkpoint, cfg), {checkpoint.path: checkpoint.content})
+
+
+def newest_checkpoint(work_dir: str | Path) -> Path | None:
+    """Return the checkpoint that MMEngine recorded in `last_checkpoint`, None if there is no such record.
+
+    Raises:
+        UsageError: the recorded file does not exist, nor a file of its name in the work dir, which may have been moved.
+    """
+    record = Path(work_dir) / 'last_checkpoint'
+    if not record.is_file():
+        return None
+    recorded = Path(record.read_text().strip())
+    for path in (record.parent / recorded.name, recorded):
+        if path.is_file():
+            return path
+    raise UsageError(
+        f'{record}: names {recorded}, which does not exist; correct the line, or remove the file and name '
+        'the checkpoint to resume from: --resume CHECKPOINT'
+    )
+
+
+def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
+    """Raise UsageError if the work dir holds checkpoints that a training resumed from `path` may not overwrite."""
     work_dir = Path(cfg.work_dir)
     checkpoints = sorted(work_dir.glob('*.pth'), key=lambda path: path.stat().st_mtime)
     if not checkpoints:
@@ -30,85 +95,46 @@ def check_work_dir(cfg: Config, overwrite: bool) -> None:
     others = sorted(path.name for path in work_dir.glob('*.py'))
     if others and own not in others:
         raise UsageError(
-            f'{work_dir}: holds checkpoints of {listed(others)}, and this training is of {own}; '
-            'give it another --work-dir, or go on with the config of that one by --resume'
+            f'{work_dir}: holds checkpoints of {listed(others)}, not of {own}; '
+            'use another --work-dir, or resume the earlier training with its own config'
         )
-    if overwrite or (cfg.get('resume') and _is_newest(cfg, checkpoints)):
+    if overwrite:
         return
-    if cfg.get('resume') and not cfg.get('load_from'):
+    names = listed(path.name for path in reversed(checkpoints))
+    if path is not None:
+        newest = newest_checkpoint(work_dir) or checkpoints[-1]
+        if path.resolve() == newest.resolve():
+            return
+    elif cfg.get('resume'):
         raise UsageError(
-            f'{work_dir}: holds checkpoints ({listed(path.name for path in reversed(checkpoints))}) and no '
-            'last_checkpoint that names the newest; name the one to go on from: --resume CHECKPOINT'
+            f'{work_dir}: holds checkpoints ({names}) but no last_checkpoint that names the newest; '
+            'name the one to resume from: --resume CHECKPOINT'
         )
     raise UsageError(
-        f'{work_dir}: holds checkpoints that this training would write over '
-        f'({listed(path.name for path in reversed(checkpoints))}); go on from the newest by --resume, '
-        'train elsewhere by --work-dir, or let it write over them by --overwrite'
+        f'{work_dir}: holds checkpoints that this training would overwrite ({names}); resume from the newest by '
+        '--resume, train elsewhere by --work-dir, or allow overwriting by --overwrite'
     )
 
 
-def _is_newest(cfg: Config, checkpoints: list[Path]) -> bool:
-    """Whether the checkpoint to go on from is the work dir's newest: the noted one, else the last that was written."""
-    named = cfg.get('load_from')
-    if not named:
-        return newest_checkpoint(cfg) is not None
-    noted = (Path(cfg.work_dir) / 'last_checkpoint').is_file()
-    newest = newest_checkpoint(cfg) if noted else checkpoints[-1]
-    return newest is not None and Path(named).resolve() == newest.resolve()
-
-
-def newest_checkpoint(cfg: Config) -> Path | None:
-    """The checkpoint that MMEngine noted in the work dir as its last, None if there is no note.
-
-    Raises:
-        UsageError: the file that it names is gone, and no file of its name is in the work dir, moved with it.
-    """
-    note = Path(cfg.work_dir) / 'last_checkpoint'
-    if not note.is_file():
-        return None
-    noted = Path(note.read_text().strip())
-    for path in (note.parent / noted.name, noted):
-        if path.is_file():
-            return path
-    raise UsageError(
-        f'{note}: names {noted}, which is not there; correct the line, or remove the file and name '
-        'a checkpoint to go on from: --resume CHECKPOINT'
-    )
-
-
-def check_resume(cfg: Config) -> str | None:
-    """Hold the checkpoint that the training goes on from against the config; says so if that training is finished.
-
-    Writes its path to `load_from`. Without any checkpoint the training begins anew, as MMEngine has it.
-
-    Raises:
-        UsageError: it is no training checkpoint, is of another config, or does not fit the model.
-    """
-    path = cfg.get('load_from') or newest_checkpoint(cfg)
-    if path is None:
-        return None
-    cfg.load_from = str(path)
-    checkpoint = training_checkpoint.read(path)
-    if lacking := [name for name in STATE if name not in checkpoint.content]:
+def _check_state(checkpoint: TrainingCheckpoint) -> None:
+    """Raise UsageError if a file lacks what a training is resumed from, or if a part of that cannot be rebuilt."""
+    path, content = checkpoint.path, checkpoint.content
+    restart = f'start a new training from its weights by --cfg-options load_from={path}'
+    if lacking := [name for name in STATE if name not in content]:
         raise UsageError(
-            f'--resume: {path}: no checkpoint to go on from: it has weights but no {" and no ".join(lacking)}; '
-            f'start anew from its weights by --cfg-options load_from={path}'
+            f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
         )
-    training_checkpoint.check_fits(checkpoint, cfg)
-    own = cfg.get('experiment_name') or Path(cfg.filename).stem
-    if checkpoint.training not in (None, own):
+    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}):
         raise UsageError(
-            f'--resume: {path}: was written by a training of {checkpoint.training}, and this one is of {own}; '
-            f'start anew from its weights by --cfg-options load_from={path}'
+            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )
-    return _finished(checkpoint, cfg)
 
 
 def _finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
-    """A sentence if the checkpoint is at, or beyond, the end that the config sets."""
+    """Describe the progress of a checkpoint at, or beyond, the end that the config sets; None before it."""
     epochs, steps = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
     key, end, unit = ('epoch', epochs, 'epochs') if epochs else ('iter', steps, 'steps')
     done = checkpoint.meta.get(key)
     if done is None or end is None or done < end:
         return None
-    return f'{checkpoint.path}: this training is finished: {done} of {end} {unit}'
+    return f'{done} of {end} {unit}'

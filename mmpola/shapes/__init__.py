@@ -1,16 +1,16 @@
-"""A small generated data set of shapes, for trying detection, segmentation and classification without a download.
+"""A small generated data set of shapes, to try detection, segmentation and classification without a download.
 
     python -m mmpola.shapes OUT --images 600
 
-draws seeded scenes of six shapes on busy backgrounds and writes them in three layouts: COCO instances (`OUT/coco`),
-ADE20K-style label maps (`OUT/ade`) and one folder per class (`OUT/classes`).
+draws seeded scenes of six shapes on textured backgrounds and writes them in three layouts: COCO instances (`OUT/coco`),
+label maps as in ADE20K (`OUT/ade`) and one folder per class (`OUT/classes`).
 """
 
 try:
     import cv2  # noqa: F401
 except ModuleNotFoundError:
-    # `name` lets `python -m mmpola.shapes` print this as one line instead of a traceback
-    raise ImportError('mmpola.shapes draws with OpenCV: pip install opencv-python', name=__name__) from None
+    # with `name`, `python -m mmpola.shapes` prints one line instead of a traceback
+    raise ImportError('mmpola.shapes needs OpenCV: pip install opencv-python', name=__name__) from None
 
 from mmpola.shapes.dataset import write_dataset
 from mmpola.shapes.outline import CLASSES

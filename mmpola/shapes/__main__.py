@@ -1,6 +1,6 @@
 """`python -m mmpola.shapes OUT --images N`: write the generated data set.
 
-Exit codes: 0 written, or already there; 1 the disk failed; 2 a bad argument, or OUT holds something else.
+Exit status: 0 written, or nothing to do; 1 the disk failed; 2 a bad argument, or OUT holds something else.
 """
 
 import argparse
@@ -21,14 +21,14 @@ def _parser() -> _OneLineParser:
         prog='mmpola.shapes',
         description='Draw a data set of shapes in three layouts: OUT/coco, OUT/ade and OUT/classes.',
     )
-    parser.add_argument('out', metavar='OUT', help='folder to write; appears when the set is complete')
+    parser.add_argument('out', metavar='OUT', help='folder to write; it appears when the data set is complete')
     parser.add_argument('--images', type=int, default=600, metavar='N', help='training scenes (default: 600)')
     parser.add_argument('--val-images', type=int, metavar='N', help='validation scenes (default: a fifth of --images)')
     parser.add_argument(
         '--size', type=int, nargs=2, default=(192, 160), metavar=('W', 'H'), help='pixels (default: 192 160)'
     )
-    parser.add_argument('--seed', type=int, default=0, metavar='S', help='another seed, other scenes (default: 0)')
-    parser.add_argument('--force', action='store_true', help='replace a set that this program wrote to OUT')
+    parser.add_argument('--seed', type=int, default=0, metavar='S', help='seed of the scenes (default: 0)')
+    parser.add_argument('--force', action='store_true', help='replace a data set that this program wrote to OUT')
     return parser
 
 
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if written:
         print(f'wrote {given.out} in {time.perf_counter() - start:.0f} s')
     else:
-        print(f'{given.out} already holds this set: nothing to do')
+        print(f'{given.out} already holds this data set: nothing to do')
     return 0
 
 

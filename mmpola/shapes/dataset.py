@@ -1,4 +1,4 @@
-"""The whole data set: which scenes it holds, and a folder that is either complete or not there."""
+"""Write the whole data set, into a folder that is either complete or does not exist."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from mmpola.shapes.layouts import ClassFolders, CocoInstances, LabelMaps, jpeg
 from mmpola.shapes.scene import check_scene_options, draw_scene
 
 _PROGRAM = 'mmpola.shapes'
-_DRAWING = 1  # raise it when the same options begin to give other pictures
+_DRAWING = 1  # version of the drawing code: raise it when the same options give other images
 _RECORD = 'shapes.json'
 _OWN_FILE = re.compile(
     r'shapes\.json'
@@ -25,9 +25,9 @@ _OWN_FILE = re.compile(
     r'|classes/(train|val)/[a-z]+/\d{12}_\d\.jpg'
 )
 
-_FIRST_INDEX = {'train': 0, 'val': 1_000_000}  # of the scenes of a split
-_FIRST_SPARE = 500_000  # from a split's first index on: scenes that are drawn for crops only
-_LEAST_CROPS = 4  # of every class, in both splits
+_FIRST_INDEX = {'train': 0, 'val': 1_000_000}  # index of the first scene of a split
+_FIRST_SPARE = 500_000  # scenes from this offset in a split are drawn for crops only
+_LEAST_CROPS = 4  # per class and split
 
 Options = dict[str, Any]
 
@@ -40,13 +40,22 @@ def write_dataset(
     seed: int = 0,
     force: bool = False,
 ) -> bool:
-    """Write `images` training and `val_images` (default: a fifth) validation scenes, in all layouts, to folder `out`.
+    """Write training and validation scenes in all layouts.
 
-    `size` is (W, H) in pixels. False says that `out` already holds exactly this set, and nothing was done. `force`
-    replaces a set that this program wrote. `out` appears when the set is complete; until then it is `out`.part.
+    Args:
+        out: folder; until the data set is complete it is called `out`.part.
+        images: number of training scenes.
+        val_images: number of validation scenes; None: a fifth of `images`.
+        size: (width, height) in pixels.
+        seed: of the scenes.
+        force: replace a data set that this function wrote.
 
-    Raises ValueError for an argument outside its range, and FileExistsError when `out` (or what would be `out`.part)
-    holds anything else.
+    Returns:
+        False if `out` already holds exactly this data set, so that nothing was done.
+
+    Raises:
+        ValueError: an argument is out of range.
+        FileExistsError: `out`, or `out`.part, holds anything else.
     """
     if val_images is None:
         val_images = max(1, images // 5)
@@ -107,7 +116,7 @@ def _with_progress(indices: range, split: str) -> Iterable[int]:
 
 
 def _holds(out: Path, options: Options, force: bool) -> bool:
-    """Whether `out` already is this set, complete; FileExistsError when it may not be replaced."""
+    """Whether `out` holds this data set, complete; raises FileExistsError if it may not be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     record = _read_record(out)
@@ -116,36 +125,38 @@ def _holds(out: Path, options: Options, force: bool) -> bool:
         return False
     if record['options'] != options:
         made_with = ', '.join(f'{name} {value}' for name, value in record['options'].items())
-        raise FileExistsError(f'{out} holds a set with other options ({made_with}): take another folder, or --force')
+        raise FileExistsError(
+            f'{out} holds a data set with other options ({made_with}): use another folder, or --force'
+        )
     if own != record['files']:
-        raise FileExistsError(f'{out} holds {own} of its {record["files"]} files: write it anew with --force')
+        raise FileExistsError(f'{out} holds {own} of its {record["files"]} files: write it again with --force')
     return True
 
 
 def _read_record(out: Path) -> dict[str, Any]:
-    """What `write_dataset` noted in `out`; FileExistsError when `out` is not one of its folders."""
+    """Read the record that `write_dataset` keeps in `out`; raises FileExistsError if there is none."""
     try:
         record = json.loads((out / _RECORD).read_text())
     except (OSError, ValueError):
         record = None
     if not isinstance(record, dict) or record.get('program') != _PROGRAM:
-        raise FileExistsError(f'{out} was not made by {_PROGRAM} and is left alone: take another folder')
+        raise FileExistsError(f'{out} was not written by {_PROGRAM} and is not touched: use another folder')
     return record
 
 
 def _own_files(folder: Path) -> int:
-    """How many files of a set are in `folder`; FileExistsError when there are others."""
+    """Count the files of a data set in `folder`; raises FileExistsError if there are others."""
     names = [
         path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_symlink() or not path.is_dir()
     ]
     for name in names:
         if not _OWN_FILE.fullmatch(name):
-            raise FileExistsError(f'{folder} holds {name}, which {_PROGRAM} did not write: take another folder')
+            raise FileExistsError(f'{folder} holds {name}, which {_PROGRAM} did not write: use another folder')
     return len(names)
 
 
 def _remove_own(folder: Path) -> None:
-    """Remove what a run left behind; FileExistsError when there is anything else in it."""
+    """Remove what an interrupted run left behind; raises FileExistsError if there is anything else in it."""
     if folder.exists():
         _own_files(folder)
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The three layouts on disk. Each class writes one split ('train' or 'val') of one layout, scene by scene."""
+"""Writers of the three layouts; each writes one split ('train' or 'val'), scene by scene."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,13 @@ from mmpola.shapes.scene import Instance, Scene
 
 _JPEG_QUALITY = 92
 _CROP_SIDE = 64  # pixels of a written crop
-_CROP_MARGIN = 1.3  # side of the square that is cut out, in sides of the object's box
+_CROP_MARGIN = 1.3  # side of the cropped square, relative to the longer side of the object's box
 _MOST_OF_OTHERS = 0.1  # share of a crop that other objects may fill
-_SMALLEST_CROPPED = 20  # pixels of an object's longer side: what is smaller turns to mush at _CROP_SIDE
+_SMALLEST_CROPPED = 20  # pixels of an object's longer side: smaller ones are unrecognisable at _CROP_SIDE
 
 
 def jpeg(image: NDArray[Any]) -> bytes:
-    """An RGB image, uint8 [H, W, 3], as a JPEG file's bytes."""
+    """Encode an RGB image, uint8 [H, W, 3], as a JPEG file."""
     _, data = cv2.imencode('.jpg', image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return data.tobytes()
 
@@ -91,7 +91,7 @@ class LabelMaps:
 
 
 class ClassFolders:
-    """`{train,val}/<class>/*.jpg`: square crops, each of one object that little else reaches into."""
+    """`{train,val}/CLASS/*.jpg`: square crops, each of one object, with little of any other in it."""
 
     def __init__(self, root: Path, split: str) -> None:
         self.root = root / split
@@ -115,7 +115,7 @@ class ClassFolders:
 
 
 def _square_around(instance: Instance) -> tuple[slice, slice]:
-    """Rows and columns of a square around the object's box, moved into the image."""
+    """Return rows and columns of a square around the object's box, shifted into the image."""
     height, width = instance.mask.shape
     x, y, box_width, box_height = box(instance.mask)
     side = min(round(_CROP_MARGIN * max(box_width, box_height)), width, height)

@@ -1,4 +1,4 @@
-"""The six classes as geometry: unit outlines, and their placement on the pixel grid."""
+"""The six classes as unit outlines, and their placement on the pixel grid."""
 
 import cv2
 import numpy as np
@@ -6,21 +6,21 @@ from numpy.typing import NDArray
 
 CLASSES: tuple[str, ...] = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
-Outline = list[NDArray[np.float64]]  # closed contours, each [P, 2] as (x, y); what lies in two of them is a hole
+Outline = list[NDArray[np.float64]]  # closed contours, each [P, 2] as (x, y); the inside of two of them is a hole
 
 _SUPERSAMPLING = 4  # sub-pixels per pixel side when measuring how much of a pixel an outline covers
 
 
 def _regular(corners: int, first: float = -np.pi / 2) -> NDArray[np.float64]:
-    """Points evenly on the unit circle, from angle `first` on; -pi / 2 is the top."""
+    """Return points at equal distances on the unit circle, starting at angle `first`; -pi / 2 is the top."""
     angles = first + np.arange(corners) * (2 * np.pi / corners)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def unit_outline(class_index: int, rng: np.random.Generator) -> Outline:
-    """The outline of one class, upright, inside the unit circle.
+    """Return the upright outline of a class inside the unit circle.
 
-    The proportions that do not decide the class (a star's depth, a ring's or a cross's thickness) are drawn from `rng`.
+    Proportions that do not define the class (a star's depth, a ring's or a cross's thickness) are drawn from `rng`.
     """
     match CLASSES[class_index]:
         case 'circle':
@@ -41,14 +41,14 @@ def unit_outline(class_index: int, rng: np.random.Generator) -> Outline:
 
 
 def place(outline: Outline, centre: NDArray[np.float64], diameter: float, angle: float) -> Outline:
-    """The outline turned by `angle` (radians), scaled to `diameter` and moved to `centre` (x, y), both in pixels."""
+    """Rotate an outline by `angle` (radians), scale it to `diameter` and move it to `centre` (x, y), both in pixels."""
     cos, sin = np.cos(angle), np.sin(angle)
     turn = np.array([[cos, sin], [-sin, cos]])
     return [contour @ turn * (diameter / 2) + centre for contour in outline]
 
 
 def coverage(outline: Outline, size: tuple[int, int]) -> NDArray[np.float32]:
-    """The share of each pixel that lies inside the outline: float32 [H, W] in 0..1, for an image of `size` (W, H)."""
+    """Return the share of each pixel inside the outline, float32 [H, W] in 0..1, for an image of `size` (W, H)."""
     width, height = size
     fine = np.zeros((height * _SUPERSAMPLING, width * _SUPERSAMPLING), np.uint8)
     contours = [np.rint(contour * _SUPERSAMPLING - 0.5).astype(np.int32) for contour in outline]

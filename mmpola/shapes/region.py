@@ -1,4 +1,4 @@
-"""Masks as COCO writes them: polygons, run lengths, boxes, in pixels from the left and the top edge of the image."""
+"""Masks in COCO's formats: polygons, run lengths and boxes, in pixels from the left and top edge of the image."""
 
 import cv2
 import numpy as np
@@ -6,19 +6,19 @@ from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 
-_FINE = 4  # contours are followed on a grid this much finer, so that they run along pixel edges, not pixel centres
-_TOLERANCE = 2.0  # fine pixels (half a pixel) that a simplified outline may stray
+_FINE = 4  # contours are traced on a grid this much finer, so that they follow pixel edges, not pixel centres
+_TOLERANCE = 2.0  # deviation of a simplified outline in fine pixels (half a pixel)
 
 
 def box(mask: Mask) -> list[int]:
-    """The tight box [x, y, width, height] of a mask [H, W]."""
+    """Return the tight box [x, y, width, height] of a mask [H, W]."""
     return list(cv2.boundingRect(mask.astype(np.uint8)))
 
 
 def polygons(mask: Mask) -> list[list[float]]:
-    """Polygons [x0, y0, x1, y1, ...] that together cover a mask [H, W] and nothing else.
+    """Return polygons [x0, y0, x1, y1, ...] that together cover exactly a mask [H, W].
 
-    COCO has no holes in polygons: a mask with a hole is cut in two along a column through it, and so on.
+    COCO's polygons have no holes: a mask with a hole is cut in two along a column through it, recursively.
     """
     fine = mask.astype(np.uint8).repeat(_FINE, axis=0).repeat(_FINE, axis=1)
     contours, parents = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
@@ -35,7 +35,7 @@ def polygons(mask: Mask) -> list[list[float]]:
 
 
 def run_lengths(mask: Mask) -> dict[str, list[int]]:
-    """COCO's uncompressed run lengths of a mask [H, W]: down the columns, zeros and ones in turn, zeros first."""
+    """Return COCO's uncompressed run lengths of a mask [H, W]: by column, zeros and ones alternating, zeros first."""
     pixels = mask.ravel(order='F')
     changes = np.flatnonzero(np.diff(pixels)) + 1
     bounds = [0, *changes.tolist(), pixels.size]

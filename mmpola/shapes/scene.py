@@ -1,4 +1,4 @@
-"""One seeded scene: objects painted over a background, and the mask of what is visible of each."""
+"""A seeded scene: objects painted on a background, and the mask of the visible part of each."""
 
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ _EMPTY_SCENES, _CROWD_SCENES = 0.05, 0.08  # share of all scenes
 _SMALL_OBJECTS = 0.15  # share of all objects
 _LEAST_VISIBLE_SHARE = 0.3  # of an object's own pixels
 _LEAST_VISIBLE_PIXELS = 24
-_PLACEMENTS = 30  # tried before an object is left out
+_PLACEMENTS = 30  # attempts before an object is omitted
 
 
 @dataclass(frozen=True)
 class Instance:
-    """What is visible of one object, or of one crowd of tiny objects: `mask` is bool [H, W]."""
+    """The visible part of an object, or of a crowd of tiny objects: `mask` is bool [H, W]."""
 
     class_index: int  # into CLASSES
     mask: Mask
@@ -36,7 +36,7 @@ class Scene:
 
 
 def check_scene_options(seed: int, size: tuple[int, int]) -> None:
-    """Raise ValueError when no scene can be drawn with these."""
+    """Raise ValueError if the seed is negative or the size is out of range."""
     if seed < 0:
         raise ValueError(f'seed: expected 0 or more, got {seed}')
     if len(size) != 2 or not all(_SMALLEST_SIDE <= side <= _LARGEST_SIDE for side in size):
@@ -46,9 +46,15 @@ def check_scene_options(seed: int, size: tuple[int, int]) -> None:
 
 
 def draw_scene(seed: int, index: int, size: tuple[int, int] = (192, 160)) -> Scene:
-    """Scene `index` of the endless series that `seed` begins, at `size` (W, H) pixels; the same one at every call.
+    """Draw scene number `index` of the series of a seed; the same arguments always give the same scene.
 
-    Raises ValueError for a negative `seed` or `index` and for a `size` outside 64..2048.
+    Args:
+        seed: of the series, from 0.
+        index: from 0.
+        size: (width, height) in pixels, each 64 to 2048.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
     check_scene_options(seed, size)
     if index < 0:
@@ -66,7 +72,7 @@ def draw_scene(seed: int, index: int, size: tuple[int, int] = (192, 160)) -> Sce
 
 @dataclass
 class _Layer:
-    """An instance while later ones may still hide parts of it; `pixels` is its area before anything did."""
+    """An instance that later ones may still hide in part; `pixels` is the area that it had at first."""
 
     class_index: int
     visible: Mask
@@ -75,7 +81,7 @@ class _Layer:
 
 
 class _Painting:
-    """A scene in the making."""
+    """A scene while it is painted."""
 
     def __init__(self, rng: np.random.Generator, size: tuple[int, int]) -> None:
         self.rng = rng
@@ -84,7 +90,7 @@ class _Painting:
         self.layers: list[_Layer] = []
 
     def add_object(self) -> None:
-        """Paint one object of a random class where it leaves enough of every earlier one visible."""
+        """Paint an object of a random class at a place where enough of every earlier object stays visible."""
         class_index = int(self.rng.integers(len(CLASSES)))
         for _ in range(_PLACEMENTS):
             small = self.rng.uniform() < _SMALL_OBJECTS
@@ -98,7 +104,7 @@ class _Painting:
                 return
 
     def add_crowd(self) -> None:
-        """Paint a cluster of tiny objects of one class, all one instance."""
+        """Paint a cluster of tiny objects of one class as a single instance."""
         class_index = int(self.rng.integers(len(CLASSES)))
         radius = 0.25 * min(self.size)
         middle = self.rng.uniform(radius, np.subtract(self.size, radius))

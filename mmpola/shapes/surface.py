@@ -1,4 +1,4 @@
-"""What scenes are painted with: busy backgrounds, contrasting colours and textures. Images are float32 RGB, 0..255."""
+"""Backgrounds, contrasting colours and textures. Images are float32 RGB from 0 to 255."""
 
 import cv2
 import numpy as np
@@ -10,16 +10,16 @@ _TEXTURES = ('solid', 'solid', 'solid', 'stripes', 'checks', 'dots')  # half of 
 
 
 def _smooth_noise(rng: np.random.Generator, size: tuple[int, int], cell: int, channels: int) -> Image:
-    """Normal noise [H, W, channels] whose hills are about `cell` pixels wide."""
+    """Draw smooth normal noise [H, W, channels] with a wavelength of about `cell` pixels."""
     width, height = size
     coarse = rng.normal(size=(height // cell + 2, width // cell + 2, channels)).astype(np.float32)
     return cv2.resize(coarse, size, interpolation=cv2.INTER_CUBIC).reshape(height, width, channels).astype(np.float32)
 
 
 def background(rng: np.random.Generator, size: tuple[int, int]) -> Image:
-    """An image [H, W, 3] for `size` (W, H): a gradient, clouds, soft patches and thin open lines.
+    """Paint an image [H, W, 3] of `size` (W, H): a gradient, clouds, soft patches and thin open lines.
 
-    Nothing in it is a filled region with a sharp edge, so none of it can be taken for an object.
+    It has no filled region with a sharp edge that could be mistaken for an object.
     """
     corners = rng.uniform(50, 205, (1, 1, 3)) + rng.uniform(-45, 45, (2, 2, 3))
     image = cv2.resize(corners.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
@@ -30,7 +30,7 @@ def background(rng: np.random.Generator, size: tuple[int, int]) -> Image:
     for _ in range(rng.integers(4, 13)):
         start = rng.uniform(0, size).astype(int)
         colour = (image[start[1], start[0]] + rng.uniform(-60, 60, 3)).tolist()
-        # small turns: a line never closes to an outline
+        # small turns, so that a line never closes to an outline
         heading = rng.uniform(0, 2 * np.pi) + rng.normal(0, 0.35, rng.integers(2, 8)).cumsum()
         steps = 0.1 * min(size) * np.stack([np.cos(heading), np.sin(heading)], axis=1)
         points = start + np.rint(steps.cumsum(axis=0)).astype(np.int32)
@@ -39,16 +39,16 @@ def background(rng: np.random.Generator, size: tuple[int, int]) -> Image:
 
 
 def contrasting_colour(rng: np.random.Generator, image: Image, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The one of eight random RGB colours that stands out most from the pixels just around `mask` [H, W]."""
+    """Return that of eight random RGB colours which contrasts most with the pixels around `mask` [H, W]."""
     around = cv2.dilate(mask.astype(np.uint8), np.ones((7, 7), np.uint8)).astype(bool) & ~mask
     colours = rng.uniform(0, 255, (8, 3))
     distances = np.linalg.norm(image[around] - colours[:, None], axis=-1)
-    # a low percentile rather than the mean: the edge has to be visible almost everywhere
+    # a low percentile, not the mean: the edge must be visible almost everywhere
     return colours[np.percentile(distances, 15, axis=1).argmax()]
 
 
 def texture(rng: np.random.Generator, size: tuple[int, int], period: float, colour: NDArray[np.float64]) -> Image:
-    """An image [H, W, 3] in a colour [3] and a shade of it: plain, striped, checked or dotted every `period` pixels."""
+    """Paint an image [H, W, 3] in a colour [3] and a shade of it, plain or with a pattern every `period` pixels."""
     width, height = size
     darkest_or_lightest = 0 if colour.mean() > 127 else 255
     shade = colour + rng.uniform(0.2, 0.4) * (darkest_or_lightest - colour)

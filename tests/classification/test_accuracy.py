@@ -35,19 +35,19 @@ def test_equals_a_plain_loop():
     assert list(found) == ['accuracy/top1', 'accuracy/top3', 'accuracy/top9']
 
 
-def test_equal_scores_are_no_hits_for_every_class():
+def test_equal_scores_are_not_hits_for_every_class():
     found = evaluate(samples(torch.full((10, 5), 0.2), [i % 5 for i in range(10)]), topk=(1, 2))
     assert found == {'accuracy/top1': 20.0, 'accuracy/top2': 40.0}
 
 
-def test_unreadable_images_are_left_out_counted_and_named(monkeypatch):
-    said = []
-    monkeypatch.setattr('mmpola.classification.accuracy.info', said.append)
+def test_unreadable_images_are_ignored_counted_and_named(monkeypatch):
+    logged = []
+    monkeypatch.setattr('mmpola.classification.accuracy.info', logged.append)
     scores = torch.eye(4)[[0, 1, 2, 3, 0, 1, 2, 3]]
     found = evaluate(samples(scores, [0, 1, 0, 3, 0, 0, 2, 3], unreadable=(0, 1, 3, 4, 6, 7)), batch=3, topk=(1,))
     assert found == {'accuracy/top1': 0.0, 'accuracy/unreadable': 6}
-    assert said == [
-        '6 of 8 images cannot be read and are left out of the accuracy: 0.jpg, 1.jpg, 3.jpg, 4.jpg, 6.jpg and 1 more'
+    assert logged == [
+        '6 of 8 images cannot be read and do not count in the accuracy: 0.jpg, 1.jpg, 3.jpg, 4.jpg, 6.jpg and 1 more'
     ]
 
 
@@ -59,7 +59,7 @@ def test_bad_topk(topk):
 
 
 def test_topk_above_the_number_of_classes_is_refused_when_the_data_set_is_known():
-    message = 'topk: expected numbers up to that of the classes, 3, got 5'
+    message = 'topk: expected at most the number of classes, 3, got 5'
     evaluator = Evaluator([Accuracy()])
     with pytest.raises(ValueError) as raised:
         evaluator.dataset_meta = {'classes': ('a', 'b', 'c')}

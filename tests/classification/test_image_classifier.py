@@ -1,4 +1,4 @@
-"""ImageClassifier: the authors' logits through configs, published sizes, targets, weights of every format."""
+"""ImageClassifier: the authors' logits, published sizes, targets, and weights of every format."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ GOLDEN = {
 
 
 def backbone_of(record, attn_types):
-    """The backbone config that says what the authors' constructor arguments say."""
+    """Translate the authors' constructor arguments into a backbone config."""
     config = record['config']
     shared = {'attn_types': attn_types, 'drop_path_rate': 0.0}
     if record['kind'] == 'pola_pvt':
@@ -205,7 +205,7 @@ def test_its_own_checkpoints_load_into_classifiers_and_backbones(name, tmp_path)
     assert_close(other.head.weight, before, rtol=0, atol=0)
 
 
-def test_a_head_of_other_classes_is_refused_and_named(golden, tmp_path):
+def test_a_head_with_other_classes_is_refused(golden, tmp_path):
     record = golden('pola_swin_llss')
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
     model = ImageClassifier(backbone_of(record, 'LLSS'), num_classes=7)
@@ -220,7 +220,7 @@ def test_a_head_of_other_classes_is_refused_and_named(golden, tmp_path):
     assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
-def test_a_file_of_a_backbone_alone_is_refused(tmp_path):
+def test_a_file_without_a_head_is_refused(tmp_path):
     model = build('PolaSwin')
     torch.save(model.backbone.state_dict(), tmp_path / 'backbone.pth')
     with pytest.raises(CheckpointError, match=r'missing: head.weight \[5, 128\]'):
@@ -238,7 +238,7 @@ def test_unknown_tensors_of_the_backbone_are_refused_and_other_heads_dropped(tmp
 
 
 @each_backbone
-def test_the_network_alone_computes_the_same(name):
+def test_the_plain_classifier_computes_the_same(name):
     model = build(name).eval()
     arguments = {'arch': SMALL[name], 'pretrain_img_size': 64}
     projection = 16 if name == 'PolaFormerPP' else None
@@ -249,7 +249,7 @@ def test_the_network_alone_computes_the_same(name):
 
 
 @pytest.mark.parametrize('out_indices', [(0, 1, 2, 3), (1,)])
-def test_reads_the_last_map_of_those_asked_for(out_indices):
+def test_uses_the_last_map_of_out_indices(out_indices):
     model = build('PolaSwin', backbone={'out_indices': out_indices})
     assert model.head.in_features == model.backbone.embed_dims[out_indices[-1]]
     model(torch.randn(1, 3, 64, 64)).sum().backward()

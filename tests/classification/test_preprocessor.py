@@ -1,4 +1,4 @@
-"""Batches reach the model stacked and mixed, with targets that add up."""
+"""Batches are stacked and mixed, and their soft targets sum to 1."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
 
 
 def batch(number, size=8):
-    """Image i is full of i; its class is i."""
+    """Image i has the value i everywhere; its class is i."""
     images = torch.arange(number)[:, None, None, None].expand(-1, 3, size, size).float().clone()
     return {'inputs': images, 'data_samples': [BaseDataElement(gt_label=i) for i in range(number)]}
 
@@ -38,7 +38,7 @@ def test_targets_are_the_shares_of_the_images(number, mode, alphas):
     found = made(given, training=True)
     target, even = scores(found), number // 2 * 2
     assert_close(target.sum(1), torch.ones(number))
-    # image i holds i and its partner's number by the shares of the target
+    # the mean of a mixed image is that of its two images' values, weighted by the target
     assert_close(found['inputs'].mean((1, 2, 3)), target @ torch.arange(6.0))
     if even < number:
         assert target[-1, number - 1] == 1
@@ -46,7 +46,7 @@ def test_targets_are_the_shares_of_the_images(number, mode, alphas):
     assert_close(given['inputs'], batch(number)['inputs'], rtol=0, atol=0)
 
 
-def test_smoothing_spreads_a_share_over_all_classes():
+def test_label_smoothing():
     expected = torch.full((2, 6), 0.1 / 6)
     expected[0, 0] = expected[1, 1] = 0.9 + 0.1 / 6
     assert_close(scores(preprocessor(label_smoothing=0.1)(batch(2), training=True)), expected)
@@ -72,7 +72,7 @@ def test_channels_last():
     assert found['inputs'].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_classifier_gives_its_number_of_classes():
+def test_the_classifier_sets_its_number_of_classes():
     config = {'type': 'mmpola.ClassificationPreprocessor', 'mixup': MIXUP, 'label_smoothing': 0.1}
     backbone = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'pretrain_img_size': 32}
     model = ImageClassifier(backbone, 5, data_preprocessor=config)
@@ -81,7 +81,7 @@ def test_the_classifier_gives_its_number_of_classes():
     assert model(**data, mode='loss')['loss'].isfinite()
 
 
-def test_a_label_that_the_model_does_not_have_is_told_with_its_file():
+def test_a_label_that_the_model_does_not_have_is_named_with_its_file():
     given = batch(2)
     given['data_samples'][1] = BaseDataElement(metainfo={'img_path': 'train/z/1.jpg'}, gt_label=6)
     with pytest.raises(ValueError) as raised:

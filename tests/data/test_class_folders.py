@@ -1,4 +1,4 @@
-"""Images of every kind are read, broken ones are told, and random numbers depend on the draw alone."""
+"""Images of every mode are read, broken ones are reported, and random numbers depend on the draw alone."""
 
 import random
 
@@ -24,7 +24,7 @@ RECIPE = {
 
 
 def one_class(folder, **images):
-    """Files by name; a Pillow image is saved, bytes are written."""
+    """Write files of one class by name; Pillow images are encoded, bytes are written as they are."""
     (folder / 'a').mkdir(parents=True)
     for name, image in images.items():
         path = folder / 'a' / name.replace('_', '.')
@@ -49,8 +49,6 @@ grey = Image.fromarray(np.full((9, 9), 100, np.uint8))
 deep = Image.fromarray(np.full((9, 9), 100 * 256 + 7, np.uint16))
 colour = Image.new('RGB', (9, 9), (100, 100, 100))
 see_through = Image.new('RGBA', (9, 9), (100, 100, 100, 30))
-rotated = Image.new('RGB', (2, 1), (100, 100, 100))
-rotated.getexif()[0x0112] = 6
 
 
 @pytest.mark.parametrize(
@@ -86,14 +84,9 @@ def test_images_of_any_mode_are_read_as_rgb(name, image, tmp_path):
         assert ClassFolders(str(tmp_path), training=training, transform=transform)[0]['inputs'].shape == (3, size, size)
 
 
-def test_an_exif_rotation_is_not_applied(tmp_path):
-    rotated.save(tmp_path / 'rotated.jpg', exif=rotated.getexif())
-    assert rgb_image((tmp_path / 'rotated.jpg').read_bytes()).size == (2, 1)
-
-
 @pytest.fixture
 def broken(tmp_path):
-    """Ten images; 1 is empty, 2 truncated, 3 no image."""
+    """Ten images: 1 is empty, 2 is truncated, 3 is not an image."""
     pictures = {f'{i}_png': Image.new('RGB', (9, 9), (i, i, i)) for i in range(10)}
     folder = one_class(tmp_path / 'broken', **pictures)
     (tmp_path / 'broken/a/1.png').write_bytes(b'')
@@ -103,7 +96,7 @@ def broken(tmp_path):
     return folder
 
 
-def test_in_training_the_next_readable_image_stands_for_a_broken_one(broken):
+def test_in_training_the_next_readable_image_replaces_a_broken_one(broken):
     data = ClassFolders(broken, training=True, transform={**PLAIN, 'no_aug': True} | {'crop_pct': None})
     item = data[1]
     assert item['data_samples'].img_path == f'{broken}/a/4.png'
@@ -112,7 +105,7 @@ def test_in_training_the_next_readable_image_stands_for_a_broken_one(broken):
     assert 'unreadable' not in data[4]['data_samples']
 
 
-def test_in_evaluation_a_broken_image_is_told_and_not_replaced(broken):
+def test_in_evaluation_a_blank_image_replaces_a_broken_one(broken):
     item = ClassFolders(broken, training=False, transform=PLAIN)[2]
     assert item['data_samples'].img_path == f'{broken}/a/2.png'
     assert item['data_samples'].unreadable == (f'{broken}/a/2.png',)
@@ -120,21 +113,21 @@ def test_in_evaluation_a_broken_image_is_told_and_not_replaced(broken):
 
 
 @pytest.mark.parametrize('training', [True, False])
-def test_strict_stops_at_a_broken_image(training, broken):
+def test_strict_raises_for_a_broken_image(training, broken):
     data = ClassFolders(broken, training=training, transform=PLAIN, strict=True)
     with pytest.raises(OSError) as raised:
         data[3]
     assert str(raised.value).startswith(f'{broken}/a/3.png: cannot be read (UnidentifiedImageError(')
 
 
-def test_nothing_readable_in_a_row_stops(tmp_path):
+def test_many_unreadable_images_in_a_row_raise(tmp_path):
     root = one_class(tmp_path / 'gone', **{f'{i:02}_png': b'' for i in range(20)})
     with pytest.raises(OSError) as raised:
         ClassFolders(root, training=True, transform=PLAIN)[10]
     assert str(raised.value).startswith(f'16 images in a row cannot be read, the last is {root}/a/05.png (')
 
 
-def test_random_numbers_are_the_draws_and_leave_the_process_its_own(colours):
+def test_random_numbers_depend_on_the_draw_and_leave_the_generators_unchanged(colours):
     data = ClassFolders(f'{colours}/train', training=True, transform=RECIPE)
 
     def process():
@@ -153,7 +146,7 @@ def test_random_numbers_are_the_draws_and_leave_the_process_its_own(colours):
     assert not torch.equal(images[0], images[2])
 
 
-def test_missing_folders_are_told(tmp_path):
+def test_missing_folders_are_named(tmp_path):
     with pytest.raises(ValueError) as raised:
         ClassFolders(f'{tmp_path}/train', training=True, transform=RECIPE)
     assert str(raised.value) == f'{tmp_path}/train: no such folder or file'

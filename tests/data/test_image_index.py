@@ -1,4 +1,4 @@
-"""Every layout gives the same images and labels; what is wrong with one is said by name."""
+"""Every layout gives the same images and labels; problems are named."""
 
 import os
 import tarfile
@@ -9,7 +9,7 @@ from mmpola.data.image_index import build_index, class_names
 
 
 def fill(folder, classes):
-    """A file per name, whose content is its own path."""
+    """Write files of each class; the content of a file is its path."""
     for name, files in classes.items():
         (folder / name).mkdir(parents=True)
         for file in files:
@@ -66,11 +66,11 @@ def test_tar_files_give_the_same_images(tree, tmp_path):
         ('nested.tar', 'nested.tar/2.tar/a.jpg'),
     ):
         index = build_index(str(tmp_path / layout))
-        assert listed(index) == EXPECTED  # the bytes say where they lay
+        assert listed(index) == EXPECTED  # the content of a file is its path
         assert index.name(0) == str(tmp_path / name)
 
 
-def test_labels_are_those_of_the_other_folder(tree, tmp_path):
+def test_labels_follow_the_classes_of_the_other_folder(tree, tmp_path):
     (tmp_path / 'classes.txt').write_text('10\n\n2\n')
     for classes, labels in ((str(tree), [0, 1, 1]), (str(tmp_path / 'classes.txt'), [0, 0, 1])):
         index = build_index(str(tree), classes)
@@ -91,14 +91,14 @@ PROBLEMS = {
     'flat': (
         {'': ['a.jpg']},
         None,
-        '{root}: images lie directly in it, expected {root}/CLASS/IMAGE '
+        '{root}: expected {root}/CLASS/IMAGE, got images directly in the folder '
         "(ImageNet's validation images are published unsorted: move each into the folder of its class)",
     ),
-    'nothing': ({'': []}, None, '{root}: no class folders, expected {root}/CLASS/IMAGE'),
+    'nothing': ({'': []}, None, '{root}: expected {root}/CLASS/IMAGE, got no class folders'),
     'empty class': (
         {'a': ['x.jpg'], 'b': [], 'c': ['x.txt']},
         None,
-        '{root}: class folders without images (.jpg .jpeg .png .bmp .webp .ppm .pgm .tif .tiff): b, c',
+        '{root}: class folders without images (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp): b, c',
     ),
     'other classes': (
         {f'd{i}': ['x.jpg'] for i in range(7)} | {'a': ['x.jpg']},
@@ -124,15 +124,15 @@ def test_problems(case, tmp_path):
     assert str(raised.value) == expected
 
 
-def test_a_class_that_stands_twice_is_refused(tree):
+def test_a_class_in_two_places_is_refused(tree):
     with tarfile.open(tree / '2.tar', 'w') as tar:
         tar.add(tree / '2' / 'a.jpg', 'a.jpg')
     with pytest.raises(ValueError) as raised:
         build_index(str(tree))
-    assert str(raised.value) == f'{tree}: classes both as a folder and as a tar file: 2'
+    assert str(raised.value) == f'{tree}: classes that are both a folder and a tar file: 2'
 
 
-def test_a_file_that_is_no_tar_is_refused(tmp_path):
+def test_other_archives_are_refused(tmp_path):
     (tmp_path / 'train.zip').write_text('')
     with pytest.raises(ValueError) as raised:
         build_index(str(tmp_path / 'train.zip'))

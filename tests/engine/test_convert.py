@@ -1,4 +1,4 @@
-"""convert_checkpoint.py: what it keeps of every format, what its files load into, what the console says."""
+"""Converting checkpoints: what is kept of every format, what loads the files, what is printed."""
 
 import os
 from collections import OrderedDict
@@ -87,7 +87,7 @@ def test_the_authors_logits_come_out_of_the_written_file(golden, tmp_path):
     assert ((logits - record['logits']).norm() / record['logits'].norm()).item() < 1e-5
 
 
-def test_the_file_loads_through_every_door(weights, tmp_path):
+def test_every_loader_takes_the_file(weights, tmp_path):
     slim = tmp_path / 'slim.pth'
     write(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
     pretrained = {'type': 'Pretrained', 'checkpoint': str(slim)}
@@ -131,8 +131,10 @@ def test_a_detector_starts_from_the_file(weights, tmp_path, root):
             assert_close(loaded[key.removeprefix('backbone.')], x, rtol=0, atol=0, msg=key)
 
 
-def test_timm_reads_the_file(tmp_path):  # the tool's own import has registered the names
+def test_timm_reads_the_file(tmp_path):  # its `checkpoint_path`
     import timm
+
+    import mmpola.timm  # noqa: F401  # registers the names
 
     slim = tmp_path / 'slim.pth'
     write(convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim)
@@ -178,10 +180,10 @@ def test_averages_of_a_real_training_run_are_what_is_written(tmp_path):
     assert conversion.meta['weights'] == 'ema'
     assert_same(conversion.state_dict, dict(average))
     assert not torch.equal(conversion.state_dict['head.weight'], trained['head.weight'])
-    assert conversion.beside == ['ema_state_dict', 'message_hub', 'optimizer']
+    assert conversion.dropped_entries == ['ema_state_dict', 'message_hub', 'optimizer']
 
 
-def test_of_a_detectors_checkpoint_the_backbone_is_kept(tmp_path):
+def test_the_backbone_of_a_detector_is_kept(tmp_path):
     backbone = PolaSwin(ARCH, pretrain_img_size=64).state_dict()
     others = {
         'neck.conv.weight': torch.zeros(3),
@@ -204,7 +206,7 @@ def test_the_head_can_be_left_out(weights, tmp_path):
     assert conversion.dropped == {'norm': 2, 'head': 2}
 
 
-def test_a_norm_without_a_last_layer_is_no_head():
+def test_a_norm_without_a_last_layer_is_not_a_head():
     weights = {'norm.weight': torch.ones(1), 'layers.0.x': torch.ones(1)}
     assert set(named_weights(weights, backbone_only=False)) == {'backbone.layers.0.x'}
 
@@ -218,7 +220,7 @@ def test_views_and_parameters_are_written_without_their_storage(weights, tmp_pat
     assert type(torch.load(slim, weights_only=True)['state_dict']['head.bias']) is torch.Tensor
 
 
-def test_a_name_is_found_where_one_alone_fits():
+def test_a_name_is_found_if_only_one_fits():
     weights = dict(named())
     assert find_arch(weights) == 'pola_pvt_v2_b0'
     del weights['backbone.block1.0.attn.power']
@@ -226,7 +228,7 @@ def test_a_name_is_found_where_one_alone_fits():
 
 
 def test_the_name_follows_the_size_of_the_tables(monkeypatch):
-    """Base at 224 and at 384 differ in their tables' grids alone: what needs no resizing wins."""
+    """Base at 224 and at 384 differ only in the grids of their tables: the name that needs no resizing is chosen."""
     tiny = {'arch': ARCH, 'window_size': 2}
     entries = {
         'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),
@@ -240,7 +242,7 @@ def test_the_name_follows_the_size_of_the_tables(monkeypatch):
     assert find_arch(weights) is None  # 'large' and 'twin' fit alike
 
 
-def test_what_a_known_model_does_not_use_is_dropped(tmp_path):
+def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
     """The authors' Pola-PVT files carry a last norm that their forward never reads; here one is added."""
     source = save({'model': {**named(), 'norm.weight': torch.ones(256)}}, tmp_path / 'a.pth')
     conversion = convert(source, arch='pola_pvt_v2_b0')
@@ -248,7 +250,7 @@ def test_what_a_known_model_does_not_use_is_dropped(tmp_path):
     assert conversion.dropped == {'norm': 1}
 
 
-def test_converting_again_keeps_what_was_said(weights, tmp_path):
+def test_converting_again_keeps_the_description(weights, tmp_path):
     first, second = tmp_path / 'first.pth', tmp_path / 'second.pth'
     source = save({'model': weights, 'model_ema': weights}, tmp_path / 'a.pth')
     write(convert(source, metric='top-1 82.6'), first)
@@ -259,7 +261,7 @@ def test_converting_again_keeps_what_was_said(weights, tmp_path):
     assert sha256(tmp_path / 'again.pth') == sha256(first)
 
 
-def test_the_console_says_what_happened(weights, tmp_path, capsys):
+def test_the_script_prints_what_happened(weights, tmp_path, capsys):
     weights['neck.weight'] = torch.zeros(2)
     weights['backbone.layers.2.blocks.0.attn.relative_position_index'] = torch.zeros(9, 9, dtype=torch.int64)
     source, slim = (
@@ -272,8 +274,7 @@ def test_the_console_says_what_happened(weights, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         f'{source} -> {slim}',
         "  weights  averaged (EMA), from 'model_ema'",
-        '  arch     none of the named ones fits: written as it is, not verified; '
-        '--arch NAME tells what differs from NAME',
+        '  arch     no named model fits: written unverified; --arch NAME lists what differs from NAME',
         f'  written  {len(weights) - 2} tensors, {parameters:,} parameters, head of 5 classes',
         '  dropped  neck (1), size-dependent buffers (1); model, optimizer',
         f'  size     {sizes[0]} -> {sizes[1]}',
@@ -282,7 +283,7 @@ def test_the_console_says_what_happened(weights, tmp_path, capsys):
     ]
 
 
-def test_buffers_of_norms_are_no_parameters(tmp_path):
+def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
     source, slim = save(named(), tmp_path / 'a.pth'), tmp_path / 's.pth'
     conversion = convert(source, arch='pola_pvt_v2_b0')
     conversion.state_dict['backbone.norm.running_mean'] = torch.zeros(1000)

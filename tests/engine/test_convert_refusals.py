@@ -1,4 +1,4 @@
-"""What convert_checkpoint.py refuses, word by word, and what it never does to files that are there."""
+"""What the conversion of checkpoints refuses; existing files are never damaged."""
 
 import os
 import resource
@@ -67,7 +67,7 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
             'no weights found, neither under model_ema, state_dict_ema, state_dict, model nor as a bare state dict'
         ),
         save({'conv1.weight': torch.zeros(1)}, tmp_path / 'resnet.pth'): (
-            "no backbone of mmpola in it; its 'bare state dict' holds conv1.weight"
+            "expected a backbone of mmpola, got 'bare state dict' with conv1.weight"
         ),
         save(
             {
@@ -79,7 +79,7 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
                 }
             },
             tmp_path / 'head.pth',
-        ): "no backbone of mmpola in it; its 'state_dict' holds head.weight, a, b.c, 1 more",
+        ): "expected a backbone of mmpola, got 'state_dict' with head.weight, a, b.c, d",
         save({'model': weights}, tmp_path / 'nan.pth'): 'NaN or infinite values in head.bias; nothing was written',
     }
     for source, message in cases.items():
@@ -90,16 +90,16 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         assert not (tmp_path / 'out.pth').exists()
 
 
-def test_nothing_is_written_over_without_being_told(weights, tmp_path):
+def test_nothing_is_overwritten_unasked(weights, tmp_path):
     source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
     taken.write_text('precious')
     link = tmp_path / 'link.pth'
     link.symlink_to(source)
     refusals = [
-        (taken, False, f'{taken}: exists already; --force writes over it'),
+        (taken, False, f'{taken}: exists already; --force overwrites it'),
         (source, True, f'{source}: SRC and DST are the same file'),
         (link, True, f'{link}: SRC and DST are the same file'),
-        (tmp_path, True, f'{tmp_path}: a folder; give the name of the file to write'),
+        (tmp_path, True, f'{tmp_path}: expected the name of a file to write, got a folder'),
         (tmp_path / 'no' / 'b.pth', False, f'{tmp_path / "no"}: no such folder to write into'),
     ]
     for destination, force, message in refusals:
@@ -117,7 +117,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_a_new_one(weights, tmp_p
     taken.write_text('precious')
     conversion = convert(source)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of a file; the system then refuses to go on
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of a file; the system refuses to write more
     try:
         with pytest.raises(UsageError) as raised:
             write(conversion, taken)

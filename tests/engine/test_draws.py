@@ -1,4 +1,4 @@
-"""The sampler deals every image out once, in an order of seed and epoch, and can begin in the middle."""
+"""The sampler yields every image once, in an order that depends on seed and epoch, and can start in the middle."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from mmpola.engine.draws import Draw, DrawSampler
 
 
 def sampler(length=10, rank=0, world=1, **arguments):
-    """As on process `rank` of `world`."""
+    """The sampler of process `rank` of `world`."""
     made = DrawSampler(range(length), **{'seed': 3, **arguments})
     made.rank, made.world_size = rank, world
     made.num_samples = -(-length // world)
@@ -23,7 +23,7 @@ def dealt(world, length=10, epoch=0, **arguments):
     return [draw for step in zip(*made, strict=True) for draw in step]
 
 
-def test_an_epoch_shows_every_image_once_in_an_order_of_seed_and_epoch():
+def test_an_epoch_has_every_image_once_in_an_order_of_seed_and_epoch():
     first, second = dealt(1, epoch=0), dealt(1, epoch=1)
     order = torch.randperm(10, generator=torch.Generator().manual_seed(3)).tolist()
     assert first == [Draw(image, 0, 3) for image in order]
@@ -33,7 +33,7 @@ def test_an_epoch_shows_every_image_once_in_an_order_of_seed_and_epoch():
     assert dealt(1, shuffle=False) == [Draw(image, 0, 3) for image in range(10)]
 
 
-def test_processes_share_one_order_and_round_up_by_its_beginning():
+def test_processes_share_one_order_and_are_padded_with_its_beginning():
     one = dealt(1)
     assert dealt(2) == one
     assert dealt(4) == one + one[:2]
@@ -48,7 +48,7 @@ def test_repeats_go_to_different_processes_with_other_random_numbers(world):
     assert images[::3] == [draw.image for draw in dealt(1, length=9, epoch=5)][:3]
 
 
-def test_start_leaves_out_the_beginning_of_one_epoch():
+def test_start_skips_the_beginning_of_one_epoch():
     made = sampler(rank=1, world=2)
     whole = list(made)
     made.start = 3

@@ -1,4 +1,4 @@
-"""An interrupted run ends with the bits of one that was not; two processes train as one."""
+"""A resumed run ends with exactly the weights of an uninterrupted one; some settings are refused."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ class Signal(Hook):
 
 
 class Batches(Hook):
-    """Takes down (index of the step in its epoch, paths of its images)."""
+    """Records (index of the step in its epoch, paths of its images)."""
 
     def __init__(self):
         self.seen = []
@@ -45,7 +45,7 @@ class Batches(Hook):
 
 
 def assert_same(one, other):
-    """Bit by bit, with the same nesting."""
+    """Compare nested containers bit for bit."""
     assert type(one) is type(other)
     if isinstance(one, dict):
         assert list(one) == list(other)
@@ -74,12 +74,12 @@ def uninterrupted(colours, tmp_path_factory):
     [
         ({'step': 8}, (1, 8)),
         ({'step': 9, 'number': signal.SIGUSR1}, (1, 10)),  # not before the optimizer steps
-        ({'step': 12}, (1, 12)),  # nothing of the epoch is left but its end
+        ({'step': 12}, (1, 12)),  # only the end of the epoch is left
         ({'epoch': 2}, (2, 12)),  # in validation
     ],
     ids=['boundary', 'accumulating', 'end of epoch', 'validation'],
 )
-def test_going_on_ends_with_the_same_bits(event, stopped_at, uninterrupted, colours, tmp_path):
+def test_resuming_ends_with_the_same_bits(event, stopped_at, uninterrupted, colours, tmp_path):
     batches, before, after = uninterrupted[0], Batches(), Batches()
     cfg = small_config(colours, tmp_path, options=AVERAGED)
     with pytest.raises(SystemExit) as raised:
@@ -160,3 +160,42 @@ def test_a_signal_to_a_process_and_its_workers_ends_them_cleanly(colours, tmp_pa
         assert found.returncode == status, found.stderr
         assert 'Traceback' not in found.stderr
         assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / last)
+
+
+REFUSED = {
+    'sampler': (
+        {'train_dataloader.sampler.type': 'DefaultSampler'},
+        "train_dataloader.sampler: expected type='mmpola.DrawSampler', got DefaultSampler",
+    ),
+    'batch': (
+        {'train_dataloader.batch_size': 25},
+        'train_dataloader: expected at least one batch of 25, got 24 images per process with drop_last=True',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_refused_before_the_first_step(case, colours, tmp_path):
+    options, message = REFUSED[case]
+    with pytest.raises(ValueError) as raised:
+        run(small_config(colours, tmp_path, options=options))
+    assert str(raised.value) == message
+    assert not list(tmp_path.glob('*.pth'))
+
+
+def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
+    class Stop(Hook):
+        def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+            if runner.iter == 7:
+                raise KeyboardInterrupt
+
+    options = {'default_hooks.checkpoint.by_epoch': False, 'default_hooks.checkpoint.interval': 7}
+    with pytest.raises(KeyboardInterrupt):
+        run(small_config(colours, tmp_path, options=options), Stop())
+    assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/iter_7.pth'
+    with pytest.raises(ValueError) as raised:
+        run(small_config(colours, tmp_path, batch=6), resume=True)
+    assert str(raised.value) == (
+        'resume: expected 4 images per step (processes x train_dataloader.batch_size) as before, got 6; the learning '
+        'rate and its schedule belong to that number'
+    )

@@ -1,4 +1,4 @@
-"""Layer-wise learning rates: which layer a parameter is in, and that MMEngine's own rules stay."""
+"""Layer-wise learning-rate decay: the layer of each parameter; MMEngine's own rules still apply."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from mmpola.engine.optim import BackboneLayers
 DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
 SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
 PLUS = {**DEEP, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
-BACKBONES = {  # every kind of parameter that is in no block -> its layer; 1 + 2 + 1 + 3 blocks
+BACKBONES = {  # layer of every kind of parameter outside the blocks; 1 + 2 + 1 + 3 blocks
     'PolaSwin': (
         lambda: PolaSwin(SWIN),
         {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
@@ -67,10 +67,12 @@ def test_layers_of_deit():
     assert layers.layer_of('blocks.1.norm1.weight') == 2
 
 
-def test_a_parameter_that_no_rule_names():
+def test_an_unknown_parameter():
     with pytest.raises(ValueError) as raised:
         BackboneLayers(['layers.0.blocks.0.attn.q']).layer_of('gate.weight')
-    assert str(raised.value) == "layer-wise decay: no rule says which layer of the backbone 'gate.weight' belongs to"
+    assert (
+        str(raised.value) == "layer-wise decay: expected the name of a known layer of the backbone, got 'gate.weight'"
+    )
 
 
 class Model(nn.Module):
@@ -117,7 +119,7 @@ def test_a_rate_of_one_is_mmengines_own_constructor():
     assert {rate for rate, _ in groups_of(model, {**PARAMWISE, 'decay_rate': 1.0}).values()} == {1.0}
 
 
-def test_no_rate_is_left_out_of_a_step():
+def test_every_rate_is_used_in_a_step():
     """With plain gradient descent and equal gradients, a step is as long as its layer's learning rate."""
     model = Model(PolaSwin(SWIN))
     wrapper = wrap(model, type='SGD', weight_decay=0.0)
@@ -138,11 +140,11 @@ def test_no_rate_is_left_out_of_a_step():
         ({'decay_rate': 1.5}, 'paramwise_cfg: expected decay_rate in (0, 1], got 1.5'),
         (
             {'decay_rate': 0.8, 'num_layers': 12},
-            'paramwise_cfg: expected no num_layers, layers are counted from the backbone, one per block',
+            'paramwise_cfg: expected no num_layers, as every block of the backbone is a layer, got 12',
         ),
     ],
 )
-def test_arguments_that_break_a_rule(paramwise, message):
+def test_bad_arguments(paramwise, message):
     with pytest.raises(ValueError) as raised:
         wrap(Model(PolaSwin(SWIN)), paramwise)
     assert message in str(raised.value)
@@ -151,7 +153,7 @@ def test_arguments_that_break_a_rule(paramwise, message):
 def test_a_learning_rate_is_needed():
     with pytest.raises(ValueError) as raised:
         wrap(Model(PolaSwin(SWIN)), lr=None)
-    assert 'optim_wrapper: expected optimizer.lr, which layer-wise decay scales' in str(raised.value)
+    assert 'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got None' in str(raised.value)
 
 
 def test_another_backbone_is_refused():

@@ -1,4 +1,4 @@
-"""Two processes train and evaluate as one does, and stop together."""
+"""Two processes train and evaluate like one process, and stop together."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(data, out, case):
-    """Exit status and output of both processes."""
+    """Run both processes; returns their exit status and output."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
@@ -91,17 +91,17 @@ def test_two_processes_equal_one(data, together, tmp_path):
     warnings = re.findall(r'1 images of epoch . could not be read.*', output)
     path = f'{data}/train/green/5.png'
     assert warnings == [
-        f'1 images of epoch 1 could not be read and others were taken instead; not named before: {path}',
-        '1 images of epoch 2 could not be read and others were taken instead',
+        f'1 images of epoch 1 could not be read and were replaced by others; not logged before: {path}',
+        '1 images of epoch 2 could not be read and were replaced by others',
     ]
 
 
-def test_a_signal_to_one_process_stops_both_and_they_go_on(data, together, tmp_path):
+def test_a_signal_to_one_process_stops_both_and_they_resume(data, together, tmp_path):
     status, outputs = start(data, tmp_path, 'interrupted')
     assert status == [75, 75], outputs
     assert saved(tmp_path / 'interrupted.pth')['meta'] == {'epoch': 0, 'iter': 3, 'seed': 0}
     assert (
-        'a signal to another process: stopped in epoch 1 after step 3; --resume goes on from '
+        'a signal to another process: stopped in epoch 1 after step 3; --resume continues from '
         f'{tmp_path}/interrupted.pth (exit status 75)'
     ) in outputs[0]
     status, outputs = start(data, tmp_path, 'resumed')

@@ -1,4 +1,4 @@
-"""A small classifier, a named one, and the script in this process: what the tests of convert_checkpoint.py share."""
+"""What the tests of converting checkpoints share: a small classifier, a named one, and the script."""
 
 from functools import cache
 
@@ -24,7 +24,7 @@ def save(content, path):
 
 
 def run(*arguments):
-    """Convert in this process: the script's exit status."""
+    """Run the script in this process; returns its exit status."""
     return scripts.run('convert_checkpoint', *arguments)
 
 
@@ -40,6 +40,6 @@ def authors_names(weights):
 
 @cache
 def named():
-    """Weights of a named model small enough to be written in a test, with a head of 10 classes."""
+    """Weights of a named model that is small enough for tests, with a head of 10 classes."""
     torch.manual_seed(1)
     return Classifier(PolaPVTv2, 10, arguments={'arch': 'b0'}).state_dict()

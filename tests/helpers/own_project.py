@@ -1,4 +1,4 @@
-"""The config files that docs/in_your_own_project.md consists of."""
+"""The config files in docs/in_your_own_project.md."""
 
 import re
 

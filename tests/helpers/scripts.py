@@ -1,4 +1,4 @@
-"""The scripts of tools/ in this process: loaded by their path, run with arguments."""
+"""Load the scripts of tools/ by their path and run them in this process."""
 
 import importlib.util
 import sys
@@ -12,7 +12,7 @@ TOOLS = Path(__file__).resolve().parents[2] / 'tools'
 
 @cache
 def load(name):
-    """The module of tools/`name`.py, its main() not run."""
+    """Import tools/`name`.py without running its main()."""
     spec = importlib.util.spec_from_file_location(f'tools_{name}', TOOLS / f'{name}.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

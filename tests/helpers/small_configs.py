@@ -1,4 +1,4 @@
-"""Configs made so small that a training step takes seconds, on the generated data of the fixture `shapes`."""
+"""Shrink configs until a training step takes seconds, on the generated data of the fixture `shapes`."""
 
 from mmpola.engine.config import nodes
 
@@ -29,7 +29,7 @@ train_cfg = dict(max_epochs=3, val_interval=3)
 default_hooks = dict(logger=dict(interval=1))
 randomness = dict(seed=0)
 """
-"""A config's text: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
+"""Text of a config: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
 
 
 def shrink_model(model):
@@ -45,7 +45,7 @@ def shrink_model(model):
 
 
 def shrink_input(cfg):
-    """Load small images in the same process."""
+    """Load small images, without workers."""
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
         loader.update(num_workers=0, persistent_workers=False)
@@ -61,7 +61,7 @@ def shrink_images(pipeline):
 
 
 def shrink_heads(cfg):
-    """Narrow what stands behind the backbone: a Faster R-CNN with its proposals, or a UperNet with its crops."""
+    """Shrink the heads and their input: proposals of a Faster R-CNN, or crops of a UperNet."""
     model = cfg.model.get('module', cfg.model)
     if 'roi_head' in model:
         model.neck.out_channels = model.rpn_head.in_channels = model.rpn_head.feat_channels = 16
@@ -79,7 +79,7 @@ def shrink_heads(cfg):
 
 
 def shrink(cfg, shapes, tmp_path):
-    """The config with a tiny backbone, small images and one step, on generated data."""
+    """Give a config a tiny backbone, small images, one step and generated data."""
     shrink_model(cfg.model)
     shrink_input(cfg)
     detection = cfg.default_scope == 'mmdet'

@@ -1,16 +1,15 @@
-"""The ImageNet recipe on a few generated images with a tiny Pola-Swin, for tests and the processes that they start."""
+"""The ImageNet recipe on a few generated images with a tiny Pola-Swin, for tests and their subprocesses."""
 
 import copy
 import uuid
 from pathlib import Path
 
 import numpy as np
-import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmpola.checkpoint.reading import allow_training_checkpoints
+from mmpola.checkpoint.reading import read_checkpoint, register_mmengine_reader
 
 ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {'blue': (40, 60, 200), 'green': (40, 200, 60), 'red': (200, 50, 40)}
@@ -19,7 +18,7 @@ SIZE = 32  # pixels
 
 
 def write_images(folder, train=8, val=3):
-    """`folder`/{train,val}/{blue,green,red}/N.png: the colour under noise; `train` and `val` images a class."""
+    """Write `folder`/{train,val}/{blue,green,red}/N.png: the colour with noise; `train` and `val` images per class."""
     generator = np.random.default_rng(5)
     for split, number in (('train', train), ('val', val)):
         for name, colour in COLOURS.items():
@@ -31,7 +30,7 @@ def write_images(folder, train=8, val=3):
 
 
 def small_config(data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs=3, workers=0, options=None):
-    """configs/`name`.py on three classes with one block per stage; `options` as `--cfg-options`."""
+    """Shrink configs/`name`.py to three classes and one block per stage; `options` are as in `--cfg-options`."""
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
     cfg.model.num_classes = 3
     cfg.model.backbone.update(pretrain_img_size=SIZE, drop_path_rate=0.2)
@@ -56,11 +55,11 @@ def small_config(data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs
 
 
 def run(cfg, *hooks, resume=False):
-    """Train; the runner."""
-    allow_training_checkpoints()
+    """Train and return the runner."""
+    register_mmengine_reader()
     cfg = copy.deepcopy(cfg)
     cfg.resume = resume
-    cfg.experiment_name = uuid.uuid4().hex  # MMEngine's own is the second it began: two runs would share their log
+    cfg.experiment_name = uuid.uuid4().hex  # MMEngine's default is the current second: two runs would share their log
     runner = Runner.from_cfg(cfg)
     for hook in hooks:
         runner.register_hook(hook, priority='ABOVE_NORMAL')
@@ -69,9 +68,8 @@ def run(cfg, *hooks, resume=False):
 
 
 def saved(path):
-    """What a checkpoint holds of the training: weights, averages, optimizer, schedules and the log's scalars."""
-    allow_training_checkpoints()
-    checkpoint = torch.load(path, weights_only=True)
+    """Read weights, averages, optimizer, schedules and logged scalars of a checkpoint."""
+    checkpoint = read_checkpoint(path)
     scalars = checkpoint['message_hub']['log_scalars']
     kept = {key: checkpoint[key] for key in STATES if key in checkpoint}
     timed = ('time', 'data', 'images_per_second', 'memory')

@@ -1,4 +1,4 @@
-"""One of two gloo processes that train and evaluate together: two_processes.py DATA OUT CASE, started by the tests."""
+"""One of two gloo processes that train and evaluate together; tests start it as `two_processes.py DATA OUT CASE`."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.helpers.small_training import run, small_config
 
 
 def plain(data, out, **arguments):
-    """No random numbers but those of the images; SGD, as Adam divides rounding differences by themselves."""
+    """Only images are random; SGD, because Adam divides rounding differences by their own size."""
     cfg = small_config(data, out, epochs=2, **arguments)
     cfg.model.data_preprocessor.mixup = None
     cfg.model.backbone.drop_path_rate = 0.0
@@ -23,7 +23,7 @@ def plain(data, out, **arguments):
 
 
 class SignalOne(Hook):
-    """Sends the second process alone a signal after step 2."""
+    """Sends a signal to the second process only, after step 2."""
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         if runner.iter + 1 == 2 and distributed.get_rank() == 1:

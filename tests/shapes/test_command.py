@@ -1,3 +1,5 @@
+"""python -m mmpola.shapes: what it prints, and its exit status."""
+
 import os
 import subprocess
 import sys
@@ -23,13 +25,13 @@ def run_module(*arguments: str, **environment: str) -> subprocess.CompletedProce
     )
 
 
-def test_it_writes_once_and_then_says_so(tmp_path):
+def test_a_second_run_has_nothing_to_do(tmp_path):
     out = tmp_path / 'set'
     first, second = run_module(str(out), *SMALL), run_module(str(out), *SMALL)
     assert (first.returncode, first.stderr) == (0, '')
     assert first.stdout.startswith(f'wrote {out} in ')
     assert (second.returncode, second.stderr) == (0, '')
-    assert second.stdout == f'{out} already holds this set: nothing to do\n'
+    assert second.stdout == f'{out} already holds this data set: nothing to do\n'
     assert sorted(path.name for path in out.iterdir()) == ['ade', 'classes', 'coco', 'shapes.json']
 
 
@@ -45,7 +47,7 @@ def test_it_writes_once_and_then_says_so(tmp_path):
         (['--colour', 'red'], 'unrecognized arguments: --colour red'),
     ],
 )
-def test_a_bad_argument_is_one_line_and_code_2(tmp_path, capsys, arguments, message):
+def test_a_bad_argument_prints_one_line_and_exits_with_2(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as stopped:
         main([str(tmp_path / 'set'), *arguments])
     assert stopped.value.code == 2
@@ -53,17 +55,17 @@ def test_a_bad_argument_is_one_line_and_code_2(tmp_path, capsys, arguments, mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_foreign_folder_is_one_line_and_code_2(tmp_path, capsys):
+def test_a_foreign_folder_prints_one_line_and_exits_with_2(tmp_path, capsys):
     (tmp_path / 'notes.txt').write_text('mine')
     with pytest.raises(SystemExit) as stopped:
         main([str(tmp_path), *SMALL, '--force'])
     assert stopped.value.code == 2
     assert capsys.readouterr().err == (
-        f'mmpola.shapes: error: {tmp_path} was not made by mmpola.shapes and is left alone: take another folder\n'
+        f'mmpola.shapes: error: {tmp_path} was not written by mmpola.shapes and is not touched: use another folder\n'
     )
 
 
-def test_a_failing_disk_is_one_line_and_code_1(tmp_path, capsys):
+def test_a_failing_disk_prints_one_line_and_exits_with_1(tmp_path, capsys):
     (tmp_path / 'file').write_text('')
     with pytest.raises(SystemExit) as stopped:
         main([str(tmp_path / 'file' / 'set'), *SMALL])
@@ -73,7 +75,7 @@ def test_a_failing_disk_is_one_line_and_code_1(tmp_path, capsys):
     assert error.count('\n') == 1
 
 
-def test_ctrl_c_is_one_line_and_code_130(tmp_path, capsys, monkeypatch):
+def test_ctrl_c_prints_one_line_and_exits_with_130(tmp_path, capsys, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -89,4 +91,4 @@ def test_without_opencv_one_line_says_what_to_install(tmp_path):
     run = run_module('out', PYTHONPATH=str(tmp_path))
     assert run.returncode == 1
     assert run.stderr.count('\n') == 1
-    assert 'mmpola.shapes draws with OpenCV: pip install opencv-python' in run.stderr
+    assert 'mmpola.shapes needs OpenCV: pip install opencv-python' in run.stderr

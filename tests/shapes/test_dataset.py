@@ -1,3 +1,5 @@
+"""The folder of a data set: reproducible, complete, and nothing foreign in it is touched."""
+
 import json
 import shutil
 from itertools import count
@@ -29,7 +31,7 @@ def out(small_set: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def interrupted(monkeypatch) -> None:
-    """Let the third scene of a run be met by Ctrl-C."""
+    """Press Ctrl-C at the third scene of a run."""
     calls = count()
 
     def draw(*arguments):
@@ -78,7 +80,7 @@ def test_an_interrupted_replacement_leaves_the_old_set(out, small_set, interrupt
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_what_a_killed_run_left_is_cleared(out, small_set):
+def test_leftovers_of_a_killed_run_are_removed(out, small_set):
     (out / 'shapes.json').unlink()
     out.rename(out.with_name('set.part'))
     assert write_dataset(out, **SMALL)
@@ -90,13 +92,13 @@ def test_other_options_are_refused_and_named(out, small_set):
     with pytest.raises(FileExistsError) as raised:
         write_dataset(out, **SMALL, seed=1)
     assert str(raised.value) == (
-        f'{out} holds a set with other options (images 2, val_images 1, size [64, 64], seed 0, drawing 1): '
-        'take another folder, or --force'
+        f'{out} holds a data set with other options (images 2, val_images 1, size [64, 64], seed 0, drawing 1): '
+        'use another folder, or --force'
     )
     assert content(out) == content(small_set)
 
 
-def test_force_replaces_a_set_of_ours(out, tmp_path, small_set):
+def test_force_replaces_an_earlier_set(out, tmp_path, small_set):
     assert write_dataset(out, **SMALL, seed=1, force=True)
     assert json.loads((out / 'shapes.json').read_text())['options']['seed'] == 1
     assert content(out) != content(small_set)
@@ -108,7 +110,7 @@ def test_an_incomplete_set_is_noticed(out, small_set):
     files = len(content(small_set))
     with pytest.raises(FileExistsError) as raised:
         write_dataset(out, **SMALL)
-    assert str(raised.value) == f'{out} holds {files - 1} of its {files} files: write it anew with --force'
+    assert str(raised.value) == f'{out} holds {files - 1} of its {files} files: write it again with --force'
     assert write_dataset(out, **SMALL, force=True)
     assert content(out) == content(small_set)
 
@@ -126,19 +128,19 @@ def test_a_foreign_folder_is_never_touched(tmp_path, force):
     (out / 'cat.jpg').write_bytes(b'cat')
     with pytest.raises(FileExistsError) as raised:
         write_dataset(out, **SMALL, force=force)
-    assert str(raised.value) == f'{out} was not made by mmpola.shapes and is left alone: take another folder'
+    assert str(raised.value) == f'{out} was not written by mmpola.shapes and is not touched: use another folder'
     assert content(tmp_path) == {'photos/cat.jpg': b'cat'}
 
 
 @pytest.mark.parametrize('folder', ['set', 'set.part', 'set.old'])
-def test_foreign_files_among_ours_are_never_touched(out, folder):
+def test_foreign_files_in_a_set_are_never_touched(out, folder):
     own = out.with_name(folder)
     own.mkdir(exist_ok=True)
     (own / 'results.txt').write_text('0.5')
     before = content(out.parent)
     with pytest.raises(FileExistsError) as raised:
         write_dataset(out, **SMALL, force=True)
-    assert str(raised.value) == f'{own} holds results.txt, which mmpola.shapes did not write: take another folder'
+    assert str(raised.value) == f'{own} holds results.txt, which mmpola.shapes did not write: use another folder'
     assert content(out.parent) == before
 
 

@@ -1,3 +1,5 @@
+"""The three layouts hold what the scenes show."""
+
 import json
 from pathlib import Path
 
@@ -37,10 +39,10 @@ def test_coco_has_what_readers_expect(coco):
     ]
     ids = [annotation['id'] for annotation in coco.dataset['annotations']]
     assert len(set(ids)) == len(ids)
-    assert min(ids) >= 1  # COCOeval takes id 0 for 'no match'
+    assert min(ids) >= 1  # COCOeval treats id 0 as 'no match'
 
 
-def test_coco_annotations_are_what_is_visible_in_the_scenes(coco):
+def test_coco_annotations_are_the_visible_parts_of_the_scenes(coco):
     for image_id in coco.getImgIds():
         scene = draw_scene(seed=0, index=image_id - 1)
         annotations = coco.loadAnns(coco.getAnnIds(image_id))

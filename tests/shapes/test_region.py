@@ -1,3 +1,5 @@
+"""Polygons, run lengths and boxes of masks."""
+
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
@@ -59,7 +61,7 @@ def test_run_lengths_decode_to_the_mask(mask):
     assert np.array_equal(decoded.astype(bool), mask)
 
 
-def test_run_lengths_go_down_the_columns_and_begin_with_zeros():
+def test_run_lengths_are_by_column_and_begin_with_zeros():
     assert run_lengths(mask_of('#.', '##'))['counts'] == [0, 2, 1, 1]
     assert run_lengths(mask_of('..#', '.##'))['counts'] == [3, 3]
 

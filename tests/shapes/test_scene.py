@@ -1,3 +1,5 @@
+"""Scenes: reproducible, varied, and with visible objects."""
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ def scenes() -> list[Scene]:
     return [draw_scene(seed=5, index=index) for index in range(90)]
 
 
-def test_a_scene_is_the_same_at_every_call_and_no_other(scenes):
+def test_a_scene_is_reproducible_and_unique(scenes):
     again = draw_scene(seed=5, index=7)
     assert np.array_equal(again.image, scenes[7].image)
     assert [i.class_index for i in again.instances] == [i.class_index for i in scenes[7].instances]
@@ -41,7 +43,7 @@ def test_every_kind_of_scene_and_object_occurs(scenes):
     assert np.mean([24 <= extent <= 96 for extent in extents]) > 0.7
 
 
-def test_only_what_is_visible_is_in_a_mask_and_enough_of_it(scenes):
+def test_masks_hold_the_visible_part_and_enough_of_it(scenes):
     for scene in scenes:
         assert np.sum([instance.mask for instance in scene.instances], axis=0).max(initial=0) <= 1
         assert all(instance.mask.sum() >= 24 for instance in scene.instances)
@@ -69,8 +71,8 @@ def test_no_painted_object_is_missing_or_mostly_hidden(monkeypatch):
     assert hidden >= 10  # occlusion is part of the task
 
 
-def test_objects_stand_out_from_what_is_around_them(scenes):
-    """The clear majority of the pixels just inside an edge differ from the mean just outside it."""
+def test_objects_contrast_with_their_surroundings(scenes):
+    """Most pixels just inside an edge differ from the mean just outside it."""
     shares = []
     for scene in scenes:
         everything = np.any([i.mask for i in scene.instances], axis=0) if scene.instances else None

@@ -1,4 +1,4 @@
-"""What the installer says, in one line, where something is missing. Nothing is installed here."""
+"""The installer says in one line what is missing. Nothing is installed here."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ COMMANDS = ('bash', 'dirname', 'cat', 'sha256sum', 'awk', 'df', 'python3', 'env'
 
 @pytest.fixture
 def install(root, tmp_path):
-    """Runs a copy of the installer with only the commands named in PATH, and stand-ins for some."""
+    """Run a copy of the installer with only these commands in PATH; `stand_ins` replaces some by scripts."""
     clone, commands = tmp_path / 'clone', tmp_path / 'bin'
     (clone / 'tools').mkdir(parents=True)
     commands.mkdir()

@@ -1,4 +1,4 @@
-"""What the scripts refuse before any work is lost, word by word."""
+"""What the scripts refuse before any work is done, with their messages."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
         '  data/coco/train2017\n'
         '  data/coco/annotations/instances_val2017.json\n'
         '  data/coco/val2017\n'
-        'data elsewhere: link its folder to this place (mkdir -p data; ln -s /path/to/it data/)'
+        'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
     )
 
 
@@ -43,8 +43,8 @@ MISSING_WEIGHTS = (
 )
 
 
-@pytest.mark.parametrize('resume', [[], ['--resume']])  # with nothing to go on from, a training begins with them too
-def test_missing_weights_say_where_they_are_found_and_how_to_go_without(tiny_config, resume, tmp_path, monkeypatch):
+@pytest.mark.parametrize('resume', [[], ['--resume']])  # without a checkpoint to resume from, they are needed too
+def test_missing_weights_say_where_they_are_found_and_how_to_train_without(tiny_config, resume, tmp_path, monkeypatch):
     with open(tiny_config, 'a') as config:
         config.write(PRETRAINED)
     monkeypatch.chdir(tmp_path)
@@ -69,11 +69,11 @@ def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, 
     )
     annotations.write_text(json.dumps({'pictures': []}))
     assert last_error(run_tool('check_data.py', tiny_config, *options, check=False)) == (
-        f"error: the data is not right\n  {annotations}: not a COCO annotation file (KeyError('images'))"
+        f"error: the data is not valid\n  {annotations}: not a COCO annotation file (KeyError('images'))"
     )
 
 
-NO_PICTURES = 'error: tests: no pictures in this folder (.bmp .jpeg .jpg .png .ppm .tif .tiff .webp)'
+NO_IMAGES = 'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ NO_PICTURES = 'error: tests: no pictures in this folder (.bmp .jpeg .jpg .png .p
         ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: --resume: none.pth: no such checkpoint'),
         ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, and torch finds none'),
         ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
-        ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_PICTURES),
-        ('dev/contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no pictures in this folder'),
+        ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_IMAGES),
+        ('dev/contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no images in this folder'),
     ],
 )
-def test_what_is_not_there_is_named(run_tool, tool, arguments, message):
+def test_missing_files_are_named(run_tool, tool, arguments, message):
     assert last_error(run_tool(tool, *arguments, check=False)) == message
 
 

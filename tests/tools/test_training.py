@@ -1,4 +1,4 @@
-"""Training, being killed, resuming, distributing, evaluating and drawing, through the scripts."""
+"""Training, killing, resuming, distributing, evaluating and drawing through the scripts."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a look into a data set brings: counts, problems, and the files that are still to be read."""
+"""The result of inspecting a data set: counts, problems, and checks of its files that are still to be run."""
 
 from __future__ import annotations
 
@@ -7,28 +7,39 @@ from dataclasses import dataclass, field
 
 from mmpola.messages import listed
 
-Reading = Callable[[], list[tuple[str, str]]]
-"""Reads one file and returns (rule that is broken, name of the file and what came) for each broken rule."""
+BrokenRule = tuple[str, str]
+"""(rule, file that breaks it, with the value found)."""
+
+FileCheck = Callable[[], list[BrokenRule]]
+"""Reads one file and returns the rules that it breaks."""
 
 
 @dataclass
 class Contents:
-    """One data set; `problems` stop a training, `notes` are worth knowing."""
+    """What a data set holds.
+
+    Attributes:
+        images, annotations: counts.
+        unannotated: number of images without any annotation.
+        classes: names in the order of their labels; empty if unknown.
+        problems: prevent training.
+        notes: unusual, but do not prevent training.
+        image_files: checks of all images.
+        label_files: checks of all label maps; a sample of them is run before every training.
+    """
 
     images: int = 0
     annotations: int = 0
-    without: int = 0
-    """Images without any annotation."""
+    unannotated: int = 0
     classes: Sequence[str] = ()
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    image_files: list[Reading] = field(default_factory=list)
-    label_files: list[Reading] = field(default_factory=list)
-    """Files whose contents fail late and without a name: the start of a training reads a sample of them."""
+    image_files: list[FileCheck] = field(default_factory=list)
+    label_files: list[FileCheck] = field(default_factory=list)
 
 
-def grouped(broken: Iterable[tuple[str, str]]) -> list[str]:
-    """One line for each broken rule, with its first files."""
+def grouped(broken: Iterable[BrokenRule]) -> list[str]:
+    """Write one line per broken rule, with the first files that break it."""
     by_rule: dict[str, list[str]] = {}
     for rule, item in broken:
         by_rule.setdefault(rule, []).append(item)

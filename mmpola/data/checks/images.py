@@ -1,4 +1,4 @@
-"""Whether a picture can be read, to its last byte."""
+"""Whether an image file can be read to its last byte, and its size as training loads it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-ORIENTATION, TURNED = 0x0112, (5, 6, 7, 8)
-"""The EXIF tag of a camera's orientation, and its values that swap width and height."""
+ORIENTATION = 0x0112
+"""The EXIF tag of a camera's orientation."""
+
+TURNED = (5, 6, 7, 8)
+"""Values of that tag that swap width and height."""
 
 
 def unreadable(path: Path) -> str | None:
-    """Why a picture cannot be read, None if it can. A JPEG is decoded at an eighth of its size: all of it is read."""
+    """Return why an image cannot be read, None if it can. All of the file is read, a JPEG at an eighth of its size."""
     if not path.is_file():
         return 'no such file'
     if path.stat().st_size == 0:
@@ -28,7 +31,7 @@ def unreadable(path: Path) -> str | None:
 
 
 def size_as_loaded(path: Path) -> tuple[int, int] | None:
-    """(width, height) in pixels as the training loads a picture, turned as EXIF says; None if it is broken."""
+    """Return (width, height) in pixels as training loads an image, rotated by its EXIF tag; None if it is broken."""
     try:
         with Image.open(path) as image:
             width, height = image.size

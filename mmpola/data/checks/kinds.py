@@ -1,4 +1,4 @@
-"""What a data set must hold, by its kind: each kind has a file here and a row in KINDS."""
+"""The kinds of data set that can be inspected: each has a module in this package and an entry in KINDS."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from mmpola.data.checks.contents import Contents
 
 
 class Kind(NamedTuple):
-    """How data sets of one kind are recognised, by their config, and looked into, built.
+    """How data sets of one kind are recognised by their config, and how they are inspected.
 
-    Args:
-        name: as the table shows it.
-        describes: whether a config is of this kind.
-        places: the files and folders that a config names.
-        inspect: looks into the data set.
+    Attributes:
+        name: shown in the table.
+        matches: whether a data set's config is of this kind.
+        paths: the files and folders that a config names.
+        inspect: returns the contents of the data set, which is built with `unloaded`.
         unloaded: arguments with which it is built without reading its annotations.
     """
 
     name: str
-    describes: Callable[[dict[str, Any]], bool]
-    places: Callable[[dict[str, Any]], list[Path]]
+    matches: Callable[[dict[str, Any]], bool]
+    paths: Callable[[dict[str, Any]], list[Path]]
     inspect: Callable[[Any], Contents]
     unloaded: dict[str, Any]
 
 
-def openmmlab_places(dataset: dict[str, Any]) -> list[Path]:
-    """The annotation file and the folders of a data set of mmdet's or mmseg's; its root where it names neither."""
+def openmmlab_paths(dataset: dict[str, Any]) -> list[Path]:
+    """Return the annotation file and the folders of an mmdet or mmseg data set, or its root if it names neither."""
     root, prefix = Path(dataset.get('data_root') or ''), dataset.get('data_prefix') or {}
     names = [dataset.get('ann_file'), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
     return [root / name for name in names if name] or [root]
@@ -40,13 +40,13 @@ UNLOADED = {'lazy_init': True, 'pipeline': []}
 
 
 KINDS = (
-    Kind('COCO', coco.describes, openmmlab_places, coco.inspect, UNLOADED),
-    Kind('label maps', label_maps.describes, openmmlab_places, label_maps.inspect, UNLOADED),
-    Kind('class folders', class_folders.describes, class_folders.places, class_folders.inspect, {}),
+    Kind('COCO', coco.matches, openmmlab_paths, coco.inspect, UNLOADED),
+    Kind('label maps', label_maps.matches, openmmlab_paths, label_maps.inspect, UNLOADED),
+    Kind('class folders', class_folders.matches, class_folders.paths, class_folders.inspect, {}),
 )
-"""The first that describes a data set inspects it; of a data set of no kind only the existence is checked."""
+"""In order: the first kind that matches is used. Of a data set of no kind only the paths are checked."""
 
 
 def kind_of(dataset: dict[str, Any]) -> Kind | None:
-    """The kind of a data set's config, None if it is of no known one."""
-    return next((kind for kind in KINDS if kind.describes(dataset)), None)
+    """Return the kind of a data set's config, None if it is of none."""
+    return next((kind for kind in KINDS if kind.matches(dataset)), None)

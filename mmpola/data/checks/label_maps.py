@@ -1,4 +1,4 @@
-"""Data sets of ADE20K's layout: a folder of images and a folder of label maps with the same names."""
+"""Inspect data sets in ADE20K's layout: a folder of images and a folder of label maps with the same names."""
 
 from __future__ import annotations
 
@@ -9,77 +9,79 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmpola.data.checks.contents import Contents
+from mmpola.data.checks.contents import BrokenRule, Contents
 from mmpola.data.checks.images import size_as_loaded, unreadable
 from mmpola.messages import listed
 
 ONE_CHANNEL = ('1', 'L', 'P')
-"""Pillow's modes of pictures with one value up to 255 per pixel."""
+"""Pillow's modes of images with one value from 0 to 255 per pixel."""
 
 
-def describes(dataset: dict[str, Any]) -> bool:
+def matches(dataset: dict[str, Any]) -> bool:
     """Whether a data set's config is of this kind: `data_prefix` has the folders `img_path` and `seg_map_path`."""
     prefix = dataset.get('data_prefix')
     return isinstance(prefix, dict) and {'img_path', 'seg_map_path'} <= prefix.keys()
 
 
 def inspect(dataset: Any) -> Contents:
-    """Counts and problems of mmseg's BaseSegDataset or one like it, built with `lazy_init`. Opens no file."""
+    """Inspect mmseg's BaseSegDataset, or one like it, built with `lazy_init`. Opens no file."""
     images, maps = (Path(dataset.data_prefix[key]) for key in ('img_path', 'seg_map_path'))
     classes = dataset.metainfo.get('classes') or ()
     contents = Contents(classes=classes)
     pairs = [(Path(item['img_path']), Path(item['seg_map_path'])) for item in dataset.load_data_list()]
-    there = set(maps.rglob(f'*{dataset.seg_map_suffix}'))
-    alone = [str(image.relative_to(images)) for image, label_map in pairs if label_map not in there]
-    orphans = [] if dataset.ann_file else sorted(there - {label_map for _, label_map in pairs})
-    contents.images, contents.annotations = len(pairs), len(pairs) - len(alone)
-    contents.without = len(alone)
+    present = set(maps.rglob(f'*{dataset.seg_map_suffix}'))
+    unpaired = [str(image.relative_to(images)) for image, label_map in pairs if label_map not in present]
+    orphans = [] if dataset.ann_file else sorted(present - {label_map for _, label_map in pairs})
+    contents.images, contents.annotations = len(pairs), len(pairs) - len(unpaired)
+    contents.unannotated = len(unpaired)
     if not pairs:
         others = sorted(path.name for path in images.rglob('*') if path.is_file())
         holds = f'; it holds {listed(others)}' if others else ''
         contents.problems.append(f'{images}: no images with the suffix {dataset.img_suffix}{holds}')
-    if alone:
-        contents.problems.append(f'{images}: images without a label map in {maps} ({len(alone)}): {listed(alone)}')
+    if unpaired:
+        contents.problems.append(
+            f'{images}: images without a label map in {maps} ({len(unpaired)}): {listed(unpaired)}'
+        )
     if orphans:
         names = listed(path.relative_to(maps) for path in orphans)
         contents.problems.append(f'{maps}: label maps without an image in {images} ({len(orphans)}): {names}')
     rule = _Labels(dataset, len(classes))
-    contents.image_files = [partial(_read_image, images, image) for image, _ in pairs]
+    contents.image_files = [partial(_check_image, images, image) for image, _ in pairs]
     contents.label_files = [
-        partial(_read_map, rule, maps, label_map, image) for image, label_map in pairs if label_map in there
+        partial(_check_map, rule, maps, label_map, image) for image, label_map in pairs if label_map in present
     ]
     return contents
 
 
 class _Labels:
-    """Which values the pixels of a raw label map may have."""
+    """The labels that the pixels of a label map file may have."""
 
     def __init__(self, dataset: Any, classes: int) -> None:
-        if dataset.label_map is not None:  # a choice of classes: the files still hold the whole set's labels
+        if dataset.label_map is not None:  # a subset of the classes: the files still hold all labels
             classes = len(dataset.METAINFO['classes'])
         reduced = bool(dataset.reduce_zero_label)
         self.allowed = np.zeros(256, bool)
         self.allowed[: classes + reduced] = True
         self.allowed[dataset.ignore_index if 0 <= dataset.ignore_index < 256 else 255] = True
         self.text = (
-            f'label maps with labels that are not 0 … {classes - 1 + reduced} or {dataset.ignore_index} '
+            f'label maps with labels other than 0 … {classes - 1 + reduced} and {dataset.ignore_index} '
             f'({classes} classes, reduce_zero_label={reduced})'
         )
 
 
-def _read_image(folder: Path, path: Path) -> list[tuple[str, str]]:
+def _check_image(folder: Path, path: Path) -> list[BrokenRule]:
     reason = unreadable(path)
     return [(f'{folder}: images that cannot be read', f'{path.relative_to(folder)} ({reason})')] if reason else []
 
 
-def _read_map(rule: _Labels, folder: Path, path: Path, image: Path) -> list[tuple[str, str]]:
-    """The rules that a label map breaks: readable, one channel, its image's size, only labels that mean something."""
+def _check_map(rule: _Labels, folder: Path, path: Path, image: Path) -> list[BrokenRule]:
+    """Check that a label map can be read and has one channel, the size of its image, and only allowed labels."""
     name = path.relative_to(folder)
     if reason := unreadable(path):
         return [(f'{folder}: label maps that cannot be read', f'{name} ({reason})')]
     with Image.open(path) as label_map:
         if label_map.mode not in ONE_CHANNEL:
-            return [(f'{folder}: label maps that are not of one channel with 8 bits', f'{name} ({label_map.mode})')]
+            return [(f'{folder}: label maps that do not have one channel of 8 bits', f'{name} ({label_map.mode})')]
         labels = np.asarray(label_map).astype(np.uint8)
     broken = []
     present = np.bincount(labels.ravel(), minlength=256) > 0
@@ -89,5 +91,5 @@ def _read_map(rule: _Labels, folder: Path, path: Path, image: Path) -> list[tupl
     loaded = size_as_loaded(image)
     if loaded not in (None, (width, height)):
         sizes = f'{width} x {height}, image {loaded[0]} x {loaded[1]}'
-        broken.append((f'{folder}: label maps of another size than their image as loaded', f'{name} ({sizes})'))
+        broken.append((f'{folder}: label maps whose size differs from their image as loaded', f'{name} ({sizes})'))
     return broken

@@ -1,4 +1,4 @@
-"""Hooks of a long training run: stopping and resuming, safe checkpoints, throughput, batch size, running statistics."""
+"""Hooks for long training runs: preemption, atomic checkpoints, throughput, batch size, running statistics."""
 
 from mmpola.engine.hooks.batch_size import BatchSizeHook
 from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook

@@ -1,4 +1,4 @@
-"""Says how many images make a step of the optimizer and which learning rate that gives."""
+"""Logs how many images make an optimizer step and which learning rate is used with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mmpola.registry import HOOKS
 class BatchSizeHook(Hook):
     """Logs processes x images x accumulation, and the highest learning rate of the schedule, before training.
 
-    MMEngine's auto_scale_lr leaves accumulation out: with it on, the hook says which base batch keeps the linear rule.
+    MMEngine's auto_scale_lr ignores gradient accumulation: if both are on, the hook logs the base batch size that makes
+    the learning rate proportional to the whole batch.
     """
 
     def before_train(self, runner: Any) -> None:
@@ -24,11 +25,11 @@ class BatchSizeHook(Hook):
         rate = max(group.get('initial_lr', group['lr']) for group in runner.optim_wrapper.optimizer.param_groups)
         runner.logger.info(
             f'batch: {processes} processes x {images} images x {accumulated} accumulated = '
-            f'{processes * images * accumulated} images per step of the optimizer; learning rate {rate:.3g}'
+            f'{processes * images * accumulated} images per optimizer step; learning rate {rate:.3g}'
         )
         scaling = runner.auto_scale_lr or {}
         if scaling.get('enable') and accumulated > 1:
             runner.logger.warning(
-                f'auto_scale_lr does not count accumulation: for a learning rate in proportion to the whole batch set '
+                'auto_scale_lr ignores gradient accumulation; for a learning rate proportional to the whole batch set '
                 f'auto_scale_lr.base_batch_size={scaling["base_batch_size"] // accumulated}'
             )

@@ -1,4 +1,4 @@
-"""Checkpoints that a full disk or a kill cannot spoil: written aside, then renamed; the old removed last."""
+"""Checkpoints that a full disk or a killed process cannot spoil; outdated ones are removed last."""
 
 from __future__ import annotations
 
@@ -10,38 +10,33 @@ from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 
+from mmpola.checkpoint.writing import write_atomically
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}
-"""`backend_args` with which MMEngine writes a file whole or not at all."""
+"""`backend_args` with which MMEngine writes files atomically."""
 
 
 @register_backend('mmpola_atomic', force=True)
 class AtomicBackend(LocalBackend):
-    """MMEngine's local files, each replaced by its new content in one step."""
+    """MMEngine's backend for local files, with atomic writes."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write a file.
+        """Write a file and the folders that lead to it.
 
         Raises:
-            OSError: the disk did not take it; the file is as it was before, and nothing else is left.
+            OSError: the system refuses the write; the old file is unchanged and no partial file is left.
         """
-        path, partial = Path(filepath), Path(f'{filepath}.partial')
-        path.parent.mkdir(parents=True, exist_ok=True)
+        Path(filepath).parent.mkdir(parents=True, exist_ok=True)
         try:
-            with partial.open('wb') as file:
-                file.write(obj)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
+            write_atomically(filepath, obj)
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            message = f'could not be written ({error.strerror}); what was saved before is whole'
-            raise OSError(error.errno, message, str(path)) from error
+            message = f'could not be written ({error.strerror}); earlier checkpoints are intact'
+            raise OSError(error.errno, message, str(filepath)) from error
 
 
 def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
-    """Save a checkpoint, then name it in `last_checkpoint`, which resuming reads. All ranks call, the first writes."""
+    """Save a checkpoint, then its path in `last_checkpoint`. Every rank calls this; rank 0 writes."""
     runner.save_checkpoint(folder, name, **options)
     if is_main_process():
         path = os.path.join(folder, name)
@@ -50,11 +45,11 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
 
 @HOOKS.register_module()
 class AtomicCheckpointHook(CheckpointHook):
-    """MMEngine's CheckpointHook with its arguments, for local folders.
+    """MMEngine's CheckpointHook, with the same arguments, for local folders.
 
     MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk can leave none. Here
-    a checkpoint gets its name when it is complete, then `last_checkpoint` names it, and only then the outdated ones go:
-    for a moment there is one more than `max_keep_ckpts`.
+    a checkpoint gets its name when it is complete, then `last_checkpoint` is updated, and only then the outdated ones
+    are removed: for a moment there is one checkpoint more than `max_keep_ckpts`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -88,14 +83,14 @@ class AtomicCheckpointHook(CheckpointHook):
         if not self.save_best:
             return
         before = self._best()
-        self._set_best(dict.fromkeys(before))  # MMEngine would remove what it finds here before it writes
+        self._set_best(dict.fromkeys(before))  # MMEngine removes the files named here before it writes
         super()._save_best_checkpoint(runner, metrics)
         now = {name: path or before.get(name) for name, path in self._best().items()}
         self._set_best(now)
         self._remove(*(path for path in before.values() if path and path not in now.values()))
 
     def _best(self) -> dict[str, str | None]:
-        """Path of the best checkpoint of each metric."""
+        """Return the path of the best checkpoint by metric."""
         if len(self.key_indicators) == 1:
             return {self.key_indicators[0]: self.best_ckpt_path}
         return {name: self.best_ckpt_path_dict.get(name) for name in self.key_indicators}

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmengine.dist import all_reduce_params, get_world_size
-from mmengine.hooks import EMAHook, Hook
+from mmengine.dist import all_reduce_params
+from mmengine.hooks import EMAHook, SyncBuffersHook
 
 from mmpola.registry import HOOKS
 
 
 @HOOKS.register_module()
-class MeanBuffersHook(Hook):
-    """Averages BatchNorm's running statistics, and those of the averaged model, over the processes after every epoch.
+class MeanBuffersHook(SyncBuffersHook):
+    """MMEngine's SyncBuffersHook, which averages BatchNorm's running statistics over the processes, also for the EMA.
 
-    Each process gathers its own, and the first one's are saved: without this, what is evaluated is not what is saved.
+    Each process computes its own statistics, and those of rank 0 are saved: without this hook the saved model is not
+    the one that was evaluated. As in SyncBuffersHook, they are averaged after every epoch, and in iteration-based
+    training before every validation.
     """
 
-    priority = 'LOW'  # after EMAHook, before the checkpoint
+    priority = 'LOW'  # after EMAHook, before the checkpoint is written
+
+    def before_val_epoch(self, runner: Any) -> None:
+        """Average the buffers unless the training epoch before has done so."""
+        if not self.called_in_train:
+            self._average_ema_buffers(runner)
+        super().before_val_epoch(runner)
 
     def after_train_epoch(self, runner: Any) -> None:
-        """Average them."""
-        if get_world_size() > 1:
-            averaged = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAHook)]
-            for model in (runner.model, *averaged):
-                all_reduce_params(model.buffers(), op='mean')
+        """Average the buffers."""
+        self._average_ema_buffers(runner)
+        super().after_train_epoch(runner)
+
+    def _average_ema_buffers(self, runner: Any) -> None:
+        if self.distributed:
+            for hook in runner.hooks:
+                if isinstance(hook, EMAHook):
+                    all_reduce_params(hook.ema_model.buffers(), op='mean')

@@ -1,4 +1,4 @@
-"""Images per second, and how much of the time went into waiting for them."""
+"""Logs images per second and the share of the time spent waiting for them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mmpola.registry import HOOKS
 
 @HOOKS.register_module()
 class ThroughputHook(Hook):
-    """Writes `images_per_second` of all processes and `data_share`, of 0 to 1, to MMEngine's log line and scalars.
+    """Adds `images_per_second` of all processes and `data_share`, from 0 to 1, to MMEngine's log line and scalars.
 
-    `data_share` is the part of a step's time in which this process waited for its data loader. Both are taken over the
-    last steps from IterTimerHook's times.
+    `data_share` is the share of a step's time in which this process waited for its data loader. Both are computed over
+    the last `window` steps from IterTimerHook's times.
 
     Args:
         window: number of steps.
@@ -30,10 +30,10 @@ class ThroughputHook(Hook):
     def __init__(self, window: int = 50) -> None:
         if window < 1:
             raise ValueError(f'window: expected an integer from 1, got {window}')
-        self.steps: deque[tuple[int, float, float]] = deque(maxlen=window)
+        self.steps: deque[tuple[int, float, float]] = deque(maxlen=window)  # images, seconds, seconds waited
 
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        """Take the step in."""
+        """Add the step and update both values."""
         hub = runner.message_hub
         seconds, waited = (hub.get_scalar(f'train/{name}').current() for name in ('time', 'data_time'))
         self.steps.append((len(data_batch['inputs']) * get_world_size(), seconds, waited))

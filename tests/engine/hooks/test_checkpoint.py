@@ -1,4 +1,4 @@
-"""A disk that is full, at any write, leaves whole checkpoints and a `last_checkpoint` that names one."""
+"""A full disk, at any write, leaves complete checkpoints and a `last_checkpoint` that names one of them."""
 
 import errno
 import os
@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
 
+from mmpola.checkpoint.reading import read_checkpoint
 from tests.helpers.small_training import ROOT, run, saved, small_config
 
 
@@ -52,7 +52,7 @@ class FullDisk:
         ('last_checkpoint', 2, ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth', 'epoch_2.pth', 'last_checkpoint']),
     ],
 )
-def test_a_full_disk_leaves_what_was_saved_before(word, after, expected, colours, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_earlier_checkpoints(word, after, expected, colours, tmp_path, monkeypatch):
     scores = iter([50.0, 60.0])
     monkeypatch.setattr(
         'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(scores)}
@@ -62,15 +62,15 @@ def test_a_full_disk_leaves_what_was_saved_before(word, after, expected, colours
     with pytest.raises(OSError) as raised:
         run(cfg)
     assert raised.value.errno == errno.ENOSPC
-    assert raised.value.strerror == 'could not be written (No space left on device); what was saved before is whole'
+    assert raised.value.strerror == 'could not be written (No space left on device); earlier checkpoints are intact'
     assert files(tmp_path) == expected
     last = Path((tmp_path / 'last_checkpoint').read_text())
     assert last.name in expected
     for name in expected[:-1]:
-        torch.load(tmp_path / name, weights_only=True)
+        read_checkpoint(tmp_path / name)
 
 
-def test_a_write_that_the_system_refuses_leaves_the_old_content(tmp_path):
+def test_a_refused_write_leaves_the_old_content(tmp_path):
     code = f"""
     import resource, signal
     from mmpola.engine.hooks.checkpoint import AtomicBackend
@@ -82,5 +82,5 @@ def test_a_write_that_the_system_refuses_leaves_the_old_content(tmp_path):
     found = subprocess.run(
         [sys.executable, '-c', textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    assert 'could not be written (File too large); what was saved before is whole' in found.stderr
+    assert 'could not be written (File too large); earlier checkpoints are intact' in found.stderr
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a.pth', b'old')]

@@ -1,36 +1,12 @@
-"""python -m mmpola and get_flops.py."""
-
-import subprocess
-import sys
+"""Multiply-accumulates of the published models and of a detector."""
 
 import pytest
 import torch
 from mmengine.config import Config
 
-from mmpola import __main__ as doctor
 from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
 from mmpola.engine.flops import build_model, count_macs
-
-
-def test_doctor_finds_this_environment_well(root):
-    output = subprocess.check_output([sys.executable, '-m', 'mmpola'], cwd=root, text=True)
-    assert 'ok  mmcv.ops' in output
-    assert 'ok  attention backends  reference' in output
-    assert '!!' not in output
-
-
-def test_doctor_names_what_does_not_fit(monkeypatch):
-    versions = {'mmcv': '2.2.0', 'torch': '2.0.1'}
-    monkeypatch.setattr(doctor.metadata, 'version', versions.__getitem__)
-    assert doctor._package('mmcv', '2.0.0', '2.2.0').remedy == 'needs >= 2.0.0, < 2.2.0: bash tools/install.sh'
-    assert doctor._package('torch', '2.1').remedy == 'needs >= 2.1: bash tools/install.sh'
-
-
-def test_doctor_survives_what_does_not_import():
-    finding = doctor._importable('no_such_module', 'install it')
-    assert finding.found == "ModuleNotFoundError: No module named 'no_such_module'"
-    assert finding.remedy == 'install it'
 
 
 @pytest.mark.parametrize(

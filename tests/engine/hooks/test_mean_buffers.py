@@ -1,4 +1,4 @@
-"""Running statistics of two processes become their mean, in the model and in its average."""
+"""Running statistics are averaged over two processes, in the model and in its EMA."""
 
 from types import SimpleNamespace
 
@@ -13,8 +13,8 @@ from mmpola.engine.hooks import MeanBuffersHook
 pytestmark = pytest.mark.slow
 
 
-def average(rank, folder):
-    """One of two processes: statistics of its own, then the hook, then what it has."""
+def average(rank, folder, event):
+    """One of two processes: different statistics, then the hook, then save the result."""
     distributed.init_process_group('gloo', init_method=f'file://{folder}/meeting', rank=rank, world_size=2)
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     ema = EMAHook()
@@ -23,13 +23,15 @@ def average(rank, folder):
         network[1].running_mean.fill_(offset + rank)
         network[1].running_var.fill_(offset + 3 * rank)
         network[1].num_batches_tracked.fill_(4)
-    MeanBuffersHook().after_train_epoch(SimpleNamespace(model=model, hooks=[ema]))
+    hook = MeanBuffersHook()
+    getattr(hook, event)(SimpleNamespace(model=model, hooks=[ema]))
     torch.save([dict(model.named_buffers()), dict(ema.ema_model.module.named_buffers())], f'{folder}/rank{rank}.pt')
     distributed.destroy_process_group()
 
 
-def test_all_processes_get_the_mean(tmp_path):
-    multiprocessing.spawn(average, args=(str(tmp_path),), nprocs=2)
+@pytest.mark.parametrize('event', ['after_train_epoch', 'before_val_epoch'])  # the latter in iteration-based training
+def test_all_processes_get_the_mean(event, tmp_path):
+    multiprocessing.spawn(average, args=(str(tmp_path), event), nprocs=2)
     for rank in (0, 1):
         plain, averaged = torch.load(tmp_path / f'rank{rank}.pt')
         for buffers, offset in ((plain, 0), (averaged, 10)):

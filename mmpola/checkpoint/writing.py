@@ -1,0 +1,28 @@
+"""Writing a file so that a full disk or a killed process cannot spoil the one that it replaces."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
+    """Write a file next to its destination, flush it to disk, then rename it: readers see the old or the new content.
+
+    Args:
+        path: in an existing folder; until the file is complete it is called `path`.partial.
+        content: all of it.
+
+    Raises:
+        OSError: the system refuses the write; the old file is unchanged and no partial file is left.
+    """
+    path, partial = Path(path), Path(f'{path}.partial')
+    try:
+        with partial.open('wb') as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:  # Ctrl-C too
+        partial.unlink(missing_ok=True)
+        raise

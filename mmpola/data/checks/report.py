@@ -1,0 +1,29 @@
+"""Printing the result of `check_data`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from mmpola.data.checks.check import Checked
+
+
+def print_table(checked: list[Checked]) -> None:
+    """Print the paths of each data set, then a table with a row of counts for each, then the notes."""
+    for data in checked:
+        print(f'{", ".join(data.splits)}: {", ".join(map(str, data.paths))}')
+    table = Table()
+    for heading in ('split', 'kind', 'images', 'annotations', 'unannotated', 'classes'):
+        table.add_column(heading, justify='left' if heading in ('split', 'kind') else 'right')
+    for data in checked:
+        contents = data.contents
+        counts = (contents.images, contents.annotations, contents.unannotated, len(contents.classes))
+        table.add_row(', '.join(data.splits), data.name, *(f'{count:,}' if data.kind else '-' for count in counts))
+    Console().print(table)
+    print_notes(checked)
+
+
+def print_notes(checked: list[Checked]) -> None:
+    """Print what is unusual in the data but does not prevent training."""
+    for note in dict.fromkeys(note for data in checked for note in data.contents.notes):
+        print(f'note: {note}')

@@ -1,0 +1,80 @@
+"""Training and evaluating a config whose data and checkpoints have been checked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from mmpola.checkpoint.reading import register_mmengine_reader
+from mmpola.checkpoint.training import TrainingCheckpoint
+from mmpola.engine.config import check_pretrained, nodes
+from mmpola.engine.resume import Resume, newest_checkpoint
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as in shells."""
+
+
+def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) -> None:
+    """Train with MMEngine's Runner; Ctrl-C ends the process with a line that names the checkpoint to resume from.
+
+    Args:
+        cfg: the training.
+        resume: what `decide_resume` returned for it.
+        overwrite: the training may overwrite checkpoints in its work dir.
+
+    Raises:
+        UsageError: pretrained weights of the config are missing.
+        SystemExit: status 130 after Ctrl-C.
+    """
+    if resume is None:
+        check_pretrained(cfg)
+        if cfg.get('resume'):
+            print(f'{cfg.work_dir}: no checkpoint to resume from yet, training begins')
+        elif overwrite:  # else a later --resume would continue from the end of the earlier training
+            (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+    prepare_process(cfg, None if resume is None else resume.content)
+    try:
+        Runner.from_cfg(cfg).train()
+    except KeyboardInterrupt:
+        newest = newest_checkpoint(cfg.work_dir)
+        saved = f'--resume continues from {newest}' if newest else 'nothing was saved yet'
+        print(f'interrupted; {saved}', file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
+    """Evaluate a checkpoint on the config's test data with MMEngine's Runner; returns the metrics."""
+    cfg.load_from = checkpoint.path
+    prepare_process(cfg, {checkpoint.path: checkpoint.content})
+    metrics: dict[str, float] = Runner.from_cfg(cfg).test()
+    return metrics
+
+
+def prepare_process(cfg: Config, already_read: dict[str, Any] | None = None) -> None:
+    """Set up what MMEngine's Runner needs help with: reading checkpoints, and process groups on a CPU.
+
+    Args:
+        cfg: of the run; on a CPU SyncBN, which needs CUDA, is replaced in it.
+        already_read: contents of checkpoints by path, as in `register_mmengine_reader`.
+    """
+    register_mmengine_reader(already_read)
+    if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
+        # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already exists, and its
+        # DDP wrapper passes device_ids, which a model on the CPU refuses.
+        torch.distributed.init_process_group('gloo')
+        if _replace_sync_bn(cfg.model):
+            print('no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images')
+        cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
+
+
+def _replace_sync_bn(model: Any) -> int:
+    """Turn every norm_cfg of type SyncBN inside a model's config into BN; returns how many."""
+    found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
+    for node in found:
+        node['type'] = 'BN'
+    return len(found)

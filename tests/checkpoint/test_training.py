@@ -1,0 +1,84 @@
+"""Training checkpoints: what they must hold, and whether they fit the model of a config."""
+
+import copy
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS
+
+from mmpola.checkpoint import training as training_checkpoint
+from mmpola.messages import UsageError
+
+
+def test_misfits_are_counted_and_named():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    weights = model.state_dict()
+    assert training_checkpoint.misfits(weights, weights) == []
+    weights.pop('1.num_batches_tracked')  # BatchNorm layers in old files have no counter
+    assert training_checkpoint.misfits(model.state_dict(), weights) == []
+    weights.pop('0.bias')
+    weights |= {'0.weight': torch.ones(2, 3), '1.bias': torch.tensor([1.0, float('nan'), 0.0]), 'head': torch.ones(4)}
+    assert training_checkpoint.misfits(model.state_dict(), weights) == [
+        '1 missing: 0.bias [3]',
+        '1 unknown: head [4]',
+        '1 of another shape: 0.weight [2, 3] instead of [3, 2]',
+        '1 with NaN or infinite values: 1.bias',
+    ]
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / 'weights.pth'
+    torch.save({'model': {'backbone.weight': torch.ones(1)}, 'config': 1}, path)
+    with pytest.raises(UsageError) as raised:
+        training_checkpoint.read(path)
+    assert str(raised.value) == (
+        f'{path}: expected a checkpoint of tools/train.py, with a state_dict, got one with the keys model, config'
+    )
+    torch.save(3, path)
+    with pytest.raises(UsageError) as raised:
+        training_checkpoint.read(path)
+    assert str(raised.value) == f'{path}: expected a checkpoint of tools/train.py, with a state_dict'
+    path.write_text('weights')
+    with pytest.raises(UsageError, match=f'{path}: not a checkpoint, or truncated'):
+        training_checkpoint.read(path)
+    torch.save({'module.a': torch.ones(1)}, path)
+    assert list(training_checkpoint.read(path).weights) == ['a']
+
+
+@pytest.fixture
+def consuming_model():
+    """Registers a model that removes settings from its config while it is built, as DETR-like detectors do."""
+
+    class Consuming(BaseModel):
+        def __init__(self, encoder):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(encoder.pop('num_layers')))
+
+        def forward(self):
+            pass
+
+    MODELS.register_module(module=Consuming)
+    yield 'Consuming'
+    MODELS.module_dict.pop('Consuming')
+
+
+def test_the_config_survives_a_model_that_changes_it(consuming_model, tmp_path):
+    cfg = Config({'model': {'type': consuming_model, 'encoder': {'num_layers': 2}}})
+    path = tmp_path / 'epoch_1.pth'
+    torch.save({'state_dict': MODELS.build(copy.deepcopy(cfg.model)).state_dict()}, path)
+    checkpoint = training_checkpoint.read(path)
+    for _ in range(2):
+        training_checkpoint.check_fits(checkpoint, cfg)
+    assert cfg.model.encoder == {'num_layers': 2}
+
+
+def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_checkpoint, tmp_path):
+    checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
+    cfg = Config.fromfile(tiny_config)
+    cfg.model = dict(type='DetTTAModel', module=cfg.model)
+    training_checkpoint.check_fits(checkpoint, cfg)
+    cfg.model.module.roi_head.bbox_head.num_classes = 5
+    with pytest.raises(UsageError, match='does not fit the MaskRCNN'):
+        training_checkpoint.check_fits(checkpoint, cfg)

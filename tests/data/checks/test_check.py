@@ -1,0 +1,57 @@
+"""Counts of data sets, and checks that do not depend on the kind of data set."""
+
+import pytest
+from mmengine.config import Config
+
+from mmpola.data.checks import check_data
+from tests.helpers.data_problems import problems
+
+
+def test_counts(detection, segmentation, annotations, shapes):
+    train, val = check_data(detection)
+    assert (train.splits, train.name, val.splits) == (['train'], 'COCO', ['val', 'test'])
+    assert (train.contents.images, val.contents.images) == (12, 4)
+    assert train.contents.annotations == len(annotations['annotations'])
+    annotated = {annotation['image_id'] for annotation in annotations['annotations']}
+    assert train.contents.unannotated == 12 - len(annotated)
+    assert train.contents.problems == train.contents.notes == []
+    maps = check_data(segmentation, whole=True)
+    assert [(data.splits, data.name, data.contents.images, data.contents.annotations) for data in maps] == [
+        (['train'], 'label maps', 12, 12),
+        (['val', 'test'], 'label maps', 4, 4),
+    ]
+
+
+def test_a_broken_config_of_a_data_set_is_one_of_the_problems(segmentation):
+    segmentation.train_dataloader.dataset.type = 'NoDataset'
+    segmentation.train_dataloader.dataset.pop('metainfo')
+    (line,) = problems(segmentation)
+    assert line.startswith('train_dataloader.dataset: NoDataset is not in the mmseg::dataset registry.')
+
+
+def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypatch):
+    annotations['annotations'] = []
+    annotations.save()
+    detection.launcher = 'pytorch'
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    assert check_data(detection, ('train',))[0].contents.images == 0
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ('config', 'data', 'counts'),
+    [
+        ('mask_rcnn_pola_swin_t_1x', 'coco_mini/', [(84, 690, 3, 80), (44, 358, 0, 80)]),
+        ('upernet_pola_swin_t_160k', 'ade20k_mini', [(28, 28, 0, 150), (12, 12, 0, 150)]),
+    ],
+)
+def test_real_data_is_valid(root, real_data, config, data, counts):
+    cfg = Config.fromfile(root / 'configs' / f'{config}.py')
+    for split in ('train', 'val', 'test'):
+        cfg[f'{split}_dataloader'].dataset.data_root = f'{real_data}/{data}'
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+        evaluator.pop('ann_file', None)
+    found = [data.contents for data in check_data(cfg, whole=True)]
+    assert [(c.images, c.annotations, c.unannotated, len(c.classes)) for c in found] == counts

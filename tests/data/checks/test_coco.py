@@ -1,0 +1,128 @@
+"""Problems and notes of data sets in COCO layout, on generated data with one thing wrong."""
+
+from PIL import Image
+
+from mmpola.data.checks import check_data
+from mmpola.data.checks.coco import POLYGONS
+from tests.helpers.data_problems import problems
+
+NAMES = 'circle, square, triangle, star, ring and 1 more'
+
+
+def test_polygons_are_removed_and_nothing_else():
+    text = '{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, {"b": [2], "segmentation" : [[1],\n[-2]]}'
+    assert POLYGONS.sub(b'"segmentation":[]', text.encode()) == (
+        b'{"segmentation":[], "area": 1, "a": [1]}, {"b": [2], "segmentation":[]}'
+    )
+
+
+def test_classes_of_another_data_set(detection, annotations):
+    detection.train_dataloader.dataset.pop('metainfo')
+    assert problems(detection) == [
+        f'{annotations.path}: has no category for 80 of the 80 classes of the config '
+        f'(person, bicycle, car, motorcycle, airplane and 75 more); it has {NAMES}; '
+        'set metainfo.classes of the data sets',
+        *(
+            f'model.roi_head.{head}_head.num_classes: expected 80, the number of classes in train_dataloader '
+            '(person, bicycle, car, motorcycle, airplane and 75 more), got 6'
+            for head in ('bbox', 'mask')
+        ),
+    ]
+
+
+def test_classes_in_another_order_than_the_file(detection, annotations):
+    detection.train_dataloader.dataset.metainfo.classes = ('square', 'circle', 'triangle', 'star', 'ring', 'cross')
+    assert problems(detection) == [
+        f'{annotations.path}: metainfo.classes: expected the order of the file, by which mmdet numbers them '
+        f'({NAMES}), got square, circle, triangle, star, ring and 1 more'
+    ]
+
+
+def test_a_subset_of_the_classes_is_noted(detection, annotations):
+    detection.train_dataloader.dataset.metainfo.classes = ('circle', 'square', 'triangle', 'star', 'ring')
+    for head in ('bbox_head', 'mask_head'):
+        detection.model.roi_head[head].num_classes = 5
+    crosses = sum(annotation['category_id'] == 6 for annotation in annotations['annotations'])
+    assert crosses > 0
+    (train,) = check_data(detection, ('train',))
+    assert train.contents.notes == [
+        f'{annotations.path}: annotations of categories that are not classes of the config are ignored: '
+        f'cross ({crosses})'
+    ]
+
+
+def test_ids_and_names_that_are_wrong(detection, annotations):
+    annotations['annotations'][0]['category_id'] = 77
+    annotations['annotations'][1]['image_id'] = 4711
+    annotations['annotations'][2]['id'] = annotations['annotations'][3]['id']
+    annotations['categories'][1]['name'] = 'circle'
+    annotations.save()
+    path = annotations.path
+    assert problems(detection) == [
+        f'{path}: 1 annotations have the same id as another one',
+        f'{path}: several categories have the same name: circle',
+        f'{path}: has no category for 1 of the 6 classes of the config (square); it has circle, circle, triangle, '
+        'star, ring and 1 more; set metainfo.classes of the data sets',
+        f'{path}: annotations have category ids that are not among its categories: 77',
+        f'{path}: annotations have image ids that are not among its images: 4711',
+    ]
+
+
+def test_boxes_without_a_pixel(detection, annotations):
+    flat, away, beyond = annotations['annotations'][:3]
+    flat['bbox'][3], away['bbox'][0], beyond['bbox'][2] = 0, 96, 96
+    annotations.save()
+    path = annotations.path
+    assert problems(detection) == [
+        f'{path}: boxes narrower than a pixel or without area, which mmdet drops (1): annotations {flat["id"]}',
+        f'{path}: boxes outside their image (1): annotations {away["id"]}',
+    ]
+    others = [{**beyond, 'id': 1000 + number} for number in range(2000)]
+    annotations['annotations'] += others
+    annotations.save()
+    (train,) = check_data(detection, ('train',))  # 2 of 2000 and more, as in COCO itself
+    assert train.contents.notes == [
+        f'{path}: boxes narrower than a pixel or without area, which mmdet drops (1): annotations {flat["id"]}',
+        f'{path}: boxes outside their image (1): annotations {away["id"]}',
+        f'{path}: boxes that extend beyond their image (2001): annotations {beyond["id"]}, '
+        '1000, 1001, 1002, 1003 and 1996 more',
+    ]
+    flat['bbox'][3] = float('nan')
+    annotations.save()
+    assert problems(detection) == [f'{path}: boxes with NaN or infinite values (1): annotations {flat["id"]}']
+
+
+def test_nothing_to_train_on(detection, annotations):
+    annotations['annotations'] = []
+    annotations.save()
+    assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
+    annotations['images'] = []
+    annotations.save()
+    assert problems(detection) == [f'{annotations.path}: lists no images']
+    annotations.path.write_text('[')
+    assert problems(detection) == [
+        f"{annotations.path}: not a COCO annotation file (JSONDecodeError('Expecting value: line 1 column 2 (char 1)'))"
+    ]
+
+
+def test_every_image_is_read_in_the_whole_check(detection, annotations, coco):
+    folder = coco / 'train2017'
+    empty, truncated, text, turned, *_ = sorted(folder.iterdir())
+    truncated.write_bytes(truncated.read_bytes()[:1000])
+    empty.write_bytes(b'')
+    text.write_text('no image')
+    with Image.open(turned) as image:
+        exif = image.getexif()
+        exif[0x0112] = 6
+        image.save(turned, exif=exif)
+    check_data(detection, ('train',))  # the fast part opens no image
+    unreadable, resized = problems(detection, whole=True)
+    assert unreadable.startswith(
+        f'{folder}: images that cannot be read (3): {empty.name} (empty file), {truncated.name} '
+        '(image file is truncated ('
+    )
+    assert unreadable.endswith(f' bytes not processed)), {text.name} (not an image)')
+    assert resized == (
+        f'{folder}: images whose size as loaded differs from instances_train2017.json (1): '
+        f'{turned.name} (80 x 96, not 96 x 80)'
+    )

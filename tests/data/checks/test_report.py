@@ -1,0 +1,13 @@
+"""The table of counts, as tools/check_data.py prints it."""
+
+import json
+
+
+def test_the_table(run_tool, tiny_config, shapes):
+    output = run_tool('check_data.py', tiny_config).stdout
+    assert 'reading files: 16 of 16' in output
+    assert f'train: {shapes}/coco/annotations/instances_train2017.json, {shapes}/coco/train2017' in output
+    rows = [[cell.strip() for cell in line.split('│')[1:-1]] for line in output.splitlines() if line.startswith('│')]
+    truth = json.loads((shapes / 'coco' / 'annotations' / 'instances_val2017.json').read_text())
+    empty = 4 - len({annotation['image_id'] for annotation in truth['annotations']})
+    assert rows[1] == ['val, test', 'COCO', '4', str(len(truth['annotations'])), str(empty), '6']

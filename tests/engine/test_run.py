@@ -1,0 +1,102 @@
+"""Training through tools/train.py up to MMEngine's Runner: resuming, Ctrl-C, and configs on a CPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner.checkpoint import CheckpointLoader
+
+from mmpola.checkpoint import reading
+from mmpola.engine import run
+from tests.helpers.resuming import refusal
+from tests.helpers.scripts import load
+
+
+def test_sync_bn_is_replaced_everywhere():
+    sync, batch = {'type': 'SyncBN', 'requires_grad': True}, {'type': 'BN'}
+    heads = [{'norm_cfg': dict(sync)}, {'convs': {'norm_cfg': dict(sync)}}]
+    cfg = Config({'model': {'backbone': {'norm_cfg': batch}, 'heads': heads}})
+    assert run._replace_sync_bn(cfg.model) == 2
+    assert cfg.model.heads[0].norm_cfg == {'type': 'BN', 'requires_grad': True}
+    assert cfg.model.heads[1].convs.norm_cfg.type == 'BN'
+    assert run._replace_sync_bn(cfg.model) == 0
+
+
+def test_a_finished_training_changes_nothing(work, finished_work, tiny_config, monkeypatch, capsys):
+    before = {path: path.read_bytes() for path in work.iterdir()}
+    command = ['train.py', str(tiny_config), '--work-dir', str(work)]
+    monkeypatch.setattr('sys.argv', [*command, '--resume'])
+    load('train').main()
+    assert capsys.readouterr().out == f'{work}/epoch_2.pth: this training is finished: 3 of 3 epochs\n'
+    monkeypatch.setattr('sys.argv', command)
+    assert refusal(load('train').main).startswith(f'{work}: holds checkpoints that this training would overwrite')
+    assert {path: path.read_bytes() for path in work.iterdir()} == before
+
+
+class RecordingRunner:
+    """Replaces MMEngine's Runner: reads the checkpoint as it does, without training."""
+
+    @classmethod
+    def from_cfg(cls, cfg):
+        runner = cls()
+        runner.cfg = cfg
+        return runner
+
+    def train(self):
+        assert self.cfg.resume
+        self.loaded.append(CheckpointLoader.load_checkpoint(self.cfg.load_from))
+
+
+def test_the_checkpoint_is_read_once(work, trained_work, tiny_config, monkeypatch):
+    read, runner = [], type('Runner', (RecordingRunner,), {'loaded': []})
+    torch_load = torch.load
+    monkeypatch.setattr(reading.torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
+    monkeypatch.setattr(run, 'Runner', runner)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
+    load('train').main()
+    assert read == [work / 'epoch_2.pth']
+    assert runner.loaded[0]['meta']['epoch'] == 2
+
+
+class InterruptedRunner:
+    """Replaces MMEngine's Runner: Ctrl-C after an epoch, which is saved if the work dir exists."""
+
+    @classmethod
+    def from_cfg(cls, cfg):
+        runner = cls()
+        runner.work_dir = Path(cfg.work_dir)
+        return runner
+
+    def train(self):
+        if self.work_dir.is_dir():
+            (self.work_dir / 'epoch_1.pth').touch()
+            (self.work_dir / 'last_checkpoint').write_text('epoch_1.pth')
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('saved', [False, True])
+def test_an_interrupted_training_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
+    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
+    work = tmp_path / 'fresh'
+    if saved:
+        work.mkdir()
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
+    with pytest.raises(SystemExit) as raised:
+        load('train').main()
+    assert raised.value.code == run.INTERRUPTED == 130
+    printed = capsys.readouterr()
+    assert f'{work}: no checkpoint to resume from yet, training begins\n' in printed.out
+    left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'
+    assert printed.err.splitlines()[-1] == f'interrupted; {left}'
+
+
+def test_overwriting_forgets_the_earlier_training(work, tiny_config, monkeypatch):
+    """Without its record a later --resume cannot continue from the end of the earlier training."""
+    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(InterruptedRunner, 'train', lambda self: None)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])
+    load('train').main()
+    assert not (work / 'last_checkpoint').exists()
+    assert (work / 'epoch_2.pth').exists()

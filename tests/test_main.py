@@ -1,0 +1,103 @@
+"""python -m mmpola: the report on this environment, on damaged ones, and on installations without a clone."""
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from mmpola import __main__ as report
+
+
+def test_this_environment_works(root):
+    output = subprocess.check_output([sys.executable, '-m', 'mmpola'], cwd=root, text=True)
+    assert 'ok  mmcv.ops' in output
+    assert 'ok  attention backends  reference' in output
+    assert '!!' not in output
+
+
+def installed(monkeypatch, **versions):
+    """Let the environment have these distributions and no others."""
+
+    def version(name):
+        if name not in versions:
+            raise report.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(report.metadata, 'version', version)
+
+
+@pytest.mark.parametrize(
+    ('clone', 'torch', 'mmcv'),
+    [
+        (True, 'bash tools/install.sh', 'bash tools/install.sh'),
+        (
+            False,
+            'pip install --upgrade torch torchvision',
+            'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0',
+        ),
+    ],
+)
+def test_versions_that_do_not_work_name_their_fix(clone, torch, mmcv, monkeypatch):
+    installed(monkeypatch, mmcv='2.2.0', torch='2.0.1+cpu', mmdet='3.3.0')
+    remedies = {finding.what: finding.remedy for finding in report.findings(clone)}
+    assert remedies['torch'] == f'needs >= 2.1: {torch}'
+    assert remedies['mmcv'] == f'needs >= 2.0.0, < 2.2.0: {mmcv}'
+    assert remedies['mmdet'] == ''
+    assert remedies['mmengine'].startswith('needs >= 0.10.0, < 1.0.0: ')
+
+
+def test_openmmlab_is_optional_outside_a_clone(monkeypatch):
+    installed(monkeypatch, torch='2.11.0', torchvision='0.26.0', timm='1.0.31', einops='0.8')
+    findings = {finding.what: finding for finding in report.findings(clone=False)}
+    assert findings['OpenMMLab'].found.startswith('not installed (optional')
+    assert not any(finding.remedy for finding in findings.values())
+    assert {finding.what for finding in report.findings(clone=True) if finding.remedy} == {
+        requirement.name for requirement in report.OPENMMLAB
+    }
+
+
+def test_a_clone_has_the_installer_next_to_the_package(root, tmp_path):
+    assert report.in_clone(root / 'mmpola')
+    assert not report.in_clone(tmp_path / 'site-packages' / 'mmpola')
+
+
+@pytest.mark.parametrize('error', ["ModuleNotFoundError('no torch')", "OSError('libcudart.so.13: cannot open')"])
+def test_it_runs_where_torch_and_mmengine_are_missing_or_broken(error, root):
+    code = f"""
+    import sys
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.split('.')[0] in {{'torch', 'mmengine'}}:
+                raise {error}
+    sys.meta_path.insert(0, Block())
+    from mmpola.__main__ import main
+    sys.exit(main())
+    """
+    result = subprocess.run(
+        [sys.executable, '-c', textwrap.dedent(code)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert 'Traceback' not in result.stderr
+    message = error.split("'")[1]
+    name = error.split('(')[0]
+    assert re.search(rf'!!  GPU +unknown, torch does not work: {name}: {message}', result.stdout)
+    assert re.search(rf'!!  attention backends +mmpola.ops does not import: {name}: {message}', result.stdout)
+    assert re.search(rf'!!  mmdet.models +{name}: ', result.stdout)
+
+
+def test_the_requirements_are_those_of_the_package(root):
+    if sys.version_info < (3, 11):
+        pytest.skip('tomllib is in the standard library from Python 3.11 on')
+    import tomllib
+
+    project = tomllib.loads((root / 'pyproject.toml').read_text())['project']
+    lowest = dict(line.partition('>=')[::2] for line in project['dependencies'])
+    expected = {requirement.name: requirement.lowest for requirement in report.NEEDED}
+    assert {name: version or '0' for name, version in lowest.items()} == {
+        name: version for name, version in expected.items() if name != 'torchvision'
+    }
+    for requirement in report.OPENMMLAB:
+        (pinned,) = (x for x in project['optional-dependencies']['openmmlab'] if x.startswith(f'{requirement.name}=='))
+        assert pinned in requirement.pip
