@@ -22,7 +22,7 @@ from urllib.request import Request, url2pathname, urlopen
 
 import torch
 
-from mmpola.checkpoint.reading import CheckpointError
+from mmpola.checkpoint import CheckpointError
 
 RELEASED = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' released weights."""

@@ -18,7 +18,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
-from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.checkpoint.reading import read_checkpoint
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
@@ -57,14 +59,25 @@ class TrainingCheckpoint:
         return TIME_STAMP.sub('', name) if isinstance(name, str) else None
 
 
-def read(path: str | Path) -> TrainingCheckpoint:
+def locate(name: str | Path) -> Path:
+    """Return the local file of a checkpoint that the user named by its path, a URL or a model, see `local_checkpoint`.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be downloaded.
+    """
+    try:
+        return local_checkpoint(name)
+    except (CheckpointError, FileNotFoundError) as error:
+        raise UsageError(str(error)) from None
+
+
+def read(name: str | Path) -> TrainingCheckpoint:
     """Read a checkpoint of tools/train.py, or a bare state dict with the names of a whole model.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has no weights where MMEngine looks for them.
     """
-    if not Path(path).is_file():
-        raise UsageError(f'{path}: no such checkpoint')
+    path = locate(name)
     try:
         content = read_checkpoint(path)
     except CheckpointError as error:

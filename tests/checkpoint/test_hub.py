@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mmpola.backbones.named import NAMED
+from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED, local_checkpoint, matches_model, released_checkpoint, short_name
-from mmpola.checkpoint.reading import CheckpointError
 from tests.helpers.hub_server import Hub, serve
 
 

@@ -11,7 +11,7 @@ from mmengine.structures import BaseDataElement
 from torch.testing import assert_close
 
 from mmpola.backbones.classifier import Classifier
-from mmpola.checkpoint.reading import CheckpointError
+from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.weights import load_weights
 from mmpola.classification import ImageClassifier
 
