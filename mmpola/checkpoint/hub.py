@@ -30,6 +30,8 @@ RELEASED = 'ZachMeng/PolaFormer'
 LOCAL_FOLDER = Path('checkpoints')
 """Where `mmpola://MODEL` looks first, relative to the working directory: `MODEL.pth` or its short name."""
 
+BY_NAME = 'released weights are downloaded by name, for example mmpola://pola_swin_tiny'
+
 SCHEMES = ('file', 'http', 'https', 'hf', 'mmpola')
 WEIGHT_SUFFIXES = ('.bin', '.pt', '.pth', '.safetensors')
 SHORT_SIZES = {'tiny': 't', 'small': 's', 'medium': 'm', 'base': 'b', 'large': 'l'}
@@ -113,7 +115,7 @@ def matches_model(file: str, model: str) -> bool:
 
 def _existing(path: Path, name: str) -> Path:
     if not path.is_file():
-        raise FileNotFoundError(f'{name}: no such checkpoint file; released weights: mmpola://MODEL downloads them')
+        raise FileNotFoundError(f'{name}: no such checkpoint file; {BY_NAME}')
     return path
 
 

@@ -172,12 +172,12 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
 
     contents = {} if already_read is None else already_read
 
-    def load_from_local(filename: str, map_location: Any = None) -> Any:  # MMEngine logs the name after `load_from_`
+    def load_from_name(filename: str, map_location: Any = None) -> Any:  # MMEngine logs the name after `load_from_`
         if filename in contents:
             return contents.pop(filename)
         return read_checkpoint(filename, map_location)
 
-    CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), loader=load_from_local, force=True)
+    CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True)
     extend_torch_allow_list()
 
 

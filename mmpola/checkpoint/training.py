@@ -67,7 +67,9 @@ def locate(name: str | Path) -> Path:
     """
     try:
         return local_checkpoint(name)
-    except (CheckpointError, FileNotFoundError) as error:
+    except FileNotFoundError:
+        raise UsageError(f'{name}: no such checkpoint') from None
+    except CheckpointError as error:
         raise UsageError(str(error)) from None
 
 

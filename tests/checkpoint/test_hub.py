@@ -1,39 +1,16 @@
 """Checkpoints by name: what is downloaded, from where, how often, and what every failure says."""
 
-import io
 import os
 import subprocess
 import sys
 
 import huggingface_hub.constants
 import pytest
-import torch
 
 from mmpola.backbones.named import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED, local_checkpoint, matches_model, released_checkpoint, short_name
-from tests.helpers.hub_server import Hub, serve
-
-
-def content(value=0.0):
-    file = io.BytesIO()
-    torch.save({'model': {'x': torch.full((1000,), value)}}, file)
-    return file.getvalue()
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """A hub with four released files; caches and working directory are empty folders."""
-    names = ('pola_swin_t.pth', 'pola_swin_s.pth', 'nested/polaformer_pp_b2.pth', 'pola_pvt_t.pth', 'README.md')
-    files = {name: content(float(index)) for index, name in enumerate(names)}
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
-    with serve(Hub(RELEASED, files)) as hub:
-        monkeypatch.setattr(huggingface_hub.constants, 'ENDPOINT', hub.url)
-        template = hub.url + '/{repo_id}/resolve/{revision}/{filename}'
-        monkeypatch.setattr(huggingface_hub.constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
-        monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
-        yield hub
+from tests.helpers.hub_server import content
 
 
 def downloads(hub, name):

@@ -46,7 +46,7 @@ def test_a_missing_file_says_where_weights_are_found():
         read_checkpoint('checkpoints/none.pth')
     assert str(raised.value) == (
         'checkpoints/none.pth: no such checkpoint file; '
-        'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
+        'released weights are downloaded by name, for example mmpola://pola_swin_tiny'
     )
 
 
@@ -230,4 +230,4 @@ def test_a_file_that_was_read_already_is_handed_to_mmengine_once(tmp_path):
     assert CheckpointLoader.load_checkpoint(path) == {'state_dict': 'already read'}
     assert contents == {}
     assert CheckpointLoader.load_checkpoint(path)['state_dict']['a'] == 1
-    assert CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__ == 'load_from_http'
+    assert CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__ == 'load_from_name'

@@ -1,13 +1,23 @@
 """A local HTTP server that speaks as much of the Hugging Face Hub's API as a download needs."""
 
 import hashlib
+import io
 import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import unquote, urlparse
 
+import torch
+
 COMMIT = 'c' * 40
+
+
+def content(value=0.0):
+    """A small checkpoint file."""
+    file = io.BytesIO()
+    torch.save({'model': {'x': torch.full((1000,), value)}}, file)
+    return file.getvalue()
 
 
 class Hub:
