@@ -84,7 +84,7 @@ def released_checkpoint(model: str) -> Path:
     if len(matches) != 1:
         found = f'{len(matches)} files match' if matches else 'no file matches'
         raise CheckpointError(
-            f'{name}: {found} in {RELEASED}, which has {", ".join(matches or files)}; name the file: '
+            f'{name}: {found} in {RELEASED}, which has {", ".join(matches or weights) or "no weights"}; name the file: '
             f'hf://{RELEASED}/FILE, or save it as {LOCAL_FOLDER / short_name(model)}.pth'
         )
     return _from_hub(f'hf://{RELEASED}/{matches[0]}', name)
