@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import local_checkpoint
@@ -100,16 +100,43 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     Raises:
         UsageError: tensors are missing, unknown, of another shape or not finite; names the first of each.
     """
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
-    with torch.device('meta'):
-        model = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config while they are built
-    model = getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
+    model = model_on_meta(cfg)
     if problems := misfits(model.state_dict(), checkpoint.weights):
         lines = '\n'.join(f'  {problem}' for problem in problems)
         origin = f'; it was trained with {checkpoint.training}' if checkpoint.training else ''
         raise UsageError(
             f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n{lines}'
         )
+
+
+def check_start(checkpoint: TrainingCheckpoint, cfg: Config) -> str:
+    """Compare a checkpoint with the model that starts from its weights (`load_from`): heads may differ, backbones not.
+
+    Returns:
+        One line: how many tensors are loaded, and which parts of the model stay as initialised.
+
+    Raises:
+        UsageError: no tensor of the backbone fits.
+    """
+    expected, weights = model_on_meta(cfg).state_dict(), checkpoint.weights
+    fitting = {key for key, x in expected.items() if key in weights and weights[key].shape == x.shape}
+    if not any(key.startswith('backbone.') for key in fitting):
+        raise UsageError(
+            f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, got '
+            f'{len(weights)} tensors of which none fits it: {listed(weights, 3)}; weights of a backbone alone are '
+            "loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+        )
+    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in expected if key not in fitting)
+    parts = f'; as initialised: {listed(new)}' if new else ''
+    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(expected)} tensors are loaded{parts}'
+
+
+def model_on_meta(cfg: Config) -> nn.Module:
+    """Build the config's model on the meta device, without memory for weights; the config stays as it is."""
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    with torch.device('meta'):
+        model: nn.Module = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config
+    return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
 
 
 def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
