@@ -3,8 +3,8 @@
     python tools/train.py configs/ham_polaformer_pp_b3_160k.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/ham_polaformer_pp_b3_160k.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/polaformer_pp_b3.pth (Hugging Face repository ZachMeng/PolaFormer). To train
-from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Starts from the authors' ImageNet weights: checkpoints/polaformer_pp_b3.pth if it exists, else they are downloaded. To
+train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected mIoU: not printed (paper); ours: not yet run.
 """
@@ -16,7 +16,7 @@ model = dict(
         type='mmpola.PolaFormerPP',
         arch='b3',
         drop_path_rate=0.15,
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/polaformer_pp_b3.pth'),
+        init_cfg=dict(type='Pretrained', checkpoint='mmpola://polaformer_pp_b3'),
     ),
     decode_head=dict(in_channels=[128, 320, 512]),
 )

@@ -3,10 +3,10 @@
     python tools/train.py configs/imagenet_pola_swin_b_384.py         one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_pola_swin_b_384.py 8    8 GPUs x 64 images
 
-Fine-tunes checkpoints/pola_swin_b.pth with a softmax window of 12; position tables are resized from 224. The file comes
-from the Hugging Face repository ZachMeng/PolaFormer, or from a run of imagenet_pola_swin_b.py through
-tools/convert_checkpoint.py. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains
-in fp16.
+Fine-tunes the weights of 224 with a softmax window of 12; position tables are resized. The weights are
+checkpoints/pola_swin_b.pth if it exists, for example from a run of imagenet_pola_swin_b.py through
+tools/convert_checkpoint.py, else the authors', which are downloaded. Needs data/imagenet/train and data/imagenet/val
+with one folder per class. `--amp` trains in fp16.
 
 Expected top-1: 84.7 (paper, table 1); ours: not yet run.
 """
@@ -19,7 +19,7 @@ warmup = 5
 
 model = dict(
     backbone=dict(type='mmpola.PolaSwin', arch='base', window_size=12, pretrain_img_size=image_size),
-    init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_b.pth'),
+    init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_base'),
 )
 
 train_dataloader = dict(batch_size=64, dataset=dict(transform=dict(input_size=image_size)))

@@ -3,8 +3,8 @@
     python tools/train.py configs/mask_rcnn_pola_swin_t_3x.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/mask_rcnn_pola_swin_t_3x.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/pola_swin_t.pth (Hugging Face repository ZachMeng/PolaFormer). To train from
-random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded. To
+train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: 47.0 / 42.3 (paper, table 2); ours: not yet run.
 """
@@ -16,7 +16,7 @@ model = dict(
         type='mmpola.PolaSwin',
         arch='tiny',
         drop_path_rate=0.2,
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth'),
+        init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_tiny'),
     ),
     neck=dict(in_channels=[96, 192, 384, 768]),
 )

@@ -3,8 +3,8 @@
     python tools/train.py configs/mask_rcnn_polaformer_pp_b5_1x.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/mask_rcnn_polaformer_pp_b5_1x.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/polaformer_pp_b5.pth (Hugging Face repository ZachMeng/PolaFormer). To train
-from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Starts from the authors' ImageNet weights: checkpoints/polaformer_pp_b5.pth if it exists, else they are downloaded. To
+train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
@@ -16,7 +16,7 @@ model = dict(
         type='mmpola.PolaFormerPP',
         arch='b5',
         drop_path_rate=0.55,
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/polaformer_pp_b5.pth'),
+        init_cfg=dict(type='Pretrained', checkpoint='mmpola://polaformer_pp_b5'),
     ),
     neck=dict(in_channels=[96, 192, 448, 640]),
 )

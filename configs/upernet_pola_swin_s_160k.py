@@ -3,8 +3,8 @@
     python tools/train.py configs/upernet_pola_swin_s_160k.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/upernet_pola_swin_s_160k.py 8    the paper's batch: 8 GPUs x 2 images
 
-Needs the ImageNet weights in checkpoints/pola_swin_s.pth (Hugging Face repository ZachMeng/PolaFormer). To train from
-random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Starts from the authors' ImageNet weights: checkpoints/pola_swin_s.pth if it exists, else they are downloaded. To
+train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected mIoU: not printed (paper); ours: not yet run.
 """
@@ -16,7 +16,7 @@ model = dict(
         type='mmpola.PolaSwin',
         arch='small',
         drop_path_rate=0.3,
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/pola_swin_s.pth'),
+        init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_small'),
     ),
     decode_head=dict(in_channels=[96, 192, 384, 768]),
     auxiliary_head=dict(in_channels=384),

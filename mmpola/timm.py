@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.named import NAMED
-from mmpola.checkpoint.reading import PUBLISHED, extend_torch_allow_list
+from mmpola.checkpoint.hub import RELEASED
+from mmpola.checkpoint.reading import extend_torch_allow_list
 from mmpola.checkpoint.weights import fit_weights
 
 NEVER_RELEASED = 'pola_pvt_v2 and pola_deit'
@@ -114,7 +115,7 @@ def _register(name: str) -> Callable[..., nn.Module]:
     ) -> nn.Module:
         if pretrained:
             raise ValueError(
-                f'pretrained: nothing is downloaded, pass checkpoint_path=PATH; {PUBLISHED} (none of {NEVER_RELEASED})'
+                f'pretrained: pass checkpoint_path=PATH; released weights: {RELEASED} (none of {NEVER_RELEASED})'
             )
         _check_pool(global_pool)
         arguments = {**settings, 'in_channels': in_chans, **further}

@@ -34,7 +34,7 @@ def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, tmp_path):
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     assert isinstance(model.backbone, PolaSwin)
-    assert model.backbone.init_cfg['checkpoint'] == 'checkpoints/pola_swin_t.pth'
+    assert model.backbone.init_cfg['checkpoint'] == 'mmpola://pola_swin_tiny'
     assert sum(parameter.numel() for parameter in model.parameters()) == 48_791_944  # of mask_rcnn_pola_swin_t_1x
     assert isinstance(build_optim_wrapper(model, cfg.optim_wrapper).optimizer, torch.optim.AdamW)
 

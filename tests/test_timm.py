@@ -13,7 +13,7 @@ import torch
 from torch.testing import assert_close
 
 import mmpola.timm
-from mmpola.checkpoint.reading import CheckpointError
+from mmpola.checkpoint import CheckpointError
 from mmpola.classification import ImageClassifier
 
 SWIN = {'arch': {'embed_dims': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)}, 'img_size': 64}

@@ -18,13 +18,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mmpola.checkpoint.training import locate
 from mmpola.engine.convert import check_destination, convert, summary, write
 from mmpola.messages import run_main
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description='Convert a checkpoint for publishing', allow_abbrev=False)
-    parser.add_argument('source', type=Path, metavar='SRC', help='checkpoint to read')
+    parser.add_argument('source', metavar='SRC', help='checkpoint to read: a path, URL or name')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
     parser.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
     parser.add_argument(
@@ -33,10 +34,11 @@ def main() -> None:
     parser.add_argument('--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`")
     parser.add_argument('--force', action='store_true', help='overwrite DST')
     args = parser.parse_args()
-    check_destination(args.source, args.destination, args.force)
-    conversion = convert(args.source, args.backbone_only, args.arch, args.metric)
+    source = locate(args.source)
+    check_destination(source, args.destination, args.force)
+    conversion = convert(source, args.backbone_only, args.arch, args.metric)
     write(conversion, args.destination)
-    print(summary(conversion, args.source, args.destination))
+    print(summary(conversion, source, args.destination))
 
 
 if __name__ == '__main__':

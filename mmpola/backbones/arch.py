@@ -10,6 +10,7 @@ from typing import Any, cast
 from timm.layers import calculate_drop_path_rates, to_2tuple
 
 from mmpola.layers import Grid
+from mmpola.layers.padding import cells
 
 STRIDES = (4, 8, 16, 32)
 """Pixels per token of the four stages of a pyramid."""
@@ -105,8 +106,7 @@ def drop_path_rates(last: float, blocks: int) -> list[float]:
 
 def token_grid(image_size: int | tuple[int, int], stride: int) -> Grid:
     """Return the token grid (h, w) of an image, given its side or (height, width) in pixels."""
-    height, width = to_2tuple(image_size)
-    return -(-height // stride), -(-width // stride)
+    return cells(to_2tuple(image_size), stride)
 
 
 def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS') -> list[str]:

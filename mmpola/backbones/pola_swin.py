@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from mmpola.backbones.arch import AttnTypes, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, WindowAttention, window_mask
+from mmpola.layers.padding import cells, pad_to_cells
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -40,12 +40,9 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         """x [B, N, C] on the token grid (h, w) -> [B, N', 2C] and its grid (ceil(h / 2), ceil(w / 2))."""
-        rows, columns = grid
-        maps = x.unflatten(1, grid)
-        if rows % 2 or columns % 2:
-            maps = F.pad(maps, (0, 0, 0, columns % 2, 0, rows % 2))
+        maps = pad_to_cells(x.unflatten(1, grid), grid, 2, channels_last=True)
         merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
-        return self.reduction(self.norm(merged)), ((rows + 1) // 2, (columns + 1) // 2)
+        return self.reduction(self.norm(merged)), cells(grid, 2)
 
 
 class SwinStage(nn.Module):

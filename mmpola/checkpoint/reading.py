@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-PUBLISHED = 'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import local_checkpoint
 
 LOG_HISTORY = ('mmengine.logging.history_buffer', 'HistoryBuffer')
 """(module, class) in which MMEngine's Runner saves the scalars that it logged; `--resume` needs it rebuilt."""
@@ -54,10 +55,6 @@ of inert stubs, so it builds each of these as an OrderedDict, without the class.
 
 NUMPY_SCALARS = ('float64', 'float32', 'int64', 'int32', 'bool')
 """NumPy dtypes that occur in a log history; torch.load needs their types in its allow list."""
-
-
-class CheckpointError(ValueError):
-    """A file is not a readable checkpoint, or does not fit the model it is loaded into."""
 
 
 class _RefuseCalls(type):
@@ -120,20 +117,18 @@ class SafeUnpickler(pickle.Unpickler):
         return resolve(module, name)
 
 
-def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> Any:
+def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
     """Return the object that a checkpoint file holds, without executing anything in it.
 
     Args:
-        path: a file written by torch.save.
-        map_location: as in torch.load.
+        name: path or name, see `local_checkpoint`, of a file written by torch.save, or a .safetensors file.
+        map_location: as in torch.load; for a .safetensors file a device.
 
     Raises:
-        FileNotFoundError: there is no such file; the message says where to find released weights.
-        CheckpointError: the file is truncated, is not a checkpoint, or calls a function.
+        FileNotFoundError: there is no such file.
+        CheckpointError: the file cannot be downloaded, is truncated, is not a checkpoint, or calls a function.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f'{path}: no such checkpoint file; {PUBLISHED}')
+    path = local_checkpoint(name)
     safe_pickle = SimpleNamespace(
         Unpickler=SafeUnpickler,
         load=lambda file, **options: SafeUnpickler(file, **options).load(),
@@ -141,6 +136,10 @@ def read_checkpoint(path: str | Path, map_location: Any = 'cpu') -> Any:
         __name__='mmpola safe pickle',
     )
     try:
+        if path.suffix == '.safetensors':
+            from safetensors.torch import load_file
+
+            return load_file(path, device=str(map_location or 'cpu'))
         return torch.load(path, map_location=map_location, pickle_module=safe_pickle, weights_only=False)
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
@@ -161,9 +160,10 @@ def stubs_in(content: Any) -> set[str]:
 
 
 def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
-    """Make MMEngine read local checkpoint files with `read_checkpoint`, in resuming as in `init_cfg` and `load_from`.
+    """Make MMEngine read checkpoints with `read_checkpoint`, in resuming as in `init_cfg` and `load_from`.
 
-    Files behind a URL are still opened by torch.load, whose allow list is extended by the same policy.
+    Names of other schemes, such as `torchvision://`, are still opened by torch.load, whose allow list is extended by
+    the same policy.
 
     Args:
         already_read: contents by path. MMEngine gets these instead of reading the file again; each is then removed from
@@ -173,12 +173,12 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
 
     contents = {} if already_read is None else already_read
 
-    def load_from_local(filename: str, map_location: Any = None) -> Any:  # MMEngine logs the name after `load_from_`
+    def load_from_name(filename: str, map_location: Any = None) -> Any:  # MMEngine logs the name after `load_from_`
         if filename in contents:
             return contents.pop(filename)
-        return read_checkpoint(Path(filename).expanduser(), map_location)
+        return read_checkpoint(filename, map_location)
 
-    CheckpointLoader.register_scheme(prefixes='', loader=load_from_local, force=True)
+    CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True)
     extend_torch_allow_list()
 
 

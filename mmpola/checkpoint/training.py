@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor
+from torch import Tensor, nn
 
-from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.checkpoint.reading import read_checkpoint
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
@@ -56,14 +58,27 @@ class TrainingCheckpoint:
         return TIME_STAMP.sub('', name) if isinstance(name, str) else None
 
 
-def read(path: str | Path) -> TrainingCheckpoint:
+def locate(name: str | Path) -> Path:
+    """Return the local file of a checkpoint that the user named by its path, a URL or a model, see `local_checkpoint`.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be downloaded.
+    """
+    try:
+        return local_checkpoint(name)
+    except FileNotFoundError:
+        raise UsageError(f'{name}: no such checkpoint') from None
+    except CheckpointError as error:
+        raise UsageError(str(error)) from None
+
+
+def read(name: str | Path) -> TrainingCheckpoint:
     """Read a checkpoint of tools/train.py, or a bare state dict with the names of a whole model.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has no weights where MMEngine looks for them.
     """
-    if not Path(path).is_file():
-        raise UsageError(f'{path}: no such checkpoint')
+    path = locate(name)
     try:
         content = read_checkpoint(path)
     except CheckpointError as error:
@@ -84,16 +99,43 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     Raises:
         UsageError: tensors are missing, unknown, of another shape or not finite; the message names the first of each.
     """
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
-    with torch.device('meta'):
-        model = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config while they are built
-    model = getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
+    model = model_on_meta(cfg)
     if problems := misfits(model.state_dict(), checkpoint.weights):
         lines = '\n'.join(f'  {problem}' for problem in problems)
         origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
         raise UsageError(
             f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n{lines}'
         )
+
+
+def check_start(checkpoint: TrainingCheckpoint, cfg: Config) -> str:
+    """Compare a checkpoint with the model that starts from its weights (`load_from`): heads may differ, backbones not.
+
+    Returns:
+        One line: how many tensors are loaded, and which parts of the model stay as initialised.
+
+    Raises:
+        UsageError: no tensor of the backbone fits.
+    """
+    expected, weights = model_on_meta(cfg).state_dict(), checkpoint.weights
+    fitting = {key for key, x in expected.items() if key in weights and weights[key].shape == x.shape}
+    if not any(key.startswith('backbone.') for key in fitting):
+        raise UsageError(
+            f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, got '
+            f'{len(weights)} tensors of which none fits it: {listed(weights, 3)}; weights of a backbone alone are '
+            "loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+        )
+    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in expected if key not in fitting)
+    parts = f'; as initialised: {listed(new)}' if new else ''
+    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(expected)} tensors are loaded{parts}'
+
+
+def model_on_meta(cfg: Config) -> nn.Module:
+    """Build the config's model on the meta device, without memory for weights; the config stays as it is."""
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    with torch.device('meta'):
+        model: nn.Module = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config
+    return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
 
 
 def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.reading import read_checkpoint
 from mmpola.layers import Grid, resize_bias_table, resize_table
 from mmpola.messages import info
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from mmengine.config import Config, DictAction
 
-from mmpola.checkpoint.reading import PUBLISHED
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
 from mmpola.messages import UsageError
 
 
@@ -47,7 +48,7 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write --amp, --auto-scale-lr and --resume into the config.
 
     Raises:
-        UsageError: --amp without a GPU, no auto_scale_lr in the config, or the checkpoint to resume from is missing.
+        UsageError: --amp without a GPU, or no auto_scale_lr in the config.
     """
     if args.amp:
         if not torch.cuda.is_available():
@@ -61,8 +62,6 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     if args.resume is not None:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
-        if cfg.load_from and not Path(cfg.load_from).is_file():
-            raise UsageError(f'--resume: {cfg.load_from}: no such checkpoint')
 
 
 def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -87,21 +86,27 @@ def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def check_pretrained(cfg: Config) -> None:
-    """Check that the pretrained weights of the config exist, before data or model are touched.
+    """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
+
+    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are left to MMEngine.
 
     Raises:
-        UsageError: a file is missing; the message names its key and says how to train without it.
+        UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
+            it.
     """
     for key, node in nodes(cfg.model, 'model'):
         start = node.get('init_cfg')
         if not isinstance(start, dict) or start.get('type') != 'Pretrained':
             continue
-        path = start['checkpoint']
-        if '://' not in path and not Path(path).is_file():
+        name = str(start['checkpoint'])
+        if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
+            continue
+        try:
+            local_checkpoint(name)
+        except (CheckpointError, FileNotFoundError) as error:
             raise UsageError(
-                f'{path}: no such checkpoint ({key}.init_cfg.checkpoint; {PUBLISHED}); '
-                f'train without it with --cfg-options {key}.init_cfg=None'
-            )
+                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options {key}.init_cfg=None'
+            ) from None
 
 
 def remove_pretrained(model: Any) -> None:

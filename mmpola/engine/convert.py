@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections import Counter
@@ -19,7 +18,9 @@ import mmpola
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier
 from mmpola.backbones.named import NAMED
-from mmpola.checkpoint.reading import CheckpointError, read_checkpoint
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import sha256
+from mmpola.checkpoint.reading import read_checkpoint
 from mmpola.checkpoint.weights import SIZE_DEPENDENT, LoadReport, find_weights, fit_weights
 from mmpola.checkpoint.writing import write_atomically
 from mmpola.messages import UsageError, listed
@@ -178,15 +179,6 @@ def _meta(source: Path, content: Any, container: str, arch: str | None, metric: 
         'weights': 'ema' if averaged else earlier.get('weights', 'model'),
         'mmpola_version': mmpola.__version__,
     }
-
-
-def sha256(path: Path) -> str:
-    """Return the hexadecimal digest of a file."""
-    digest = hashlib.sha256()
-    with path.open('rb') as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def check_destination(source: Path, destination: Path, force: bool) -> None:

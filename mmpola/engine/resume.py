@@ -49,7 +49,7 @@ def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
     """
     path = None
     if cfg.get('resume'):
-        path = Path(cfg.load_from) if cfg.get('load_from') else newest_checkpoint(cfg.work_dir)
+        path = training_checkpoint.locate(cfg.load_from) if cfg.get('load_from') else newest_checkpoint(cfg.work_dir)
     _check_work_dir(cfg, path, overwrite)
     if path is None:
         return None

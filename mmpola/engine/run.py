@@ -10,6 +10,7 @@ import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 
+from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.reading import register_mmengine_reader
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.engine.config import check_pretrained, nodes, remove_pretrained
@@ -28,11 +29,14 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: pretrained weights of the config are missing.
+        UsageError: pretrained weights of the config are missing, or `load_from` does not fit its backbone.
         SystemExit: status 130 after Ctrl-C.
     """
     if resume is None:
         check_pretrained(cfg)
+        if cfg.get('load_from') and not cfg.get('resume'):
+            start = training_checkpoint.read(cfg.load_from)
+            print(training_checkpoint.check_start(start, cfg))
         if cfg.get('resume'):
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
         elif overwrite:  # else a later --resume would continue from the end of the earlier run

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmpola.layers.padding import pad_to_cells
 from mmpola.layers.position import Grid
 
 
@@ -29,8 +29,5 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / s), ceil(W / s))."""
-        size, (height, width) = self.patch_size, x.shape[-2:]
-        if height % size or width % size:
-            x = F.pad(x, (0, (size - width % size) % size, 0, (size - height % size) % size))
-        x = self.proj(x)
+        x = self.proj(pad_to_cells(x, (x.shape[2], x.shape[3]), self.patch_size, channels_last=False))
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])

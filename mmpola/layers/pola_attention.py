@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmpola.layers.padding import cells
 from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid, resize_table
-from mmpola.layers.spatial_reduction import reduce_tokens, reduced_grid, spread_tokens
+from mmpola.layers.spatial_reduction import reduce_tokens, spread_tokens
 from mmpola.ops import PowerMap, mix_and_gate, polarity_attention
 from mmpola.ops.numerics import accumulation_dtype
 
@@ -126,7 +127,7 @@ class ReducedPolaAttention(PowerAttention):
         self, dim: int, num_heads: int, grid: Grid, *, sr_ratio: int = 1, qkv_bias: bool = True, **shared: Any
     ) -> None:
         projections = {name: nn.Linear(dim, 2 * dim, bias=qkv_bias) for name in ('qg', 'kv')}
-        super().__init__(dim, num_heads, reduced_grid(grid, sr_ratio), projections, **shared)
+        super().__init__(dim, num_heads, cells(grid, sr_ratio), projections, **shared)
         self.sr_ratio = sr_ratio
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from timm.layers import resize_rel_pos_bias_table_simple
 from torch import Tensor
 
-from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.numerics import accumulation_dtype, is_traced
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
@@ -15,9 +15,10 @@ Grid = tuple[int, int]
 def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
     """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`, bilinearly.
 
-    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table itself is returned.
+    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table itself is returned,
+    except while tracing, where comparing would fix the image size.
     """
-    if source == target:
+    if not is_traced() and source == target:
         return table
     maps = table.unflatten(1, source).permute(0, 3, 1, 2)
     resized = F.interpolate(maps.to(accumulation_dtype(table.dtype)), size=target, mode='bilinear', align_corners=False)

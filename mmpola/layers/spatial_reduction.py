@@ -5,13 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmpola.layers.padding import cells, pad_to_cells
 from mmpola.layers.position import Grid
-
-
-def reduced_grid(grid: Grid, ratio: int) -> Grid:
-    """Return the grid after a stride of `ratio`: (h, w) -> (ceil(h / ratio), ceil(w / ratio))."""
-    rows, columns = grid
-    return -(-rows // ratio), -(-columns // ratio)
 
 
 def reduce_tokens(x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm) -> tuple[Tensor, Grid]:
@@ -20,13 +15,10 @@ def reduce_tokens(x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm) ->
     If the stride does not divide the map, its last row and column are repeated, so that every token is read and no
     window of the convolution is partly empty, even if the map is smaller than one window.
     """
-    rows, columns = grid
     ratio = conv.stride[0]
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)
-    if rows % ratio or columns % ratio:
-        padding = (0, (ratio - columns % ratio) % ratio, 0, (ratio - rows % ratio) % ratio)
-        maps = F.pad(maps, padding, mode='replicate')
-    return norm(conv(maps).flatten(2).transpose(1, 2)), reduced_grid(grid, ratio)
+    maps = pad_to_cells(maps, grid, ratio, channels_last=False, mode='replicate')
+    return norm(conv(maps).flatten(2).transpose(1, 2)), cells(grid, ratio)
 
 
 def spread_tokens(x: Tensor, tokens: int) -> Tensor:

@@ -8,17 +8,21 @@ from einops import rearrange
 from timm.layers import gen_relative_position_index
 from torch import Tensor, nn
 
+from mmpola.layers.padding import cells, pad_to_cells
 from mmpola.layers.position import Grid
+from mmpola.ops.numerics import is_traced
 
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
     """Return the (row, column) shift: 0 along a side that fits into one window, where a shift would separate tokens."""
-    rows, columns = (shift if side > window_size else 0 for side in grid)
+    rows, columns = (shift * torch.sym_min(1, (side - 1) // window_size) for side in grid)  # without a branch on sizes
     return rows, columns
 
 
 def window_mask(grid: Grid, window_size: int, shift: int, device: torch.device) -> Tensor | None:
-    """Compute which pairs of tokens in a window attend to each other: [windows, s*s, s*s] bool; None if all do.
+    """Compute which pairs of tokens in a window attend to each other: [windows, s*s, s*s] bool.
+
+    None if all do; compilers and exporters always get a mask, since asking would fix the image size.
 
     Two tokens do not if only the cyclic shift brought them into the same window, or if exactly one of them is padding.
     Real tokens therefore never read padding.
@@ -30,13 +34,14 @@ def window_mask(grid: Grid, window_size: int, shift: int, device: torch.device) 
         device: device of the mask.
     """
     shifts = effective_shift(grid, window_size, shift)
-    if not any(shifts) and not any(side % window_size for side in grid):
+    if not is_traced() and not any(shifts) and not any(side % window_size for side in grid):
         return None
     labels = []
-    for side, side_shift in zip(grid, shifts, strict=True):
-        position = torch.arange(-(-side // window_size) * window_size, device=device)
-        wrapped = position >= len(position) - side_shift  # brought here from the other end by the shift
-        padded = position.roll(-side_shift) >= side
+    for side, windows, side_shift in zip(grid, cells(grid, window_size), shifts, strict=True):
+        length = windows * window_size
+        position = torch.arange(length, device=device)
+        wrapped = position >= length - side_shift  # brought here from the other end by the shift
+        padded = (position + side_shift) % length >= side
         label = torch.where(padded, 2, wrapped.long())
         labels.append(label.unflatten(0, (-1, window_size)))  # [windows along the side, s]
     rows, columns = labels
@@ -77,14 +82,12 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """x [B, N, C] on the token grid (h, w), mask = window_mask(grid, window_size, shift, device) -> [B, N, C]."""
-        size, (rows, columns) = self.window_size, grid
+        size, (rows, columns), (high, wide) = self.window_size, grid, cells(grid, self.window_size)
         shift_rows, shift_columns = effective_shift(grid, size, self.shift)
-        maps = x.unflatten(1, grid)
-        if rows % size or columns % size:  # padding by 0 would copy the map, and so would rolling by 0
-            maps = F.pad(maps, (0, 0, 0, (size - columns % size) % size, 0, (size - rows % size) % size))
-        if shift_rows or shift_columns:
+        is_shifted = is_traced() or shift_rows or shift_columns  # rolling by 0 would copy the map
+        maps = pad_to_cells(x.unflatten(1, grid), grid, size, channels_last=True)
+        if is_shifted:
             maps = maps.roll((-shift_rows, -shift_columns), dims=(1, 2))
-        windows_high = maps.shape[1] // size
         windows = rearrange(maps, 'b (wh s) (ww t) c -> (b wh ww) (s t) c', s=size, t=size)
         q, k, v = rearrange(self.qkv(windows), 'b n (three h d) -> three b h n d', three=3, h=self.num_heads)
         bias = self._position_bias(q.dtype)
@@ -93,8 +96,8 @@ class WindowAttention(nn.Module):
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         windows = self.proj(rearrange(attended, 'b h n d -> b n (h d)'))
         pattern = '(b wh ww) (s t) c -> b (wh s) (ww t) c'
-        maps = rearrange(windows, pattern, b=x.shape[0], wh=windows_high, s=size, t=size)
-        if shift_rows or shift_columns:
+        maps = rearrange(windows, pattern, b=x.shape[0], wh=high, ww=wide, s=size, t=size)
+        if is_shifted:
             maps = maps.roll((shift_rows, shift_columns), dims=(1, 2))
         return self.drop(maps[:, :rows, :columns].flatten(1, 2))
 

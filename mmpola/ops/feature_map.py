@@ -74,7 +74,8 @@ class SignedPower(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, exponent: Tensor, offset: Tensor) -> Tensor:
         log2 = x.abs().log2_().clamp_min_(LOG2_OF_ZERO)
-        signed = torch.copysign(torch.addcmul(offset, log2, exponent).exp2_(), x)
+        magnitude = torch.addcmul(offset, log2, exponent).exp2_()
+        signed = magnitude * x.sign() if is_traced() else torch.copysign(magnitude, x)  # ONNX has no copysign
         features = signed_halves(signed)
         ctx.save_for_backward(x, exponent, offset, log2, features)
         return features

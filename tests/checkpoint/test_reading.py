@@ -16,8 +16,9 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 import mmpola.timm  # noqa: F401  # registers the models with timm
 from mmpola.backbones import PolaSwin
+from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint import training as training_checkpoint
-from mmpola.checkpoint.reading import CheckpointError, read_checkpoint, register_mmengine_reader, stubs_in
+from mmpola.checkpoint.reading import read_checkpoint, register_mmengine_reader, stubs_in
 from mmpola.checkpoint.weights import load_weights
 from mmpola.engine.convert import convert
 from mmpola.messages import UsageError
@@ -45,7 +46,7 @@ def test_a_missing_file_says_where_weights_are_found():
         read_checkpoint('checkpoints/none.pth')
     assert str(raised.value) == (
         'checkpoints/none.pth: no such checkpoint file; '
-        'the released weights are in the Hugging Face repository ZachMeng/PolaFormer'
+        'released weights are downloaded by name, for example mmpola://pola_swin_tiny'
     )
 
 
@@ -229,4 +230,4 @@ def test_a_file_that_was_read_already_is_handed_to_mmengine_once(tmp_path):
     assert CheckpointLoader.load_checkpoint(path) == {'state_dict': 'already read'}
     assert contents == {}
     assert CheckpointLoader.load_checkpoint(path)['state_dict']['a'] == 1
-    assert CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__ == 'load_from_http'
+    assert CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__ == 'load_from_name'

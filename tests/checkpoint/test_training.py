@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.model import BaseModel
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
 
 from mmpola.checkpoint import training as training_checkpoint
 from mmpola.messages import UsageError
@@ -82,3 +82,32 @@ def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_
     cfg.model.module.roi_head.bbox_head.num_classes = 5
     with pytest.raises(UsageError, match='does not fit the MaskRCNN'):
         training_checkpoint.check_fits(checkpoint, cfg)
+
+
+def start_checkpoint(tiny_config, path, rename=lambda name: name, classes=None):
+    """A checkpoint of the config's model; tensors are renamed, or those of its classes have another length."""
+    cfg = Config.fromfile(tiny_config)
+    init_default_scope(cfg.default_scope)
+    if classes is not None:
+        cfg.model.roi_head.bbox_head.num_classes = classes
+        cfg.model.roi_head.mask_head.num_classes = classes
+    weights = {rename(name): x for name, x in MODELS.build(cfg.model).state_dict().items()}
+    torch.save({'state_dict': weights}, path)
+    return path
+
+
+def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, tmp_path):
+    checkpoint = training_checkpoint.read(start_checkpoint(tiny_config, tmp_path / 'start.pth', classes=11))
+    line = training_checkpoint.check_start(checkpoint, Config.fromfile(tiny_config))
+    total = len(checkpoint.weights)
+    assert line == (
+        f'load_from: {tmp_path}/start.pth: {total - 6} of {total} tensors are loaded; '
+        'as initialised: roi_head.bbox_head, roi_head.mask_head'
+    )
+
+
+def test_weights_of_which_none_fits_the_backbone_are_refused(tiny_config, tmp_path):
+    path = start_checkpoint(tiny_config, tmp_path / 'start.pth', rename=lambda name: name.replace('backbone.', 'body.'))
+    with pytest.raises(UsageError) as raised:
+        training_checkpoint.check_start(training_checkpoint.read(path), Config.fromfile(tiny_config))
+    assert str(raised.value).startswith(f'load_from: {path}: expected weights for the backbone of {tiny_config}, got ')

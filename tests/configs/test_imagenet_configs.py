@@ -30,7 +30,7 @@ def test_every_config_is_compared_with_a_recipe(root):
 
 def test_fine_tuning_at_384_starts_from_224(root):
     cfg = read(root, 'imagenet_pola_swin_b_384')
-    assert cfg.model.init_cfg == {'type': 'Pretrained', 'checkpoint': 'checkpoints/pola_swin_b.pth'}
+    assert cfg.model.init_cfg == {'type': 'Pretrained', 'checkpoint': 'mmpola://pola_swin_base'}
     assert (cfg.model.backbone.window_size, cfg.model.backbone.pretrain_img_size) == (12, 384)
     sizes = [cfg[f'{split}_dataloader'].dataset.transform.input_size for split in ('train', 'val', 'test')]
     assert sizes == [384, 384, 384]

@@ -37,8 +37,8 @@ PRETRAINED = """
 model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth')
 """
 MISSING_WEIGHTS = (
-    'checkpoints/pola_swin_t.pth: no such checkpoint (model.backbone.init_cfg.checkpoint; the released '
-    'weights are in the Hugging Face repository ZachMeng/PolaFormer); train without it by '
+    'checkpoints/pola_swin_t.pth: no such checkpoint file; released weights are downloaded by name, for example '
+    'mmpola://pola_swin_tiny (model.backbone.init_cfg.checkpoint); train without it with '
     '--cfg-options model.backbone.init_cfg=None'
 )
 
@@ -80,7 +80,7 @@ NO_IMAGES = 'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .
     ('tool', 'arguments', 'message'),
     [
         ('train.py', ['configs/none.py'], 'error: configs/none.py: no such config file'),
-        ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: --resume: none.pth: no such checkpoint'),
+        ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: none.pth: no such checkpoint'),
         ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, but torch finds none'),
         ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
         ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_IMAGES),

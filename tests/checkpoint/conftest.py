@@ -1,0 +1,22 @@
+"""A local copy of the authors' repository on the Hugging Face Hub."""
+
+import huggingface_hub.constants
+import pytest
+
+from mmpola.checkpoint.hub import RELEASED
+from tests.helpers.hub_server import Hub, content, serve
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with four released files; caches and working directory are empty folders."""
+    names = ('pola_swin_t.pth', 'pola_swin_s.pth', 'nested/polaformer_pp_b2.pth', 'pola_pvt_t.pth', 'README.md')
+    files = {name: content(float(index)) for index, name in enumerate(names)}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
+    with serve(Hub(RELEASED, files)) as hub:
+        monkeypatch.setattr(huggingface_hub.constants, 'ENDPOINT', hub.url)
+        template = hub.url + '/{repo_id}/resolve/{revision}/{filename}'
+        monkeypatch.setattr(huggingface_hub.constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+        monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+        yield hub

@@ -1,0 +1,171 @@
+"""Checkpoints by name: what is downloaded, from where, how often, and what every failure says."""
+
+import os
+import subprocess
+import sys
+
+import huggingface_hub.constants
+import pytest
+
+from mmpola.backbones.named import NAMED
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import RELEASED, local_checkpoint, matches_model, released_checkpoint, short_name
+from tests.helpers.hub_server import content
+
+
+def downloads(hub, name):
+    return sum(hub.file_of(path) == name for path in hub.gets)
+
+
+def refusal(name):
+    with pytest.raises(CheckpointError) as raised:
+        local_checkpoint(name)
+    return str(raised.value)
+
+
+def test_local_names(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    path = tmp_path / 'my weights.pth'
+    path.write_bytes(content())
+    names = (path, str(path), '~/my weights.pth', f'file://{tmp_path}/my%20weights.pth')
+    assert [local_checkpoint(name) for name in names] == [path] * 4
+    for name in ('none.pth', '~/none.pth', 'file:///none.pth'):
+        with pytest.raises(FileNotFoundError, match=f'^{name}: no such checkpoint file'):
+            local_checkpoint(name)
+
+
+@pytest.mark.parametrize(
+    ('name', 'file'),
+    [
+        (f'hf://{RELEASED}/pola_swin_t.pth', 'pola_swin_t.pth'),
+        (f'hf://{RELEASED}/nested/polaformer_pp_b2.pth', 'nested/polaformer_pp_b2.pth'),
+        ('mmpola://pola_swin_tiny', 'pola_swin_t.pth'),
+        ('mmpola://polaformer_pp_b2', 'nested/polaformer_pp_b2.pth'),
+        ('{url}/pola_swin_s.pth', 'pola_swin_s.pth'),
+    ],
+)
+def test_a_file_is_downloaded_once(hub, name, file):
+    name = name.format(url=hub.url)
+    first = local_checkpoint(name)
+    assert first.read_bytes() == hub.files[file]
+    assert local_checkpoint(name) == first
+    assert downloads(hub, file) == 1
+
+
+def test_a_file_in_the_checkpoints_folder_is_taken_first(hub, tmp_path):
+    (tmp_path / 'checkpoints').mkdir()
+    for name in ('pola_swin_t', 'pola_swin_tiny'):  # the short name and, before it, the whole one
+        path = tmp_path / 'checkpoints' / f'{name}.pth'
+        path.write_bytes(content())
+        assert released_checkpoint('pola_swin_tiny').resolve() == path
+    assert not hub.gets
+
+
+def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
+    hub.files['other/pola_swin_s.pth'] = content(9.0)
+    one, other = (local_checkpoint(f'{hub.url}/{path}pola_swin_s.pth') for path in ('', 'other/'))
+    assert one.read_bytes() != other.read_bytes()
+
+
+def test_a_model_without_a_unique_file_shows_the_listing(hub):
+    weights = ', '.join(name for name in hub.files if name.endswith('.pth'))
+    assert refusal('mmpola://pola_deit_tiny') == (
+        f'mmpola://pola_deit_tiny: no file matches in {RELEASED}, which has {weights}; '
+        f'name the file: hf://{RELEASED}/FILE, or save it as checkpoints/pola_deit_t.pth'
+    )
+    hub.files['pola_swin_tiny_ema.pth'] = content()
+    assert refusal('mmpola://pola_swin_tiny') == (
+        f'mmpola://pola_swin_tiny: 2 files match in {RELEASED}, which has pola_swin_t.pth, pola_swin_tiny_ema.pth; '
+        f'name the file: hf://{RELEASED}/FILE, or save it as checkpoints/pola_swin_t.pth'
+    )
+
+
+MANUAL = 'download the file on another machine and give its path'
+
+
+@pytest.mark.parametrize('name', [f'hf://{RELEASED}/none.pth', '{url}/none.pth'])
+def test_a_missing_file_says_so(hub, name):
+    name = name.format(url=hub.url)
+    message = refusal(name)
+    assert message.startswith(f'{name}: cannot be downloaded (')
+    assert '404' in message
+    assert message.endswith(MANUAL)
+
+
+@pytest.mark.parametrize('name', [f'hf://{RELEASED}/pola_swin_t.pth', '{url}/pola_swin_t.pth'])
+def test_a_truncated_download_leaves_nothing_and_can_be_repeated(hub, name, tmp_path):
+    name = name.format(url=hub.url)
+    hub.truncated.add('pola_swin_t.pth')
+    assert refusal(name).startswith(f'{name}: cannot be downloaded (')
+    assert not [path for path in tmp_path.rglob('*.pth*') if path.suffix != '.lock']
+    hub.truncated.clear()
+    assert local_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
+
+
+def test_a_download_with_another_checksum_is_refused_and_can_be_repeated(hub):
+    name = f'hf://{RELEASED}/pola_swin_t.pth'
+    hub.altered.add('pola_swin_t.pth')
+    assert refusal(name) == f'{name}: the downloaded file has another SHA-256 than the hub gives; try again'
+    hub.altered.clear()
+    assert local_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
+
+
+@pytest.mark.parametrize('name', ['mmpola://pola_swin_tiny', f'hf://{RELEASED}/pola_swin_t.pth'])
+def test_offline_the_cache_is_used_and_what_is_not_in_it_is_refused(hub, name, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    assert refusal(name).endswith(MANUAL)
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', False)
+    path = local_checkpoint(name)
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    assert local_checkpoint(f'hf://{RELEASED}/pola_swin_t.pth') == path
+
+
+def test_a_server_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    name = 'http://127.0.0.1:9/weights.pth'
+    assert refusal(name).startswith(f'{name}: cannot be downloaded (')
+
+
+def test_other_schemes_are_refused():
+    assert refusal('s3://bucket/weights.pth') == (
+        's3://bucket/weights.pth: expected a path or one of file://, http://, https://, hf://, mmpola://, got s3://'
+    )
+    assert refusal('hf://owner/file.pth') == 'hf://owner/file.pth: expected hf://OWNER/REPOSITORY/FILE'
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_downloads(hub, tmp_path, root):
+    environment = {**os.environ, 'HF_ENDPOINT': hub.url, 'HF_HUB_CACHE': str(tmp_path / 'hub'), 'PYTHONPATH': str(root)}
+    for name in ('mmpola://pola_pvt_tiny', f'{hub.url}/pola_pvt_t.pth'):
+        hub.gets.clear()
+        code = f'from mmpola.checkpoint.hub import local_checkpoint; print(local_checkpoint({name!r}))'
+        processes = [
+            subprocess.Popen([sys.executable, '-c', code], env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        one, other = (process.communicate(timeout=120)[0] for process in processes)
+        assert one == other and one.strip().endswith('.pth')
+        assert downloads(hub, 'pola_pvt_t.pth') == 1
+
+
+def test_files_are_matched_by_family_size_and_image_size():
+    expected = {
+        'pola_swin_t.pth': 'pola_swin_tiny',
+        'swin_tiny/checkpoint.pth': 'pola_swin_tiny',
+        'Swin-B-384.pth': 'pola_swin_base_384',
+        'pola_swin_b.pth': 'pola_swin_base',
+        'pola_pvt_b.pth': 'pola_pvt_large',  # the authors' name of it
+        'pvtv2_b1.pth': 'pola_pvt_v2_b1',
+        'pola_pvt_v2_b0.pth': 'pola_pvt_v2_b0',
+        'PolaFormer++_b2.pth': 'polaformer_pp_b2',
+        'polaformer-b5.pth': 'polaformer_pp_b5',
+    }
+    assert {file: [model for model in NAMED if matches_model(file, model)] for file in expected} == {
+        file: [model] for file, model in expected.items()
+    }
+    assert not [model for model in NAMED if matches_model('resnet50.pth', model)]
+
+
+def test_short_names_are_those_of_the_configs(root):
+    used = {path.stem.removeprefix('imagenet_') for path in (root / 'configs').glob('imagenet_pola*.py')}
+    assert used - {'pola_swin_shapes'} <= {short_name(model) for model in NAMED}
