@@ -58,10 +58,14 @@ def test_the_page_without_openmmlab_runs(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'checkpoints').mkdir()
     weights = timm.create_model('pola_swin_tiny', num_classes=10).state_dict()
-    torch.save({'state_dict': weights}, 'pola_swin_t.pth')
     torch.save({'state_dict': weights}, 'checkpoints/pola_swin_t.pth')
-    timm_block, backbone_block, operator_block = python_blocks(root / 'docs' / 'without_openmmlab.md')
+    *timm_blocks, backbone_block, operator_block = python_blocks(root / 'docs' / 'without_openmmlab.md')
     names = {}
-    exec(timm_block + backbone_block + operator_block, names)
+    exec(''.join(timm_blocks), names)
+    assert names['features'].shape == (2, 768, 7, 7)
+    assert names['logits'].shape == (2, 10)
+    assert [x.shape[1] for x in names['maps']] == [96, 768]
+    assert len(names['optimizer'].param_groups) > 12  # of 12 blocks, the stem and the head
+    exec(backbone_block + operator_block, names)
     assert [x.shape[1] for x in names['maps']] == [96, 192, 384, 768]
     assert names['y'].shape == (2, 196, 128)

@@ -2,6 +2,9 @@
 
 The learning rate is scaled with the batch (auto_scale_lr). All random numbers are functions of the seed, so a resumed
 run sees the same samples and random numbers as an uninterrupted one.
+
+As in the published recipe, only norms, biases and other vectors are exempt from weight decay. The configs for detection
+and segmentation (`adamw_no_decay.py`) also exempt position tables and the powers, scales and temperatures of attention.
 """
 
 default_scope = 'mmengine'

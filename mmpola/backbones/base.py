@@ -1,10 +1,10 @@
-"""The base class of all backbones: outputs and their norms, initial weights, freezing, checkpointing, loading."""
+"""The base class of all backbones: outputs, initial weights, freezing, checkpointing, loading, image sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from timm.layers import trunc_normal_
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from mmpola.backbones.arch import STRIDES
+from mmpola.backbones.arch import STRIDES, token_grid
 from mmpola.checkpoint.weights import Loadable, check_init_cfg, load_weights
-from mmpola.layers import Grid, PowerAttention
+from mmpola.layers import Grid, PowerAttention, resize_table
+from mmpola.layers.padding import cells
 
 
 class Backbone(Loadable):
@@ -32,6 +33,7 @@ class Backbone(Loadable):
             those of the patch embedding, then those of each stage. All parameters must be among them.
         embed_dims: channels of each stage, including those that are not built.
         strides: pixels per token of each stage.
+        table_grids: token grid (h, w) that each position table [1, h*w, C] among the parts is learned on, by name.
         in_channels: channels of the input image.
         out_indices: stages to return, from 0, in ascending order.
         out_norm: whether to apply a LayerNorm `norm{i}` to output i.
@@ -46,6 +48,9 @@ class Backbone(Loadable):
         ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
+    first_conv: ClassVar[str] = 'patch_embed.proj'
+    """Name of the convolution that reads the image."""
+
     def __init__(
         self,
         parts: dict[str, nn.Module | nn.Parameter],
@@ -53,6 +58,7 @@ class Backbone(Loadable):
         *,
         embed_dims: Sequence[int],
         strides: Sequence[int] = STRIDES,
+        table_grids: dict[str, Grid] | None = None,
         in_channels: int,
         out_indices: Sequence[int],
         out_norm: bool,
@@ -66,6 +72,7 @@ class Backbone(Loadable):
         self.embed_dims, self.strides = tuple(embed_dims), tuple(strides)
         self.in_channels, self.out_indices, self.out_norm = in_channels, tuple(out_indices), out_norm
         self.num_stages = len(stage_parts) - 1
+        self.table_grids = dict(table_grids or {})
         if frozen_stages not in range(-1, self.num_stages + 1):
             raise ValueError(f'frozen_stages: expected -1 ... {self.num_stages}, got {frozen_stages}')
         check_init_cfg(init_cfg)
@@ -96,14 +103,69 @@ class Backbone(Loadable):
         Raises:
             ValueError: x is not [B, in_channels, H, W].
         """
-        if x.ndim != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}')
+        self.check_images(x)
         outputs = []
         for index, (tokens, grid) in enumerate(self.stage_maps(x)):
             if index in self.out_indices:
                 normed = getattr(self, f'norm{index}')(tokens) if self.out_norm else tokens
                 outputs.append(normed.transpose(1, 2).unflatten(2, grid).contiguous())
         return tuple(outputs)
+
+    def check_images(self, x: Tensor) -> None:
+        """Raise ValueError unless x is [B, in_channels, H, W]."""
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}')
+
+    @classmethod
+    def stage_count(cls, arch: str | dict[str, Any]) -> int:
+        """Return how many stages, from which `out_indices` selects, an `arch` has."""
+        return len(STRIDES)
+
+    def stage_module(self, stage: int) -> str:
+        """Return the name of the module whose output is the tokens [B, N, C] of a built stage: its last block."""
+        blocks: Any = self.get_submodule(f'layers.{stage}.blocks')
+        return f'layers.{stage}.blocks.{len(blocks) - 1}'
+
+    def keep_stages(self, number: int) -> None:
+        """Remove the stages after the first `number` and the down-sampling to them, as if they had not been built.
+
+        If none of `out_indices` is left, the last remaining stage is returned, without an output norm.
+        """
+        for names in self.stage_parts[number + 1 :]:
+            for name in names:
+                parent, _, child = name.rpartition('.')
+                delattr(self.get_submodule(parent), child)
+                self.table_grids.pop(name, None)
+        del self.stage_parts[number + 1 :]
+        self.num_stages = number
+        kept = tuple(index for index in self.out_indices if index < number)
+        self.out_indices, self.out_norm = kept or (number - 1,), self.out_norm and bool(kept)
+        layers: Any = getattr(self, 'layers', None)
+        if layers is not None:
+            layers[-1].downsample = None
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Resize all position tables to the token grids of another image size, as if trained on it.
+
+        A forward pass interpolates the tables wherever the image's grid is another, so this changes no output at
+        `img_size`. It saves that interpolation and makes the tables of the new size trainable. Tables that change are
+        new parameters: call it before the optimizer is created. Windows keep their size.
+
+        Args:
+            img_size: side of the images in pixels, or (height, width).
+        """
+        for index, names in enumerate(self.stage_parts):
+            grid = token_grid(img_size, self.strides[max(index - 1, 0)])  # the first parts are the patch embedding's
+            for name in names:
+                part = attrgetter(name)(self)
+                if name in self.table_grids:
+                    setattr(self, name, _resized(part, self.table_grids[name], grid))
+                    self.table_grids[name] = grid
+                for module in part.modules() if isinstance(part, nn.Module) else ():
+                    if isinstance(module, PowerAttention):
+                        keys = cells(grid, getattr(module, 'sr_ratio', 1))
+                        module.positional_encoding = _resized(module.positional_encoding, module.grid, keys)
+                        module.grid = keys
 
     def init_weights(self) -> None:
         """Load the file of `init_cfg`; without one, keep the weights that the constructor initialised."""
@@ -133,11 +195,12 @@ class Backbone(Loadable):
 
     def position_tables(self) -> dict[str, Grid]:
         """Return the training grid of each learned position table by parameter name."""
-        return {
+        keys = {
             f'{name}.positional_encoding': module.grid
             for name, module in self.named_modules()
             if isinstance(module, PowerAttention)
         }
+        return self.table_grids | keys
 
     @final
     def _frozen_parts(self) -> list[nn.Module | nn.Parameter]:
@@ -153,6 +216,14 @@ class Backbone(Loadable):
             for module in self.modules():
                 if isinstance(module, _BatchNorm):
                     module.eval()
+
+
+def _resized(table: nn.Parameter, source: Grid, target: Grid) -> nn.Parameter:
+    """Resize a position table [1, h*w, C] to another grid; return the same parameter if the grids are equal."""
+    if source == target:
+        return table
+    resized = resize_table(table.detach(), source, target).contiguous()
+    return nn.Parameter(resized, requires_grad=table.requires_grad)
 
 
 def run_block(block: nn.Module, with_cp: bool, x: Tensor, *args: Any) -> Tensor:

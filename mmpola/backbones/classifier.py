@@ -92,6 +92,11 @@ class Classifier(ModelWithBackbone):
     PolaPVT and PolaPVTv2: mean over tokens, linear `head`. PolaSwin and PolaDeiT: LayerNorm `norm`, mean, linear
     `head`. PolaFormerPP: 1x1 convolution `proj`, BatchNorm `norm`, SiLU, mean, 1x1 convolution `head`.
 
+    Attributes:
+        num_features: channels C of the last map.
+        head_hidden_size: channels F that `head` reads: C, or those of `proj`.
+        global_pool: 'avg', the mean over tokens, or '' for none.
+
     Args:
         backbone: class of the backbone.
         num_classes: length of the logits; 0 to return the pooled features instead.
@@ -129,26 +134,41 @@ class Classifier(ModelWithBackbone):
         channels = self.backbone.embed_dims[self.backbone.out_indices[0]]
         self.norm: nn.Module = nn.Identity() if spec.norm_eps is None else nn.LayerNorm(channels, eps=spec.norm_eps)
         self.proj: nn.Conv2d | None = None
+        self.num_features = self.head_hidden_size = channels
         if spec.projection:
-            self.num_features = projection or max(2048, 4 * channels)
-            self.proj = nn.Conv2d(channels, self.num_features, 1)
-            self.norm = nn.BatchNorm2d(self.num_features)
-        else:
-            self.num_features = channels
+            self.head_hidden_size = projection or max(2048, 4 * channels)
+            self.proj = nn.Conv2d(channels, self.head_hidden_size, 1)
+            self.norm = nn.BatchNorm2d(self.head_hidden_size)
+        self.global_pool = 'avg'
         self.num_classes = num_classes
-        self.head = head_layer(self.num_features, num_classes, convolution=spec.projection)
+        self.head = head_layer(self.head_hidden_size, num_classes, convolution=spec.projection)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Images [B, in_channels, H, W] -> the backbone's last map [B, C, h, w]."""
-        return self.backbone(images)[-1]
+        """Images [B, in_channels, H, W] -> the last map [B, C, h, w], after the LayerNorm `norm` if there is one."""
+        return self.normed(self.backbone(images)[-1])
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Apply the LayerNorm `norm`, if there is one, to a map [B, C, h, w] of the last stage."""
+        if not isinstance(self.norm, nn.LayerNorm):
+            return x
+        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """The last map [B, C, h, w] -> logits [B, num_classes]; with `pre_logits`, the input [B, F] of `head`."""
+        """Classify the map [B, C, h, w] of `forward_features`.
+
+        Returns:
+            Logits [B, num_classes]; with `pre_logits` or without classes the input [B, F] of `head`. Without global
+            pooling both are maps, [B, num_classes, h, w] and [B, F, h, w].
+        """
         if self.proj is not None:
-            pooled = F.silu(self.norm(self.proj(x))).mean((2, 3), keepdim=True)
-        else:
-            pooled = self.norm(x.flatten(2).transpose(1, 2)).mean(1)
-        return (pooled if pre_logits else self.head(pooled)).flatten(1)
+            x = F.silu(self.norm(self.proj(x)))
+        if self.global_pool:
+            x = x.mean((2, 3), keepdim=True)
+        if not pre_logits and isinstance(self.head, nn.Linear):
+            x = self.head(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        elif not pre_logits:
+            x = self.head(x)
+        return x.flatten(1) if self.global_pool else x
 
     def forward(self, images: Tensor) -> Any:
         """Images [B, in_channels, H, W] -> logits [B, num_classes]."""

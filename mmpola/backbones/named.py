@@ -36,4 +36,4 @@ NAMED: dict[str, tuple[type[Backbone], dict[str, Any]]] = {
     'polaformer_pp_b4': (PolaFormerPP, {'arch': 'b4'}),
     'polaformer_pp_b5': (PolaFormerPP, {'arch': 'b5'}),
 }
-"""Name -> (class of the backbone, its arguments). `mmpola/timm.py` registers each name with timm."""
+"""Name -> (class of the backbone, its arguments). `mmpola/timm/__init__.py` registers each name with timm."""

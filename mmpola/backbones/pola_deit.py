@@ -24,6 +24,7 @@ ARCHS: dict[str, dict[str, Any]] = {
     'small': {'embed_dims': 384, 'depth': 12, 'num_heads': 6},
     'base': {'embed_dims': 768, 'depth': 12, 'num_heads': 12},
 }
+ARCH_KEYS = ('embed_dims', 'depth', 'num_heads')
 PATCH_SIZE = 16
 NORM_EPS = 1e-6
 
@@ -77,7 +78,7 @@ class PolaDeiT(Backbone):
         backend: str = 'auto',
         **common: Any,
     ) -> None:
-        settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depth', 'num_heads'))
+        settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
         dim, depth, heads = settings['embed_dims'], settings['depth'], settings['num_heads']
         check_heads((dim,), (heads,))
         if out_indices is None:
@@ -106,25 +107,31 @@ class PolaDeiT(Backbone):
             stage_parts=[['patch_embed', 'pos_embed'], *([f'blocks.{block}'] for block in range(built))],
             embed_dims=(dim,) * depth,
             strides=(PATCH_SIZE,) * depth,
+            table_grids={'pos_embed': grid},
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
             **common,
         )
-        self.grid = grid
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         tokens, grid = self.patch_embed(x)
-        tokens = self.pos_drop(tokens + resize_table(self.pos_embed, self.grid, grid))
+        tokens = self.pos_drop(tokens + resize_table(self.pos_embed, self.table_grids['pos_embed'], grid))
         for block in self.blocks:
             tokens = run_block(block, self.with_cp, tokens, grid)
             yield tokens, grid
 
+    @classmethod
+    def stage_count(cls, arch: str | dict[str, Any]) -> int:
+        """Return the number of blocks of an `arch`, each of which counts as a stage."""
+        depth: int = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)['depth']
+        return depth
+
+    def stage_module(self, stage: int) -> str:
+        """Return the name of a block."""
+        return f'blocks.{stage}'
+
     def unbuilt_prefixes(self) -> tuple[str, ...]:
         """Return the names, in a full checkpoint, of the blocks that are not built."""
         return tuple(f'blocks.{block}.' for block in range(self.num_stages, len(self.embed_dims)))
-
-    def position_tables(self) -> dict[str, Grid]:
-        """Return the training grid of the position embedding and of each block's key table by parameter name."""
-        return {'pos_embed': self.grid} | super().position_tables()

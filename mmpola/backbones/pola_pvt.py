@@ -101,6 +101,8 @@ class PolaPVT(Backbone):
         ValueError: an argument is invalid; the message names it.
     """
 
+    first_conv = 'patch_embed1.proj'
+
     patch_embed1: PatchEmbed
     pos_embed1: nn.Parameter
     pos_drop: nn.Dropout
@@ -156,24 +158,24 @@ class PolaPVT(Backbone):
             parts,
             stage_parts=pvt_stage_parts(parts, len(specs)),
             embed_dims=settings['embed_dims'],
+            table_grids={f'pos_embed{spec.index + 1}': spec.grid for spec in specs},
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
             **common,
         )
-        self.grids = [spec.grid for spec in specs]
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        for number, trained in enumerate(self.grids, 1):
+        for number in range(1, self.num_stages + 1):
+            name = f'pos_embed{number}'
             tokens, grid = getattr(self, f'patch_embed{number}')(x)
-            tokens = self.pos_drop(tokens + resize_table(getattr(self, f'pos_embed{number}'), trained, grid))
+            tokens = self.pos_drop(tokens + resize_table(getattr(self, name), self.table_grids[name], grid))
             for block in getattr(self, f'block{number}'):
                 tokens = run_block(block, self.with_cp, tokens, grid)
             yield tokens, grid
             x = tokens.transpose(1, 2).unflatten(2, grid)
 
-    def position_tables(self) -> dict[str, Grid]:
-        """Return the training grid of each stage's position embedding and of each key table by parameter name."""
-        inputs = {f'pos_embed{number}': grid for number, grid in enumerate(self.grids, 1)}
-        return inputs | super().position_tables()
+    def stage_module(self, stage: int) -> str:
+        """Return the name of the module whose output is the tokens [B, N, C] of a built stage: its last block."""
+        return f'block{stage + 1}.{len(getattr(self, f"block{stage + 1}")) - 1}'

@@ -144,6 +144,8 @@ class PolaPVTv2(Backbone):
         ValueError: an argument is invalid; the message names it.
     """
 
+    first_conv = 'patch_embed1.proj'
+
     def __init__(
         self,
         arch: str | dict[str, Any] = 'b1',
@@ -210,6 +212,11 @@ class PolaPVTv2(Backbone):
             normed = tokens if norm is None else norm(tokens)
             yield (normed if self.returns_normed else tokens), grid
             x = normed.transpose(1, 2).unflatten(2, grid)
+
+    def stage_module(self, stage: int) -> str:
+        """Return the name of the module whose output is the tokens [B, N, C] of a built stage."""
+        number = stage + 1
+        return f'norm{number}' if self.returns_normed else f'block{number}.{len(getattr(self, f"block{number}")) - 1}'
 
 
 def _draw_weights(conv: nn.Conv2d) -> None:

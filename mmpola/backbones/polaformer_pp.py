@@ -187,6 +187,8 @@ class PolaFormerPP(Backbone):
         ValueError: an argument is invalid; the message names it.
     """
 
+    first_conv = 'patch_embed.proj.0'
+
     patch_embed: Stem
     pos_drop: nn.Dropout
     layers: nn.ModuleList

@@ -122,13 +122,16 @@ def _unwrapped(key: str) -> str:
     return key
 
 
-def fit_weights(model: Loadable, weights: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], LoadReport]:
+def fit_weights(
+    model: Loadable, weights: Mapping[str, Tensor], source: str, may_lack: tuple[str, ...] = ()
+) -> tuple[dict[str, Tensor], LoadReport]:
     """Fit a file's tensors to a model, without loading them.
 
     Args:
         model: gives the names, the shapes and the grids of the position tables.
         weights: the file's tensors by name.
         source: the file, for messages.
+        may_lack: prefixes of tensors that the file need not have, in addition to the model's `fresh_prefixes()`.
 
     Returns:
         (tensors under the model's names with tables resized, report on every tensor).
@@ -160,7 +163,7 @@ def fit_weights(model: Loadable, weights: Mapping[str, Tensor], source: str) -> 
         else:
             fitted[key] = resized
     for key in expected.keys() - weights.keys():
-        if key.startswith(model.fresh_prefixes()):
+        if key.startswith((*model.fresh_prefixes(), *may_lack)):
             report.new.append(key)
         else:
             problems.append(f'missing: {key} {list(expected[key].shape)}')

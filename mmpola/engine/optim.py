@@ -10,85 +10,15 @@ Usage in a config:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import Any
 
 from mmengine.optim import DefaultOptimWrapperConstructor
 from torch import nn
 
 from mmpola.backbones.base import Backbone
+from mmpola.backbones.parameter_groups import BackboneLayers
 from mmpola.messages import info
 from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS
-
-STEM = re.compile(r'(patch_embed|pos_embed)1?(\.|$)')
-BLOCK = (  # (stage from 0, block from 0)
-    re.compile(r'layers\.(?P<stage>\d+)\.blocks\.(?P<block>\d+)\.'),
-    re.compile(r'block(?P<number>\d+)\.(?P<block>\d+)\.'),
-    re.compile(r'blocks\.(?P<block>\d+)\.'),
-)
-ENTRY = (  # down-sampling or patch embedding at the start of a stage
-    re.compile(r'layers\.(?P<before>\d+)\.downsample\.'),
-    re.compile(r'(patch_embed|pos_embed)(?P<number>\d+)(\.|$)'),
-)
-STAGE_NORM = re.compile(r'norm(?P<number>\d+)\.')
-
-
-class BackboneLayers:
-    """Numbers the layers of a backbone by its parameters' names: 0 is the stem, 1 ... `number` are the blocks in order.
-
-    Down-sampling, patch embedding and position table at the start of a stage belong to its first block, a norm at the
-    end of a stage to its last block. Output norms, which a pretrained file need not have, belong to the heads:
-    `number` + 1.
-
-    Args:
-        names: names of all parameters of the backbone.
-        fresh: prefixes of the output norms' names.
-    """
-
-    def __init__(self, names: Iterable[str], fresh: tuple[str, ...] = ()) -> None:
-        depths: dict[int, int] = {}
-        for name in names:
-            place = _block(name)
-            if place is not None:
-                stage, block = place
-                depths[stage] = max(depths.get(stage, 0), block + 1)
-        self.starts = [sum(depths[before] for before in range(stage)) for stage in range(len(depths) + 1)]
-        self.number = self.starts[-1]
-        self.fresh = fresh
-
-    def layer_of(self, name: str) -> int:
-        """Return the layer of a parameter.
-
-        Raises:
-            ValueError: no rule matches its name.
-        """
-        if name.startswith(self.fresh):
-            return self.number + 1
-        if STEM.match(name):
-            return 0
-        place = _block(name)
-        if place is not None:
-            stage, block = place
-            return self.starts[stage] + block + 1
-        for pattern in ENTRY:
-            if match := pattern.match(name):
-                groups = match.groupdict()
-                stage = int(groups['before']) + 1 if 'before' in groups else int(groups['number']) - 1
-                return self.starts[stage] + 1
-        if match := STAGE_NORM.match(name):
-            return self.starts[int(match['number'])]
-        raise ValueError(f'layer-wise decay: expected the name of a known layer of the backbone, got {name!r}')
-
-
-def _block(name: str) -> tuple[int, int] | None:
-    """Return (stage, block), both from 0, of a parameter inside a block, None for others."""
-    for pattern in BLOCK:
-        if match := pattern.match(name):
-            groups = match.groupdict()
-            stage = int(groups['stage']) if 'stage' in groups else int(groups.get('number', 1)) - 1
-            return stage, int(groups['block'])
-    return None
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()

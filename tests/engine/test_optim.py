@@ -1,4 +1,4 @@
-"""Layer-wise learning-rate decay: the layer of each parameter; MMEngine's own rules still apply."""
+"""Layer-wise learning-rate decay in MMEngine's optimizers; its own rules still apply."""
 
 import pytest
 import torch
@@ -7,72 +7,10 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
-from mmpola.engine.optim import BackboneLayers
+from mmpola.backbones import PolaPVT, PolaSwin
 
 DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
 SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
-PLUS = {**DEEP, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
-BACKBONES = {  # layer of every kind of parameter outside the blocks; 1 + 2 + 1 + 3 blocks
-    'PolaSwin': (
-        lambda: PolaSwin(SWIN),
-        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
-    ),
-    'PolaFormerPP': (
-        lambda: PolaFormerPP(PLUS),
-        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
-    ),
-    'PolaPVT': (
-        lambda: PolaPVT(DEEP, out_norm=True),
-        {
-            **{f'{name}_embed{stage}': layer for name in ('patch', 'pos') for stage, layer in ((2, 2), (3, 4), (4, 5))},
-            'patch_embed1.': 0,
-            'pos_embed1': 0,
-            'norm': 8,
-        },
-    ),
-    'PolaPVTv2': (
-        lambda: PolaPVTv2(DEEP),
-        {
-            **{f'patch_embed{stage}.': layer for stage, layer in ((1, 0), (2, 2), (3, 4), (4, 5))},
-            **{f'norm{stage}.': layer for stage, layer in ((1, 1), (2, 3), (3, 4), (4, 7))},
-        },
-    ),
-}
-BLOCKS = [(0, 0, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (3, 0, 5), (3, 1, 6), (3, 2, 7)]
-"""(stage, block, layer), the first two from 0."""
-
-
-@pytest.mark.parametrize('name', BACKBONES)
-def test_layers_of_every_parameter(name):
-    build, outside = BACKBONES[name]
-    backbone = build()
-    names = [name for name, _ in backbone.named_parameters()]
-    layers = BackboneLayers(names, backbone.fresh_prefixes())
-    assert layers.number == 7
-    expected = {
-        prefix: layer
-        for stage, block, layer in BLOCKS
-        for prefix in (f'layers.{stage}.blocks.{block}.', f'block{stage + 1}.{block}.')
-    } | outside
-    for name in names:
-        assert layers.layer_of(name) == next(layer for prefix, layer in expected.items() if name.startswith(prefix))
-
-
-def test_layers_of_deit():
-    backbone = PolaDeiT({'embed_dims': 8, 'depth': 3, 'num_heads': 1}, pretrain_img_size=32)
-    layers = BackboneLayers([name for name, _ in backbone.named_parameters()], backbone.fresh_prefixes())
-    found = {name.split('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()}
-    assert found == {'pos_embed': 0, 'patch_embed': 0, 'norm2': 4, 'blocks': 3}
-    assert layers.layer_of('blocks.1.norm1.weight') == 2
-
-
-def test_an_unknown_parameter():
-    with pytest.raises(ValueError) as raised:
-        BackboneLayers(['layers.0.blocks.0.attn.q']).layer_of('gate.weight')
-    assert (
-        str(raised.value) == "layer-wise decay: expected the name of a known layer of the backbone, got 'gate.weight'"
-    )
 
 
 class Model(nn.Module):

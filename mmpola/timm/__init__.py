@@ -1,0 +1,93 @@
+"""The models for users of timm: `import mmpola.timm` registers them.
+
+    timm.create_model('pola_swin_tiny', pretrained=True, num_classes=10, drop_path_rate=0.2)
+    timm.create_model('polaformer_pp_b2', pretrained=True, features_only=True, out_indices=(1, 2, 3))
+
+Models take `num_classes`, `in_chans`, `global_pool`, `img_size` (the image size that position tables are learned on),
+`device`, `dtype`, and all arguments of their backbone, of which `drop_rate` is the dropout rate on its tokens,
+projections and MLPs, not only before the head.
+
+`pretrained=True` downloads the authors' weights. `pretrained_cfg_overlay=dict(file=NAME)` names another file, with any
+name that `mmpola.checkpoint.hub` knows: of the authors, of an MMEngine or of a timm training. If it has another number
+of classes or of input channels, the head is new or the first convolution converted; `checkpoint_path=PATH`, a local
+file, must fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import nn
+
+from mmpola.backbones.named import NAMED
+from mmpola.timm.models import TimmClassifier, TimmFeatures, TimmModel
+from mmpola.timm.pretrained import load_pretrained, pretrained_config
+
+__all__ = ['NAMED', 'TimmClassifier', 'TimmFeatures', 'TimmModel', 'default_cfgs']  # timm adds the models
+
+default_cfgs = generate_default_cfgs({name: pretrained_config(name) for name in NAMED})
+"""timm's `register_model` reads them. Evaluation as the authors': bicubic, ImageNet's mean and std, a 7/8 centre crop,
+or the whole image at 384."""
+
+
+def _register(name: str) -> Callable[..., nn.Module]:
+    """Register the model of that name in `NAMED` with timm and return its entry point."""
+    backbone, settings = NAMED[name]
+
+    def create(
+        pretrained: bool = False,
+        *,
+        features_only: bool = False,
+        cache_dir: Any = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **arguments: Any,
+    ) -> nn.Module:
+        model: TimmModel
+        classifier_only: Any = ('num_classes', 'global_pool', 'projection')
+        with nullcontext() if device is None else torch.device(device):
+            model = build_model_with_cfg(
+                partial(TimmFeatures if features_only else TimmClassifier, backbone),
+                name,
+                pretrained=False,  # timm's own loader knows neither the authors' names nor resized tables
+                kwargs_filter=classifier_only if features_only else None,
+                **{**settings, **arguments},
+            )
+        if dtype is not None:
+            model = model.to(dtype)
+        if pretrained:
+            load_pretrained(model, cache_dir)
+        return model
+
+    create.__name__ = create.__qualname__ = name
+    return register_model(create)
+
+
+pola_pvt_tiny = _register('pola_pvt_tiny')
+pola_pvt_small = _register('pola_pvt_small')
+pola_pvt_medium = _register('pola_pvt_medium')
+pola_pvt_large = _register('pola_pvt_large')
+pola_pvt_v2_b0 = _register('pola_pvt_v2_b0')
+pola_pvt_v2_b1 = _register('pola_pvt_v2_b1')
+pola_pvt_v2_b2 = _register('pola_pvt_v2_b2')
+pola_pvt_v2_b3 = _register('pola_pvt_v2_b3')
+pola_pvt_v2_b4 = _register('pola_pvt_v2_b4')
+pola_pvt_v2_b5 = _register('pola_pvt_v2_b5')
+pola_swin_tiny = _register('pola_swin_tiny')
+pola_swin_small = _register('pola_swin_small')
+pola_swin_base = _register('pola_swin_base')
+pola_swin_base_384 = _register('pola_swin_base_384')
+pola_deit_tiny = _register('pola_deit_tiny')
+pola_deit_small = _register('pola_deit_small')
+pola_deit_base = _register('pola_deit_base')
+polaformer_pp_b0 = _register('polaformer_pp_b0')
+polaformer_pp_b1 = _register('polaformer_pp_b1')
+polaformer_pp_b2 = _register('polaformer_pp_b2')
+polaformer_pp_b3 = _register('polaformer_pp_b3')
+polaformer_pp_b4 = _register('polaformer_pp_b4')
+polaformer_pp_b5 = _register('polaformer_pp_b5')

@@ -1,0 +1,323 @@
+"""The classifier and the feature pyramid with the attributes and methods that users and scripts of timm expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from timm.layers import Format, nchw_to, to_2tuple
+from timm.models import FeatureInfo, register_notrace_module
+from torch import Tensor, nn
+
+from mmpola.backbones import PolaDeiT
+from mmpola.backbones.base import Backbone
+from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
+from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.weights import fit_weights
+
+POOLS = ('avg', '')
+
+register_notrace_module(Backbone)  # torch.fx cannot record it: the image size decides on padding, masks and tables
+
+
+class TimmModel(ModelWithBackbone):
+    """What classifier and pyramid share: loading, parameter groups, recomputed activations, image size.
+
+    Attributes:
+        output_fmt: layout of all maps.
+        feature_info: per stage (PolaDeiT: per block) a dict with `num_chs`, its channels, `reduction`, its stride in
+            pixels, and `module`, the name of the module whose output is its tokens [B, N, C].
+    """
+
+    output_fmt = 'NCHW'
+    feature_info: Any
+    pretrained_cfg: dict[str, Any]
+
+    @property
+    def in_chans(self) -> int:
+        """Channels of the images."""
+        return self.backbone.in_channels
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load tensors under the authors', MMEngine's or timm's names, with position tables resized.
+
+        Args:
+            state_dict: tensors by name.
+            strict: load every tensor of the model or none; otherwise load the tensors whose names the model has.
+            assign: see `torch.nn.Module.load_state_dict`.
+
+        Raises:
+            CheckpointError: with `strict`, if tensors do not fit; the message lists them.
+        """
+        if strict:
+            try:
+                state_dict, _ = fit_weights(self, state_dict, 'state_dict')
+            except CheckpointError as error:
+                raise CheckpointError(f'{error}{self._remedy(state_dict)}') from None
+        return super().load_state_dict(state_dict, strict=False, assign=assign)
+
+    def other_shape(self, weights: Mapping[str, Tensor], name: str) -> bool:
+        """Whether both the model and `weights`, under the model's names, have that tensor, in different shapes."""
+        own = self.state_dict()
+        return name in own and name in weights and own[name].shape != weights[name].shape
+
+    @property
+    def first_conv(self) -> str:
+        """Name of the convolution that reads the image."""
+        return f'backbone.{self.backbone.first_conv}'
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute each block's activations in the backward pass to save memory, or stop doing so."""
+        self.backbone.with_cp = enable
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Resize the learned position tables to the token grids of another image size, see `Backbone.set_input_size`.
+
+        Args:
+            img_size: side of the images in pixels, or (height, width).
+        """
+        self.backbone.set_input_size(img_size)
+        # From these two dicts timm writes the config of `save_for_hf`; versions that lack this ignore them.
+        size = tuple(to_2tuple(img_size))
+        self._traits = {**getattr(self, '_traits', {}), 'img_size': size}
+        self._model_args = {**getattr(self, '_model_args', {}), 'img_size': size}
+
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of the parameters without weight decay, in addition to biases and other vectors."""
+        return without_weight_decay(name for name, _ in self.named_parameters())
+
+    def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
+        """Return the function from a parameter's name to its layer, by which timm scales learning rates.
+
+        0 is the stem, then every block is a layer (see `BackboneLayers`), and all parameters outside the backbone are
+        the last one.
+
+        Args:
+            coarse: count a stage as one layer.
+        """
+        names = [name for name, _ in self.backbone.named_parameters()]
+        layers = BackboneLayers(names, self.backbone.fresh_prefixes())
+
+        def layer_of(name: str) -> int:
+            inside = name.startswith('backbone.')
+            layer = layers.layer_of(name.removeprefix('backbone.')) if inside else layers.number + 1
+            return layers.stage_of(layer) if coarse else layer
+
+        return layer_of
+
+    def _remedy(self, state_dict: Mapping[str, Any]) -> str:
+        """Advice for a file with another number of classes or input channels, '' for any other."""
+        weights = self.own_weights(dict(state_dict))
+        if not any(self.other_shape(weights, f'{name}.weight') for name in ('head', self.first_conv)):
+            return ''
+        return (
+            '\n  to renew the head or adapt the first convolution, pass the file as pretrained=True, '
+            'pretrained_cfg_overlay=dict(file=PATH) instead of checkpoint_path=PATH'
+        )
+
+
+class TimmClassifier(TimmModel, Classifier):
+    """A classifier with the methods that timm's scripts call; maps are [B, C, h, w] in every family.
+
+    Args:
+        backbone: class of the backbone.
+        num_classes: length of the logits; 0 to return the pooled features instead.
+        global_pool: 'avg', the mean over tokens, or '' for maps of logits or features.
+        in_chans: channels of the images.
+        img_size: side of the images in pixels, or (height, width), that position tables are learned on.
+        projection: channels of PolaFormerPP's `proj`; None: the published number.
+        arguments: further arguments of the backbone.
+
+    Raises:
+        ValueError: an argument breaks its rule; the message names it.
+    """
+
+    def __init__(
+        self,
+        backbone: type[Backbone],
+        num_classes: int = 1000,
+        *,
+        global_pool: str = 'avg',
+        in_chans: int = 3,
+        img_size: int | tuple[int, int] | None = None,
+        projection: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        _check_pool(global_pool)
+        arguments = _backbone_arguments(arguments, in_chans, img_size)
+        super().__init__(backbone, num_classes, projection=projection, arguments=arguments)
+        self.global_pool = global_pool
+        self.feature_info = _feature_info(self.backbone)
+
+    def get_classifier(self) -> nn.Module:
+        """Return the last layer."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the last layer by one with fresh weights; with num_classes=0, forward returns the pooled features.
+
+        Args:
+            num_classes: length of the logits.
+            global_pool: 'avg', '' for no pooling, or None to keep the current one.
+
+        Raises:
+            ValueError: `global_pool` has another value.
+        """
+        if global_pool is not None:
+            _check_pool(global_pool)
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        head = head_layer(self.head_hidden_size, num_classes, convolution=self.proj is not None)
+        self.head = head.to(next(self.backbone.parameters())).train(self.training)
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = 'NCHW',
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Return maps of several stages, and the result of `forward_features`.
+
+        Args:
+            x: images [B, in_chans, H, W].
+            indices: stages (PolaDeiT: blocks) from 0, negative ones from the end; an integer for the last so many;
+                None for all.
+            norm: apply the LayerNorm before the head to the maps that have as many channels as the last.
+            stop_early: skip the stages after the last of `indices`.
+            output_fmt: layout of the maps: 'NCHW', 'NHWC', 'NCL' or 'NLC'.
+            intermediates_only: return the maps only.
+
+        Returns:
+            One map per index in the order of the stages; without `intermediates_only` (x, maps), where x is the result
+            of `forward_features`, or with `stop_early` the map of the last stage that was run, if that is another.
+
+        Raises:
+            ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no such `output_fmt`.
+        """
+        self.backbone.check_images(x)
+        wanted = _stages(indices, self.backbone.num_stages)
+        layout, maps = Format(output_fmt), []
+        for index, (tokens, grid) in enumerate(self.backbone.stage_maps(x)):
+            x = tokens.transpose(1, 2).unflatten(2, grid)
+            is_last = index == self.backbone.num_stages - 1
+            normed = self.normed(x) if is_last or (norm and x.shape[1] == self.num_features) else x
+            if index in wanted:
+                maps.append(nchw_to(normed if norm else x, layout).contiguous())
+            x = normed if is_last else x
+            if stop_early and index == max(wanted):
+                break
+        return maps if intermediates_only else (x, maps)
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove everything that the maps of some stages do not need; the model then ends with the last of them.
+
+        Args:
+            indices: see `forward_intermediates`.
+            prune_norm: remove the LayerNorm before the head; it is always removed with the last stage.
+            prune_head: remove the head; it is always removed with the last stage.
+
+        Returns:
+            The stages of `indices`, all counted from the start.
+        """
+        wanted = _stages(indices, self.backbone.num_stages)
+        prune_end = max(wanted) + 1 < self.backbone.num_stages
+        if prune_end:
+            self.backbone.keep_stages(max(wanted) + 1)
+            self.feature_info = self.feature_info[: max(wanted) + 1]
+            self.num_features = self.backbone.embed_dims[max(wanted)]
+        if isinstance(self.norm, nn.LayerNorm) and (prune_norm or prune_end):
+            self.norm = nn.Identity()
+        if prune_head or prune_end:
+            if self.proj is not None:
+                self.proj, self.norm = None, nn.Identity()
+            self.head_hidden_size = self.num_features
+            self.reset_classifier(0, '')
+        return wanted
+
+
+class TimmFeatures(TimmModel):
+    """The model of `features_only=True`: a backbone and timm's description of its maps.
+
+    Args:
+        backbone: class of the backbone.
+        out_indices: stages (PolaDeiT: blocks) in ascending order, negative ones from the end; an integer for the last
+            so many; None for the four stages or, as in timm, PolaDeiT's last three blocks. Later stages are not built.
+        feature_cls: 'getter'; timm's other ways to take maps from a model do not apply.
+        in_chans, img_size, arguments: see `TimmClassifier`.
+
+    Raises:
+        ValueError: an argument breaks its rule; the message names it.
+    """
+
+    def __init__(
+        self,
+        backbone: type[Backbone],
+        *,
+        out_indices: int | Sequence[int] | None = None,
+        feature_cls: str = 'getter',
+        in_chans: int = 3,
+        img_size: int | tuple[int, int] | None = None,
+        **arguments: Any,
+    ) -> None:
+        if feature_cls != 'getter':
+            raise ValueError(f"feature_cls: expected 'getter', got {feature_cls!r}")
+        super().__init__()
+        stages = backbone.stage_count(arguments['arch'])
+        if out_indices is None and issubclass(backbone, PolaDeiT):
+            out_indices = min(3, stages)
+        arguments = {
+            'out_norm': head_spec(backbone).out_norm,
+            **_backbone_arguments(arguments, in_chans, img_size),
+            'out_indices': _stages(out_indices, stages),
+        }
+        self.backbone = backbone(**arguments)
+        self.feature_info = FeatureInfo(_feature_info(self.backbone), self.backbone.out_indices)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Images [B, in_chans, H, W] -> a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
+        return list(self.backbone(images))
+
+
+def _backbone_arguments(
+    arguments: dict[str, Any], in_chans: int, img_size: int | tuple[int, int] | None
+) -> dict[str, Any]:
+    """Return a backbone's arguments with timm's names translated."""
+    size = {} if img_size is None else {'pretrain_img_size': img_size}
+    return {**arguments, 'in_channels': in_chans, **size}
+
+
+def _feature_info(backbone: Backbone) -> list[dict[str, Any]]:
+    return [
+        {
+            'num_chs': backbone.embed_dims[stage],
+            'reduction': backbone.strides[stage],
+            'module': f'backbone.{backbone.stage_module(stage)}',
+        }
+        for stage in range(backbone.num_stages)
+    ]
+
+
+def _stages(indices: int | Sequence[int] | None, number: int) -> list[int]:
+    """Return the stages that timm's `indices` mean, out of `number`, counted from the start.
+
+    Raises:
+        ValueError: there are no such stages.
+    """
+    if indices is None:
+        return list(range(number))
+    stages = list(range(number - indices, number)) if isinstance(indices, int) else list(indices)
+    stages = [stage + number if stage < 0 and not isinstance(indices, int) else stage for stage in stages]
+    if not stages or not set(stages) <= set(range(number)):
+        raise ValueError(f'indices: expected stages from -{number} to {number - 1}, or a number of them, got {indices}')
+    return stages
+
+
+def _check_pool(global_pool: str) -> None:
+    if global_pool not in POOLS:
+        raise ValueError(f"global_pool: expected 'avg' or '', got {global_pool!r}")

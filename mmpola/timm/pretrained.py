@@ -1,0 +1,98 @@
+"""Pretrained weights in timm: the config of every name, and loading from any source that timm's configs can name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import adapt_input_conv, load_state_dict_from_hf
+from timm.models._hub import load_state_dict_from_path
+
+from mmpola.backbones import PolaDeiT, PolaPVTv2
+from mmpola.backbones.arch import STRIDES, token_grid
+from mmpola.backbones.named import NAMED
+from mmpola.backbones.pola_deit import PATCH_SIZE
+from mmpola.checkpoint.reading import extend_torch_allow_list, read_checkpoint
+from mmpola.checkpoint.weights import find_weights, fit_weights
+from mmpola.messages import info
+from mmpola.timm.models import TimmModel
+
+NEVER_RELEASED = (PolaPVTv2, PolaDeiT)
+
+extend_torch_allow_list()  # timm reads with weights_only=True, which refuses the yacs config in the authors' files
+
+
+def pretrained_config(name: str) -> dict[str, Any]:
+    """Return timm's config of a model: where its released weights are, and how they were evaluated.
+
+    The location is `url`, which comes last in timm's order of sources, so that any source in a user's
+    `pretrained_cfg_overlay` replaces it.
+    """
+    backbone, arguments = NAMED[name]
+    size = arguments.get('pretrain_img_size', 224)
+    return {
+        'url': '' if backbone in NEVER_RELEASED else f'mmpola://{name}',
+        'input_size': (3, size, size),
+        'pool_size': token_grid(size, PATCH_SIZE if backbone is PolaDeiT else STRIDES[-1]),
+        'num_classes': 1000,
+        'crop_pct': 1.0 if size == 384 else 0.875,
+        'interpolation': 'bicubic',
+        'mean': IMAGENET_DEFAULT_MEAN,
+        'std': IMAGENET_DEFAULT_STD,
+        'first_conv': f'backbone.{backbone.first_conv}',
+        'classifier': 'head',
+    }
+
+
+def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> None:
+    """Load the weights that `model.pretrained_cfg` names, all that the model has or none, and log what happened.
+
+    If the source has another number of classes, the head keeps its fresh weights. If it was trained on 3 channels and
+    the model reads another number, the first convolution is converted by timm.
+
+    Args:
+        model: a model of this package with its `pretrained_cfg`.
+        cache_dir: folder for the download of an `hf_hub_id`; None for the Hugging Face cache.
+
+    Raises:
+        ValueError: the config names no source.
+        FileNotFoundError: there is no such file.
+        CheckpointError: the source cannot be downloaded or read, or does not fit; the message says what to do.
+    """
+    source, content = _read(model.pretrained_cfg, cache_dir)
+    container, weights = find_weights(content, source)
+    weights = model.own_weights(weights)
+    may_lack: tuple[str, ...] = ()
+    if model.other_shape(weights, 'head.weight'):
+        classes = len(weights.pop('head.weight'))
+        weights.pop('head.bias', None)
+        may_lack = ('head.',)
+        info(f'{source}: the head is new, the file has {classes} classes and the model {model.num_classes}')
+    conv = f'{model.first_conv}.weight'
+    if model.other_shape(weights, conv) and weights[conv].shape[1] == 3:
+        weights[conv] = adapt_input_conv(model.in_chans, weights[conv])
+        info(f'{source}: {model.first_conv} converted from 3 to {model.in_chans} input channels')
+    tensors, report = fit_weights(model, weights, source, may_lack)
+    report.container = container
+    model.load_state_dict(tensors, strict=False)
+    info(str(report))
+
+
+def _read(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
+    """Return the first source that a config names, in timm's order, and the content of its file."""
+    if cfg.get('state_dict'):
+        return 'state_dict', cfg['state_dict']
+    if cfg.get('source') == 'local-dir':
+        return cfg['file'], load_state_dict_from_path(cfg['file'])
+    if cfg.get('file'):
+        return cfg['file'], read_checkpoint(cfg['file'])
+    if hub_id := cfg.get('hf_hub_id'):
+        file = {'filename': cfg['hf_hub_filename']} if cfg.get('hf_hub_filename') else {}
+        return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **file, cache_dir=cache_dir)
+    if cfg.get('url'):
+        return cfg['url'], read_checkpoint(cfg['url'])
+    raise ValueError(
+        f'pretrained: no weights of {cfg.get("architecture")} were released; '
+        'pass pretrained_cfg_overlay=dict(file=PATH) with pretrained=True to load your own'
+    )

@@ -1,0 +1,100 @@
+"""How optimizers group a backbone's parameters: the layer of each, and one list of those without weight decay."""
+
+import re
+
+import pytest
+from mmengine.config import Config
+
+from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
+from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers, without_weight_decay
+
+DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
+SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
+PLUS = {**DEEP, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
+BACKBONES = {  # layer of every kind of parameter outside the blocks; 1 + 2 + 1 + 3 blocks
+    'PolaSwin': (
+        lambda: PolaSwin(SWIN),
+        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
+    ),
+    'PolaFormerPP': (
+        lambda: PolaFormerPP(PLUS),
+        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
+    ),
+    'PolaPVT': (
+        lambda: PolaPVT(DEEP, out_norm=True),
+        {
+            **{f'{name}_embed{stage}': layer for name in ('patch', 'pos') for stage, layer in ((2, 2), (3, 4), (4, 5))},
+            'patch_embed1.': 0,
+            'pos_embed1': 0,
+            'norm': 8,
+        },
+    ),
+    'PolaPVTv2': (
+        lambda: PolaPVTv2(DEEP),
+        {
+            **{f'patch_embed{stage}.': layer for stage, layer in ((1, 0), (2, 2), (3, 4), (4, 5))},
+            **{f'norm{stage}.': layer for stage, layer in ((1, 1), (2, 3), (3, 4), (4, 7))},
+        },
+    ),
+}
+BLOCKS = [(0, 0, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (3, 0, 5), (3, 1, 6), (3, 2, 7)]
+"""(stage, block, layer), the first two from 0."""
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_layers_of_every_parameter(name):
+    build, outside = BACKBONES[name]
+    backbone = build()
+    names = [name for name, _ in backbone.named_parameters()]
+    layers = BackboneLayers(names, backbone.fresh_prefixes())
+    assert layers.number == 7
+    expected = {
+        prefix: layer
+        for stage, block, layer in BLOCKS
+        for prefix in (f'layers.{stage}.blocks.{block}.', f'block{stage + 1}.{block}.')
+    } | outside
+    for name in names:
+        assert layers.layer_of(name) == next(layer for prefix, layer in expected.items() if name.startswith(prefix))
+
+
+def test_layers_of_deit():
+    backbone = PolaDeiT({'embed_dims': 8, 'depth': 3, 'num_heads': 1}, pretrain_img_size=32)
+    layers = BackboneLayers([name for name, _ in backbone.named_parameters()], backbone.fresh_prefixes())
+    found = {name.split('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()}
+    assert found == {'pos_embed': 0, 'patch_embed': 0, 'norm2': 4, 'blocks': 3}
+    assert layers.layer_of('blocks.1.norm1.weight') == 2
+
+
+def test_an_unknown_parameter():
+    with pytest.raises(ValueError) as raised:
+        BackboneLayers(['layers.0.blocks.0.attn.q']).layer_of('gate.weight')
+    assert (
+        str(raised.value) == "layer-wise decay: expected the name of a known layer of the backbone, got 'gate.weight'"
+    )
+
+
+def test_stages_of_layers():
+    """1 + 2 + 1 + 3 blocks."""
+    layers = BackboneLayers([name for name, _ in PolaSwin(SWIN).named_parameters()])
+    assert [layers.stage_of(layer) for layer in range(9)] == [0, 1, 2, 2, 3, 4, 4, 4, 5]
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_learned_shapes_of_attention_tables_and_layer_scales_have_no_decay(name):
+    backbone = BACKBONES[name][0]()
+    exempt = without_weight_decay([key for key, _ in backbone.named_parameters()])
+    assert exempt
+    for key, parameter in backbone.named_parameters():
+        is_weight = key.endswith('.weight') and parameter.ndim > 1
+        is_vector = parameter.ndim == 1 and not key.startswith('gamma')
+        assert (key in exempt) != (is_weight or is_vector), key
+
+
+def test_configs_and_docs_list_the_same_parameters(root):
+    config = Config.fromfile(root / 'configs' / '_base_' / 'adamw_no_decay.py')
+    keys = config.optim_wrapper.paramwise_cfg.custom_keys
+    assert set(keys) == set(NO_WEIGHT_DECAY)
+    assert all(dict(settings) == {'decay_mult': 0.0} for settings in keys.values())
+    recipes = (root / 'docs' / 'in_your_own_project.md').read_text().split('custom_keys={')[1:]
+    listed = [set(re.findall(r"'([\w.]+)': no_decay", recipe.split('}')[0])) for recipe in recipes]
+    assert [keys for keys in listed if keys] == [set(NO_WEIGHT_DECAY)] * 2

@@ -1,0 +1,165 @@
+"""The maps of the models in timm: features_only, forward_intermediates, pruning, pooling, torch.fx."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from timm.models import create_feature_extractor, get_graph_node_names
+from torch.testing import assert_close
+
+import mmpola.timm  # noqa: F401  # registers the models
+from tests.helpers.timm_models import SMALL, SWIN, images
+
+
+@pytest.mark.parametrize('name', ['pola_pvt_tiny', 'pola_swin_tiny', 'pola_pvt_v2_b0', 'polaformer_pp_b0'])
+def test_features_only_returns_a_list_of_maps(name):
+    model = timm.create_model(name, features_only=True, out_indices=(1, 2))
+    maps = model(images(1, 3, 64, 96))
+    assert isinstance(maps, list)
+    assert model.feature_info.reduction() == [8, 16]
+    for x, channels, size in zip(maps, model.feature_info.channels(), [(8, 12), (4, 6)], strict=True):
+        assert x.shape == (1, channels, *size)
+    sum(x.square().sum() for x in maps).backward()
+    assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_features_only_of_a_model_with_one_stride():
+    model = timm.create_model('pola_deit_tiny', features_only=True, out_indices=(1,))
+    assert [tuple(x.shape) for x in model(images(1, 3, 32, 48))] == [(1, 192, 2, 3)]
+    assert model.feature_info.reduction() == [16]
+
+
+def test_the_head_reads_the_last_of_the_features(tmp_path):
+    model = timm.create_model('pola_swin_tiny', **SWIN).eval()
+    torch.save(model.state_dict(), tmp_path / 'weights.pth')
+    features = timm.create_model(
+        'pola_swin_tiny', features_only=True, checkpoint_path=str(tmp_path / 'weights.pth'), **SWIN
+    ).eval()
+    x = images(1, 3, 64, 64)
+    assert_close(model.normed(features(x)[-1]), model.forward_features(x), rtol=0, atol=0)
+    assert len(features(x)) == 4
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_every_stage_is_described(name):
+    """The named module's output is the tokens of the map that `forward_intermediates` returns."""
+    model, x, outputs = timm.create_model(name, **SMALL[name]).eval(), images(1, 3, 64, 64), {}
+    for info in model.feature_info:
+        module = model.get_submodule(info['module'])
+        module.register_forward_hook(lambda _, args, output, key=info['module']: outputs.update({key: output}))
+    with torch.no_grad():
+        maps = model.forward_intermediates(x, intermediates_only=True)
+    assert len(maps) == len(model.feature_info) == model.backbone.num_stages
+    for info, taken in zip(model.feature_info, maps, strict=True):
+        assert taken.shape == (1, info['num_chs'], *(2 * [64 // info['reduction']]))
+        assert_close(taken.flatten(2).transpose(1, 2), outputs[info['module']], rtol=0, atol=0)
+    assert model.num_features == maps[-1].shape[1]
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_intermediates_and_features_are_those_of_the_forward_pass(name):
+    model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 64, 96)
+    with torch.no_grad():
+        features, maps = model.forward_intermediates(x)
+        assert_close(features, model.forward_features(x))
+        assert_close(model.forward_head(features), model(x))
+        last = model.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)
+        assert_close(last, [features])
+        pair = model.forward_intermediates(x, indices=[0, -1], output_fmt='NHWC', intermediates_only=True)
+        assert_close(pair, [maps[0].permute(0, 2, 3, 1), maps[-1].permute(0, 2, 3, 1)])
+        tokens = model.forward_intermediates(x, indices=[1], output_fmt='NLC', intermediates_only=True)
+        assert_close(tokens, [maps[1].flatten(2).transpose(1, 2)])
+
+
+def test_the_norm_of_intermediates_is_that_of_the_last_width():
+    """As in timm: of every block of a DeiT, of the last stage of a Swin."""
+    x = images(1, 3, 64, 64)
+    for name, normed in (('pola_deit_tiny', [True] * 4), ('pola_swin_tiny', [False, False, False, True])):
+        model = timm.create_model(name, **SMALL[name]).eval()
+        with torch.no_grad():
+            raw, after = (model.forward_intermediates(x, norm=norm, intermediates_only=True) for norm in (False, True))
+        assert [not torch.equal(before, y) for before, y in zip(raw, after, strict=True)] == normed
+
+
+def test_stopping_early_skips_the_later_stages():
+    model, ran = timm.create_model('pola_swin_tiny', **SWIN).eval(), []
+    for index, stage in enumerate(model.backbone.layers):
+        stage.register_forward_hook(lambda *_, index=index: ran.append(index))
+    last, maps = model.forward_intermediates(images(1, 3, 64, 64), indices=[0, 1], stop_early=True)
+    assert ran == [0, 1]
+    assert_close(last, maps[-1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(('indices', 'kind'), [([4], 'list'), ([-5], 'list'), (5, 'int'), (0, 'int'), ([], 'list')])
+def test_stages_that_do_not_exist(indices, kind):
+    model = timm.create_model('pola_swin_tiny', **SWIN)
+    with pytest.raises(ValueError) as raised:
+        model.forward_intermediates(images(1, 3, 64, 64), indices=indices)
+    assert str(raised.value) == f'indices: expected stages from -4 to 3, or a number of them, got {indices}'
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_pruning_leaves_the_maps_and_no_unused_parameter(name):
+    model, x = timm.create_model(name, num_classes=5, **SMALL[name]).eval(), images(2, 3, 64, 64)
+    maps = model.forward_intermediates(x, intermediates_only=True)
+    for indices, prune_norm in (([0], False), ([-1], False), ([1, -2], True)):
+        pruned = copy.deepcopy(model)
+        wanted = pruned.prune_intermediate_layers(indices, prune_norm=prune_norm)
+        assert wanted == [index % 4 for index in indices]
+        assert len(pruned.feature_info) == pruned.backbone.num_stages == max(wanted) + 1
+        found = pruned.forward_intermediates(x, indices=wanted, norm=not prune_norm, intermediates_only=True)
+        if wanted != [3]:  # the norm goes with the last stage
+            assert_close(found, [maps[index] for index in wanted], rtol=0, atol=0)
+        sum(y.square().sum() for y in found).backward()
+        assert [key for key, parameter in pruned.named_parameters() if parameter.grad is None] == []
+        channels = model.feature_info[wanted[-1]]['num_chs']
+        assert pruned.num_features == pruned.head_hidden_size == channels
+        assert pruned(x).shape == (2, channels, *found[-1].shape[2:])
+        pruned.reset_classifier(7, 'avg')
+        assert pruned(x).shape == (2, 7)
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_without_global_pooling(name):
+    model, x = timm.create_model(name, num_classes=3, global_pool='', **SMALL[name]).eval(), images(1, 3, 64, 64)
+    logits = model(x)
+    side = 64 // model.feature_info[-1]['reduction']
+    assert logits.shape == (1, 3, side, side)
+    assert model.forward_head(model.forward_features(x), pre_logits=True).shape == (
+        1,
+        model.head_hidden_size,
+        side,
+        side,
+    )
+    pooled = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
+    pooled.load_state_dict(model.state_dict())
+    assert_close(logits.mean((2, 3)), pooled(x), rtol=1e-4, atol=1e-6)  # the head is linear
+    model.reset_classifier(0)
+    assert model.global_pool == ''
+    assert model(x).shape == (1, model.head_hidden_size, side, side)
+
+
+@pytest.mark.parametrize(('indices', 'strides'), [((-2, -1), [16, 32]), (3, [8, 16, 32]), ((1, -1), [8, 32])])
+def test_negative_and_counted_out_indices(indices, strides):
+    model = timm.create_model('pola_swin_tiny', features_only=True, out_indices=indices, **SWIN)
+    assert model.feature_info.reduction() == strides
+    assert [64 // x.shape[2] for x in model(images(1, 3, 64, 64))] == strides
+
+
+def test_a_deit_gives_as_many_maps_as_timms():
+    expected = timm.create_model('deit_tiny_patch16_224', features_only=True).feature_info
+    found = timm.create_model('pola_deit_tiny', features_only=True).feature_info
+    for method in ('channels', 'reduction'):
+        assert getattr(found, method)() == getattr(expected, method)()
+    assert [*found.out_indices] == [*expected.out_indices]
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_fx_records_the_backbone_as_one_node(name):
+    model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 64, 64)
+    nodes = get_graph_node_names(model)[1]
+    assert 'backbone' in nodes
+    assert not any(node.startswith('backbone.') for node in nodes)
+    traced = create_feature_extractor(model, {nodes[-1]: 'logits'})
+    assert_close(traced(x)['logits'], model(x))

@@ -1,0 +1,192 @@
+"""The models in timm: every name, timm's keyword arguments, and what timm's scripts and optimizers call."""
+
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import timm
+import timm.data
+import timm.optim
+import torch
+from timm.models import group_parameters
+from torch.testing import assert_close
+
+import mmpola.timm
+from tests.helpers.timm_models import PLUS, SMALL, SWIN, images
+
+
+@pytest.mark.parametrize('name', mmpola.timm.NAMED)
+def test_every_model_is_registered(name):
+    assert timm.is_model(name)
+    entry_point = getattr(mmpola.timm, name)
+    assert entry_point.__name__ == name
+    assert pickle.loads(pickle.dumps(entry_point)) is entry_point is timm.models.model_entrypoint(name)
+    with torch.device('meta'):
+        model = timm.create_model(name, num_classes=7)
+    assert model.num_classes == 7
+    assert model.get_classifier().weight.shape[:2] == (7, model.head_hidden_size)
+    side = 384 if name.endswith('384') else 224
+    config = timm.data.resolve_model_data_config(model)
+    assert config['input_size'] == (3, side, side)
+    assert (config['interpolation'], config['crop_pct']) == ('bicubic', 1.0 if side == 384 else 0.875)
+    weights = model.state_dict()
+    first_conv = model.default_cfg['first_conv']
+    assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
+    assert {f'{first_conv}.weight', f'{model.default_cfg["classifier"]}.weight'} <= weights.keys()
+    released = not name.startswith(('pola_pvt_v2', 'pola_deit'))
+    assert model.default_cfg['url'] == (f'mmpola://{name}' if released else '')
+    assert timm.models.is_model_pretrained(name) == released
+    assert model.default_cfg == model.pretrained_cfg
+
+
+def test_the_models_are_those_of_the_papers():
+    assert {
+        'pola_pvt_tiny',
+        'pola_pvt_v2_b0',
+        'pola_swin_base_384',
+        'pola_deit_tiny',
+        'polaformer_pp_b5',
+    } <= set(timm.list_models('pola*'))
+    assert len(mmpola.timm.NAMED) == 4 + 6 + 3 + 1 + 3 + 6
+    with torch.device('meta'):
+        model = timm.create_model('pola_swin_base_384')
+    assert sum(x.numel() for x in model.parameters()) == 91_599_304
+
+
+def test_takes_the_keyword_arguments_of_timm():
+    model = timm.create_model('pola_swin_tiny', num_classes=10, in_chans=1, drop_path_rate=0.4, **SWIN).eval()
+    assert model(images(2, 1, 48, 80)).shape == (2, 10)
+    rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']
+    assert max(rates) == pytest.approx(0.4)
+    assert model.backbone.layers[0].blocks[0].attn.grid == (16, 16)
+
+
+@pytest.mark.parametrize(('name', 'small'), [('pola_swin_tiny', SWIN), ('polaformer_pp_b0', PLUS)])
+def test_the_head_can_be_removed_and_replaced(name, small):
+    model, x = timm.create_model(name, num_classes=10, **small).double().eval(), images(2, 3, 64, 64).double()
+    features = model.forward_features(x)
+    assert features.shape == (2, model.backbone.embed_dims[-1], 2, 2)
+    assert_close(model.forward_head(features), model(x))
+    pooled = model.forward_head(features, pre_logits=True)
+    assert pooled.shape == (2, model.head_hidden_size)
+    model.reset_classifier(4)
+    assert model.num_classes == 4
+    assert model(x).shape == (2, 4)  # the new head has the dtype of the backbone
+    model.reset_classifier(0)
+    assert_close(model(x), pooled)
+    assert_close(timm.create_model(name, num_classes=0, **small).double()(x).shape, pooled.shape)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'global_pool': 'max'}, "global_pool: expected 'avg' or '', got 'max'"),
+        ({'features_only': True, 'feature_cls': 'fx'}, "feature_cls: expected 'getter', got 'fx'"),
+        (
+            {'features_only': True, 'out_indices': (0, 4)},
+            'indices: expected stages from -4 to 3, or a number of them, got (0, 4)',
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError) as raised:
+        timm.create_model('pola_swin_tiny', **arguments)
+    assert str(raised.value) == message
+
+
+def test_unknown_arguments_are_refused():
+    for features_only in (False, True):
+        with pytest.raises(TypeError, match='windows'):
+            timm.create_model('pola_swin_tiny', features_only=features_only, windows=3, **SWIN)
+
+
+def test_device_and_dtype():
+    model = timm.create_model('polaformer_pp_b0', device='meta', dtype=torch.bfloat16, **PLUS)
+    tensors = [*model.parameters(), *model.buffers()]
+    assert {x.device.type for x in tensors} == {'meta'}
+    assert {x.dtype for x in tensors if x.is_floating_point()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_recomputed_activations_change_no_gradient(name):
+    model, x, gradients = timm.create_model(name, num_classes=3, **SMALL[name]), images(2, 3, 64, 64), []
+    for enable in (True, False):
+        model.set_grad_checkpointing(enable)
+        assert model.backbone.with_cp == enable
+        model.zero_grad()
+        torch.manual_seed(0)
+        model(x).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert_close(*gradients)
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_another_input_size(name):
+    """The tables are resized as the forward pass would do at that size; frozen ones stay frozen."""
+    model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 96, 128)
+    for key in model.position_tables():
+        torch.nn.init.normal_(model.get_parameter(key))
+    model.backbone.requires_grad_(False)
+    expected = model(x)
+    model.set_input_size((96, 128))
+    assert_close(model(x), expected, rtol=0, atol=0)
+    grids = model.position_tables()
+    assert bool(grids) == (name != 'polaformer_pp_b0')
+    for key, (rows, columns) in grids.items():
+        assert model.get_parameter(key).shape[1] == rows * columns
+    assert not any(parameter.requires_grad for parameter in model.backbone.parameters())
+    tables = [model.get_parameter(key) for key in grids]
+    model.set_input_size((96, 128))
+    assert [model.get_parameter(key) for key in grids] == tables  # the same parameters
+    assert model.train()(x).shape == (1, 3)
+
+
+def test_weight_decay_and_layer_decay_of_timms_optimizers():
+    """1 + 1 + 1 + 1 blocks: layer 0 is the stem, 1 ... 4 the blocks, 5 the rest."""
+    for name, small in SMALL.items():
+        model = timm.create_model(name, num_classes=3, **small)
+        optimizer = timm.optim.create_optimizer_v2(model, opt='adamw', lr=1.0, weight_decay=0.05, layer_decay=0.5)
+        names = {id(parameter): key for key, parameter in model.named_parameters()}
+        groups = {
+            names[id(parameter)]: (group['lr_scale'], group['weight_decay'])
+            for group in optimizer.param_groups
+            for parameter in group['params']
+        }
+        assert groups.keys() == set(names.values())
+        assert groups['head.weight'] == (1.0, 0.05)
+        assert groups[f'{model.first_conv}.weight'] == (0.5**5, 0.05)
+        exempt = ('power', 'scale', 's1', 's2', 'positional_encoding', 'bias_table', 'gamma_1', 'gamma_2')
+        for key, (_, decay) in groups.items():
+            is_exempt = key.endswith(exempt) or '.pos_embed' in key or model.get_parameter(key).ndim == 1
+            assert decay == (0.0 if is_exempt else 0.05), key
+        for block in {key.split('.attn.')[0] for key in groups if '.attn.' in key}:
+            assert len({scale for key, (scale, _) in groups.items() if key.startswith(f'{block}.')}) == 1, block
+
+
+def test_stages_as_groups():
+    model = timm.create_model('pola_swin_tiny', **SWIN)
+    groups = group_parameters(model, model.group_matcher(coarse=True))
+    assert sorted(groups) == [0, 1, 2, 3, 4, 5]
+    assert {key.split('.')[0] for key in groups[5]} == {'norm', 'head'}
+    assert all(key.startswith(('backbone.layers.1.', 'backbone.layers.0.downsample.')) for key in groups[2])
+
+
+def test_works_without_openmmlab_and_triton(root):
+    code = """
+    import sys
+    class Block:
+        def find_spec(self, name, path=None, target=None):
+            if name.split('.')[0] in {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'triton'}:
+                raise ModuleNotFoundError(f'{name} is blocked', name=name)
+    sys.meta_path.insert(0, Block())
+    import timm, torch, mmpola.timm
+    arch = dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))
+    print(tuple(timm.create_model('pola_swin_tiny', arch=arch, num_classes=3)(torch.zeros(1, 3, 32, 32)).shape))
+    """
+    found = subprocess.run(
+        [sys.executable, '-c', textwrap.dedent(code)], capture_output=True, text=True, cwd=root, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == '(1, 3)\n'

@@ -1,0 +1,233 @@
+"""Weights in timm: released ones by name, files of every origin, other heads and channels, and timm's own formats."""
+
+import copy
+import subprocess
+import sys
+
+import huggingface_hub.constants
+import pytest
+import timm
+import torch
+from timm.models import adapt_input_conv, save_for_hf
+from torch.testing import assert_close
+
+import mmpola.timm  # noqa: F401  # registers the models
+from mmpola.checkpoint import CheckpointError
+from mmpola.classification import ImageClassifier
+from tests.helpers.hub_server import Hub, serve
+from tests.helpers.timm_models import SMALL, SWIN, images
+
+SAVE_WITH_YACS = """
+import sys, types, torch
+yacs, config = types.ModuleType('yacs'), types.ModuleType('yacs.config')
+class CfgNode(dict):
+    def __init__(self, *nested):
+        super().__init__(SIZE=224, NESTED=nested)
+        self.__dict__['__immutable__'] = True
+CfgNode.__module__ = 'yacs.config'
+config.CfgNode = CfgNode
+sys.modules.update({'yacs': yacs, 'yacs.config': config})
+torch.save({'model': torch.load(sys.argv[1], weights_only=True)['model'], 'config': CfgNode(CfgNode())}, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize('with_config', [False, True])
+def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config):
+    """The released files hold a yacs config next to the weights; yacs need not be installed."""
+    record = golden('pola_swin_llss')
+    config, path = record['config'], tmp_path / 'authors.pth'
+    torch.save(record['checkpoint'], path)
+    if with_config:
+        subprocess.run([sys.executable, '-c', SAVE_WITH_YACS, path, path], check=True)
+    model = timm.create_model(
+        'pola_swin_tiny',
+        num_classes=10,
+        checkpoint_path=str(path),
+        arch={'embed_dims': config['embed_dim'], 'depths': config['depths'], 'num_heads': config['num_heads']},
+        mlp_ratio=config['mlp_ratio'],
+    )
+    with torch.no_grad():
+        logits = model.double().eval()(record['image_u8'].double() / 64 - 2)
+    assert ((logits - record['logits']).norm() / record['logits'].norm()).item() < 1e-5
+
+
+def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
+    backbone = {'type': 'mmpola.PolaSwin', 'arch': SWIN['arch'], 'pretrain_img_size': 64}
+    trained, path = ImageClassifier(backbone, num_classes=5).eval(), tmp_path / 'epoch_1.pth'
+    torch.save({'state_dict': trained.state_dict()}, path)
+    model = timm.create_model('pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **SWIN).eval()
+    x = images(1, 3, 64, 64)
+    assert_close(model(x), trained(x), rtol=0, atol=0)
+    torch.save(model.state_dict(), path)
+    back = ImageClassifier(backbone, num_classes=5, init_cfg={'type': 'Pretrained', 'checkpoint': str(path)}).eval()
+    back.init_weights()
+    assert_close(back(x), trained(x), rtol=0, atol=0)
+
+    larger = timm.create_model('pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **{**SWIN, 'img_size': 96})
+    assert larger.backbone.layers[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
+    with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5') as raised:
+        timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
+    assert str(raised.value).endswith(
+        'to renew the head or adapt the first convolution, pass the file as pretrained=True, '
+        'pretrained_cfg_overlay=dict(file=PATH) instead of checkpoint_path=PATH'
+    )
+
+
+def test_partial_state_dicts_load_if_not_strict():
+    model = timm.create_model('pola_swin_tiny', num_classes=5, **SWIN)
+    other = copy.deepcopy(model)
+    other.head.bias.data.fill_(3)
+    keys = model.load_state_dict({'head.bias': other.head.bias.data}, strict=False)
+    assert 'head.weight' in keys.missing_keys
+    assert_close(model.head.bias, other.head.bias)
+
+
+def saved(model, path):
+    """Write a model's weights as the authors do: under 'model', without the prefix 'backbone.'."""
+    weights = {key.removeprefix('backbone.'): x for key, x in model.state_dict().items()}
+    torch.save({'model': weights, 'config': 'text'}, path)
+    return model
+
+
+def differing(model, other):
+    """Names of the tensors of `model` that `other` lacks or has with other values."""
+    tensors = other.state_dict()
+    return {
+        key for key, x in model.state_dict().items() if key not in tensors or not torch.equal(x, tensors[key].to(x))
+    }
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """The messages logged while loading."""
+    messages = []
+    monkeypatch.setattr('mmpola.timm.pretrained.info', messages.append)
+    return messages
+
+
+@pytest.mark.parametrize('name', ['pola_pvt_tiny', 'pola_swin_tiny', 'polaformer_pp_b0'])
+def test_released_weights_by_name(name, tmp_path, monkeypatch, logged):
+    """A file in checkpoints/ stands for the download, which tests/checkpoint/test_hub.py covers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'checkpoints').mkdir()
+    released = saved(timm.create_model(name, **SMALL[name]), f'checkpoints/{name}.pth')
+    assert differing(timm.create_model(name, pretrained=True, **SMALL[name]), released) == set()
+    features = timm.create_model(name, pretrained=True, features_only=True, out_indices=(0, 1), **SMALL[name])
+    assert differing(features, released) == set()
+    assert [message.split(': loaded')[0] for message in logged] == [f'mmpola://{name}'] * 2
+
+
+@pytest.mark.parametrize('name', ['pola_pvt_v2_b0', 'pola_deit_tiny'])
+def test_models_without_released_weights(name, tmp_path):
+    with pytest.raises(ValueError) as raised:
+        timm.create_model(name, pretrained=True, **SMALL[name])
+    assert str(raised.value) == (
+        f'pretrained: no weights of {name} were released; pass pretrained_cfg_overlay=dict(file=PATH) with '
+        'pretrained=True to load your own'
+    )
+    own = saved(timm.create_model(name, **SMALL[name]), tmp_path / 'own.pth')
+    overlay = {'file': str(tmp_path / 'own.pth')}
+    assert differing(timm.create_model(name, True, pretrained_cfg_overlay=overlay, **SMALL[name]), own) == set()
+
+
+@pytest.mark.parametrize('name', SMALL)
+@pytest.mark.parametrize('channels', [1, 4])
+def test_other_classes_and_channels(name, channels, tmp_path, logged):
+    path = str(tmp_path / 'trained.pth')
+    trained = saved(timm.create_model(name, num_classes=9, **SMALL[name]), path)
+    arguments = {'num_classes': 5, 'in_chans': channels, **SMALL[name]}
+    model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={'file': path}, **arguments)
+    first_conv = model.default_cfg['first_conv']
+    assert differing(model, trained) == {f'{first_conv}.weight', 'head.weight', 'head.bias'}
+    weight = trained.get_parameter(f'{first_conv}.weight')
+    assert_close(model.get_parameter(f'{first_conv}.weight'), adapt_input_conv(channels, weight))
+    assert logged[:2] == [
+        f'{path}: the head is new, the file has 9 classes and the model 5',
+        f'{path}: {first_conv} converted from 3 to {channels} input channels',
+    ]
+    assert set(logged[2].split('; new: ')[1].split(', ')) == {'head.weight', 'head.bias'}
+    assert model.eval()(images(2, channels, 64, 64)).shape == (2, 5)
+
+    features = timm.create_model(
+        name,
+        pretrained=True,
+        pretrained_cfg_overlay={'file': path},
+        features_only=True,
+        in_chans=channels,
+        **SMALL[name],
+    )
+    assert differing(features, model) == set()
+    without_head = timm.create_model(
+        name, pretrained=True, pretrained_cfg_overlay={'file': path}, num_classes=0, **SMALL[name]
+    )
+    assert differing(without_head, trained) == set()
+
+
+def test_a_file_that_does_not_fit_loads_nothing(tmp_path):
+    path = tmp_path / 'trained.pth'
+    saved(timm.create_model('pola_swin_tiny', num_classes=9, **SWIN), path)
+    deeper = {'arch': {**SWIN['arch'], 'depths': (1, 1, 2, 1)}, 'img_size': 64}
+    with pytest.raises(CheckpointError, match=r'missing: backbone\.layers\.2\.blocks\.1'):
+        timm.create_model(
+            'pola_swin_tiny', pretrained=True, pretrained_cfg_overlay={'file': str(path)}, num_classes=5, **deeper
+        )
+    with pytest.raises(CheckpointError) as raised:
+        timm.create_model('pola_swin_tiny', checkpoint_path=str(path), num_classes=9, **deeper)
+    assert 'pretrained_cfg_overlay' not in str(raised.value)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with a classifier of 9 classes as timm saves it; the caches are empty folders."""
+    saved(timm.create_model('pola_swin_tiny', num_classes=9, **SWIN), tmp_path / 'content.pth')
+    content = (tmp_path / 'content.pth').read_bytes()
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
+    with serve(Hub('somebody/swin', {'pytorch_model.bin': content, 'epoch_7.pth': content})) as hub:
+        monkeypatch.setattr(huggingface_hub.constants, 'ENDPOINT', hub.url)
+        template = hub.url + '/{repo_id}/resolve/{revision}/{filename}'
+        monkeypatch.setattr(huggingface_hub.constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+        monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+        yield hub
+
+
+@pytest.mark.parametrize(
+    'overlay',
+    [
+        {'hf_hub_id': 'somebody/swin'},
+        {'hf_hub_id': 'somebody/swin', 'hf_hub_filename': 'epoch_7.pth'},
+        {'file': 'hf://somebody/swin/epoch_7.pth'},
+        {'url': '{hub}/epoch_7.pth'},
+        {'file': '{hub}/epoch_7.pth'},
+    ],
+)
+def test_every_source_of_an_overlay(hub, overlay, tmp_path):
+    overlay = {key: value.format(hub=hub.url) for key, value in overlay.items()}
+    model = timm.create_model('pola_swin_tiny', True, pretrained_cfg_overlay=overlay, num_classes=9, **SWIN)
+    weights = torch.load(tmp_path / 'content.pth', weights_only=True)['model']
+    assert_close(model.head.weight.data, weights['head.weight'], rtol=0, atol=0)
+    assert hub.gets
+
+
+def test_a_state_dict_in_memory():
+    weights = timm.create_model('pola_swin_tiny', num_classes=9, **SWIN)
+    overlay = {'state_dict': weights.state_dict()}
+    model = timm.create_model('pola_swin_tiny', True, pretrained_cfg_overlay=overlay, num_classes=9, **SWIN)
+    assert differing(model, weights) == set()
+
+
+@pytest.mark.parametrize('safe', [True, False])
+@pytest.mark.parametrize('name', SMALL)
+def test_saved_for_the_hub_and_loaded_from_its_folder(name, safe, tmp_path):
+    model = timm.create_model(name, num_classes=5, in_chans=1, **SMALL[name]).eval()
+    model.set_input_size((64, 96))
+    save_for_hf(model, tmp_path, safe_serialization=safe)
+    again = timm.create_model(f'local-dir:{tmp_path}', pretrained=True).eval()
+    x = images(1, 1, 64, 96)
+    assert_close(again(x), model(x), rtol=0, atol=0)
+    assert again.position_tables() == model.position_tables()
+    assert (again.in_chans, again.num_classes) == (1, 5)
+
+    renewed = timm.create_model(f'local-dir:{tmp_path}', pretrained=True, num_classes=3).eval()
+    assert differing(renewed, model) == {'head.weight', 'head.bias'}
+    features = timm.create_model(f'local-dir:{tmp_path}', pretrained=True, features_only=True)
+    assert differing(features, model) == set()
