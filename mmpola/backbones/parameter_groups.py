@@ -25,15 +25,15 @@ middle of their range and shrink tables and branches. `configs/_base_/adamw_no_d
 
 STEM = re.compile(r'(patch_embed|pos_embed)1?(\.|$)')
 BLOCK = (  # (stage from 0, block from 0)
-    re.compile(r'layers\.(?P<stage>\d+)\.blocks\.(?P<block>\d+)\.'),
-    re.compile(r'block(?P<number>\d+)\.(?P<block>\d+)\.'),
-    re.compile(r'blocks\.(?P<block>\d+)\.'),
+    re.compile(r'layers\.(?P<stage>\d+)\.blocks\.(?P<block>\d+)(\.|$)'),
+    re.compile(r'block(?P<number>\d+)\.(?P<block>\d+)(\.|$)'),
+    re.compile(r'blocks\.(?P<block>\d+)(\.|$)'),
 )
 ENTRY = (  # down-sampling or patch embedding at the start of a stage
     re.compile(r'layers\.(?P<before>\d+)\.downsample\.'),
     re.compile(r'(patch_embed|pos_embed)(?P<number>\d+)(\.|$)'),
 )
-STAGE_NORM = re.compile(r'norm(?P<number>\d+)\.')
+STAGE_NORM = re.compile(r'norm(?P<number>\d+)(\.|$)')
 
 
 def without_weight_decay(names: Iterable[str]) -> set[str]:
@@ -65,7 +65,7 @@ class BackboneLayers:
         self.fresh = fresh
 
     def layer_of(self, name: str) -> int:
-        """Return the layer of a parameter.
+        """Return the layer of a parameter, or of a module, by its name.
 
         Raises:
             ValueError: no rule matches its name.

@@ -84,7 +84,7 @@ def _read(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
     if cfg.get('state_dict'):
         return 'state_dict', cfg['state_dict']
     if cfg.get('source') == 'local-dir':
-        return cfg['file'], load_state_dict_from_path(cfg['file'])
+        return cfg['file'], load_state_dict_from_path(Path(cfg['file']))
     if cfg.get('file'):
         return cfg['file'], read_checkpoint(cfg['file'])
     if hub_id := cfg.get('hf_hub_id'):

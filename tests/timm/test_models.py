@@ -10,7 +10,7 @@ import timm
 import timm.data
 import timm.optim
 import torch
-from timm.models import group_parameters
+from timm.models import group_modules, group_parameters
 from torch.testing import assert_close
 
 import mmpola.timm
@@ -163,6 +163,15 @@ def test_weight_decay_and_layer_decay_of_timms_optimizers():
             assert decay == (0.0 if is_exempt else 0.05), key
         for block in {key.split('.attn.')[0] for key in groups if '.attn.' in key}:
             assert len({scale for key, (scale, _) in groups.items() if key.startswith(f'{block}.')}) == 1, block
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_modules_are_grouped_like_parameters(name):
+    model = timm.create_model(name, **SMALL[name])
+    groups = group_modules(model, model.group_matcher())
+    assert sorted(groups) == [0, 1, 2, 3, 4, 5]
+    assert model.first_conv in groups[0]
+    assert 'head' in groups[5]
 
 
 def test_stages_as_groups():
