@@ -8,7 +8,8 @@ from mmpola.layers.position import Grid, resize_bias_table, resize_table
 from mmpola.layers.rotary import rotary_tables
 from mmpola.layers.softmax_attention import RotarySoftmaxAttention, SpatialReductionAttention
 from mmpola.layers.spiky_attention import SpikyAttention
-from mmpola.layers.window_attention import WindowAttention, window_mask
+from mmpola.layers.window_attention import WindowAttention
+from mmpola.layers.windows import window_mask
 
 __all__ = [
     'Grid',

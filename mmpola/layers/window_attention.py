@@ -8,47 +8,8 @@ from einops import rearrange
 from timm.layers import gen_relative_position_index
 from torch import Tensor, nn
 
-from mmpola.layers.padding import cells, pad_to_cells
 from mmpola.layers.position import Grid
-from mmpola.ops.numerics import is_traced
-
-
-def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
-    """Return the (row, column) shift: 0 along a side that fits into one window, where a shift would separate tokens."""
-    rows, columns = (shift * torch.sym_min(1, (side - 1) // window_size) for side in grid)  # without a branch on sizes
-    return rows, columns
-
-
-def window_mask(grid: Grid, window_size: int, shift: int, device: torch.device) -> Tensor | None:
-    """Compute which pairs of tokens in a window attend to each other: [windows, s*s, s*s] bool.
-
-    None if all do; compilers and exporters always get a mask, since asking would fix the image size.
-
-    Two tokens do not if only the cyclic shift brought them into the same window, or if exactly one of them is padding.
-    Real tokens therefore never read padding.
-
-    Args:
-        grid: (h, w) of the token map before padding.
-        window_size: side s of a window, in tokens.
-        shift: cyclic shift in tokens, see `WindowAttention`.
-        device: device of the mask.
-    """
-    shifts = effective_shift(grid, window_size, shift)
-    if not is_traced() and not any(shifts) and not any(side % window_size for side in grid):
-        return None
-    labels = []
-    for side, windows, side_shift in zip(grid, cells(grid, window_size), shifts, strict=True):
-        length = windows * window_size
-        position = torch.arange(length, device=device)
-        wrapped = position >= length - side_shift  # brought here from the other end by the shift
-        padded = (position + side_shift) % length >= side
-        label = torch.where(padded, 2, wrapped.long())
-        labels.append(label.unflatten(0, (-1, window_size)))  # [windows along the side, s]
-    rows, columns = labels
-    region = 3 * rows[:, None, :, None] + columns[None, :, None, :]  # [wh, ww, s, s]
-    padding = (rows == 2)[:, None, :, None] | (columns == 2)[None, :, None, :]
-    region = region.masked_fill(padding, 9).flatten(2).flatten(0, 1)  # all padding is one region, numbered 9
-    return region.unsqueeze(1) == region.unsqueeze(2)
+from mmpola.layers.windows import cut_windows, join_windows
 
 
 class WindowAttention(nn.Module):
@@ -81,25 +42,15 @@ class WindowAttention(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
-        """x [B, N, C] on the token grid (h, w), mask = window_mask(grid, window_size, shift, device) -> [B, N, C]."""
-        size, (rows, columns), (high, wide) = self.window_size, grid, cells(grid, self.window_size)
-        shift_rows, shift_columns = effective_shift(grid, size, self.shift)
-        is_shifted = is_traced() or shift_rows or shift_columns  # rolling by 0 would copy the map
-        maps = pad_to_cells(x.unflatten(1, grid), grid, size, channels_last=True)
-        if is_shifted:
-            maps = maps.roll((-shift_rows, -shift_columns), dims=(1, 2))
-        windows = rearrange(maps, 'b (wh s) (ww t) c -> (b wh ww) (s t) c', s=size, t=size)
+        """x [B, N, C] on the token grid (h, w) and mask [B * windows, s*s, s*s] of `window_mask` -> [B, N, C]."""
+        windows = cut_windows(x, grid, self.window_size, self.shift)
         q, k, v = rearrange(self.qkv(windows), 'b n (three h d) -> three b h n d', three=3, h=self.num_heads)
         bias = self._position_bias(q.dtype)
         if mask is not None:
-            bias = bias.masked_fill(~mask.unsqueeze(1), float('-inf')).repeat(x.shape[0], 1, 1, 1)
+            bias = bias.masked_fill(~mask.unsqueeze(1), float('-inf'))
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         windows = self.proj(rearrange(attended, 'b h n d -> b n (h d)'))
-        pattern = '(b wh ww) (s t) c -> b (wh s) (ww t) c'
-        maps = rearrange(windows, pattern, b=x.shape[0], wh=high, ww=wide, s=size, t=size)
-        if is_shifted:
-            maps = maps.roll((shift_rows, shift_columns), dims=(1, 2))
-        return self.drop(maps[:, :rows, :columns].flatten(1, 2))
+        return self.drop(join_windows(windows, grid, self.window_size, self.shift, x.shape[0]))
 
     def _position_bias(self, dtype: torch.dtype) -> Tensor:
         """Look up the position biases [1, H, s*s, s*s] of all token pairs of a window."""

@@ -30,6 +30,11 @@ def is_traced() -> bool:
     return compiler.is_compiling() or torch.jit.is_tracing()
 
 
+def is_exported() -> bool:
+    """Whether torch.export is recording the operations, by itself or for ONNX; False in torch < 2.7."""
+    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
+
+
 # Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, with tf32
 # products truncated as on the hardware. The budget is 1.3 to 2.5 times the largest excess:
 #   float16   o 2.5e-4, gradients 1.3e-3 (of a parameter, summed over 20 queries and 40 keys; of q, k and v 4.1e-4)

@@ -38,14 +38,26 @@ def test_equals_dense_attention_between_visible_tokens(grid, shift):
     attention = WindowAttention(8, 2, 3, shift=shift).double()
     torch.nn.init.normal_(attention.relative_position_bias_table)
     x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
-    mask = window_mask(grid, 3, shift, x.device)
+    mask = window_mask(grid, 3, shift, 2, x.device)
     torch.testing.assert_close(attention(x, grid, mask), dense_attention(attention, x, grid))
 
 
+@pytest.mark.parametrize('shift', [0, 1])
+@pytest.mark.parametrize('grid', [(6, 9), (7, 8), (3, 3), (2, 11), (1, 1)])
+def test_exporters_gather_the_same_windows(grid, shift, monkeypatch):
+    attention = WindowAttention(8, 2, 3, shift=shift).double()
+    torch.nn.init.normal_(attention.relative_position_bias_table)
+    x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
+    mask = window_mask(grid, 3, shift, 2, x.device)
+    expected = attention(x, grid, mask)
+    monkeypatch.setattr(torch.compiler, 'is_exporting', lambda: True)
+    torch.testing.assert_close(attention(x, grid, mask), expected)
+
+
 def test_there_is_no_mask_if_every_token_sees_its_whole_window():
-    assert window_mask((6, 9), 3, 0, torch.device('cpu')) is None
-    assert window_mask((3, 3), 3, 1, torch.device('cpu')) is None
-    assert window_mask((6, 9), 3, 1, torch.device('cpu')).shape == (6, 9, 9)
+    assert window_mask((6, 9), 3, 0, 2, torch.device('cpu')) is None
+    assert window_mask((3, 3), 3, 1, 2, torch.device('cpu')) is None
+    assert window_mask((6, 9), 3, 1, 2, torch.device('cpu')).shape == (2 * 6, 9, 9)
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 12])
