@@ -159,5 +159,5 @@ def test_recomputing_activations_changes_no_gradient():
 @pytest.mark.parametrize('name', ['pola_sr_ratios', 'softmax_sr_ratios'])
 @pytest.mark.parametrize('ratios', [(8, 4, 2), (8, 4, 2, 0), '8421'])
 def test_reduction_ratios_that_are_not_four_integers_are_refused(name, ratios):
-    with pytest.raises(ValueError, match=f'{name}: expected four integers'):
+    with pytest.raises(ValueError, match=f'{name}: expected four positive integers'):
         PolaPVT(SMALL, **{name: ratios})

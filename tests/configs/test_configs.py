@@ -14,6 +14,7 @@ from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint import training as training_checkpoint
+from mmpola.checkpoint.hub import short_name
 from tests.helpers.small_configs import shrink
 from tools.dev import model_table
 
@@ -50,7 +51,9 @@ def test_builds_and_states_its_command_and_expected_result(config):
     assert f'python tools/train.py configs/{config.name}' in text
     assert 'xpected' in text
     if cfg.model.backbone.get('init_cfg'):
-        weights = cfg.model.backbone.init_cfg.checkpoint
+        name = cfg.model.backbone.init_cfg.checkpoint
+        model_name = name.removeprefix('mmpola://')
+        weights = name if model_name == name else f'checkpoints/{short_name(model_name)}.pth'
         assert weights in text
         assert Path(weights).stem in config.stem
     assert sum(p.numel() for p in model.parameters()) == listed_parameters()[config.stem]
