@@ -1,7 +1,7 @@
 """Draws what a detector or segmenter finds in images, and writes it as JSON.
 
     python tools/predict.py CONFIG CHECKPOINT IMAGES… --out DIR [--score-thr 0.3] [--batch-size 1] [--device cuda:0]
-                            [--overwrite] [--cfg-options KEY=VALUE …]
+                            [--overwrite] [--compile [BACKEND]] [--cfg-options KEY=VALUE …]
 
 IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
 as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
@@ -26,7 +26,8 @@ from pathlib import Path
 
 from mmpola import prediction
 from mmpola.checkpoint.training import AVERAGED, check_fits, read
-from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.engine.config import add_common_arguments, add_compile_argument, load_config
+from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.messages import UsageError, run_main
 
 
@@ -40,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of a detection (default: 0.3)')
     parser.add_argument('--batch-size', type=int, default=1, help='images per forward pass (default: 1)')
     parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
+    add_compile_argument(parser)
     add_common_arguments(parser)
     args = parser.parse_args()
     if args.batch_size < 1:
@@ -61,6 +63,8 @@ def main() -> None:
     if checkpoint.averaged:
         print(f'{args.checkpoint}: {AVERAGED}')
     predictor = prediction.build_predictor(cfg, checkpoint, args.device)
+    if args.compile is not None:
+        compile_backbone(predictor.model, args.compile)
     outcome = prediction.predict(predictor, images, args.out, args.batch_size, args.score_thr)
     found = f'; {outcome.instances} detections with a score of at least {args.score_thr}'
     print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped' + found * (cfg.default_scope == 'mmdet'))

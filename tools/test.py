@@ -1,6 +1,6 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
-python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR]
+python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
 bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 """
 
@@ -10,7 +10,13 @@ import argparse
 
 from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.data.checks import check_data, print_notes
-from mmpola.engine.config import add_common_arguments, draw_predictions, load_config
+from mmpola.engine.config import (
+    add_common_arguments,
+    add_compile_argument,
+    draw_predictions,
+    load_config,
+    request_compilation,
+)
 from mmpola.engine.run import evaluate
 from mmpola.messages import run_main
 
@@ -20,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
     parser.add_argument('--show-dir', help='draw predictions next to the ground truth into this folder')
+    add_compile_argument(parser)
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -27,6 +34,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
+    request_compilation(cfg, args.compile)
     checkpoint = read(args.checkpoint)
     print_notes(check_data(cfg, splits=('test',)))
     check_fits(checkpoint, cfg)

@@ -1,6 +1,7 @@
 """Trains the model of a config.
 
     python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite] [--amp] [--auto-scale-lr]
+                                  [--compile [BACKEND]]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
 Data and pretrained weights are checked before the model is built. Logs and checkpoints go to the work dir, which
@@ -12,7 +13,13 @@ from __future__ import annotations
 import argparse
 
 from mmpola.data.checks import check_data, print_notes
-from mmpola.engine.config import add_common_arguments, apply_arguments, load_config
+from mmpola.engine.config import (
+    add_common_arguments,
+    add_compile_argument,
+    apply_arguments,
+    load_config,
+    request_compilation,
+)
 from mmpola.engine.resume import decide_resume
 from mmpola.engine.run import train
 from mmpola.messages import run_main
@@ -35,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
         action='store_true',
         help="scale the learning rate by the ratio of the actual batch size to the config's base batch size",
     )
+    add_compile_argument(parser)
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -43,6 +51,7 @@ def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
     apply_arguments(cfg, args)
+    request_compilation(cfg, args.compile)
     resume = decide_resume(cfg, args.overwrite)
     if resume is not None and resume.finished:
         print(f'{resume.path}: training is finished: {resume.finished}')

@@ -4,7 +4,7 @@ The learning rate is scaled with the batch (auto_scale_lr). All random numbers a
 run sees the same samples and random numbers as an uninterrupted one.
 
 As in the published recipe, only norms, biases and other vectors are exempt from weight decay. The configs for detection
-and segmentation (`adamw_no_decay.py`) also exempt position tables and the powers, scales and temperatures of attention.
+and segmentation (`no_decay.py`) also exempt position tables and the powers, scales and temperatures of attention.
 """
 
 default_scope = 'mmengine'

@@ -28,6 +28,17 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
 
 
+def add_compile_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --compile, whose value is None or the name of a backend of torch.compile."""
+    parser.add_argument(
+        '--compile',
+        nargs='?',
+        const='inductor',
+        metavar='BACKEND',
+        help='compile the backbone with torch.compile (default backend: inductor); the first steps take minutes',
+    )
+
+
 def load_config(args: argparse.Namespace) -> Config:
     """Read the config file, apply `--cfg-options` and `--launcher`, and set the work dir.
 
@@ -62,6 +73,13 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     if args.resume is not None:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
+
+
+def request_compilation(cfg: Config, backend: str | None) -> None:
+    """Add the hook that compiles the backbone to the config; without a backend, leave the config as it is."""
+    if backend is not None:
+        hook = dict(type='mmpola.CompileBackboneHook', backend=backend)
+        cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
 
 
 def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,11 +2,13 @@
 
 `count_model` runs on the meta device, where tensors have no values for a detector's non-maximum suppression and region
 pooling; neither of them contributes multiply-accumulates. The region heads get as many proposals, and the mask heads as
-many boxes, as the config keeps.
+many boxes, as the config keeps. Models with deformable attention, which reads the sizes of its maps from a tensor, run on
+the CPU instead.
 """
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -28,9 +30,10 @@ def build_model(cfg: Config) -> nn.Module:
     A region head's score threshold is removed: untrained scores are below it, and no box would reach the mask head.
     """
     init_default_scope(cfg.get('default_scope', 'mmengine'))
-    if 'rcnn' in (cfg.model.get('test_cfg') or {}):
-        cfg.model.test_cfg.rcnn.score_thr = -1.0
-    return MODELS.build(cfg.model).eval()
+    settings = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
+    if 'rcnn' in (settings.get('test_cfg') or {}):
+        settings.test_cfg.rcnn.score_thr = -1.0
+    return MODELS.build(settings).eval()
 
 
 def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
@@ -38,7 +41,7 @@ def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
     image = torch.zeros(1, 3, height, width, device=next(model.parameters()).device)
     # The counter does not support the CPU's fused attention; the MATH backend consists of products that it counts.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
+        if any(hasattr(model, head) for head in ('bbox_head', 'roi_head', 'panoptic_head')):
             model(image, [_sample(height, width)], mode='predict')
         elif isinstance(model, BaseModel):
             model(image, mode='tensor')
@@ -96,11 +99,13 @@ def count_model(cfg: Config, height: int, width: int) -> tuple[int, int]:
     """Return (parameters, multiply-accumulates of inference on one image of height x width pixels)."""
     with torch.device('meta'):
         model: Any = build_model(cfg)
+    if any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules()):
+        model = build_model(cfg)
     parameters = sum(p.numel() for p in model.parameters())
     if hasattr(model, 'roi_head'):
         model.rpn_head.predict = partial(_proposals, model.rpn_head, cfg.model.test_cfg.rpn.max_per_img)
         model.roi_head.predict = partial(_regions, model.roi_head, cfg.model.test_cfg.rcnn.max_per_img)
-    elif hasattr(model, 'bbox_head'):
+    elif hasattr(model, 'bbox_head') and not hasattr(model, 'decoder'):
         model.bbox_head.predict = partial(_dense, model.bbox_head)
     return parameters, round(count_macs(model, height, width)[''] * 1e9)
 

@@ -6,6 +6,10 @@ Usage in a config:
         constructor='mmpola.LayerDecayOptimizerConstructor',
         paramwise_cfg=dict(decay_rate=0.8, norm_decay_mult=0.0, ...),
     )
+
+With `decay_rate=1.0, backbone_lr_mult=0.1` the pretrained layers train at a tenth of the learning rate, as DETR-like
+detectors do, and keep their rules for weight decay: in MMEngine's `custom_keys`, an entry `backbone` replaces those of
+norms and biases.
 """
 
 from __future__ import annotations
@@ -26,11 +30,12 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     """MMEngine's constructor and its rules, with learning rates multiplied by decay_rate ** distance from the heads.
 
     The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i; everything outside the
-    backbone has distance 0. An `lr_mult` in `paramwise_cfg` is an additional factor.
+    backbone, and its output norms, have distance 0. An `lr_mult` in `paramwise_cfg` is an additional factor.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `lr`.
-        paramwise_cfg: `decay_rate` in (0, 1], and the settings of MMEngine's constructor.
+        paramwise_cfg: `decay_rate` in (0, 1], optionally `backbone_lr_mult`, a positive factor for all layers whose
+            distance is not 0 (default 1), and the settings of MMEngine's constructor.
 
     Raises:
         ValueError: a setting is missing or out of range, or the model's backbone is not one of mmpola's; the message
@@ -42,6 +47,9 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         rate = self.paramwise_cfg.get('decay_rate')
         if not isinstance(rate, (int, float)) or not 0 < rate <= 1:
             raise ValueError(f'paramwise_cfg: expected decay_rate in (0, 1], got {rate!r}')
+        factor = self.paramwise_cfg.get('backbone_lr_mult', 1.0)
+        if not isinstance(factor, (int, float)) or factor <= 0:
+            raise ValueError(f'paramwise_cfg: expected a positive backbone_lr_mult, got {factor!r}')
         for key in ('num_layers', 'decay_type'):
             if key in self.paramwise_cfg:
                 raise ValueError(
@@ -65,11 +73,10 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
             )
         names = {id(parameter): name for name, parameter in backbone.named_parameters()}
         layers = BackboneLayers(names.values(), backbone.fresh_prefixes())
-        rate = self.paramwise_cfg['decay_rate']
+        rate, factor = self.paramwise_cfg['decay_rate'], self.paramwise_cfg.get('backbone_lr_mult', 1.0)
         for group in params:
             name = names.get(id(group['params'][0]))
             distance = 0 if name is None else layers.number + 1 - layers.layer_of(name)
-            group['lr'] = group.get('lr', self.base_lr) * rate**distance
-        info(
-            f'layer-wise decay {rate}: {layers.number} blocks, learning rates from x {rate ** (layers.number + 1):.3g}'
-        )
+            group['lr'] = group.get('lr', self.base_lr) * rate**distance * (factor if distance else 1.0)
+        lowest = factor * rate ** (layers.number + 1)
+        info(f'layer-wise decay {rate}: {layers.number} blocks, learning rates from x {lowest:.3g}')

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from mmpola.ops.numerics import is_traced
 
-LOG2_OF_ZERO = -1100.0
+LOG2_OF_ZERO = -1100
 """Used for log2(0): finite, so that 0 * log(0) is 0, and so small that exp2(p * LOG2_OF_ZERO) is 0 even in float64."""
 
 UNSHIFTED_LIMIT = 30.0

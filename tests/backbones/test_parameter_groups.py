@@ -91,8 +91,8 @@ def test_learned_shapes_of_attention_tables_and_layer_scales_have_no_decay(name)
 
 
 def test_configs_and_docs_list_the_same_parameters(root):
-    config = Config.fromfile(root / 'configs' / '_base_' / 'adamw_no_decay.py')
-    keys = config.optim_wrapper.paramwise_cfg.custom_keys
+    config = Config.fromfile(root / 'configs' / '_base_' / 'no_decay.py')
+    keys = config.no_decay.custom_keys
     assert set(keys) == set(NO_WEIGHT_DECAY)
     assert all(dict(settings) == {'decay_mult': 0.0} for settings in keys.values())
     recipes = (root / 'docs' / 'in_your_own_project.md').read_text().split('custom_keys={')[1:]

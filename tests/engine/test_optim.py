@@ -57,6 +57,15 @@ def test_a_rate_of_one_is_mmengines_own_constructor():
     assert {rate for rate, _ in groups_of(model, {**PARAMWISE, 'decay_rate': 1.0}).values()} == {1.0}
 
 
+def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
+    paramwise = {**PARAMWISE, 'decay_rate': 1.0, 'backbone_lr_mult': 0.1}
+    groups = groups_of(Model(PolaSwin(SWIN)), paramwise)
+    assert groups['head.weight'] == (1.0, 0.25)
+    assert groups['backbone.norm3.weight'] == (1.0, 0.0)  # an output norm starts from random weights
+    assert groups['backbone.layers.3.blocks.2.mlp.fc1.weight'] == (0.1, 0.25)
+    assert groups['backbone.patch_embed.norm.weight'] == (0.1, 0.0)
+
+
 def test_every_rate_is_used_in_a_step():
     """With plain gradient descent and equal gradients, a step is as long as its layer's learning rate."""
     model = Model(PolaSwin(SWIN))
@@ -76,6 +85,10 @@ def test_every_rate_is_used_in_a_step():
     [
         ({}, 'paramwise_cfg: expected decay_rate in (0, 1], got None'),
         ({'decay_rate': 1.5}, 'paramwise_cfg: expected decay_rate in (0, 1], got 1.5'),
+        (
+            {'decay_rate': 0.8, 'backbone_lr_mult': 0},
+            'paramwise_cfg: expected a positive backbone_lr_mult, got 0',
+        ),
         (
             {'decay_rate': 0.8, 'num_layers': 12},
             'paramwise_cfg: expected no num_layers, as every block of the backbone is a layer, got 12',

@@ -1,7 +1,8 @@
-"""Hooks for long training runs: preemption, atomic checkpoints, throughput, batch size, running statistics."""
+"""Hooks for long runs: preemption, atomic checkpoints, throughput, batch size, running statistics, compilation."""
 
 from mmpola.engine.hooks.batch_size import BatchSizeHook
 from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook
+from mmpola.engine.hooks.compile_backbone import CompileBackboneHook
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 from mmpola.engine.hooks.preemption import PreemptionHook
 from mmpola.engine.hooks.throughput import ThroughputHook
@@ -9,6 +10,7 @@ from mmpola.engine.hooks.throughput import ThroughputHook
 __all__ = [
     'AtomicCheckpointHook',
     'BatchSizeHook',
+    'CompileBackboneHook',
     'MeanBuffersHook',
     'PreemptionHook',
     'ThroughputHook',

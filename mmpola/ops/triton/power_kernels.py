@@ -30,7 +30,7 @@ from mmpola.ops.triton.blocks import (
     store_streams,
 )
 
-LOG2_FLOOR = tl.constexpr(LOG2_OF_ZERO)
+LOG2_FLOOR = tl.constexpr(float(LOG2_OF_ZERO))
 
 
 @triton.jit

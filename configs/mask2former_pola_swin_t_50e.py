@@ -1,0 +1,34 @@
+"""Mask2Former, Pola-Swin-T, COCO, 50 epochs (368,750 steps).
+
+    python tools/train.py configs/mask2former_pola_swin_t_50e.py         one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/mask2former_pola_swin_t_50e.py 8    Mask2Former's batch: 8 GPUs x 2 images
+
+The model is mmdet's Mask2Former for instance segmentation, with large-scale jittering. The backbone trains at a tenth
+of the learning rate, as in Mask2Former.
+Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded. To
+train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+
+Expected box AP / mask AP: not in the paper; ours: not yet run.
+"""
+
+_base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', './_base_/no_decay.py']
+
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='mmpola.PolaSwin',
+        arch='tiny',
+        drop_path_rate=0.3,
+        init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_tiny'),
+    ),
+    panoptic_head=dict(in_channels=[96, 192, 384, 768]),
+    init_cfg=None,
+)
+no_decay = _base_.no_decay
+no_decay.custom_keys.update(
+    query_embed=dict(decay_mult=0.0), query_feat=dict(decay_mult=0.0), level_embed=dict(decay_mult=0.0)
+)
+optim_wrapper = dict(
+    constructor='mmpola.LayerDecayOptimizerConstructor',
+    paramwise_cfg=dict(_delete_=True, decay_rate=1.0, backbone_lr_mult=0.1, **no_decay),
+)

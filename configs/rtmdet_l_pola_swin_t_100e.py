@@ -1,0 +1,27 @@
+"""RTMDet-L, Pola-Swin-T, COCO, 100 epochs.
+
+    python tools/train.py configs/rtmdet_l_pola_swin_t_100e.py         one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/rtmdet_l_pola_swin_t_100e.py 4    mmdet's batch: 4 GPUs x 32 images
+
+Neck, head and schedule are those of mmdet's RTMDet-L with Swin-B; the backbone returns strides 8, 16 and 32.
+Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded. To
+train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+
+Expected box AP: not in the paper; ours: not yet run.
+"""
+
+_base_ = ['mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py', './_base_/no_decay.py']
+
+model = dict(
+    backbone=dict(
+        _delete_=True,
+        type='mmpola.PolaSwin',
+        arch='tiny',
+        drop_path_rate=0.2,
+        out_indices=(1, 2, 3),
+        init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_tiny'),
+    ),
+    neck=dict(in_channels=[192, 384, 768]),
+)
+optim_wrapper = dict(paramwise_cfg=_base_.no_decay)
+auto_scale_lr = dict(base_batch_size=128)

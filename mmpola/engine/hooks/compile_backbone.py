@@ -1,0 +1,54 @@
+"""Compile a model's backbone with torch.compile, and leave the rest of the model as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from torch import nn
+
+from mmpola.messages import UsageError
+from mmpola.registry import HOOKS
+
+
+def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
+    """Compile the backbone of a model in place, for images of any size.
+
+    Only the backbone is compiled: the steps after it depend on the number of boxes, which differs between images, and
+    would be compiled again and again. Batch, height and width are dynamic, so that another image size compiles
+    nothing. There is one graph for training and one for evaluation, each compiled at its first image; a batch of one
+    image has graphs of its own. The names of parameters, and thereby checkpoints, stay as they are.
+
+    Args:
+        model: a model with a `backbone`, or a wrapper (`module`) around one.
+        backend: of torch.compile.
+
+    Raises:
+        UsageError: the model has no backbone, or torch no such backend.
+    """
+    if backend not in torch.compiler.list_backends(exclude_tags=()):
+        raise UsageError(f'compile: expected a backend of torch.compile, such as inductor or eager, got {backend}')
+    while not hasattr(model, 'backbone') and hasattr(model, 'module'):  # data-parallel, or test-time augmentation
+        model = model.module
+    if not hasattr(model, 'backbone'):
+        raise UsageError(f'compile: expected a model with a backbone, got {type(model).__name__}')
+    model.backbone.compile(backend=backend, dynamic=True)
+
+
+@HOOKS.register_module()
+class CompileBackboneHook(Hook):
+    """Compile the backbone before training or evaluation starts; see `compile_backbone`.
+
+    MMEngine's own `compile` setting compiles a whole training step, and nothing in evaluation.
+
+    Args:
+        backend: of torch.compile.
+    """
+
+    def __init__(self, backend: str = 'inductor') -> None:
+        self.backend = backend
+
+    def before_run(self, runner: Any) -> None:
+        """Compile the backbone of the runner's model."""
+        compile_backbone(runner.model, self.backend)
