@@ -9,6 +9,17 @@ SMALL_ARCHS = {
     'mmpola.PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4},
 }
 
+SMALL_IMAGES = {
+    'Resize': {'scale': (96, 80)},
+    'RandomResize': {'scale': (96, 80)},
+    'RandomChoiceResize': {'scales': [(96, 80)]},
+    'RandomCrop': {'crop_size': (64, 64)},
+    'CachedMosaic': {'img_scale': (64, 64)},
+    'CachedMixUp': {'img_scale': (64, 64)},
+    'Pad': {'size': (96, 96)},
+}
+"""Settings of transforms, by type, for images of about 96 x 80 pixels."""
+
 TINY = """
 _base_ = {base!r}
 
@@ -39,9 +50,25 @@ def shrink_model(model):
     dims = backbone.arch['embed_dims']
     channels = [dims * 2**i for i in range(4)] if isinstance(dims, int) else list(dims)
     channels = [channels[i] for i in backbone.get('out_indices', range(4))]
-    (model.neck if 'neck' in model else model.decode_head)['in_channels'] = channels
+    reader = next(model[name] for name in ('neck', 'decode_head', 'panoptic_head') if name in model)
+    reader['in_channels'] = channels
     if 'auxiliary_head' in model:
         model.auxiliary_head['in_channels'] = channels[2]
+
+
+def shrink_transformer(model):
+    """Shrink the transformer of a DINO or a Mask2Former to what a small image feeds; other models stay as they are."""
+    if model.type == 'DINO':
+        model.encoder.num_layers = model.decoder.num_layers = 1
+        model.num_queries = model.test_cfg.max_per_img = 20
+    if model.type == 'Mask2Former':
+        head, things = model.panoptic_head, 6
+        head.pixel_decoder.encoder.num_layers = 1
+        head.transformer_decoder.num_layers = 3  # one per scale
+        head.num_things_classes = model.panoptic_fusion_head.num_things_classes = things
+        head.loss_cls.class_weight = [1.0] * things + [0.1]
+        model.train_cfg.num_points = 100
+        model.data_preprocessor.batch_augments[0].size = (96, 96)
 
 
 def shrink_input(cfg):
@@ -54,9 +81,10 @@ def shrink_input(cfg):
 
 def shrink_images(pipeline):
     for transform in pipeline:
-        if transform.type in ('Resize', 'RandomResize') and 'scale' in transform:
-            transform['scale'] = (96, 80)
-        for variants in transform.get('transforms', ()):  # of test-time augmentation
+        for key, small in SMALL_IMAGES.get(transform.type, {}).items():
+            if key in transform:
+                transform[key] = small
+        for variants in transform.get('transforms', ()):  # of test-time augmentation, or of a random choice
             shrink_images(variants)
 
 
@@ -73,14 +101,12 @@ def shrink_heads(cfg):
     else:
         model.decode_head.channels = model.auxiliary_head.channels = 16
         model.data_preprocessor.size = (64, 64)
-        for transform in cfg.train_dataloader.dataset.pipeline:
-            if transform.type == 'RandomCrop':
-                transform.crop_size = (64, 64)
 
 
 def shrink(cfg, shapes, tmp_path):
     """Give a config a tiny backbone, small images, one step and generated data."""
     shrink_model(cfg.model)
+    shrink_transformer(cfg.model)
     shrink_input(cfg)
     detection = cfg.default_scope == 'mmdet'
     for split in ('train', 'val', 'test'):
@@ -92,11 +118,13 @@ def shrink(cfg, shapes, tmp_path):
         metainfo = {'classes': ('circle', 'square', 'triangle', 'star', 'ring', 'cross')}
         for split in ('train', 'val', 'test'):
             cfg[f'{split}_dataloader'].dataset['metainfo'] = metainfo
-        cfg.val_evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
+        for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+            evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
         cfg.train_dataloader.dataset['indices'] = 2  # an epoch of one step
-        cfg.train_cfg.update(max_epochs=1, val_interval=1)
         cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = 0.0  # untrained scores count too
     else:
-        cfg.train_cfg.update(max_iters=1, val_interval=1)
+        cfg.model.data_preprocessor.size = (64, 64)
+    cfg.train_cfg.pop('dynamic_intervals', None)
+    cfg.train_cfg.update({'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters': 1, 'val_interval': 1})
     cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
     return cfg

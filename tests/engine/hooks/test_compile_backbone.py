@@ -1,0 +1,56 @@
+"""Compiling the backbone: one graph for all image sizes, the same maps, the same names of parameters."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from mmpola.backbones import PolaSwin
+from mmpola.engine.hooks.compile_backbone import compile_backbone
+from mmpola.messages import UsageError
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        arch = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
+        self.backbone = PolaSwin(arch, out_indices=(0,), pretrain_img_size=32)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def test_one_graph_serves_every_image_size():
+    torch.compiler.reset()
+    counters.clear()
+    detector = Detector()
+    eager, names = copy.deepcopy(detector), list(detector.state_dict())
+    compile_backbone(Wrapper(detector), 'aot_eager')
+    for size in ((2, 3, 32, 48), (2, 3, 40, 36), (3, 3, 64, 30)):
+        image = torch.randn(size)
+        (found,), (expected,) = detector.backbone(image), eager.backbone(image)
+        torch.testing.assert_close(found, expected)
+        found.square().mean().backward()
+        expected.square().mean().backward()
+    for parameter, other in zip(detector.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad)
+    assert counters['stats']['unique_graphs'] == 1
+    assert list(detector.state_dict()) == names
+
+
+@pytest.mark.parametrize(
+    ('model', 'backend', 'message'),
+    [
+        (nn.ReLU(), 'eager', 'compile: expected a model with a backbone, got ReLU'),
+        (Detector(), 'fast', 'compile: expected a backend of torch.compile, such as inductor or eager, got fast'),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(model, backend, message):
+    with pytest.raises(UsageError) as raised:
+        compile_backbone(model, backend)
+    assert str(raised.value) == message

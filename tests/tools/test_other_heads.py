@@ -1,0 +1,38 @@
+"""The detectors and the segmenter outside the papers: train, resume, test and predict through the scripts."""
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from tests.helpers.scripts import run
+from tests.helpers.small_configs import shrink
+
+CONFIGS = {
+    'dino_pola_swin_t_1x': 'epoch',
+    'rtmdet_l_pola_swin_t_100e': 'epoch',
+    'mask2former_pola_swin_t_50e': 'iter',
+    'segformer_polaformer_pp_b1_160k': 'iter',
+}
+"""Config -> the unit of its schedule."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'unit'), CONFIGS.items())
+def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
+    cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
+    cfg.default_hooks.checkpoint.interval = 1
+    config, work, out = tmp_path / f'{name}.py', tmp_path / 'work', tmp_path / 'out'
+    cfg.dump(config)
+    assert run('train', config) == 0
+    assert run('train', config, '--resume', '--cfg-options', f'train_cfg.max_{unit}s=2') == 0
+    first, last = (
+        torch.load(work / f'{unit}_{number}.pth', map_location='cpu', weights_only=False) for number in (1, 2)
+    )
+    assert (first['meta']['iter'], last['meta']['iter']) == (1, 2)
+    assert first['state_dict'].keys() == last['state_dict'].keys()
+    weight = 'backbone.layers.0.blocks.0.mlp.fc1.weight'
+    assert not torch.equal(first['state_dict'][weight], last['state_dict'][weight])
+    assert run('test', config, work / f'{unit}_2.pth', '--work-dir', tmp_path / 'tested') == 0
+    images = shapes / ('coco/val2017' if unit == 'epoch' or 'mask' in name else 'ade/images/validation')
+    assert run('predict', config, work / f'{unit}_2.pth', images, '--out', out) == 0
+    assert len(list(out.glob('*.json'))) == 4
