@@ -1,5 +1,8 @@
 """The recipes of docs/in_your_own_project.md, read from the page, made small and run."""
 
+import subprocess
+import sys
+
 import cv2
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mmpola.backbones import PolaSwin, base
 from mmpola.checkpoint.reading import register_mmengine_reader
-from tests.helpers.own_project import config_files
+from tests.helpers.own_project import code_with, config_files
 from tests.helpers.small_configs import shrink_heads, shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
@@ -81,6 +84,7 @@ def test_every_recipe_is_tested(root):
         'upernet_pola_swin.py',
         'three_classes.py',
         'three_labels.py',
+        'compiled.py',
         'boxes_flipped.py',
         'labels_flipped.py',
         'with_tensorboard.py',
@@ -171,6 +175,48 @@ def assert_same_weights(model, trained):
     expected = trained.state_dict()
     assert model.state_dict().keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'written', 'shown', 'inferencer'),
+    [
+        ('three_classes', 'epoch_1.pth', 'epoch_12.pth', 'DetInferencer'),
+        ('three_labels', 'iter_2.pth', 'iter_80000.pth', 'MMSegInferencer'),
+    ],
+)
+def test_inferencers_read_a_training_checkpoint(name, written, shown, inferencer, load, root, shapes, tmp_path):
+    """In a new process, as this one has imported mmpola; the config names weights that do not exist."""
+    runner = train(load(name))
+    cfg = runner.cfg
+    cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint='none.pth')
+    if name == 'three_classes':
+        cfg.model.test_cfg.rcnn.score_thr = 0.0  # untrained scores count too
+    cfg.dump(tmp_path / f'{name}.py')
+    (tmp_path / 'work_dirs' / name).mkdir(parents=True)
+    (tmp_path / 'work_dirs' / name / shown).symlink_to(f'{runner.work_dir}/{written}')
+    (tmp_path / 'photos').mkdir()
+    (photo,) = sorted((shapes / 'coco' / 'val2017').iterdir())[:1]
+    (tmp_path / 'photos' / 'street.jpg').symlink_to(photo)
+    checks = (
+        'assert boxes.shape[1] == 4 and len(boxes)'
+        if name == 'three_classes'
+        else 'assert labels.shape[1:] == (80, 96)'
+    )
+    code = f'import sys; sys.path.insert(0, {str(root)!r})\n{code_with(root, inferencer)}{checks}\n'
+    subprocess.run([sys.executable, '-c', code], cwd=tmp_path, check=True, timeout=300)
+    assert list((tmp_path / 'predictions' / 'vis').iterdir())
+
+
+@pytest.mark.slow
+def test_a_compiled_backbone_trains_and_its_checkpoint_has_the_same_names(load):
+    """Without compiling, which tests/engine/hooks/test_compile_backbone.py does."""
+    cfg = load('compiled')
+    with torch.compiler.set_stance('force_eager'):
+        runner = train(cfg)
+    assert runner.model.backbone._compiled_call_impl is not None
+    saved = torch.load(f'{runner.work_dir}/epoch_1.pth', weights_only=False)['state_dict']
+    assert saved.keys() == MODELS.build(cfg.model).state_dict().keys()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ tensors, plain containers and MMEngine's log history are built, any other class 
 call is refused.
 
 `read_checkpoint` applies the policy directly. `register_mmengine_reader` and `extend_torch_allow_list` apply it to
-files that MMEngine and timm open themselves.
+files that MMEngine, OpenMMLab's scripts and timm open themselves.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
 
 
 def extend_torch_allow_list() -> None:
-    """Let torch.load(weights_only=True), which timm uses, read the files that `read_checkpoint` reads.
+    """Let torch.load(weights_only=True), as in timm and mmdet, read the files that `read_checkpoint` reads.
 
     torch resolves only names that are listed beforehand, so a file with a class that is neither in `BUILT` nor in
     `DICTS_FOR_TORCH` is refused.

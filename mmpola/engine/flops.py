@@ -2,8 +2,8 @@
 
 `count_model` runs on the meta device, where tensors have no values for a detector's non-maximum suppression and region
 pooling; neither of them contributes multiply-accumulates. The region heads get as many proposals, and the mask heads as
-many boxes, as the config keeps. Models with deformable attention, which reads the sizes of its maps from a tensor, run on
-the CPU instead.
+many boxes, as the config keeps. Models with deformable attention, which reads the sizes of its maps from a tensor, run
+on the CPU instead.
 """
 
 from __future__ import annotations

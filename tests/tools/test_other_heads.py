@@ -1,4 +1,8 @@
-"""The detectors and the segmenter outside the papers: train, resume, test and predict through the scripts."""
+"""The detectors and the segmenter outside the papers: train, resume, test and predict through the scripts.
+
+All but the first training have a compiled backbone, without compiling it, which takes long and is tested in
+tests/engine/hooks/test_compile_backbone.py.
+"""
 
 import pytest
 import torch
@@ -24,15 +28,17 @@ def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
     config, work, out = tmp_path / f'{name}.py', tmp_path / 'work', tmp_path / 'out'
     cfg.dump(config)
     assert run('train', config) == 0
-    assert run('train', config, '--resume', '--cfg-options', f'train_cfg.max_{unit}s=2') == 0
+    with torch.compiler.set_stance('force_eager'):
+        assert run('train', config, '--resume', '--compile', '--cfg-options', f'train_cfg.max_{unit}s=2') == 0
+        checkpoint = work / f'{unit}_2.pth'
+        assert run('test', config, checkpoint, '--compile', '--work-dir', tmp_path / 'tested') == 0
+        images = shapes / ('ade/images/validation' if 'segformer' in name else 'coco/val2017')
+        assert run('predict', config, checkpoint, images, '--out', out, '--compile') == 0
     first, last = (
-        torch.load(work / f'{unit}_{number}.pth', map_location='cpu', weights_only=False) for number in (1, 2)
+        torch.load(path, map_location='cpu', weights_only=False) for path in (work / f'{unit}_1.pth', checkpoint)
     )
     assert (first['meta']['iter'], last['meta']['iter']) == (1, 2)
     assert first['state_dict'].keys() == last['state_dict'].keys()
     weight = 'backbone.layers.0.blocks.0.mlp.fc1.weight'
     assert not torch.equal(first['state_dict'][weight], last['state_dict'][weight])
-    assert run('test', config, work / f'{unit}_2.pth', '--work-dir', tmp_path / 'tested') == 0
-    images = shapes / ('coco/val2017' if unit == 'epoch' or 'mask' in name else 'ade/images/validation')
-    assert run('predict', config, work / f'{unit}_2.pth', images, '--out', out) == 0
     assert len(list(out.glob('*.json'))) == 4
