@@ -1,4 +1,4 @@
-"""Compare whole backbones, in inference and training, with the same on the literal equations and with others."""
+"""Compare whole backbones, in inference and training: compiled, on the literal equations, and with others."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def mmdet_backbone(name: str) -> nn.Module | None:
     return PyramidVisionTransformer(num_layers=[2, 2, 2, 2], drop_path_rate=0.0)
 
 
+def compiled(model: nn.Module) -> Any:
+    """Return a callable that runs the model compiled for one image size."""
+    return torch.compile(model, dynamic=False)
+
+
 def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
     cases = [(cls, size) for size in SIZES[device] for cls in (PolaPVT, PolaSwin)]
@@ -46,15 +51,18 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         batch = SIZES[device][size]
         image = torch.randn(batch, 3, *size, device=device)
         model = cls('tiny', drop_path_rate=0.0).to(device)
-        sibling = mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')
-        others = {'mmdet': sibling, 'timm Swin-T': timm_swin_t() if size == (224, 224) else None}
+        others = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
+        if size == (224, 224):
+            swin = timm_swin_t().to(device)
+            others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
         runs: dict[str, Callable[[bool], Any]] = {
             'ours': partial(_run, model, image),
+            'compiled': partial(_run, compiled(model), image),
             'literal': partial(_run_literally, model, image),
             **{name: partial(_run, other.to(device), image) for name, other in others.items() if other is not None},
         }
         runs = {name: run for name, run in runs.items() if name == 'ours' or name in peers}
-        exact = {name: run(False) for name, run in runs.items() if name in ('ours', 'literal')}
+        exact = {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')}
         check_parity(f'{cls.__name__} at {size}', exact)
         with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
             seconds = {

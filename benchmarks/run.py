@@ -43,7 +43,7 @@ PEERS = {
     'cuda': {
         'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
         'mix_and_gate': ['literal', 'compiled literal', 'reference'],
-        'backbones': ['literal', 'mmdet', 'timm Swin-T'],
+        'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
     },

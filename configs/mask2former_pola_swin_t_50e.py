@@ -24,6 +24,11 @@ model = dict(
     panoptic_head=dict(in_channels=[96, 192, 384, 768]),
     init_cfg=None,
 )
+# The base inherits the label maps of mmdet's panoptic config, which instance segmentation does not read.
+train_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img='train2017/')))
+val_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img='val2017/')))
+test_dataloader = val_dataloader
+
 no_decay = _base_.no_decay
 no_decay.custom_keys.update(
     query_embed=dict(decay_mult=0.0), query_feat=dict(decay_mult=0.0), level_embed=dict(decay_mult=0.0)

@@ -56,8 +56,10 @@ def shrink_model(model):
         model.auxiliary_head['in_channels'] = channels[2]
 
 
-def shrink_transformer(model):
-    """Shrink the transformer of a DINO or a Mask2Former to what a small image feeds; other models stay as they are."""
+def shrink_detector(model):
+    """Shrink the parts of a DINO, RTMDet or Mask2Former to a tiny backbone and image; other models stay as they are."""
+    if model.type == 'RTMDet':
+        model.neck.norm_cfg.num_groups = 4
     if model.type == 'DINO':
         model.encoder.num_layers = model.decoder.num_layers = 1
         model.num_queries = model.test_cfg.max_per_img = 20
@@ -106,7 +108,7 @@ def shrink_heads(cfg):
 def shrink(cfg, shapes, tmp_path):
     """Give a config a tiny backbone, small images, one step and generated data."""
     shrink_model(cfg.model)
-    shrink_transformer(cfg.model)
+    shrink_detector(cfg.model)
     shrink_input(cfg)
     detection = cfg.default_scope == 'mmdet'
     for split in ('train', 'val', 'test'):

@@ -29,11 +29,12 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
     """
     if backend not in torch.compiler.list_backends(exclude_tags=()):
         raise UsageError(f'compile: expected a backend of torch.compile, such as inductor or eager, got {backend}')
-    while not hasattr(model, 'backbone') and hasattr(model, 'module'):  # data-parallel, or test-time augmentation
-        model = model.module
-    if not hasattr(model, 'backbone'):
-        raise UsageError(f'compile: expected a model with a backbone, got {type(model).__name__}')
-    model.backbone.compile(backend=backend, dynamic=True)
+    inner: Any = model
+    while not hasattr(inner, 'backbone') and hasattr(inner, 'module'):  # data-parallel, or test-time augmentation
+        inner = inner.module
+    if not hasattr(inner, 'backbone'):
+        raise UsageError(f'compile: expected a model with a backbone, got {type(inner).__name__}')
+    inner.backbone.compile(backend=backend, dynamic=True)
 
 
 @HOOKS.register_module()
