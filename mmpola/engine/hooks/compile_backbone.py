@@ -16,9 +16,10 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
     """Compile the backbone of a model in place, for images of any size.
 
     Only the backbone is compiled: the steps after it depend on the number of boxes, which differs between images, and
-    would be compiled again and again. Batch, height and width are dynamic, so that another image size compiles
-    nothing. There is one graph for training and one for evaluation, each compiled at its first image; a batch of one
-    image has graphs of its own. The names of parameters, and thereby checkpoints, stay as they are.
+    would be compiled again and again. Batch, height and width are symbolic: one traced graph serves every image size
+    in training and one in evaluation, and a batch of one image has graphs of its own. The backend may specialise a
+    graph: inductor compiles some sizes anew, for which torch._dynamo.config.recompile_limit sets the largest number,
+    beyond which the backbone runs eagerly. The names of parameters, and thereby checkpoints, stay as they are.
 
     Args:
         model: a model with a `backbone`, or a wrapper (`module`) around one.
