@@ -1,7 +1,5 @@
 """Images of every mode are read, broken ones are reported, and random numbers depend on the draw alone."""
 
-import random
-
 import numpy as np
 import pytest
 import torch

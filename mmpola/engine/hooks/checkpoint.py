@@ -12,7 +12,7 @@ from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.writing import PARTIAL, write_atomically
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}
@@ -82,6 +82,13 @@ class AtomicCheckpointHook(CheckpointHook):
             raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
         super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
         self.on_error = on_error
+
+    def before_train(self, runner: Any) -> None:
+        """Remove what a killed run had begun to write."""
+        super().before_train(runner)
+        if is_main_process():
+            for folder in {self.out_dir, runner.work_dir}:
+                self._remove(*Path(folder).glob(f'*{PARTIAL}'))
 
     @contextmanager
     def _restored_on_error(self, runner: Any) -> Iterator[None]:
@@ -165,7 +172,7 @@ class AtomicCheckpointHook(CheckpointHook):
         else:
             self.best_ckpt_path_dict = paths
 
-    def _remove(self, *paths: str) -> None:
+    def _remove(self, *paths: str | Path) -> None:
         if is_main_process():
             for path in paths:
                 Path(path).unlink(missing_ok=True)

@@ -20,6 +20,7 @@ def files(folder):
 
 
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
+    (tmp_path / 'epoch_1.pth.partial').write_text('of a run that was killed')
     run(small_config(colours, tmp_path, epochs=4, options={'default_hooks.checkpoint.max_keep_ckpts': 2}))
     kept = files(tmp_path)
     assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint']
