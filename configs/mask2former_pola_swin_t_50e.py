@@ -37,3 +37,7 @@ optim_wrapper = dict(
     constructor='mmpola.LayerDecayOptimizerConstructor',
     paramwise_cfg=dict(_delete_=True, decay_rate=1.0, backbone_lr_mult=0.1, **no_decay),
 )
+
+# resumes after any step, as all trainings here
+train_cfg = dict(type='mmpola.ExactIterLoop')
+default_hooks = dict(checkpoint=dict(type='mmpola.AtomicCheckpointHook'), preemption=dict(type='mmpola.PreemptionHook'))

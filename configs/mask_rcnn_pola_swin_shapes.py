@@ -86,5 +86,5 @@ param_scheduler = [
 train_cfg = dict(max_epochs=epochs, val_interval=epochs)
 default_hooks = dict(
     logger=dict(interval=25),
-    checkpoint=dict(type='mmpola.AtomicCheckpointHook', max_keep_ckpts=1, save_best=None),
+    checkpoint=dict(max_keep_ckpts=1, save_best=None),
 )

@@ -25,3 +25,7 @@ model = dict(
 )
 optim_wrapper = dict(paramwise_cfg=_base_.no_decay)
 auto_scale_lr = dict(base_batch_size=128)
+
+# resumes after any step, as all trainings here
+train_cfg = dict(type='mmpola.ExactEpochLoop')
+default_hooks = dict(checkpoint=dict(type='mmpola.AtomicCheckpointHook'), preemption=dict(type='mmpola.PreemptionHook'))

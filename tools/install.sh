@@ -24,7 +24,7 @@ find_python() {
 
 # Runs a command with its output in the log; shows elapsed time and the build's [n/m] lines, on failure the log's end.
 logged() {
-    local what=$1 start=$SECONDS pid step
+    local what=$1 start=$SECONDS pid step next=60
     shift
     echo "== $what: $*" >>"$LOG"
     "$@" >>"$LOG" 2>&1 &
@@ -33,8 +33,9 @@ logged() {
         if [ -t 1 ]; then
             step=$(tail -c 4000 "$LOG" | grep -oE '^ *\[[0-9]+/[0-9]+\]' | tail -n 1 || true)
             printf '\r[install] %s … %d s %s   ' "$what" $((SECONDS - start)) "$step"
-        elif (((SECONDS - start) % 60 == 59)); then
+        elif ((SECONDS - start >= next)); then
             say "$what … $((SECONDS - start)) s"
+            next=$((SECONDS - start + 60))
         fi
         sleep 1
     done

@@ -24,6 +24,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import prediction
 from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.engine.config import add_common_arguments, add_compile_argument, load_config

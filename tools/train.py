@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola.data.checks import check_data, print_notes
 from mmpola.engine.config import (
     add_common_arguments,

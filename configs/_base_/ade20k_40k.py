@@ -8,7 +8,7 @@ _base_ = ['./adamw_no_decay.py', 'mmseg::_base_/default_runtime.py']
 
 steps = 40000
 
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=steps, val_interval=steps // 10)
+train_cfg = dict(type='mmpola.ExactIterLoop', max_iters=steps, val_interval=steps // 10)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
@@ -25,7 +25,10 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=steps // 10, max_keep_ckpts=3, save_best='mIoU'),
+    checkpoint=dict(
+        type='mmpola.AtomicCheckpointHook', by_epoch=False, interval=steps // 10, max_keep_ckpts=3, save_best='mIoU'
+    ),
+    preemption=dict(type='mmpola.PreemptionHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
 )

@@ -5,7 +5,7 @@ Swin configs elsewhere mostly use a weight decay of 0.05; 1e-4 is the paper's va
 
 _base_ = ['./adamw_no_decay.py', 'mmdet::_base_/default_runtime.py']
 
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
+train_cfg = dict(type='mmpola.ExactEpochLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
@@ -19,4 +19,7 @@ optim_wrapper = dict(optimizer=dict(lr=1e-4, weight_decay=1e-4))
 # `--auto-scale-lr` scales the learning rate when GPUs times images per GPU is not 8 x 2.
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 
-default_hooks = dict(checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'))
+default_hooks = dict(
+    checkpoint=dict(type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
+    preemption=dict(type='mmpola.PreemptionHook'),
+)

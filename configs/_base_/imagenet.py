@@ -31,7 +31,7 @@ train_dataloader = dict(
     pin_memory=True,
     drop_last=True,
     collate_fn=dict(type='default_collate'),
-    sampler=dict(type='mmpola.DrawSampler', shuffle=True),
+    sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(
         type='mmpola.ClassFolders',
         root=data_root + 'train',  # or train.tar

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+PARTIAL = '.partial'
+"""Suffix of a file that is being written, or was when its process was killed."""
+
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
     """Write a file next to its destination, flush it to disk, then rename it: readers see the old or the new content.
@@ -16,7 +19,7 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
     Raises:
         OSError: the system refuses the write; the old file is unchanged and no partial file is left.
     """
-    path, partial = Path(path), Path(f'{path}.partial')
+    path, partial = Path(path), Path(f'{path}{PARTIAL}')
     try:
         with partial.open('wb') as file:
             file.write(content)

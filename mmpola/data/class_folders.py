@@ -11,7 +11,6 @@ from torch.utils.data import Dataset
 
 from mmpola.data.image_index import build_index
 from mmpola.data.read_image import rgb_image
-from mmpola.engine.draws import Draw, random_numbers_of
 from mmpola.registry import DATASETS
 
 MAX_UNREADABLE_IN_A_ROW = 16
@@ -23,7 +22,7 @@ class ClassFolders(Dataset[dict[str, Any]]):
     """Images as ROOT/CLASS/IMAGE, or the same in tar files (see `image_index`), with timm's transforms.
 
     An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int `gt_label` and, in the
-    metainfo, `img_path`. Its random augmentation depends on the `Draw` alone.
+    metainfo, `img_path`.
 
     An image that cannot be read is replaced, and the metainfo `unreadable`, a tuple of paths, names it: in training the
     next readable image, with its own label, takes its place; in evaluation a blank one, which `Accuracy` ignores.
@@ -58,21 +57,19 @@ class ClassFolders(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, key: int | Draw) -> dict[str, Any]:
-        """Return the item of a `Draw`; an index alone means its first draw with seed 0.
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return an item.
 
         Raises:
             OSError: the image cannot be read and `strict` is on, or too many in a row cannot be read.
         """
-        draw = key if isinstance(key, Draw) else Draw(range(len(self))[key])
-        index, image, unreadable = self._readable(draw.image)
+        index, image, unreadable = self._readable(range(len(self))[index])
         sample = BaseDataElement(
             metainfo={'img_path': self.images.name(index)}, gt_label=int(self.images.labels[index])
         )
         if unreadable:
             sample.set_metainfo({'unreadable': tuple(unreadable)})
-        with random_numbers_of(draw):
-            return {'inputs': self.transform(image), 'data_samples': sample}
+        return {'inputs': self.transform(image), 'data_samples': sample}
 
     def _readable(self, index: int) -> tuple[int, Image.Image, list[str]]:
         """Return (index, pixels) of an image or of its replacement, and the paths that could not be read."""

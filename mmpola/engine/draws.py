@@ -1,32 +1,37 @@
-"""The order of images and their random numbers, as functions of seeds and counters, never of the process.
+"""Samples and their random numbers as functions of the run's seed and of counters, never of the process.
 
-Any number of workers or processes therefore yields the same images, with or without a restart.
+Any number of workers, with or without a restart, therefore yields the same samples.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import count, islice
 from typing import Any, NamedTuple
 
+import mmengine.registry
 import numpy as np
 import torch
 from mmengine.dataset import DefaultSampler
-from torch.utils.data import get_worker_info
+from mmengine.dist import get_dist_info
+from torch.utils.data import BatchSampler, Dataset, Sampler
 
-from mmpola.registry import DATA_SAMPLERS
+from mmpola.registry import DATA_SAMPLERS, DATASETS
 
-IMAGE, STEP = 0, 1
-"""First argument of `seed_generators`, which keeps the random numbers of images and training steps apart."""
+SAMPLE, STEP = 0, 1
+"""First argument of `seed_generators`, which keeps the random numbers of samples and training steps apart."""
 
 
 class Draw(NamedTuple):
-    """A sampler's request for an image: its index, how many times it was requested before, and the run's seed."""
+    """A request for a sample: its index in the data set, the run's seed, and the number of the draw in the whole run.
 
-    image: int
-    draw: int = 0
-    seed: int = 0
+    Draws are numbered over all steps and processes, in the order of the sampler: step, place in the batch, rank.
+    """
+
+    index: Any
+    seed: int
+    number: int
 
 
 def seed_generators(*numbers: int) -> None:
@@ -37,58 +42,142 @@ def seed_generators(*numbers: int) -> None:
     torch.default_generator.manual_seed(int(words[4]) << 32 | int(words[5]))
 
 
-@contextmanager
-def random_numbers_of(draw: Draw) -> Iterator[None]:
-    """Context in which random numbers depend on `draw` alone; afterwards the generators continue where they were.
+def drawn_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
+    """Rewrite the config of a data loader so that it yields batches of `Draw`s.
 
-    In a data loader's worker nothing else draws random numbers, so the states, whose copies cost more than seeding,
-    are not restored.
+    Args:
+        dataloader: as MMEngine's Runner gets it, with any data set, sampler and batch sampler.
+        endless: start the sampler again when it ends.
+
+    Raises:
+        ValueError: the loader has been built already.
     """
-    restore = get_worker_info() is None
-    if restore:
-        saved = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    seed_generators(IMAGE, draw.seed, draw.draw, draw.image)
-    try:
-        yield
-    finally:
-        if restore:
-            random.setstate(saved[0])
-            np.random.set_state(saved[1])
-            torch.default_generator.set_state(saved[2])
+    if not isinstance(dataloader, dict):
+        raise ValueError(f'train_dataloader: expected a dict, got {type(dataloader).__name__}')
+    config = dict(dataloader)
+    batches = {'batches': config.pop('batch_sampler', None), 'drop_last': config.pop('drop_last', False)}
+    config['batch_sampler'] = {'type': 'mmpola.DrawnBatches', 'endless': endless, **batches}
+    config['dataset'] = {'type': 'mmpola.DrawnDataset', 'dataset': config['dataset']}
+    return config
+
+
+@DATASETS.register_module()
+class DrawnDataset(Dataset[Any]):
+    """A data set whose random transforms depend on the `Draw` alone; it passes all other attributes on.
+
+    Transforms that remember earlier samples, such as mmdet's CachedMosaic, additionally depend on the worker.
+
+    Args:
+        dataset: the data set, or its config, which is built in the default scope.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        built = mmengine.registry.DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
+        self.__dict__['drawn'] = built
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+    def __getitem__(self, draw: Draw) -> Any:
+        """Return the sample of a draw, after seeding the generators."""
+        seed_generators(SAMPLE, draw.seed, draw.number)
+        return self.drawn[draw.index]
+
+    def __getitems__(self, draws: list[Draw]) -> list[Any]:
+        """Return the samples of a batch; without this method torch would take that of the data set inside."""
+        return [self[draw] for draw in draws]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == 'drawn':  # asked for by copy and pickle before it is set
+            raise AttributeError(name)
+        return getattr(self.drawn, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.drawn, name, value)  # mmdet's PipelineSwitchHook sets `pipeline`
 
 
 @DATA_SAMPLERS.register_module()
-class DrawSampler(DefaultSampler):
-    """MMEngine's DefaultSampler, yielding a `Draw` per image: shuffled by seed and epoch, split over the processes.
+class DrawnBatches(Sampler[list[Draw]]):
+    """The batches of a sampler or batch sampler as lists of `Draw`s, from any step on.
+
+    Steps of a resumed run are skipped here, where they cost no reading of samples.
 
     Args:
-        dataset: any data set that accepts a `Draw` as its index.
-        shuffle, seed, round_up: as in DefaultSampler.
-        repeats: repeated augmentation: each image appears this many times in a row, and so on different processes, with
-            different random numbers; an epoch keeps its length and covers len(dataset) / repeats images.
+        sampler: yields indices.
+        batch_size: of a process.
+        batches: config of a batch sampler, such as mmdet's AspectRatioBatchSampler; None: torch's.
+        drop_last: whether torch's drops the last batch if it is not full.
+        endless: start the sampler again when it ends, with the next epoch's seed.
 
     Attributes:
-        start: samples of this process that the next epoch skips because an interrupted run has used them; then 0 again.
+        seed: of the run.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler[Any],
+        batch_size: int,
+        batches: dict[str, Any] | None = None,
+        drop_last: bool = False,
+        endless: bool = False,
+    ) -> None:
+        self.sampler, self.batch_size, self.endless = sampler, batch_size, endless
+        self.batches: Any = BatchSampler(sampler, batch_size, drop_last)
+        if batches is not None:
+            arguments = {'sampler': sampler, 'batch_size': batch_size}
+            self.batches = mmengine.registry.DATA_SAMPLERS.build(batches, default_args=arguments)
+        self.seed = self.step = self.skip = 0
+
+    def start(self, step: int, skip: int) -> None:
+        """Make the next iteration begin with the batch of `step`, counted over the whole run, after skipping `skip`."""
+        self.step, self.skip = step, skip
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Draw]]:
+        rank, world = get_dist_info()
+        for step, batch in enumerate(islice(self._indices(), self.skip, None), self.step):
+            first = step * self.batch_size
+            yield [Draw(index, self.seed, (first + place) * world + rank) for place, index in enumerate(batch)]
+
+    def _indices(self) -> Iterator[list[Any]]:
+        if not self.endless:
+            yield from self.batches
+            return
+        for epoch in count():
+            if hasattr(self.sampler, 'set_epoch'):
+                self.sampler.set_epoch(epoch)
+            yield from self.batches
+
+
+@DATA_SAMPLERS.register_module()
+class RepeatSampler(DefaultSampler):
+    """MMEngine's DefaultSampler with repeated augmentation.
+
+    Each image appears `repeats` times in a row, and so on different processes, with different random numbers; an epoch
+    keeps its length and covers len(dataset) / repeats images.
+
+    Args:
+        dataset, shuffle, seed, round_up: as in DefaultSampler.
+        repeats: times that each image appears.
 
     Raises:
         ValueError: repeats is less than 1.
     """
 
     def __init__(
-        self, dataset: Any, shuffle: bool = True, seed: int | None = None, round_up: bool = True, repeats: int = 1
+        self, dataset: Any, shuffle: bool = True, seed: int | None = None, round_up: bool = True, repeats: int = 3
     ) -> None:
         if repeats < 1:
             raise ValueError(f'repeats: expected a positive integer, got {repeats}')
         super().__init__(dataset, shuffle=shuffle, seed=seed, round_up=round_up)
         self.repeats = repeats
-        self.start = 0
 
-    def __iter__(self) -> Iterator[Draw]:
-        start, self.start = self.start, 0
+    def __iter__(self) -> Iterator[int]:
         number = len(self.dataset)
         order = np.arange(number)
         if self.shuffle:
             order = torch.randperm(number, generator=torch.Generator().manual_seed(self.seed + self.epoch)).numpy()
-        for position in range(self.rank, self.total_size, self.world_size)[start:]:
-            image, repetition = divmod(position, self.repeats)
-            yield Draw(int(order[image % number]), self.epoch * self.repeats + repetition, self.seed)
+        for position in range(self.rank, self.total_size, self.world_size):
+            yield int(order[position // self.repeats % number])

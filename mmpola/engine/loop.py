@@ -1,18 +1,22 @@
-"""An epoch-based training loop in which every step depends only on the run's seed and the step's number."""
+"""Training loops in which every step depends only on the run's seed and the step's number."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import Any
 
 import torch
 from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.runner import EpochBasedTrainLoop
 
-from mmpola.engine.draws import STEP, DrawSampler, seed_generators
+from mmpola.engine.draws import STEP, DrawnBatches, drawn_loader, seed_generators
 from mmpola.registry import LOOPS
 
 POSITION = 'epoch_position'
 """Key in MMEngine's message hub, which every checkpoint holds, of the step at which the current epoch began."""
+
+VALIDATION_DUE = 'validation_due'
+"""Key in the message hub of whether a checkpoint is older than the validation of its weights."""
 
 
 @LOOPS.register_module()
@@ -23,43 +27,47 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     the same random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then bit for bit
     those of an uninterrupted run; several GPUs add gradients in an order that may change.
 
-    All generators are seeded before every step from the run's seed, the step's number and the rank. The random numbers
-    of dropout, drop path and mixup therefore depend neither on earlier steps nor on validation, and no generator state
-    is saved.
+    All generators are seeded before every sample from the run's seed and the number of the draw (see `Draw`), and
+    before every step from the run's seed, the step's number and the rank. The random numbers of dropout, drop path and
+    mixup therefore depend neither on earlier steps nor on validation, and no generator state is saved. A run that was
+    stopped between training and validation validates first when it resumes.
 
     Args:
-        runner, dataloader, max_epochs, val_begin, val_interval: as in EpochBasedTrainLoop; the dataloader's sampler is
-            a `DrawSampler`.
+        runner, max_epochs, val_begin, val_interval, dynamic_intervals: as in EpochBasedTrainLoop.
+        dataloader: config with any data set, sampler and batch sampler.
 
     Raises:
-        ValueError: the sampler is of another type, or there are fewer images than a batch.
+        ValueError: the loader has been built already, or it has fewer images than a batch.
     """
 
+    endless = False
+
     def __init__(self, runner: Any, dataloader: Any, max_epochs: int, **options: Any) -> None:
-        super().__init__(runner, dataloader, max_epochs, **options)
-        sampler, batch = self.dataloader.sampler, self.dataloader.batch_size
-        if not isinstance(sampler, DrawSampler):
-            raise ValueError(
-                f"train_dataloader.sampler: expected type='mmpola.DrawSampler', got {type(sampler).__name__}"
-            )
+        super().__init__(runner, drawn_loader(dataloader, self.endless), max_epochs, **options)
+        self.batches: DrawnBatches = self.dataloader.batch_sampler
         if len(self.dataloader) == 0:
             raise ValueError(
-                f'train_dataloader: expected at least one batch of {batch}, got {len(sampler)} images per process with '
-                'drop_last=True'
+                f'train_dataloader: expected at least one batch of {self.batches.batch_size}, got '
+                f'{len(self.batches.sampler)} images per process with drop_last=True'
             )
-        self.images_per_step = get_world_size() * batch
+        self.images_per_step = get_world_size() * self.batches.batch_size
 
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
-        seeds = [self.runner.seed]
-        broadcast_object_list(seeds)
-        self.seed = self.dataloader.sampler.seed = seeds[0]
+        self._set_seed()
         if len(self.dataloader) % self.runner.optim_wrapper._accumulative_counts:
             self.runner.logger.warning(
                 'the steps of an epoch are not a multiple of accumulative_counts: resuming from the end of an epoch '
                 'loses the gradients accumulated until then'
             )
-        return super().run()
+        self.runner.call_hook('before_train')
+        self._validate_if_due()
+        while self._epoch < self._max_epochs and not self.stop_training:
+            self.run_epoch()
+            self._decide_current_val_interval()
+            self._validate_if_due()
+        self.runner.call_hook('after_train')
+        return self.runner.model
 
     def run_epoch(self) -> None:
         """Run an epoch, or the rest of one that was interrupted.
@@ -70,19 +78,27 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
         done = self._steps_done()
-        self.dataloader.sampler.start = done * self.dataloader.batch_size
+        self.batches.start(self._iter, skip=done)
         for index, batch in enumerate(self.dataloader, start=done):
             self.run_iter(index, batch)
+        self._note_validation(self._epoch + 1, self._max_epochs)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
         """Seed the generators and run a step."""
-        rank = get_rank()
-        seed_generators(STEP, self.seed, self._iter, rank)
+        seed_generators(STEP, self.seed, self._iter, get_rank())
         if torch.cuda.is_available():
             torch.cuda.manual_seed(torch.default_generator.initial_seed())
         super().run_iter(idx, data_batch)
+
+    def _set_seed(self) -> None:
+        """Take rank 0's seed, which is that of the checkpoint after resuming, for steps, samples and their order."""
+        seeds = [self.runner.seed]
+        broadcast_object_list(seeds)
+        self.seed = self.batches.seed = seeds[0]
+        if hasattr(self.batches.sampler, 'seed'):
+            self.batches.sampler.seed = self.seed
 
     def _steps_done(self) -> int:
         """Return how many steps of this epoch were done before the checkpoint was written."""
@@ -99,3 +115,60 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         position = {'epoch': self._epoch, 'iter': self._iter, 'images_per_step': self.images_per_step}
         hub.update_info(POSITION, position)
         return 0
+
+    def _note_validation(self, done: int, end: int) -> None:
+        """Note, before checkpoints are written, whether validation follows after `done` of `end` epochs or steps."""
+        interval = self.dynamic_intervals[bisect(self.dynamic_milestones, done + 1) - 1]
+        due = done >= self.val_begin and (done % interval == 0 or done == end)
+        self.runner.message_hub.update_info(VALIDATION_DUE, due and self.runner.val_loop is not None)
+
+    def _validate_if_due(self) -> None:
+        hub = self.runner.message_hub
+        if hub.runtime_info.get(VALIDATION_DUE) and self.runner.val_loop is not None:
+            self.runner.val_loop.run()
+            hub.update_info(VALIDATION_DUE, False)
+
+
+@LOOPS.register_module()
+class ExactIterLoop(ExactEpochLoop):
+    """MMEngine's IterBasedTrainLoop, which resumes as exactly as ExactEpochLoop, and at once.
+
+    MMEngine's own loop reads all batches of the steps that are done once more. A sampler that ends, such as
+    DefaultSampler, starts again with the next epoch's order; workers are kept.
+
+    Args:
+        runner, max_iters, val_begin, val_interval, dynamic_intervals: as in IterBasedTrainLoop.
+        dataloader: as in ExactEpochLoop.
+    """
+
+    endless = True
+
+    def __init__(self, runner: Any, dataloader: Any, max_iters: int, val_interval: int = 1000, **options: Any) -> None:
+        super().__init__(runner, dataloader, 1, val_interval=val_interval, **options)
+        self._max_iters = int(max_iters)
+
+    def run(self) -> torch.nn.Module:
+        """Train; after resuming, with the seed of the checkpoint."""
+        self._set_seed()
+        self.runner.call_hook('before_train')
+        self.runner.call_hook('before_train_epoch')  # MMEngine's hooks see the whole run as one epoch
+        self._steps_done()
+        self._validate_if_due()
+        self.batches.start(self._iter, skip=self._iter)
+        batches = iter(self.dataloader)
+        while self._iter < self._max_iters and not self.stop_training:
+            self.runner.model.train()
+            self.run_iter(self._iter, next(batches))
+            self._decide_current_val_interval()
+            self._validate_if_due()
+        self.runner.call_hook('after_train_epoch')
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        """Seed the generators and run a step."""
+        self._note_validation(self._iter + 1, self._max_iters)
+        super().run_iter(idx, data_batch)
+
+    def _decide_current_val_interval(self) -> None:
+        self.val_interval = self.dynamic_intervals[bisect(self.dynamic_milestones, self._iter + 1) - 1]

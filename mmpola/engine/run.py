@@ -14,14 +14,14 @@ from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.reading import register_mmengine_reader
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.engine.config import check_pretrained, nodes, remove_pretrained
+from mmpola.engine.hooks.checkpoint import SaveError
+from mmpola.engine.hooks.preemption import CTRL_C
+from mmpola.engine.processes import end_children_with_this_process
 from mmpola.engine.resume import Resume, newest_checkpoint
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as in shells."""
 
 
 def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) -> None:
-    """Train with MMEngine's Runner; on Ctrl-C, print the checkpoint to resume from and exit.
+    """Train with MMEngine's Runner; on Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
 
     Args:
         cfg: config of the run.
@@ -30,7 +30,7 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
 
     Raises:
         UsageError: pretrained weights of the config are missing, or `load_from` does not fit its backbone.
-        SystemExit: status 130 after Ctrl-C.
+        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written.
     """
     if resume is None:
         check_pretrained(cfg)
@@ -47,10 +47,15 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
     try:
         Runner.from_cfg(cfg).train()
     except KeyboardInterrupt:
-        newest = newest_checkpoint(cfg.work_dir)
-        saved = f'--resume continues from {newest}' if newest else 'nothing was saved yet'
-        print(f'interrupted; {saved}', file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        print(f'interrupted; {_how_to_resume(cfg)}', file=sys.stderr)
+        sys.exit(CTRL_C)
+    except SaveError as error:
+        sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
+
+
+def _how_to_resume(cfg: Config) -> str:
+    newest = newest_checkpoint(cfg.work_dir)
+    return f'--resume continues from {newest}' if newest else 'nothing was saved yet'
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
@@ -62,13 +67,14 @@ def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
 
 
 def prepare_process(cfg: Config, already_read: dict[str, Any] | None = None) -> None:
-    """Prepare the process for MMEngine's Runner: reading checkpoints, and process groups on a CPU.
+    """Prepare the process for MMEngine's Runner: reading checkpoints, workers that end, process groups on a CPU.
 
     Args:
         cfg: config of the run; on a CPU, SyncBN is replaced in it, because that needs CUDA.
         already_read: contents of checkpoints by path, as in `register_mmengine_reader`.
     """
     register_mmengine_reader(already_read)
+    end_children_with_this_process()
     if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
         # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already exists, and its
         # DDP wrapper passes device_ids, which a model on the CPU refuses.

@@ -1,65 +1,116 @@
-"""The sampler yields every image once, in an order that depends on seed and epoch, and can start in the middle."""
+"""Draws number all samples of a run; batches start at any step; random numbers depend on the draw alone."""
 
+import copy
+import pickle
+import random
+
+import numpy as np
 import pytest
 import torch
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from torch.utils.data import DataLoader
 
-from mmpola.engine.draws import Draw, DrawSampler
+from mmpola.engine import draws
+from mmpola.engine.draws import Draw, DrawnBatches, DrawnDataset, RepeatSampler
 
 
-def sampler(length=10, rank=0, world=1, **arguments):
-    """The sampler of process `rank` of `world`."""
-    made = DrawSampler(range(length), **{'seed': 3, **arguments})
-    made.rank, made.world_size = rank, world
-    made.num_samples = -(-length // world)
-    made.total_size = made.num_samples * world
+class RandomNumbers:
+    """A data set whose items are an index and three random numbers."""
+
+    def __init__(self):
+        self.metainfo = {'classes': ('a',)}
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return index, random.random(), np.random.rand(), torch.rand(()).item()
+
+
+def batches(sampler=None, **arguments):
+    made = DrawnBatches(sampler or DefaultSampler(range(10), seed=3), 4, **arguments)
+    made.seed = 7
     return made
 
 
-def dealt(world, length=10, epoch=0, **arguments):
-    """Draws of all processes in the order of steps."""
-    made = [sampler(length, rank, world, **arguments) for rank in range(world)]
-    for one in made:
-        one.set_epoch(epoch)
-    return [draw for step in zip(*made, strict=True) for draw in step]
-
-
-def test_an_epoch_has_every_image_once_in_an_order_of_seed_and_epoch():
-    first, second = dealt(1, epoch=0), dealt(1, epoch=1)
+def test_draws_are_numbered_over_the_run_and_resume_at_any_step():
+    made = batches()
     order = torch.randperm(10, generator=torch.Generator().manual_seed(3)).tolist()
-    assert first == [Draw(image, 0, 3) for image in order]
-    assert sorted(draw.image for draw in second) == list(range(10))
-    assert {draw.draw for draw in second} == {1}
-    assert [draw.image for draw in second] != order
-    assert dealt(1, shuffle=False) == [Draw(image, 0, 3) for image in range(10)]
+    whole = [draw for batch in made for draw in batch]
+    assert whole == [Draw(index, 7, number) for number, index in enumerate(order)]
+    made.start(step=1, skip=1)
+    assert [draw for batch in made for draw in batch] == whole[4:]
+    made.start(step=3, skip=0)  # the first step of the second epoch
+    assert [draw.number for draw in next(iter(made))] == [12, 13, 14, 15]
+    assert [len(batch) for batch in batches(drop_last=True)] == [4, 4]
 
 
-def test_processes_share_one_order_and_are_padded_with_its_beginning():
-    one = dealt(1)
-    assert dealt(2) == one
-    assert dealt(4) == one + one[:2]
+def test_processes_share_one_numbering(monkeypatch):
+    numbers = []
+    for rank in range(2):
+        monkeypatch.setattr(draws, 'get_dist_info', lambda rank=rank: (rank, 2))
+        numbers += [draw.number for batch in batches() for draw in batch]
+    assert sorted(numbers) == list(range(20))
 
 
-@pytest.mark.parametrize('world', [1, 3])
-def test_repeats_go_to_different_processes_with_other_random_numbers(world):
-    draws = dealt(world, length=9, epoch=5, repeats=3)
-    assert [draw.draw for draw in draws] == [15, 16, 17] * 3
-    images = [draw.image for draw in draws]
+@pytest.mark.parametrize('sampler', [DefaultSampler, InfiniteSampler])
+def test_endless_batches_resume_in_a_later_epoch(sampler):
+    def first(number, skip):
+        made = batches(sampler(range(10), seed=3), endless=True)
+        made.start(skip, skip)
+        return [batch for batch, _ in zip(made, range(number), strict=False)]
+
+    whole = first(7, skip=0)
+    assert first(3, skip=4) == whole[4:]
+    images = [draw.index for batch in whole for draw in batch]
+    assert sorted(images[:10]) == sorted(images[10:20]) == list(range(10))
+    assert images[:10] != images[10:20]
+
+
+def test_a_batch_sampler_of_the_config_decides_on_the_batches():
+    made = batches(batches={'type': 'mmdet.AspectRatioBatchSampler'}, sampler=AspectRatios.sampler())
+    assert [[draw.index for draw in batch] for batch in made] == [[0, 2, 4, 6], [1, 3, 5, 7], [9, 8]]
+
+
+class AspectRatios(RandomNumbers):
+    """Even images are wide, odd ones are tall."""
+
+    @classmethod
+    def sampler(cls):
+        return DefaultSampler(DrawnDataset(cls()), shuffle=False)
+
+    def get_data_info(self, index):
+        return {'width': 2 - index % 2, 'height': 1 + index % 2}
+
+
+def test_workers_and_the_order_of_requests_change_no_random_number():
+    loaders = [
+        DataLoader(DrawnDataset(RandomNumbers()), batch_sampler=batches(), num_workers=workers, collate_fn=list)
+        for workers in (0, 2)
+    ]
+    one, other = (list(loader) for loader in loaders)
+    assert one == other
+    data = DrawnDataset(RandomNumbers())
+    assert data[Draw(1, 0, 5)] == data[Draw(1, 0, 5)]
+    different = [data[draw][1:] for draw in (Draw(1, 0, 5), Draw(1, 1, 5), Draw(1, 0, 6))]
+    assert len(set(different)) == 3
+
+
+def test_a_drawn_data_set_has_the_attributes_of_the_one_inside():
+    inner = RandomNumbers()
+    for data in (made := DrawnDataset(inner), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert data.metainfo == {'classes': ('a',)}
+        assert len(data) == 10
+    made.pipeline = 'another'
+    assert inner.pipeline == 'another'
+
+
+def test_repeats_of_an_image_follow_each_other_with_other_random_numbers():
+    sampler = RepeatSampler(range(9), seed=3, repeats=3)
+    images = list(sampler)
     assert images[::3] == images[1::3] == images[2::3]
-    assert images[::3] == [draw.image for draw in dealt(1, length=9, epoch=5)][:3]
-
-
-def test_start_skips_the_beginning_of_one_epoch():
-    made = sampler(rank=1, world=2)
-    whole = list(made)
-    made.start = 3
-    assert list(made) == whole[3:]
-    assert list(made) == whole
-    assert len(made) == 5
-    made.start = 5
-    assert list(made) == []
-
-
-def test_bad_repeats():
+    assert images[::3] == list(DefaultSampler(range(9), seed=3))[:3]
+    assert len({draw.number for batch in DrawnBatches(sampler, 3) for draw in batch}) == 9
     with pytest.raises(ValueError) as raised:
-        sampler(repeats=0)
+        RepeatSampler(range(9), repeats=0)
     assert str(raised.value) == 'repeats: expected a positive integer, got 0'

@@ -7,58 +7,16 @@ import sys
 import textwrap
 
 import pytest
-import torch
 from mmengine.hooks import Hook
 
-from mmpola.engine.hooks.preemption import EXIT_STATUS
+from mmpola.engine.hooks.preemption import PREEMPTED
+from tests.helpers.exact import Batches, Signal, assert_same
 from tests.helpers.small_training import ROOT, assert_refused_at_the_start, run, saved, small_config
 
 AVERAGED = {
     'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1, 'update_buffers': True},
     'optim_wrapper.accumulative_counts': 2,
 }
-
-
-class Signal(Hook):
-    """Sends this process a signal after a step, counted from 1 over the whole run, or in validation after an epoch."""
-
-    def __init__(self, *, step=None, epoch=None, number=signal.SIGTERM):
-        self.step, self.epoch, self.number = step, epoch, number
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if runner.iter + 1 == self.step:
-            os.kill(os.getpid(), self.number)
-
-    def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if batch_idx == 0 and runner.epoch == self.epoch:
-            os.kill(os.getpid(), self.number)
-
-
-class Batches(Hook):
-    """Records (index of the step in its epoch, paths of its images)."""
-
-    def __init__(self):
-        self.seen = []
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        self.seen.append((batch_idx, [sample.img_path for sample in data_batch['data_samples']]))
-
-
-def assert_same(one, other):
-    """Compare nested containers bit for bit."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same(left, right)
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    else:
-        assert (one == other) if not hasattr(one, 'shape') else (one == other).all()
 
 
 @pytest.fixture(scope='module')
@@ -84,7 +42,7 @@ def test_resuming_ends_with_the_same_bits(event, stopped_at, uninterrupted, colo
     cfg = small_config(colours, tmp_path, options=AVERAGED)
     with pytest.raises(SystemExit) as raised:
         run(cfg, before, Signal(**event))
-    assert raised.value.code == EXIT_STATUS == 75
+    assert raised.value.code == PREEMPTED == 75
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'interrupted.pth')
     meta = saved(tmp_path / 'interrupted.pth')['meta']
@@ -140,7 +98,8 @@ def test_a_signal_to_a_process_and_its_workers_ends_them_cleanly(colours, tmp_pa
     code = f"""
     import os, signal, sys
     from mmengine.hooks import Hook
-    from tests.helpers.small_training import run, small_config
+    from tests.helpers.exact import Batches, Signal, assert_same
+from tests.helpers.small_training import run, small_config
     class Group(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
             if runner.iter == 1:
@@ -163,10 +122,6 @@ def test_a_signal_to_a_process_and_its_workers_ends_them_cleanly(colours, tmp_pa
 
 
 REFUSED = {
-    'sampler': (
-        {'train_dataloader.sampler.type': 'DefaultSampler'},
-        "train_dataloader.sampler: expected type='mmpola.DrawSampler', got DefaultSampler",
-    ),
     'batch': (
         {'train_dataloader.batch_size': 25},
         'train_dataloader: expected at least one batch of 25, got 24 images per process with drop_last=True',

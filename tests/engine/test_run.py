@@ -99,7 +99,7 @@ def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, mo
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     with pytest.raises(SystemExit) as raised:
         load('train').main()
-    assert raised.value.code == run.INTERRUPTED == 130
+    assert raised.value.code == run.CTRL_C == 130
     printed = capsys.readouterr()
     assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
     left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'

@@ -1,48 +1,18 @@
 """Two processes train and evaluate like one process, and stop together."""
 
 import json
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.helpers.small_training import ROOT, run, saved
+from tests.helpers.processes import start
+from tests.helpers.small_training import run, saved
 from tests.helpers.two_processes import plain
 
 pytestmark = pytest.mark.slow
-
-
-def start(data, out, case):
-    """Run both processes and return their exit status and output."""
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
-    common = {
-        **os.environ,
-        'MASTER_ADDR': '127.0.0.1',
-        'MASTER_PORT': str(port),
-        'WORLD_SIZE': '2',
-        'OMP_NUM_THREADS': '1',
-        'PYTHONPATH': str(ROOT),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, '-m', 'tests.helpers.two_processes', str(data), str(out), case],
-            env={**common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    return [process.returncode for process in processes], outputs
 
 
 def weights_before(data):
@@ -67,7 +37,7 @@ def data(colours, tmp_path_factory):
 def together(data, tmp_path_factory):
     """Work dir and output of two processes that trained to the end."""
     folder = tmp_path_factory.mktemp('together')
-    status, outputs = start(data, folder, 'whole')
+    status, outputs = start('two_processes', data, folder, 'whole')
     assert status == [0, 0], outputs
     return folder, outputs[0]
 
@@ -97,14 +67,14 @@ def test_two_processes_equal_one(data, together, tmp_path):
 
 
 def test_a_signal_to_one_process_stops_both_and_they_resume(data, together, tmp_path):
-    status, outputs = start(data, tmp_path, 'interrupted')
+    status, outputs = start('two_processes', data, tmp_path, 'interrupted')
     assert status == [75, 75], outputs
     assert saved(tmp_path / 'interrupted.pth')['meta'] == {'epoch': 0, 'iter': 3, 'seed': 0}
     assert (
         'a signal to another process: stopped in epoch 1 after step 3; --resume continues from '
         f'{tmp_path}/interrupted.pth (exit status 75)'
     ) in outputs[0]
-    status, outputs = start(data, tmp_path, 'resumed')
+    status, outputs = start('two_processes', data, tmp_path, 'resumed')
     assert status == [0, 0], outputs
     one, two = (saved(folder / 'epoch_2.pth') for folder in (tmp_path, together[0]))
     assert all(torch.equal(one['state_dict'][key], x) for key, x in two['state_dict'].items())

@@ -20,7 +20,7 @@ class BatchSizeHook(Hook):
 
     def before_train(self, runner: Any) -> None:
         """Log the line."""
-        processes, images = get_world_size(), runner.train_dataloader.batch_size
+        processes, images = get_world_size(), runner.train_dataloader.batch_sampler.batch_size
         accumulated = runner.optim_wrapper._accumulative_counts
         rate = max(group.get('initial_lr', group['lr']) for group in runner.optim_wrapper.optimizer.param_groups)
         runner.logger.info(

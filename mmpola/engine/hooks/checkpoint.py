@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,18 @@ from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.writing import PARTIAL, write_atomically
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}
 """`backend_args` with which MMEngine writes files atomically."""
+
+INTERRUPTED = 'interrupted.pth'
+"""Name of the checkpoint of an interrupted run, in its work dir."""
+
+
+class SaveError(OSError):
+    """A checkpoint could not be written; earlier ones are intact."""
 
 
 @register_backend('mmpola_atomic', force=True)
@@ -25,22 +34,27 @@ class AtomicBackend(LocalBackend):
         """Write a file and the folders that lead to it.
 
         Raises:
-            OSError: the system refuses the write; the old file is unchanged and no partial file is left.
+            SaveError: the system refuses the write; the old file is unchanged and no partial file is left.
         """
-        Path(filepath).parent.mkdir(parents=True, exist_ok=True)
         try:
+            Path(filepath).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(filepath, obj)
         except OSError as error:
-            message = f'could not be written ({error.strerror}); earlier checkpoints are intact'
-            raise OSError(error.errno, message, str(filepath)) from error
+            reason = error.strerror or error
+            raise SaveError(f'{filepath}: could not be written ({reason}); earlier checkpoints are intact') from error
 
 
 def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
-    """Save a checkpoint, then its path in `last_checkpoint`. Every rank calls this; rank 0 writes."""
+    """Save a checkpoint, then its path in `last_checkpoint`, then remove the one of an interruption before.
+
+    Every rank calls this; rank 0 writes.
+    """
     runner.save_checkpoint(folder, name, **options)
     if is_main_process():
         path = os.path.join(folder, name)
         AtomicBackend().put(path.encode(), os.path.join(runner.work_dir, 'last_checkpoint'))
+        if name != INTERRUPTED:
+            Path(runner.work_dir, INTERRUPTED).unlink(missing_ok=True)
 
 
 @HOOKS.register_module()
@@ -50,19 +64,71 @@ class AtomicCheckpointHook(CheckpointHook):
     MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk can leave none at
     all. Here a checkpoint gets its name once it is complete, then `last_checkpoint` is updated, and only then are
     outdated checkpoints removed; for a moment there is one more than `max_keep_ckpts`.
+
+    Args:
+        on_error: what happens if a checkpoint cannot be written, for example because the disk is full: 'stop' the run,
+            or 'continue' without this checkpoint. Both are logged, and earlier checkpoints stay.
+        args, kwargs: as in CheckpointHook.
+
+    Raises:
+        ValueError: on_error is neither.
+        SaveError: a checkpoint cannot be written, and on_error is 'stop'.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    last_ckpt: str | None
+
+    def __init__(self, *args: Any, on_error: str = 'stop', **kwargs: Any) -> None:
+        if on_error not in ('stop', 'continue'):
+            raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
         super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
+        self.on_error = on_error
+
+    def before_train(self, runner: Any) -> None:
+        """Remove what a killed run had begun to write."""
+        super().before_train(runner)
+        if is_main_process():
+            for folder in {self.out_dir, runner.work_dir}:
+                self._remove(*Path(folder).glob(f'*{PARTIAL}'))
+
+    @contextmanager
+    def _restored_on_error(self, runner: Any) -> Iterator[None]:
+        """Context in which an error of saving, with on_error='continue', is logged and leaves the old records."""
+        info, kept, last, best = (
+            runner.message_hub.runtime_info,
+            list(getattr(self, 'keep_ckpt_ids', ())),
+            self.last_ckpt,
+            self._best(),
+        )
+        saved = dict(info)
+        try:
+            yield
+        except SaveError as error:
+            if self.on_error == 'stop':
+                raise
+            runner.logger.error(f'{error}; training continues without this checkpoint')
+            info.clear()
+            info.update(saved)
+            self.last_ckpt = last
+            self._set_best(best)
+            self._set_kept(runner, kept)
+
+    def _set_kept(self, runner: Any, steps: list[int]) -> None:
+        if self.max_keep_ckpts <= 0:
+            return
+        self.keep_ckpt_ids.clear()
+        self.keep_ckpt_ids.extend(steps)
+        runner.message_hub.update_info('keep_ckpt_ids', steps)
 
     def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict[str, Any]) -> None:
+        with self._restored_on_error(runner):
+            self._save_step(runner, step, meta)
+
+    def _save_step(self, runner: Any, step: int, meta: dict[str, Any]) -> None:
         outdated = []
         if self.max_keep_ckpts > 0:
             kept = [*(old for old in self.keep_ckpt_ids if old != step), step]
             outdated, kept = kept[: -self.max_keep_ckpts], kept[-self.max_keep_ckpts :]
-            self.keep_ckpt_ids.clear()
-            self.keep_ckpt_ids.extend(kept)
-            runner.message_hub.update_info('keep_ckpt_ids', kept)
+            self._set_kept(runner, kept)
         name = self.filename_tmpl.format(step)
         self.last_ckpt = os.path.join(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
@@ -82,26 +148,31 @@ class AtomicCheckpointHook(CheckpointHook):
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
             return
-        before = self._best()
-        self._set_best(dict.fromkeys(before))  # MMEngine removes the files named here before it writes
-        super()._save_best_checkpoint(runner, metrics)
-        now = {name: path or before.get(name) for name, path in self._best().items()}
-        self._set_best(now)
-        self._remove(*(path for path in before.values() if path and path not in now.values()))
+        with self._restored_on_error(runner):
+            before = self._best()
+            self._set_best(dict.fromkeys(before))  # MMEngine removes the files named here before it writes
+            super()._save_best_checkpoint(runner, metrics)
+            now = {name: path or before.get(name) for name, path in self._best().items()}
+            self._set_best(now)
+            self._remove(*(path for path in before.values() if path and path not in now.values()))
 
     def _best(self) -> dict[str, str | None]:
-        """Return the path of the best checkpoint by metric."""
+        """Return the path of the best checkpoint by metric; nothing if none is kept."""
+        if not self.save_best:
+            return {}
         if len(self.key_indicators) == 1:
             return {self.key_indicators[0]: self.best_ckpt_path}
         return {name: self.best_ckpt_path_dict.get(name) for name in self.key_indicators}
 
     def _set_best(self, paths: dict[str, str | None]) -> None:
+        if not paths:
+            return
         if len(self.key_indicators) == 1:
             (self.best_ckpt_path,) = paths.values()
         else:
             self.best_ckpt_path_dict = paths
 
-    def _remove(self, *paths: str) -> None:
+    def _remove(self, *paths: str | Path) -> None:
         if is_main_process():
             for path in paths:
                 Path(path).unlink(missing_ok=True)

@@ -1,10 +1,12 @@
-"""Saves a checkpoint and exits when the scheduler reclaims the machine, so that training can be resumed elsewhere."""
+"""Saves a checkpoint and exits when the scheduler reclaims the machine or the user presses Ctrl-C."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import signal
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import RawValue
@@ -12,43 +14,45 @@ from typing import Any
 
 import torch
 from mmengine.device import get_device
-from mmengine.dist import all_reduce, barrier, get_world_size
-from mmengine.hooks import Hook
+from mmengine.dist import all_reduce, barrier, get_world_size, is_main_process
+from mmengine.hooks import EMAHook, Hook
 
-from mmpola.engine.hooks.checkpoint import ATOMIC, save_and_point
-from mmpola.engine.loop import ExactEpochLoop
+from mmpola.engine.hooks.checkpoint import ATOMIC, INTERRUPTED, save_and_point
+from mmpola.engine.loop import ExactEpochLoop, ExactIterLoop
 from mmpola.registry import HOOKS
 
-EXIT_STATUS = 75
-"""EX_TEMPFAIL of sysexits.h: temporary failure, try again. torchrun turns every status but 0 into 1."""
+PREEMPTED = 75
+"""Exit status: EX_TEMPFAIL of sysexits.h, temporary failure, try again. torchrun turns every status but 0 into 1."""
+
+CTRL_C = 130
+"""Exit status after Ctrl-C, as in shells."""
+
+REPEATED = 2.0
+"""Seconds after which another Ctrl-C means to stop at once; torchrun passes the first one on a moment later."""
 
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """On a signal, finishes the step, saves `filename` in the work dir and exits with status 75.
+    """On a signal, finishes the step, saves `interrupted.pth` in the work dir and exits, with status 75 or 130.
 
-    `--resume` then continues in the middle of the epoch with the remaining samples. All processes stop after the same
-    step, which is one that updated the weights. A signal during validation takes effect when validation ends; under
-    torchrun that may be too late, as it kills its processes 30 seconds after passing a signal on.
+    `--resume` then continues in the middle of the epoch with the remaining samples, or with the validation that was
+    interrupted; the file is removed when the resumed run saves a checkpoint. All processes stop after the same step,
+    which is one that updated the weights. Ctrl-C (SIGINT, status 130) does the same; another one stops the process at
+    once. A signal that arrives while metrics are computed takes effect after the next step. Under torchrun that may be
+    too late, as it kills its processes 30 seconds after passing a signal on.
 
     Args:
         signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the time limit.
-        interval: with several processes, optimizer steps between cross-rank signal checks; each check synchronises the
-            GPU.
-        filename: name of the checkpoint; the next interruption overwrites it.
+        interval: with several processes, optimizer steps, or batches of validation, between cross-rank signal checks;
+            each check synchronises the GPU.
 
     Raises:
-        ValueError: a signal is unknown, interval is less than 1, or the training loop is not an ExactEpochLoop.
+        ValueError: a signal is unknown, interval is less than 1, or the training loop cannot resume within an epoch.
     """
 
     priority = 'LOWEST'  # after averaging, schedules and the regular checkpoint
 
-    def __init__(
-        self,
-        signals: tuple[str, ...] = ('SIGTERM', 'SIGUSR1'),
-        interval: int = 10,
-        filename: str = 'interrupted.pth',
-    ) -> None:
+    def __init__(self, signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1'), interval: int = 10) -> None:
         unknown = [name for name in signals if not hasattr(signal, name)]
         if unknown:
             raise ValueError(f'signals: expected names such as SIGTERM, got {", ".join(unknown)}')
@@ -56,8 +60,8 @@ class PreemptionHook(Hook):
             raise ValueError(f'interval: expected a positive integer, got {interval}')
         self.signals = [signal.Signals[name] for name in signals]
         self.interval = interval
-        self.filename = filename
         self.received: signal.Signals | None = None
+        self.received_at = 0.0
         self.replaced: dict[signal.Signals, Any] = {}
         self.training = RawValue('b', 0)  # shared with the workers
 
@@ -65,8 +69,8 @@ class PreemptionHook(Hook):
         """Install the signal handlers, here and in the data loaders' workers."""
         if not isinstance(runner.train_loop, ExactEpochLoop):
             raise ValueError(
-                "train_cfg.type: expected 'mmpola.ExactEpochLoop', which can resume in the middle of an epoch, got "
-                f'{type(runner.train_loop).__name__}'
+                "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop', which can resume after "
+                f'any step, got {type(runner.train_loop).__name__}'
             )
         for number in self.signals:
             self.replaced[number] = signal.signal(number, self._receive)
@@ -82,10 +86,17 @@ class PreemptionHook(Hook):
         if rest == 0 and (get_world_size() == 1 or steps % self.interval == 0) and self._any_process_signalled():
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter + 1})
 
-    def after_val_epoch(self, runner: Any, metrics: dict[str, float] | None = None) -> None:
-        """Save and exit if a process got a signal."""
-        whole = runner.iter % runner.optim_wrapper._accumulative_counts == 0  # else gradients are being accumulated
-        if self.replaced and whole and self._any_process_signalled():
+    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        """Save and exit if a process got a signal; the resumed run validates again from the first image."""
+        if not self.replaced or runner.iter % runner.optim_wrapper._accumulative_counts:
+            return  # not within a training, or gradients are being accumulated
+        loader, world = runner.val_dataloader, get_world_size()
+        common = len(loader.dataset) // world // loader.batch_sampler.batch_size  # batches that every process has
+        check = batch_idx < common and batch_idx % self.interval == 0
+        if (world == 1 or check) and self._any_process_signalled():
+            for hook in runner.hooks:
+                if isinstance(hook, EMAHook):
+                    hook.after_val_epoch(runner)  # puts the weights back that it replaced for validation
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter})
 
     def after_train(self, runner: Any) -> None:
@@ -93,7 +104,14 @@ class PreemptionHook(Hook):
         self._restore_handlers()
 
     def _receive(self, number: int, frame: Any) -> None:
-        self.received = signal.Signals(number)
+        now = time.monotonic()
+        if number == signal.SIGINT and self.received and now - self.received_at > REPEATED:
+            raise KeyboardInterrupt
+        if number == signal.SIGINT and not self.received and is_main_process():
+            message = '\nCtrl-C: saving a checkpoint after this step; press it again to stop without saving\n'
+            os.write(sys.stderr.fileno(), message.encode())  # print is not allowed to interrupt itself
+        if not self.received:
+            self.received, self.received_at = signal.Signals(number), now
 
     def _restore_handlers(self) -> None:
         for number, handler in self.replaced.items():
@@ -110,21 +128,23 @@ class PreemptionHook(Hook):
 
     def _save_and_exit(self, runner: Any, meta: dict[str, int]) -> None:
         cause = self.received.name if self.received else 'a signal to another process'
-        save_and_point(runner, runner.work_dir, self.filename, meta=meta, by_epoch=False, backend_args=ATOMIC)
+        status = CTRL_C if self.received == signal.SIGINT else PREEMPTED
+        save_and_point(runner, runner.work_dir, INTERRUPTED, meta=meta, by_epoch=False, backend_args=ATOMIC)
         barrier()
+        epoch = '' if isinstance(runner.train_loop, ExactIterLoop) else f'in epoch {meta["epoch"] + 1} '
         runner.logger.warning(
-            f'{cause}: stopped in epoch {meta["epoch"] + 1} after step {meta["iter"]}; --resume continues from '
-            f'{runner.work_dir}/{self.filename} (exit status {EXIT_STATUS})'
+            f'{cause}: stopped {epoch}after step {meta["iter"]}; --resume continues from '
+            f'{runner.work_dir}/{INTERRUPTED} (exit status {status})'
         )
         runner.visualizer.close()
         self._restore_handlers()
-        raise SystemExit(EXIT_STATUS)
+        raise SystemExit(status)
 
 
 def _start_worker(
     inner: Callable[[int], None] | None, signals: list[signal.Signals], training: Any, worker: int
 ) -> None:
-    """Make a data loader's worker ignore the signals while training runs: schedulers send them to workers too."""
+    """Make a data loader's worker ignore the signals while training runs: they are sent to workers too."""
 
     def receive(number: int, frame: Any) -> None:
         if not training.value:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mmpola.checkpoint.reading import read_checkpoint
+from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook, SaveError
 from tests.helpers.small_training import ROOT, run, saved, small_config
 
 
@@ -18,6 +20,7 @@ def files(folder):
 
 
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
+    (tmp_path / 'epoch_1.pth.partial').write_text('of a run that was killed')
     run(small_config(colours, tmp_path, epochs=4, options={'default_hooks.checkpoint.max_keep_ckpts': 2}))
     kept = files(tmp_path)
     assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint']
@@ -27,9 +30,9 @@ def test_the_newest_and_the_best_are_kept(colours, tmp_path):
 
 
 class FullDisk:
-    """Raises ENOSPC in the nth write of a checkpoint or pointer whose name holds `word`."""
+    """Raises ENOSPC after `after` writes of files whose name holds `word`; only once if it `ends`."""
 
-    def __init__(self, monkeypatch, word, after):
+    def __init__(self, monkeypatch, word, after, ends=False):
         self.left = after
         sync = os.fsync
 
@@ -37,7 +40,7 @@ class FullDisk:
             name = os.readlink(f'/proc/self/fd/{descriptor}')
             if word in name:
                 self.left -= 1
-                if self.left < 0:
+                if self.left == -1 or (self.left < -1 and not ends):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync(descriptor)
 
@@ -59,15 +62,45 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(word, after, expected, colou
     )
     FullDisk(monkeypatch, word, after)
     cfg = small_config(colours, tmp_path, epochs=2, options={'default_hooks.checkpoint.max_keep_ckpts': 1})
-    with pytest.raises(OSError) as raised:
+    with pytest.raises(SaveError) as raised:
         run(cfg)
-    assert raised.value.errno == errno.ENOSPC
-    assert raised.value.strerror == 'could not be written (No space left on device); earlier checkpoints are intact'
+    message = 'could not be written (No space left on device); earlier checkpoints are intact'
+    assert re.fullmatch(rf'{tmp_path}/.*{word}.*: {re.escape(message)}', str(raised.value))
     assert files(tmp_path) == expected
     last = Path((tmp_path / 'last_checkpoint').read_text())
     assert last.name in expected
     for name in expected[:-1]:
         read_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ('word', 'after', 'scores', 'best', 'kept'),
+    [
+        ('epoch_2.pth', 0, (50.0, 40.0, 30.0), 1, [1, 3]),
+        ('best_', 1, (50.0, 60.0, 55.0), 3, [1, 2, 3]),  # 55 is better than 50, the best that was saved
+    ],
+)
+def test_a_run_may_continue_without_a_checkpoint(word, after, scores, best, kept, colours, tmp_path, monkeypatch):
+    """The next one is kept like in any run: the disk has space again."""
+    values = iter(scores)
+    monkeypatch.setattr(
+        'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(values)}
+    )
+    FullDisk(monkeypatch, word, after, ends=True)
+    run(small_config(colours, tmp_path, options={'default_hooks.checkpoint.on_error': 'continue'}))
+    assert files(tmp_path) == [
+        f'best_accuracy_top1_epoch_{best}.pth',
+        *(f'epoch_{number}.pth' for number in kept),
+        'last_checkpoint',
+    ]
+    assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_3.pth'
+    assert read_checkpoint(tmp_path / 'epoch_3.pth')['message_hub']['runtime_info']['keep_ckpt_ids'] == kept
+
+
+def test_on_error_is_checked():
+    with pytest.raises(ValueError) as raised:
+        AtomicCheckpointHook(on_error='ignore')
+    assert str(raised.value) == "on_error: expected 'stop' or 'continue', got 'ignore'"
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):

@@ -1,8 +1,11 @@
 """Arguments and training loops that PreemptionHook refuses; tests/engine/test_loop.py resumes what it saved."""
 
+import signal
+
 import pytest
 
 from mmpola.engine.hooks import PreemptionHook
+from tests.helpers.exact import Signal
 from tests.helpers.small_training import run, small_config
 
 
@@ -23,7 +26,22 @@ def test_another_loop_is_refused_before_the_first_step(colours, tmp_path):
     with pytest.raises(ValueError) as raised:
         run(small_config(colours, tmp_path, options={'train_cfg.type': 'EpochBasedTrainLoop'}))
     assert str(raised.value) == (
-        "train_cfg.type: expected 'mmpola.ExactEpochLoop', which can resume in the middle of an epoch, got "
-        'EpochBasedTrainLoop'
+        "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop', which can resume after any step, "
+        'got EpochBasedTrainLoop'
     )
     assert not list(tmp_path.glob('*.pth'))
+
+
+def test_ctrl_c_saves_and_another_one_stops_at_once(colours, tmp_path, capfd, monkeypatch):
+    with pytest.raises(SystemExit) as raised:
+        run(small_config(colours, tmp_path), Signal(step=2, number=signal.SIGINT))
+    assert raised.value.code == 130
+    assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/interrupted.pth'
+    printed = capfd.readouterr().err
+    assert 'Ctrl-C: saving a checkpoint after this step; press it again to stop without saving' in printed
+
+    monkeypatch.setattr('mmpola.engine.hooks.preemption.REPEATED', -1.0)
+    twice = Signal(step=2, number=signal.SIGINT), Signal(step=2, number=signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(small_config(colours, tmp_path / 'second'), *twice)
+    assert not (tmp_path / 'second' / 'last_checkpoint').exists()

@@ -1,0 +1,50 @@
+"""Processes that end with the one that started them, however that one ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from functools import cache
+
+PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
+
+WATCH_INTERVAL = 2.0  # seconds between two looks at the parent, on systems without prctl
+
+prctl = ctypes.CDLL(None).prctl if sys.platform == 'linux' else None
+
+
+@cache
+def end_children_with_this_process() -> None:
+    """Make every process that is forked from now on end when its parent dies.
+
+    A data loader's worker waits for ever for a reader of its queue when its parent is killed, and holds the parent's
+    output open. If this process was itself started by torchrun, it gets SIGTERM when torchrun dies.
+    """
+    parent = os.getpid()
+
+    def before() -> None:
+        nonlocal parent
+        parent = os.getpid()
+
+    os.register_at_fork(before=before, after_in_child=lambda: end_with(parent, signal.SIGKILL))
+    if 'TORCHELASTIC_RUN_ID' in os.environ:
+        end_with(os.getppid(), signal.SIGTERM)
+
+
+def end_with(parent: int, number: signal.Signals) -> None:
+    """Make this process get the signal `number` when its parent process, `parent`, dies."""
+    if prctl is None:
+        threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
+    elif prctl(PR_SET_PDEATHSIG, number) != 0 or os.getppid() != parent:  # it may have died before the call
+        os.kill(os.getpid(), number)
+
+
+def _watch(parent: int, number: signal.Signals) -> None:
+    while os.getppid() == parent:
+        time.sleep(WATCH_INTERVAL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,146 @@
+"""Interrupt trainings and compare what they saw and saved, bit for bit.
+
+As a script, `exact.py SHAPES OUT`: one of two gloo processes that do so together, for every config in `CONFIGS`.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
+from torch import distributed
+
+from mmpola.engine.config import nodes
+from tests.helpers.small_configs import shrink, shrink_heads
+from tests.helpers.small_training import ROOT, run, saved
+
+CONFIGS = (
+    'retinanet_pola_pvt_t_1x',
+    'mask_rcnn_pola_swin_t_3x',  # with multi-scale crops
+    'upernet_pola_swin_t_160k',
+    'semantic_fpn_pola_pvt_t_40k',
+)
+STEPS = 12
+FPN_HEAD = {'in_channels': [16] * 4, 'channels': 16}
+
+
+class Signal(Hook):
+    """Sends this process a signal after a step, counted from 1 over the whole run, or in validation after an epoch."""
+
+    def __init__(self, *, step=None, epoch=None, number=signal.SIGTERM):
+        self.step, self.epoch, self.number = step, epoch, number
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if batch_idx == 0 and runner.epoch == self.epoch:
+            os.kill(os.getpid(), self.number)
+
+
+class Batches(Hook):
+    """Records (index of the step in its epoch, paths of its images)."""
+
+    def __init__(self):
+        self.seen = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.seen.append((batch_idx, [sample.img_path for sample in data_batch['data_samples']]))
+
+
+def assert_same(one, other):
+    """Compare nested containers bit for bit."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert (one == other) if not hasattr(one, 'shape') else (one == other).all()
+
+
+def small(shapes, work, name, workers=0):
+    """Shrink a config to 12 steps on 12 scenes, two images per process and step; it validates after step 6."""
+    cfg = shrink(Config.fromfile(ROOT / 'configs' / f'{name}.py'), shapes, work)
+    model = cfg.model
+    if name.startswith(('mask', 'upernet')):
+        shrink_heads(cfg)
+    if 'mask' in name:
+        model.roi_head.mask_roi_extractor.out_channels = model.roi_head.mask_head.in_channels = 16
+        model.roi_head.mask_head.conv_out_channels = 16
+    elif 'neck' in model:
+        model.neck.out_channels = 16
+        head = model.bbox_head if 'bbox_head' in model else model.decode_head
+        head.update({'in_channels': 16, 'feat_channels': 16} if head.type == 'RetinaHead' else FPN_HEAD)
+    for _, node in nodes(cfg.train_dataloader, 'train_dataloader'):
+        if 'scales' in node:
+            node['scales'] = [(96, 80), (80, 64), (112, 96)]
+        if 'crop_size' in node:
+            node['crop_size'] = (40, 64)
+    loader = cfg.train_dataloader
+    loader.update(num_workers=workers, persistent_workers=workers > 0)
+    loader.dataset.pop('indices', None)
+    epochs = 2 * get_world_size()
+    if cfg.default_scope == 'mmdet':
+        cfg.train_cfg.update(val_interval=epochs // 2, max_epochs=epochs)
+        cfg.default_hooks.checkpoint.interval = epochs
+    else:
+        cfg.train_cfg.update(max_iters=STEPS, val_interval=STEPS // 2)
+        cfg.default_hooks.checkpoint.interval = STEPS
+    for schedule in cfg.param_scheduler:
+        schedule.update(begin=0, end=STEPS)
+    cfg.randomness = {'seed': 3}
+    cfg.work_dir = str(work)
+    return cfg
+
+
+def interrupt_and_resume(folder, config):
+    """Train to the end, and again with a signal after step 8; `config(work_dir)` gives the config. Both end alike."""
+    seen, before, after = Batches(), Batches(), Batches()
+    runner = run(config(folder / 'whole'), seen)
+    with pytest.raises(SystemExit) as raised:
+        run(config(folder / 'parts'), before, Signal(step=8))
+    assert raised.value.code == 75
+    assert len(before.seen) == 8
+    run(config(folder / 'parts'), after, resume=True)
+    assert before.seen + after.seen == seen.seen
+    last = f'epoch_{runner.epoch}.pth' if runner.epoch else f'iter_{STEPS}.pth'
+    assert_same(saved(folder / 'parts' / last), saved(folder / 'whole' / last))
+    assert not (folder / 'parts' / 'interrupted.pth').exists()
+
+
+def distribute(cfg):
+    """Prepare a config for this process group, without a GPU."""
+    cfg.launcher = 'pytorch'
+    cfg.model_wrapper_cfg = {'type': 'MMDistributedDataParallel', 'device_ids': None, 'broadcast_buffers': False}
+    cfg.default_hooks.preemption.interval = 1
+    for _, node in nodes(cfg.model, 'model'):
+        if node.get('type') == 'SyncBN':
+            node['type'] = 'BN'
+    return cfg
+
+
+def main(shapes, out):
+    distributed.init_process_group('gloo')
+    for name in CONFIGS:
+        interrupt_and_resume(Path(out, name), lambda work, name=name: distribute(small(shapes, work, name)))
+    if distributed.get_rank() == 0:
+        Path(out, 'done.json').write_text(json.dumps(CONFIGS))
+    distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])

@@ -1,0 +1,35 @@
+"""Start a module of tests/helpers in two gloo processes."""
+
+import os
+import socket
+import subprocess
+import sys
+
+from tests.helpers.small_training import ROOT
+
+
+def start(module, *arguments):
+    """Run tests/helpers/`module`.py in both processes and return their exit statuses and outputs."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    common = {
+        **os.environ,
+        'MASTER_ADDR': '127.0.0.1',
+        'MASTER_PORT': str(port),
+        'WORLD_SIZE': '2',
+        'OMP_NUM_THREADS': '1',
+        'PYTHONPATH': str(ROOT),
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-m', f'tests.helpers.{module}', *map(str, arguments)],
+            env={**common, 'RANK': str(rank), 'LOCAL_RANK': str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
+    return [process.returncode for process in processes], outputs
