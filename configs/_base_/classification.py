@@ -1,0 +1,75 @@
+"""Image classification: model, class folders without augmentation, loops, hooks and runtime; no optimizer or schedule.
+
+All random numbers are functions of the seed, so a resumed run sees the same samples and random numbers as an
+uninterrupted one.
+"""
+
+default_scope = 'mmengine'
+data_root = 'data/imagenet/'
+image_size = 224
+
+model = dict(
+    type='mmpola.ImageClassifier',
+    num_classes=1000,
+    data_preprocessor=dict(
+        type='mmpola.ClassificationPreprocessor',
+        label_smoothing=0.1,
+        channels_last=False,
+    ),
+)
+
+train_dataloader = dict(
+    batch_size=128,
+    num_workers=8,
+    persistent_workers=True,
+    pin_memory=True,
+    drop_last=True,
+    collate_fn=dict(type='default_collate'),
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(
+        type='mmpola.ClassFolders',
+        root=data_root + 'train',  # or train.tar
+        training=True,
+        transform=dict(input_size=image_size, interpolation='bicubic'),
+    ),
+)
+val_dataloader = dict(
+    batch_size=128,
+    num_workers=8,
+    persistent_workers=True,
+    pin_memory=True,
+    collate_fn=dict(type='default_collate'),
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='mmpola.ClassFolders',
+        root=data_root + 'val',
+        classes=data_root + 'train',
+        training=False,
+        transform=dict(input_size=image_size, interpolation='bicubic', crop_pct=0.875),
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type='mmpola.Accuracy', topk=(1, 5))
+test_evaluator = val_evaluator
+
+train_cfg = dict(type='mmpola.ExactEpochLoop', val_interval=1)
+val_cfg = dict(type='ValLoop')
+test_cfg = dict(type='TestLoop')
+
+default_hooks = dict(
+    logger=dict(type='LoggerHook', interval=50),
+    checkpoint=dict(
+        type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='accuracy/top1', rule='greater'
+    ),
+    preemption=dict(type='mmpola.PreemptionHook'),
+    throughput=dict(type='mmpola.ThroughputHook'),
+    batch_size=dict(type='mmpola.BatchSizeHook'),
+    class_count=dict(type='mmpola.ClassCountHook'),
+    unreadable_images=dict(type='mmpola.UnreadableImagesHook'),
+)
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
+env_cfg = dict(cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork'), dist_cfg=dict(backend='nccl'))
+randomness = dict(seed=0)
+log_level = 'INFO'
+load_from = None
+resume = False
