@@ -1,4 +1,4 @@
-"""Draws what a detector or segmenter finds in images, and writes it as JSON.
+"""Draws what a detector, segmenter or classifier finds in images, and writes it as JSON.
 
     python tools/predict.py CONFIG CHECKPOINT IMAGES… --out DIR [--score-thr 0.3] [--batch-size 1] [--device cuda:0]
                             [--overwrite] [--compile [BACKEND]] [--cfg-options KEY=VALUE …]
@@ -6,11 +6,14 @@
 IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
 as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
 
-    NAME.jpg     boxes and masks above --score-thr, or the segmentation, drawn
-    NAME.json    detection: {image, width, height, instances: [{label, class, score, box, mask}]}, as drawn, with
-                 box = [x1, y1, x2, y2] in pixels, mask = COCO's run lengths {size, counts}
+    NAME.jpg     detection: boxes and masks above --score-thr; of boxes that overlap by more than half (IoU), whatever
+                 their classes, only the one with the highest score. Segmentation: drawn over the image.
+                 Classification: the five best classes with their probabilities, beside the image
+    NAME.json    detection: {image, width, height, instances: [{label, class, score, box, mask}]}, all above
+                 --score-thr, with box = [x1, y1, x2, y2] in pixels, mask = COCO's run lengths {size, counts}
                  segmentation: {image, width, height, label_map, classes: [{label, class, share}]}, sorted by their
                  share of the pixels
+                 classification: {image, width, height, classes: [{label, class, score}]}, the five best
     NAME.png     segmentation: the label of every pixel, as numbered in the JSON
 
 Existing results are overwritten only with --overwrite, input images never. Exit status 0: all images are done; 2: the
@@ -47,6 +50,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.batch_size < 1:
         raise UsageError(f'--batch-size: expected a positive integer, got {args.batch_size}')
+    if not 0 <= args.score_thr <= 1:
+        raise UsageError(f'--score-thr: expected a number in [0, 1], got {args.score_thr:g}')
     args.device = prediction.check_device(args.device)
     return args
 

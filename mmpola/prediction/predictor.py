@@ -1,0 +1,177 @@
+"""A model of a config with the steps around it, from pixels to predicted samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose, default_collate, pseudo_collate
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from numpy.typing import NDArray
+from PIL import Image
+from timm.data import create_transform
+
+from mmpola.checkpoint.training import TrainingCheckpoint
+from mmpola.data.class_counts import class_count_problems
+from mmpola.data.image_index import class_names
+from mmpola.engine.config import leaves, remove_pretrained
+from mmpola.messages import UsageError
+from mmpola.prediction.files import Batch
+
+NOISE = (
+    'Warning: The [a-z]+ is out of bounds',  # boxes that extend to the edge of the image
+    '.*build_loss.* would be deprecated',
+    'Default ..avg_non_ignore.. is False',
+)
+"""Patterns of OpenMMLab's warnings that are irrelevant to predictions."""
+
+OPACITY = 0.6
+"""Opacity of a segmentation that is drawn over its image."""
+
+SUFFIXES = {'mmdet': ('.jpg', '.json'), 'mmseg': ('.jpg', '.png', '.json')}
+"""Suffixes of the results of each scope; those of a classifier are like a detector's."""
+
+
+def check_config(cfg: Config) -> tuple[str, ...]:
+    """Return the suffixes of the files that are written for each image.
+
+    Raises:
+        UsageError: the config is not one of a detector, segmenter or classifier, wraps the model for test-time
+            augmentation, or has a classifier's data in other than class folders.
+    """
+    if is_classifier(cfg):
+        if (kind := next(leaves(cfg.test_dataloader.dataset))['type']) != 'mmpola.ClassFolders':
+            raise UsageError(f'test_dataloader.dataset: expected the type mmpola.ClassFolders, got {kind}')
+        return SUFFIXES['mmdet']
+    if cfg.get('default_scope') not in SUFFIXES:
+        raise UsageError(
+            f'{cfg.filename}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
+            f'mmpola.ImageClassifier, got default_scope {cfg.get("default_scope")}'
+        )
+    if 'module' in cfg.model:
+        raise UsageError(
+            f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
+            'use the config that this one wraps'
+        )
+    return SUFFIXES[cfg.default_scope]
+
+
+def is_classifier(cfg: Config) -> bool:
+    """Whether the config's model is an `mmpola.ImageClassifier`."""
+    return cfg.get('model', {}).get('type') == 'mmpola.ImageClassifier'
+
+
+@dataclass
+class Predictor:
+    """A model with its test pipeline and its visualizer.
+
+    Attributes:
+        model: in eval mode, on its device.
+        transforms: the config's test pipeline, from a dict with the pixels to an item of a batch.
+        collate: joins the items of a batch.
+        classes: names in the order of the labels.
+        mixed: whether a batch may hold images of several sizes: mmdet pads them, classifiers crop them to one size,
+            mmseg stacks them as they are.
+        visualizer: mmdet's or mmseg's; None for a classifier.
+    """
+
+    model: Any
+    transforms: Callable[[dict[str, Any]], Any]
+    collate: Callable[[list[Any]], Any]
+    classes: tuple[str, ...]
+    mixed: bool
+    visualizer: Any = None
+
+    def __call__(self, batch: Batch) -> list[Any]:
+        """Predict a batch and return a sample for each image."""
+        data = [
+            self.transforms(
+                {'img': pixels, 'img_path': str(image.path), 'img_shape': size, 'ori_shape': size, 'img_id': 0}
+            )
+            for image, pixels in batch
+            for size in [pixels.shape[:2]]
+        ]
+        with torch.no_grad():
+            samples: list[Any] = self.model.test_step(self.collate(data))
+        return samples
+
+    def draw(self, sample: Any, pixels: NDArray[Any], path: Path) -> None:
+        """Draw all instances of mmdet's sample, or the segmentation of mmseg's, over its image, RGB uint8 [H, W, 3]."""
+        options = {'pred_score_thr': -1.0} if 'pred_instances' in sample else {}
+        self.visualizer.add_datasample(path.name, pixels, sample.cpu(), draw_gt=False, out_file=str(path), **options)
+
+
+def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) -> Predictor:
+    """Build the config's model and test pipeline, with the checkpoint's weights and class names.
+
+    A checkpoint without class names gets those of the config's test data.
+
+    Raises:
+        UsageError: see `classifier_classes`.
+    """
+    cfg = copy.deepcopy(cfg)
+    remove_pretrained(cfg.model)
+    init_default_scope(cfg.default_scope)
+    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    model.load_state_dict(checkpoint.weights, strict=False)  # old files lack BatchNorm's counter
+    dataset = next(leaves(cfg.test_dataloader.dataset))
+    if is_classifier(cfg):
+        classes = classifier_classes(cfg, dataset, checkpoint)
+        return Predictor(model.to(device).eval(), classifier_transform(dataset), default_collate, classes, mixed=True)
+    own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
+    names = checkpoint.meta.get('dataset_meta') or own
+    classes = tuple(names.get('classes') or own['classes'])
+    palette = names.get('palette') or own.get('palette') or 'random'
+    visualizer = VISUALIZERS.build({**cfg.visualizer, 'name': 'prediction', 'vis_backends': None})
+    visualizer.dataset_meta = {'classes': classes, 'palette': palette}
+    if cfg.default_scope == 'mmseg':
+        visualizer.alpha = OPACITY
+    transforms = Compose([step for step in dataset['pipeline'] if not step['type'].split('.')[-1].startswith('Load')])
+    mixed = cfg.default_scope == 'mmdet'
+    return Predictor(model.to(device).eval(), transforms, pseudo_collate, classes, mixed, visualizer)
+
+
+def classifier_transform(dataset: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return the test transform of a `ClassFolders` config, for a dict with the pixels `img`, BGR uint8 [H, W, 3]."""
+    transform = create_transform(is_training=False, **dataset['transform'])
+    return lambda item: {'inputs': transform(Image.fromarray(item['img'][..., ::-1]))}
+
+
+def classifier_classes(cfg: Config, dataset: dict[str, Any], checkpoint: TrainingCheckpoint) -> tuple[str, ...]:
+    """Return a classifier's class names: the checkpoint's, else those of its config's test data.
+
+    Raises:
+        UsageError: the checkpoint has none and the data is missing, or their number is not `model.num_classes`.
+    """
+    names, origin = (checkpoint.meta.get('dataset_meta') or {}).get('classes'), checkpoint.path
+    if not names:
+        origin = dataset.get('classes') or dataset['root']
+        if not Path(origin).exists():
+            raise UsageError(
+                f'{checkpoint.path}: has no class names, and {origin}, which would define them, does not exist; set '
+                'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
+            )
+        names = class_names(origin)
+    if problems := class_count_problems([('model.num_classes', cfg.model.num_classes)], names, origin):
+        raise UsageError(problems[0])
+    return tuple(names)
+
+
+def check_device(name: str | None) -> str:
+    """Return the name of an available device; None means a GPU if there is one, else the CPU.
+
+    Raises:
+        UsageError: torch does not know the device, or there is no GPU of this number.
+    """
+    name = name or ('cuda' if torch.cuda.is_available() else 'cpu')
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f'--device: {name}: {str(error).splitlines()[0]}') from None
+    return name
