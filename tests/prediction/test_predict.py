@@ -2,6 +2,7 @@
 
 import json
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pycocotools import mask as run_lengths
 from mmpola import prediction
 from mmpola.engine.config import remove_pretrained
 from mmpola.messages import UsageError
+from mmpola.prediction.results import segmentation
 from tests.helpers.scripts import load
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
@@ -163,6 +165,35 @@ def test_an_input_image_is_never_overwritten(photos):
     assert str(raised.value) == f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)'
 
 
+@pytest.mark.parametrize('out', ['text.png', 'text.png/inner'])
+def test_a_file_in_place_of_the_folder_of_results_is_refused(photos, out):
+    found = prediction.find_images([str(photos / 'first.jpg')], photos / out)
+    with pytest.raises(UsageError) as raised:
+        prediction.check_outputs(found, photos / out, ('.jpg', '.json'), overwrite=True)
+    assert str(raised.value) == f'--out: expected a folder for the results, got the file {photos}/text.png'
+
+
+def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tmp_path, monkeypatch):
+    Image.new('RGB', (8, 6)).save(photos / 'animated.gif')
+    (photos / 'phone.heic').write_bytes(b'no decoder for this')
+    (photos / 'inner' / 'notes.txt').write_text('not an image by its suffix')
+    read = cv2.imread
+    monkeypatch.setattr(cv2, 'imread', lambda path, flags: None if path.endswith('.gif') else read(path, flags))
+    found, skipped = prediction.find_images([str(photos)], tmp_path / 'out'), {}
+    done = [
+        image.path.name
+        for batch in prediction.batches(found, 1, True, lambda image, reason: skipped.update({image.path.name: reason}))
+        for image, _ in batch
+    ]
+    assert done == ['first.jpg', 'second.jpg']
+    assert skipped.pop('third.jpg').startswith('image file is truncated')
+    assert skipped == {
+        'animated.gif': 'not an image that OpenCV can read; .gif files may need to be converted to .png',
+        'phone.heic': 'not an image; .heic files may need to be converted to .png',
+        'text.png': 'not an image',
+    }
+
+
 def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     for number, size in enumerate([(8, 6), (8, 6), (8, 6), (6, 8)]):
         Image.new('RGB', size).save(tmp_path / f'{number}.png')
@@ -175,7 +206,7 @@ def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     assert lengths(mixed=False) == [[(6, 8), (6, 8)], [(6, 8)], [(8, 6)]]
 
 
-def test_other_scopes_and_devices_are_refused(tmp_path, monkeypatch):
+def test_other_scopes_and_arguments_out_of_range_are_refused(tmp_path, monkeypatch):
     config = tmp_path / 'config.py'
     config.write_text("default_scope = 'mmpose'")
     arguments = ['predict.py', str(config), 'x.pth', str(tmp_path), '--out', str(tmp_path / 'out')]
@@ -183,14 +214,18 @@ def test_other_scopes_and_devices_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError) as raised:
         load('predict').main()
     assert str(raised.value) == (
-        f'{config}: expected a config of a detector or segmenter (default_scope mmdet or mmseg), got mmpose'
+        f'{config}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
+        'mmpola.ImageClassifier, got default_scope mmpose'
     )
-    monkeypatch.setattr('sys.argv', [*arguments, '--device', 'abacus'])
-    with pytest.raises(UsageError, match='--device: abacus: Expected one of cpu, cuda'):
-        load('predict').main()
-    monkeypatch.setattr('sys.argv', [*arguments, '--batch-size', '0'])
-    with pytest.raises(UsageError, match='--batch-size: expected a positive integer, got 0'):
-        load('predict').main()
+    for option, value, message in (
+        ('--device', 'abacus', '--device: abacus: Expected one of cpu, cuda'),
+        ('--batch-size', '0', '--batch-size: expected a positive integer, got 0$'),
+        ('--score-thr', '30', r'--score-thr: expected a number in \[0, 1\], got 30$'),
+        ('--score-thr', 'nan', r'--score-thr: expected a number in \[0, 1\], got nan$'),
+    ):
+        monkeypatch.setattr('sys.argv', [*arguments, option, value])
+        with pytest.raises(UsageError, match=message):
+            load('predict').main()
 
 
 def test_test_time_augmentation_is_refused(tmp_path, monkeypatch):
@@ -218,7 +253,7 @@ def test_pretrained_weights_are_removed_everywhere():
 
 def test_shares_of_classes_largest_first():
     labels = np.array([[2, 2, 0], [2, 2, 1]])
-    found = prediction.segmentation(labels, CLASSES)
+    found = segmentation(labels, CLASSES)
     assert [(entry['class'], entry['share']) for entry in found] == [
         ('triangle', pytest.approx(4 / 6)),
         ('circle', pytest.approx(1 / 6)),

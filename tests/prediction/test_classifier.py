@@ -1,0 +1,79 @@
+"""tools/predict.py with a classifier: its files agree with the evaluation of the same images."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from PIL import Image
+
+from mmpola.data import ClassFolders
+from tests.helpers import scripts
+from tests.helpers.small_training import small_config
+
+CLASSES = ('azure', 'lime', 'scarlet')
+
+
+@pytest.fixture
+def config(colours, tmp_path):
+    """A config of a small classifier of three classes."""
+    path = tmp_path / 'small.py'
+    small_config(colours, tmp_path / 'work').dump(path)
+    return path
+
+
+@pytest.mark.parametrize(('meta', 'names'), [({'classes': CLASSES}, CLASSES), (None, ('blue', 'green', 'red'))])
+def test_the_best_classes_are_drawn_and_written(config, write_checkpoint, colours, tmp_path, meta, names, capsys):
+    checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta={'dataset_meta': meta} if meta else {})
+    out = tmp_path / 'out'
+    Image.new('RGB', (90, 50), (10, 200, 30)).save(tmp_path / 'wide.png')
+    arguments = [config, checkpoint, colours / 'val', tmp_path / 'wide.png', '--out', out, '--batch-size', '4']
+    assert scripts.run('predict', *arguments) == 0
+    assert capsys.readouterr().out.endswith(f'{out}: 10 images done, 0 skipped\n')
+
+    cfg = Config.fromfile(config)
+    model = MODELS.build(cfg.model)
+    model.load_state_dict(torch.load(checkpoint)['state_dict'])
+    dataset = ClassFolders(**{k: v for k, v in cfg.test_dataloader.dataset.items() if k != 'type'})
+    for index in range(len(dataset)):
+        item = dataset[index]
+        with torch.no_grad():
+            scores = model.eval()(item['inputs'][None]).softmax(1)[0]
+        path = dataset.images.name(index)
+        name = path.removeprefix(f'{colours}/val/').removesuffix('.png')
+        found = json.loads((out / f'{name}.json').read_text())
+        assert (found['image'], found['width'], found['height']) == (path, 36, 40)
+        assert sorted(found) == ['classes', 'height', 'image', 'width']
+        order = scores.argsort(descending=True).tolist()
+        assert [(entry['label'], entry['class']) for entry in found['classes']] == [(n, names[n]) for n in order]
+        assert [entry['score'] for entry in found['classes']] == pytest.approx(scores[order].tolist(), abs=1e-5)
+    drawn = np.asarray(Image.open(out / 'wide.jpg')).astype(int)
+    assert drawn.shape == (288, 768, 3)
+    assert np.abs(drawn[144, 200] - (10, 200, 30)).max() < 8
+
+
+def message(config, checkpoint, out, capsys, *options):
+    """The one line with which predict.py refuses its arguments."""
+    assert scripts.run('predict', config, checkpoint, config.parent, '--out', out, *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix('error: ')
+
+
+def test_missing_or_other_class_names_are_refused(config, write_checkpoint, tmp_path, capsys):
+    Image.new('RGB', (9, 9)).save(tmp_path / 'image.png')
+    bare = write_checkpoint(config, tmp_path / 'bare.pth')
+    gone = 'test_dataloader.dataset.classes=gone'
+    assert message(config, bare, tmp_path / 'out', capsys, '--cfg-options', gone) == (
+        f'{bare}: has no class names, and gone, which would define them, does not exist; set '
+        'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
+    )
+    other = write_checkpoint(config, tmp_path / 'other.pth', meta={'dataset_meta': {'classes': ('a', 'b')}})
+    assert message(config, other, tmp_path / 'out', capsys) == (
+        f'model.num_classes: expected 2, the number of classes in {other} (a, b), got 3'
+    )
+    loader = 'test_dataloader.dataset.type=MyImages'
+    assert message(config, bare, tmp_path / 'out', capsys, '--cfg-options', loader) == (
+        'test_dataloader.dataset: expected the type mmpola.ClassFolders, got MyImages'
+    )
