@@ -7,13 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from timm.data import ImageNetInfo
-from torchvision.ops import nms
 
 OVERLAP = 0.5
-"""Intersection over union of two boxes, of any classes, from which they are taken to show the same object."""
+"""Intersection over union of two boxes, of any classes, above which they are taken to show the same object."""
+
+INSIDE = 0.6
+"""Intersection of two boxes of one class, as a share of the smaller, above which they are taken to show the same."""
 
 SIDE, PANEL, DPI = 384, 384, 100
 """Pixels of the drawn image's longer side and of the width of the panel of classes; dots per inch."""
@@ -26,11 +29,23 @@ LONGEST = 38
 
 
 def without_overlaps(instances: Any) -> Any:
-    """Keep of mmdet's instances whose boxes overlap by more than `OVERLAP` only the one with the highest score.
+    """Leave out each of mmdet's instances, best first, that seems to show the same object as a better one.
 
-    Detectors suppress overlaps within a class only, so an object of uncertain class has boxes of several classes.
+    Its box overlaps the other by more than `OVERLAP` or, if both have the same class, one of the two lies by more than
+    `INSIDE` within the other. Detectors suppress only larger overlaps within a class, which is right for metrics but unreadable.
     """
-    return instances[nms(instances.bboxes.float(), instances.scores.float(), OVERLAP)]
+    boxes, labels = instances.bboxes.float(), instances.labels
+    sides = torch.minimum(boxes[:, None, 2:], boxes[:, 2:]) - torch.maximum(boxes[:, None, :2], boxes[:, :2])
+    shared = sides.clamp(min=0).prod(-1)
+    area = shared.diagonal()
+    union = area[:, None] + area - shared
+    inside = (labels[:, None] == labels) & (shared > INSIDE * torch.minimum(area[:, None], area))
+    hidden = ((shared > OVERLAP * union) | inside).cpu()
+    kept: list[int] = []
+    for index in range(len(boxes)):
+        if not hidden[index, kept].any():
+            kept.append(index)
+    return instances[torch.tensor(kept, dtype=torch.long, device=boxes.device)]
 
 
 def draw_classes(pixels: NDArray[Any], found: list[dict[str, Any]], path: Path) -> None:

@@ -12,9 +12,9 @@ from mmpola.prediction.results import detections, visible_instances
 
 def instances(boxes, scores, labels=None):
     return InstanceData(
-        bboxes=torch.tensor(boxes, dtype=torch.float32),
-        scores=torch.tensor(scores),
-        labels=torch.tensor(labels or [0] * len(scores)),
+        bboxes=torch.as_tensor(boxes, dtype=torch.float32),
+        scores=torch.tensor(scores, dtype=torch.float32),
+        labels=torch.tensor(labels or [0] * len(scores), dtype=torch.long),
         masks=torch.ones(len(scores), 80, 96, dtype=torch.bool),
     )
 
@@ -28,11 +28,28 @@ def test_boxes_are_clipped_to_the_image_and_those_outside_left_out():
     assert described[0]['mask']['size'] == [80, 96]
 
 
-def test_of_overlapping_boxes_the_one_with_the_highest_score_is_drawn():
-    """The second box shares 90 % with the first and has another class; the third shares a third of the union."""
-    found = instances([[0, 0, 20, 20], [0, 0, 20, 18], [10, 0, 30, 20]], [0.4, 0.6, 0.5], [0, 1, 0])
-    assert without_overlaps(found).scores.tolist() == pytest.approx([0.6, 0.5])
-    assert len(without_overlaps(found[:0])) == 0
+@pytest.mark.parametrize(
+    ('boxes', 'labels', 'drawn'),
+    [
+        ([[0, 0, 20, 20], [0, 0, 20, 18]], [0, 1], 1),  # 90 % of the union, other classes
+        ([[0, 0, 20, 20], [10, 0, 30, 20]], [0, 0], 2),  # a third of the union, half of each
+        ([[0, 0, 20, 20], [5, 5, 10, 10]], [0, 0], 1),  # inside a box of the same class
+        ([[5, 5, 10, 10], [0, 0, 20, 20]], [0, 0], 1),  # around it
+        ([[0, 0, 20, 20], [5, 5, 10, 10]], [0, 1], 2),  # inside a box of another class, such as a tie on a person
+        ([[0, 0, 20, 20], [0, 11, 20, 31], [0, 22, 20, 42]], [0, 0, 0], 3),  # a chain
+        ([], [], 0),
+    ],
+)
+def test_of_boxes_of_the_same_object_the_best_is_drawn(boxes, labels, drawn):
+    scores = [0.9, 0.8, 0.7][: len(boxes)]
+    found = instances(torch.tensor(boxes).reshape(-1, 4), scores, labels)
+    assert without_overlaps(found).scores.tolist() == pytest.approx(scores[:drawn])
+
+
+def test_a_hidden_box_hides_no_other():
+    """The second box overlaps both others, which do not overlap."""
+    found = instances([[0, 0, 20, 20], [0, 5, 20, 25], [0, 12, 20, 32]], [0.9, 0.8, 0.7])
+    assert without_overlaps(found).scores.tolist() == pytest.approx([0.9, 0.7])
 
 
 @pytest.mark.parametrize(('size', 'drawn'), [((10, 20), (768, 288)), ((40, 20), (576, 384)), ((1, 900), (768, 288))])

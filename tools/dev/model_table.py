@@ -1,5 +1,7 @@
 """Updates the list of models: the configs' docstrings -> configs/metafile.yml -> docs/models.md and README.md.
 
+docs/models.md also gets the table of backbones, from the backbones themselves.
+
     python tools/dev/model_table.py              reads every docstring, counts new models, writes the three files
     python tools/dev/model_table.py --count      counts every model again, after a backbone or a head has changed
     python tools/dev/model_table.py --check      changes nothing; exit status 2 if a file is out of date
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,21 @@ import yaml
 from mmpola.messages import UsageError, listed, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = '<!-- models: written by tools/dev/model_table.py -->', '<!-- end of models -->'
+BEGIN, END = '<!-- {}: written by tools/dev/model_table.py -->', '<!-- end of {} -->'
+"""The lines around a table, with its name: `models` or `backbones`."""
 MODELS_KEY = '\nModels:\n'
 REMEDY = 'run python tools/dev/model_table.py'
 
 EXPECTED = re.compile(r'Expected (?P<metric>[^:]+): (?P<paper>[^;]+); ours: (?P<ours>.+)\.$', re.MULTILINE)
 VALUE = re.compile(r'(?P<values>[^()]+?)(?: \((?P<source>.+)\))?$')
 
-IMAGE_SIZES = {'COCO': (800, 1280), 'ADE20K': (512, 512), 'ImageNet-1k': None, 'generated shapes': None}
+IMAGE_SIZES = {
+    'COCO': (800, 1280),
+    'ADE20K': (512, 512),
+    'ImageNet-1k': None,
+    'your own classes': None,
+    'generated shapes': None,
+}
 """Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size. The tables
 of docs/models.md follow this order."""
 
@@ -55,6 +65,8 @@ TASKS = {
 """Part of a metric's name -> the task that the metric measures."""
 
 Entry = dict[str, Any]
+Pages = dict[Path, dict[str, str]]
+"""Page -> the text of each of its tables by name."""
 
 
 def stated(config: Path) -> Entry:
@@ -229,21 +241,50 @@ def _printed(values: dict[str, float | str]) -> str:
     return ' / '.join(dict.fromkeys(map(str, values.values())))
 
 
-def with_table(page: Path, table: str) -> str:
-    """Return the page's text with the table, or tables, between its two markers.
+def backbone_table() -> str:
+    """Return the table of backbones in Markdown: blocks, channels and strides of the stages of every `arch`."""
+    import torch
+
+    from mmpola.backbones.named import NAMED
+
+    rows = ['| model | `type` | `arch` | blocks | channels | strides |', '| --- | --- | --- | --- | --- | --- |']
+    for name, (cls, arguments) in NAMED.items():
+        if set(arguments) != {'arch'}:  # another image size of an `arch`
+            continue
+        with torch.device('meta'):
+            model = cls(**arguments)
+        settings = import_module(cls.__module__).ARCHS[arguments['arch']]
+        blocks, channels, strides = settings.get('depths'), list(model.embed_dims), list(model.strides)
+        if blocks is None:  # every block counts as a stage
+            blocks, channels, strides = [settings['depth']], channels[:1], strides[:1]
+        cells = (
+            f'`mmpola.{cls.__name__}`',
+            f'`{arguments["arch"]}`',
+            *(f'`{list(x)}`' for x in (blocks, channels, strides)),
+        )
+        rows.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(rows)
+
+
+def with_tables(page: Path, tables: dict[str, str]) -> str:
+    """Return the page's text with each table, or group of tables, between its two markers.
 
     Raises:
         UsageError: a marker is missing.
     """
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f'{page}: expected the lines {BEGIN} and {END}')
-    return f'{before}{BEGIN}\n\n{table}\n\n{END}{after}'
+    text = page.read_text()
+    for name, table in tables.items():
+        first, last = BEGIN.format(name), END.format(name)
+        before, begin, rest = text.partition(first)
+        _, end, after = rest.partition(last)
+        if not begin or not end:
+            raise UsageError(f'{page}: expected the lines {first} and {last}')
+        text = f'{before}{begin}\n\n{table}\n\n{end}{after}'
+    return text
 
 
-def check(configs: list[Path], entries: list[Entry], pages: dict[Path, str]) -> None:
-    """Raise UsageError unless the metafile agrees with the configs, and each page contains its table."""
+def check(configs: list[Path], entries: list[Entry], pages: Pages) -> None:
+    """Raise UsageError unless the metafile agrees with the configs, and each page contains its tables."""
     problems = []
     by_name = {entry['Name']: entry for entry in entries}
     for name in sorted(by_name.keys() ^ {config.stem for config in configs}):
@@ -255,15 +296,18 @@ def check(configs: list[Path], entries: list[Entry], pages: dict[Path, str]) -> 
         if entry is not None and _entry(stated(config), entry) != entry:
             problems.append(f'configs/{config.name}: its docstring and configs/metafile.yml differ')
     if not problems:
-        outdated = [page for page, table in pages.items() if with_table(page, table) != page.read_text()]
-        problems += [f'{page.name}: the tables differ from configs/metafile.yml' for page in outdated]
+        outdated = [page for page, tables in pages.items() if with_tables(page, tables) != page.read_text()]
+        problems += [f'{page.name}: the tables differ from configs/metafile.yml or the backbones' for page in outdated]
     if problems:
         raise UsageError('the list of models is out of date; ' + '\n  '.join([REMEDY, *problems]))
 
 
-def pages_of(entries: list[Entry]) -> dict[Path, str]:
-    """Return the text between the markers of each page that shows models."""
-    return {ROOT / 'docs' / 'models.md': tables(entries), ROOT / 'README.md': short_table(entries)}
+def pages_of(entries: list[Entry]) -> Pages:
+    """Return the tables of each page that shows models."""
+    return {
+        ROOT / 'docs' / 'models.md': {'backbones': backbone_table(), 'models': tables(entries)},
+        ROOT / 'README.md': {'models': short_table(entries)},
+    }
 
 
 def main() -> None:
@@ -284,7 +328,7 @@ def main() -> None:
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     models = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
-    written = {page: with_table(page, table) for page, table in pages_of(entries).items()}
+    written = {page: with_tables(page, tables) for page, tables in pages_of(entries).items()}
     written[metafile] = f'{head}{MODELS_KEY}{models}'
     changed = [path for path, text in written.items() if path.read_text() != text]
     for path in changed:

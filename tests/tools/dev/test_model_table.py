@@ -4,6 +4,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.backbones import PolaSwin
+from mmpola.backbones.named import NAMED
 from mmpola.classification import ImageClassifier
 from mmpola.engine.flops import count_model
 from mmpola.messages import UsageError
@@ -15,7 +16,8 @@ SMALLEST = {
 }
 """Model -> its config with the fewest parameters."""
 
-PAGE = f'# Title\n\n{model_table.BEGIN}\n\nold\n\n{model_table.END}\n\nLast line.\n'
+BEGIN, END = model_table.BEGIN.format('models'), model_table.END.format('models')
+PAGE = f'# Title\n\n{BEGIN}\n\nold\n\n{END}\n\nLast line.\n'
 
 
 @pytest.fixture(scope='module')
@@ -119,6 +121,17 @@ def test_tables_of_classifiers(tmp_path):
     assert model_table.tables([entry, larger]) == f'## ImageNet-1k\n\nMetric: top-1.\n\n{heading}{rows}'
 
 
+def test_the_table_of_backbones():
+    lines = model_table.backbone_table().splitlines()
+    assert len(lines) == 2 + len([name for name in NAMED if not name.endswith('_384')])
+    for row in (
+        '| `pola_swin_tiny` | `mmpola.PolaSwin` | `tiny` | `[2, 2, 6, 2]` | `[96, 192, 384, 768]` | `[4, 8, 16, 32]` |',
+        '| `pola_pvt_large` | `mmpola.PolaPVT` | `large` | `[3, 8, 27, 3]` | `[64, 128, 320, 512]` | `[4, 8, 16, 32]` |',
+        '| `pola_deit_small` | `mmpola.PolaDeiT` | `small` | `[12]` | `[384]` | `[16]` |',
+    ):
+        assert row in lines
+
+
 def test_the_readmes_table(entries):
     lines = model_table.short_table(list(entries.values())).splitlines()
     assert len(lines) == 2 + len(model_table.README_MODELS)
@@ -133,7 +146,8 @@ def test_the_readmes_table(entries):
             'Mask R-CNN on COCO.',
             f'{FIGURES}; ours: not yet run.',
             "{path}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of COCO, "
-            "ADE20K, ImageNet-1k, generated shapes, and has a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'",
+            'ADE20K, ImageNet-1k, your own classes, generated shapes, and has a line '
+            "'Expected METRIC: VALUE (SOURCE); ours: RESULT.'",
         ),
         (
             TITLE,
@@ -158,15 +172,15 @@ def test_out_of_date_files_are_named(tmp_path):
 
     def problem(configs, entries):
         with pytest.raises(UsageError) as raised:
-            model_table.check(configs, entries, {page: model_table.tables(entries)})
+            model_table.check(configs, entries, {page: {'models': model_table.tables(entries)}})
         return str(raised.value).removeprefix(head)
 
-    assert problem([config], [entry]) == 'models.md: the tables differ from configs/metafile.yml'
+    assert problem([config], [entry]) == ('models.md: the tables differ from configs/metafile.yml or the backbones')
     assert problem([], [entry]) == 'configs/some_model.py: no such config'
     assert problem([config], []) == 'configs/some_model.py: missing in configs/metafile.yml'
     table = model_table.tables([entry])
-    page.write_text(model_table.with_table(page, table))
-    model_table.check([config], [entry], {page: table})
+    page.write_text(model_table.with_tables(page, {'models': table}))
+    model_table.check([config], [entry], {page: {'models': table}})
     assert page.read_text().startswith('# Title\n')
     assert page.read_text().endswith('\n\nLast line.\n')
     write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: 47.1 / 42.4 (8 GPUs, log).')
@@ -177,5 +191,5 @@ def test_a_page_without_markers(tmp_path):
     page = tmp_path / 'models.md'
     page.write_text('# Title\n')
     with pytest.raises(UsageError) as raised:
-        model_table.with_table(page, '')
-    assert str(raised.value) == f'{page}: expected the lines {model_table.BEGIN} and {model_table.END}'
+        model_table.with_tables(page, {'models': ''})
+    assert str(raised.value) == f'{page}: expected the lines {BEGIN} and {END}'
