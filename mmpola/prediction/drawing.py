@@ -32,7 +32,7 @@ def without_overlaps(instances: Any) -> Any:
     """Leave out each of mmdet's instances, best first, that seems to show the same object as a better one.
 
     Its box overlaps the other by more than `OVERLAP` or, if both have the same class, one of the two lies by more than
-    `INSIDE` within the other. Detectors suppress only larger overlaps within a class, which is right for metrics but unreadable.
+    `INSIDE` within the other. Detectors suppress only larger overlaps within a class.
     """
     boxes, labels = instances.bboxes.float(), instances.labels
     sides = torch.minimum(boxes[:, None, 2:], boxes[:, 2:]) - torch.maximum(boxes[:, None, :2], boxes[:, :2])

@@ -38,6 +38,23 @@ def test_fine_tuning_at_384_starts_from_224(root):
     assert (cfg.train_cfg.max_epochs, cfg.param_scheduler[1].end) == (30, 30)
 
 
+@pytest.mark.parametrize('family', ['swin', 'pvt'])
+def test_the_fine_tuning_recipe(family, root):
+    """Pretrained backbone, layer decay with the full rate for the head, at most an epoch of warm-up, no mixing."""
+    cfg = read(root, f'finetune_pola_{family}_t')
+    assert cfg.model.backbone.init_cfg.checkpoint == f'mmpola://pola_{family}_tiny'
+    assert 'mixup' not in cfg.model.data_preprocessor and 'auto_augment' not in cfg.train_dataloader.dataset.transform
+    warmup, cosine = cfg.param_scheduler
+    assert (warmup.end, cosine.begin, cosine.end, cosine.T_max) == (0.5, 0.5, 20, 19.5)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    rates = {id(p): group['lr'] for group in groups for p in group['params']}
+    blocks = {'swin': 12, 'pvt': 8}[family]
+    assert rates[id(model.head.weight)] == 5e-4
+    assert min(rates.values()) == pytest.approx(5e-4 * 0.8 ** (blocks + 1))
+
+
 def read(root, name):
     return Config.fromfile(root / 'configs' / f'{name}.py')
 
@@ -143,8 +160,15 @@ def test_averaged_weights_are_evaluated_and_saved(colours, tmp_path):
     assert Runner.from_cfg(tested).test()['accuracy/top1'] == scores[-1]
 
 
-def test_it_learns_colours(colours, tmp_path):
-    options = {'train_dataloader.dataset.transform.auto_augment': None, 'optim_wrapper.optimizer.lr': 1e-2}
-    runner = run(small_config(colours, tmp_path, batch=6, epochs=10, options=options))
+@pytest.mark.parametrize(
+    ('name', 'options'),
+    [
+        ('imagenet_pola_swin_t', {'train_dataloader.dataset.transform.auto_augment': None}),
+        ('finetune_pola_swin_t', {'model.backbone.init_cfg': None, 'optim_wrapper.paramwise_cfg.decay_rate': 1.0}),
+    ],
+)
+def test_it_learns_colours(name, options, colours, tmp_path):
+    options = {**options, 'optim_wrapper.optimizer.lr': 1e-2}
+    runner = run(small_config(colours, tmp_path, name=name, batch=6, epochs=10, options=options))
     assert runner.message_hub.get_info('best_score') >= 80.0
     assert runner.message_hub.get_scalar('val/accuracy/top2').current() >= 80.0

@@ -257,11 +257,8 @@ def backbone_table() -> str:
         blocks, channels, strides = settings.get('depths'), list(model.embed_dims), list(model.strides)
         if blocks is None:  # every block counts as a stage
             blocks, channels, strides = [settings['depth']], channels[:1], strides[:1]
-        cells = (
-            f'`mmpola.{cls.__name__}`',
-            f'`{arguments["arch"]}`',
-            *(f'`{list(x)}`' for x in (blocks, channels, strides)),
-        )
+        named = name, f'mmpola.{cls.__name__}', arguments['arch']
+        cells = [f'`{cell}`' for cell in (*named, list(blocks), channels, strides)]
         rows.append(f'| {" | ".join(cells)} |')
     return '\n'.join(rows)
 

@@ -126,7 +126,7 @@ def test_the_table_of_backbones():
     assert len(lines) == 2 + len([name for name in NAMED if not name.endswith('_384')])
     for row in (
         '| `pola_swin_tiny` | `mmpola.PolaSwin` | `tiny` | `[2, 2, 6, 2]` | `[96, 192, 384, 768]` | `[4, 8, 16, 32]` |',
-        '| `pola_pvt_large` | `mmpola.PolaPVT` | `large` | `[3, 8, 27, 3]` | `[64, 128, 320, 512]` | `[4, 8, 16, 32]` |',
+        '| `pola_pvt_v2_b0` | `mmpola.PolaPVTv2` | `b0` | `[2, 2, 2, 2]` | `[32, 64, 160, 256]` | `[4, 8, 16, 32]` |',
         '| `pola_deit_small` | `mmpola.PolaDeiT` | `small` | `[12]` | `[384]` | `[16]` |',
     ):
         assert row in lines
