@@ -1,4 +1,4 @@
-"""Fine-tuning a classifier on your own classes: 20 epochs, AdamW 5e-4 per 64 images, half an epoch of warm-up.
+"""Fine-tuning a classifier on your own classes: 20 epochs, AdamW 5e-4 per 64 images, one epoch of warm-up.
 
 Made for some hundred to some ten thousand images and pretrained weights. The new head learns with the full rate; each
 block of the backbone has 0.8 times the rate of the one after it. Light augmentation (crops, flips, colours, label
@@ -9,7 +9,7 @@ _base_ = ['./classification.py', './adamw_no_decay.py']
 
 data_root = 'data/finetune/'
 epochs = 20
-warmup = 0.5  # epochs
+warmup = 1
 
 model = dict(num_classes=10)
 train_dataloader = dict(

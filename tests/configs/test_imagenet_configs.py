@@ -40,12 +40,12 @@ def test_fine_tuning_at_384_starts_from_224(root):
 
 @pytest.mark.parametrize('family', ['swin', 'pvt'])
 def test_the_fine_tuning_recipe(family, root):
-    """Pretrained backbone, layer decay with the full rate for the head, at most an epoch of warm-up, no mixing."""
+    """Pretrained backbone, layer decay with the full rate for the head, an epoch of warm-up, no mixing."""
     cfg = read(root, f'finetune_pola_{family}_t')
     assert cfg.model.backbone.init_cfg.checkpoint == f'mmpola://pola_{family}_tiny'
     assert 'mixup' not in cfg.model.data_preprocessor and 'auto_augment' not in cfg.train_dataloader.dataset.transform
     warmup, cosine = cfg.param_scheduler
-    assert (warmup.end, cosine.begin, cosine.end, cosine.T_max) == (0.5, 0.5, 20, 19.5)
+    assert (warmup.end, cosine.begin, cosine.end, cosine.T_max) == (1, 1, 20, 19)
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
