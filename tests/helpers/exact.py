@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.dist import get_world_size
+from mmengine.dist import barrier, get_world_size
 from mmengine.hooks import Hook
 from torch import distributed
 
@@ -55,21 +55,23 @@ class Batches(Hook):
         self.seen.append((batch_idx, [sample.img_path for sample in data_batch['data_samples']]))
 
 
-def assert_same(one, other):
-    """Compare nested containers bit for bit."""
-    assert type(one) is type(other)
+def assert_same(one, other, where=''):
+    """Compare nested containers bit for bit; `where` names the part that differs."""
+    assert type(one) is type(other), where
     if isinstance(one, dict):
-        assert list(one) == list(other)
+        assert list(one) == list(other), where
         for key in one:
-            assert_same(one[key], other[key])
+            assert_same(one[key], other[key], f'{where}.{key}')
     elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other)
-        for left, right in zip(one, other, strict=True):
-            assert_same(left, right)
+        assert len(one) == len(other), where
+        for index, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f'{where}.{index}')
     elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
+        assert torch.equal(one, other), where
+    elif hasattr(one, 'shape'):
+        assert (one == other).all(), where
     else:
-        assert (one == other) if not hasattr(one, 'shape') else (one == other).all()
+        assert one == other, where
 
 
 def small(shapes, work, name, workers=0):
@@ -117,6 +119,7 @@ def interrupt_and_resume(folder, config):
     assert len(before.seen) == 8
     run(config(folder / 'parts'), after, resume=True)
     assert before.seen + after.seen == seen.seen
+    barrier()  # rank 0 may still be writing
     last = f'epoch_{runner.epoch}.pth' if runner.epoch else f'iter_{STEPS}.pth'
     assert_same(saved(folder / 'parts' / last), saved(folder / 'whole' / last))
     assert not (folder / 'parts' / 'interrupted.pth').exists()
