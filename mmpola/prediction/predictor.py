@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, default_collate, pseudo_collate
-from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import DATASETS, MODELS, VISUALIZERS, init_default_scope
+from mmengine.registry import DATASETS, VISUALIZERS
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
@@ -20,7 +18,8 @@ from timm.data import create_transform
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.data.class_counts import class_count_problems
 from mmpola.data.image_index import class_names
-from mmpola.engine.config import leaves, remove_pretrained
+from mmpola.engine.config import leaves
+from mmpola.engine.trained import trained_model
 from mmpola.messages import UsageError
 from mmpola.prediction.files import Batch
 
@@ -115,15 +114,11 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
     Raises:
         UsageError: see `classifier_classes`.
     """
-    cfg = copy.deepcopy(cfg)
-    remove_pretrained(cfg.model)
-    init_default_scope(cfg.default_scope)
-    model = revert_sync_batchnorm(MODELS.build(cfg.model))
-    model.load_state_dict(checkpoint.weights, strict=False)  # old files lack BatchNorm's counter
+    model = trained_model(cfg, checkpoint).to(device)
     dataset = next(leaves(cfg.test_dataloader.dataset))
     if is_classifier(cfg):
         classes = classifier_classes(cfg, dataset, checkpoint)
-        return Predictor(model.to(device).eval(), classifier_transform(dataset), default_collate, classes, mixed=True)
+        return Predictor(model, classifier_transform(dataset), default_collate, classes, mixed=True)
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
     classes = tuple(names.get('classes') or own['classes'])
@@ -134,7 +129,7 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
         visualizer.alpha = OPACITY
     transforms = Compose([step for step in dataset['pipeline'] if not step['type'].split('.')[-1].startswith('Load')])
     mixed = cfg.default_scope == 'mmdet'
-    return Predictor(model.to(device).eval(), transforms, pseudo_collate, classes, mixed, visualizer)
+    return Predictor(model, transforms, pseudo_collate, classes, mixed, visualizer)
 
 
 def classifier_transform(dataset: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -18,3 +18,12 @@ def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
     assert (hook.get('test_out_dir') or cfg.visualizer.save_dir) == str(tmp_path)
     with pytest.raises(UsageError, match='--show-dir'):
         config.draw_predictions(Config({'default_hooks': {}}), str(tmp_path))
+
+
+def test_pretrained_weights_are_removed_everywhere():
+    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
+    random = {'type': 'Normal', 'std': 0.01}
+    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
+    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
+    config.remove_pretrained(cfg.model)
+    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}

@@ -6,12 +6,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as run_lengths
 
 from mmpola import prediction
-from mmpola.engine.config import remove_pretrained
 from mmpola.messages import UsageError
 from mmpola.prediction.results import segmentation
 from tests.helpers.scripts import load
@@ -240,15 +238,6 @@ def test_test_time_augmentation_is_refused(tmp_path, monkeypatch):
         f'{wrapped}: expected a config without test-time augmentation, which only tools/test.py supports; '
         'use the config that this one wraps'
     )
-
-
-def test_pretrained_weights_are_removed_everywhere():
-    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
-    random = {'type': 'Normal', 'std': 0.01}
-    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
-    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
-    remove_pretrained(cfg.model)
-    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}
 
 
 def test_shares_of_classes_largest_first():

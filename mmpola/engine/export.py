@@ -1,0 +1,230 @@
+"""Export a model to ONNX, compare it with PyTorch on a real image in onnxruntime, and only then write the file."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from mmpola.checkpoint.writing import write_atomically
+from mmpola.engine.export_model import ExportModel
+from mmpola.messages import UsageError, listed
+
+PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
+LOWEST_OPSET = 18
+"""The lowest that torch.onnx.export(dynamo=True) writes."""
+
+TOLERANCE = 1e-4
+"""Largest error of an output in float32, relative to the output's largest magnitude."""
+
+HALF_TOLERANCE = 2e-2
+"""The same in float16, compared with PyTorch in float32; float16 itself resolves 1e-3."""
+
+DYNAMIC_SAMPLE = (2, 224, 256)
+"""Batch, height and width with which a dynamic program is recorded. A batch of 1 would be recorded as a constant."""
+
+DYNAMIC_CHECKS = ((1, 224, 224), (2, 97, 130), (1, 320, 416))
+"""With which it is compared: one window and several, sides that no stride divides, one and two images."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an export wrote.
+
+    Attributes:
+        opset: version of ONNX's operators.
+        size: of the file, in bytes.
+        inputs, outputs: shapes by name; a dynamic dimension is a name or an expression.
+        error: largest error of all outputs and sizes, see `TOLERANCE`.
+        compared: (batch, height, width) of the last comparison.
+        seconds: of onnxruntime and of PyTorch in float32 for it, on the CPU.
+    """
+
+    opset: int
+    size: int
+    inputs: dict[str, list[int | str]]
+    outputs: dict[str, list[int | str]]
+    error: float
+    compared: tuple[int, int, int]
+    seconds: tuple[float, float]
+
+
+def check_packages() -> None:
+    """Raise UsageError if a package that exporting needs is not installed."""
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise UsageError(f'{listed(missing)}: not installed; pip install "mmpola[export]"')
+
+
+def check_destination(path: Path, overwrite: bool) -> None:
+    """Raise UsageError unless `path` is an .onnx file that may be written."""
+    if path.suffix != '.onnx':
+        raise UsageError(f'OUT: expected a name that ends in .onnx, got {path}')
+    if not path.parent.is_dir():
+        raise UsageError(f'{path}: there is no folder {path.parent}')
+    if path.exists() and not overwrite:
+        raise UsageError(f'{path}: exists already; choose another name, or allow overwriting by --overwrite')
+
+
+def export(
+    model: ExportModel,
+    image: Image.Image,
+    path: Path,
+    *,
+    shape: tuple[int, int] | None,
+    opset: int | None = None,
+    half: bool = False,
+) -> Report:
+    """Export a model to an ONNX file whose outputs in onnxruntime agree with PyTorch.
+
+    Args:
+        model: on the CPU, in float32; with `half` it is in float16 afterwards.
+        image: resized to every size that is compared.
+        path: the file to write, in an existing folder.
+        shape: height and width of the one image that the program takes; None: any batch, height and width.
+        opset: version of ONNX's operators; None: torch's choice.
+        half: store weights and compute in float16, except where mmpola's operators accumulate in float32.
+
+    Raises:
+        UsageError: the model or the opset cannot be exported, an output is not finite, or it differs from PyTorch's.
+            Nothing is written.
+    """
+    sizes = DYNAMIC_CHECKS if shape is None else ((1, *shape),)
+    batches = [_batch(image, size) for size in sizes]
+    with torch.no_grad():
+        expected = [{name: x.numpy() for name, x in model(x).items()} for x in batches]
+        eager = _seconds(lambda: model(batches[-1]))
+        if half:
+            model.model.half()
+        program = _to_onnx(model, _batch(image, DYNAMIC_SAMPLE if shape is None else sizes[0]), shape is None, opset)
+    content = program.model_proto.SerializeToString()
+    session = _session(content)
+    error = 0.0
+    for batch, outputs in zip(batches, expected, strict=True):
+        error = max(error, compare(session, batch.numpy(), outputs, HALF_TOLERANCE if half else TOLERANCE))
+    seconds = _seconds(lambda: session.run(None, {session.get_inputs()[0].name: batches[-1].numpy()}))
+    write_atomically(path, content)
+    return Report(
+        opset=program.model.opset_imports[''],
+        size=len(content),
+        inputs={x.name: x.shape for x in session.get_inputs()},
+        outputs={x.name: x.shape for x in session.get_outputs()},
+        error=error,
+        compared=sizes[-1],
+        seconds=(seconds, eager),
+    )
+
+
+def _to_onnx(model: ExportModel, sample: Tensor, dynamic: bool, opset: int | None) -> Any:
+    """Record the model for `sample` [B, 3, H, W] as torch.onnx.ONNXProgram."""
+    names = list(model(sample))
+    shapes = {'images': {0: 'batch', 2: 'height', 3: 'width'}} if dynamic else None
+    logging.getLogger('torch.onnx').setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try:
+            program = torch.onnx.export(
+                model,
+                (sample,),
+                dynamo=True,
+                dynamic_shapes=shapes,
+                input_names=['images'],
+                output_names=names,
+                opset_version=opset,
+                verbose=False,
+            )
+        except Exception as error:  # torch's own, and any that the model's code raises under tracing
+            raise UsageError(f'{type(model.model).__name__}: cannot be exported: {_cause(error)}') from error
+    if program is None:
+        raise UsageError(f'{type(model.model).__name__}: cannot be exported: torch returned no program')
+    written = program.model.opset_imports['']
+    if opset is not None and written != opset:
+        raise UsageError(f'--opset: this model cannot be written with opset {opset}; torch wrote {written}')
+    return program
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of the error at the end of a chain of causes."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
+
+
+def _session(content: bytes) -> Any:
+    """Load a program into onnxruntime, on the CPU with as many threads as PyTorch.
+
+    Raises:
+        UsageError: onnxruntime refuses it.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    options.intra_op_num_threads = torch.get_num_threads()  # so that the two times can be compared
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
+    except Exception as error:  # of onnxruntime's extension module
+        raise UsageError(f'onnxruntime refuses the exported program: {_cause(error)}') from error
+
+
+def compare(session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float) -> float:
+    """Run a session of onnxruntime and return its largest error relative to each output's largest magnitude.
+
+    Args:
+        session: its outputs are called as in `expected`.
+        images: [B, 3, H, W], float32 in 0 ... 255.
+        expected: what PyTorch computes.
+        tolerance: largest error that is accepted.
+
+    Raises:
+        UsageError: onnxruntime cannot run it, an output is not finite or its shape or values differ; names the output.
+    """
+    size = ' x '.join(map(str, images.shape))
+    try:
+        found = session.run(list(expected), {'images': images})
+    except Exception as failure:  # of onnxruntime's extension module
+        raise UsageError(f'onnxruntime cannot run the program for images {size}: {_cause(failure)}') from failure
+    largest = 0.0
+    for (name, reference), output in zip(expected.items(), found, strict=True):
+        where = f'{name} in onnxruntime, for images {size}'
+        if output.shape != reference.shape:
+            raise UsageError(f'{where}: expected {list(reference.shape)} like PyTorch, got {list(output.shape)}')
+        if not np.isfinite(output).all():
+            raise UsageError(f'{where}: NaN or infinite values, PyTorch in float32 has none; nothing was written')
+        difference = np.abs(output.astype(np.float64) - reference).max(initial=0)
+        error = float(difference / max(np.abs(reference).max(initial=0), np.finfo(np.float32).tiny))
+        if error > tolerance:
+            raise UsageError(
+                f'{where}: expected a relative error of at most {tolerance:g} against PyTorch, got {error:.2g}; '
+                'nothing was written'
+            )
+        largest = max(largest, error)
+    return largest
+
+
+def _batch(image: Image.Image, size: tuple[int, int, int]) -> Tensor:
+    """Resize an RGB image to `size` = (B, H, W) and repeat it, every second time mirrored: float32 [B, 3, H, W]."""
+    batch, height, width = size
+    pixels = torch.from_numpy(np.array(image.resize((width, height)), np.float32)).permute(2, 0, 1)
+    return torch.stack([pixels.flip(2) if number % 2 else pixels for number in range(batch)])
+
+
+def _seconds(run: Callable[[], Any], repeats: int = 3) -> float:
+    """Return the shortest time of several calls."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

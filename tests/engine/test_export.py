@@ -1,0 +1,221 @@
+"""Export to ONNX and with torch.export, and compilation with dynamic sizes, on models of one stage."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
+from torch._dynamo.backends.common import aot_autograd
+
+from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
+from mmpola.engine import export as exporting
+from mmpola.engine.export import export
+from mmpola.engine.export_model import ExportModel, backbone_maps, decode, decodes_as_mmdet
+from mmpola.messages import UsageError
+from tests.helpers.scripts import load
+from tests.helpers.small_configs import WIDTHS, shrink_model
+from tests.helpers.small_training import small_config
+
+MEAN, STD = torch.tensor([123.0, 116.0, 103.0]), torch.tensor([58.0, 57.0, 57.0])
+DEPTHS = {'depths': (2, 1, 1, 1)}
+ONE_STAGE = {'attn_types': ('LS', 'L', 'L', 'L'), 'out_indices': (0,)}
+LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
+SMALL_SWIN = {'embed_dims': 8, 'num_heads': (1, 2, 4, 4), **DEPTHS}
+FAMILIES = {  # with a linear block and one of softmax attention, in shifted windows of 28 x 28 pixels in `swin`
+    'swin': lambda: PolaSwin(SMALL_SWIN, **ONE_STAGE),
+    'pvt': lambda: PolaPVT({**WIDTHS, **DEPTHS}, **ONE_STAGE),
+    'pvt_v2': lambda: PolaPVTv2({**WIDTHS, **DEPTHS}, **ONE_STAGE),
+    'deit': lambda: PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}),
+    'polaformer_pp': lambda: PolaFormerPP({**WIDTHS, **DEPTHS, **LAYER_SCALE}, **ONE_STAGE),
+}
+
+
+def small(family):
+    """A backbone of `family` in eval mode, whose one-dimensional parameters are random too."""
+    model = FAMILIES[family]().eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, 0.5, 0.2)
+    return model
+
+
+@pytest.fixture
+def image():
+    """An image of random pixels, smoothed by enlarging."""
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8)
+    return Image.fromarray(pixels).resize((160, 120))
+
+
+def run(path, images):
+    session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    return session.run(None, {'images': images.numpy()})
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_every_family_is_exported_for_one_size(family, image, tmp_path):
+    path, backbone = tmp_path / 'small.onnx', small(family)
+    report = export(ExportModel(backbone, backbone_maps, MEAN, STD, False), image, path, shape=(70, 90))
+    assert report.error <= 1e-4
+    assert report.inputs == {'images': [1, 3, 70, 90]}
+    images = 255 * torch.rand(1, 3, 70, 90)
+    with torch.no_grad():
+        expected = backbone((images - MEAN.view(-1, 1, 1)) / STD.view(-1, 1, 1))
+    assert list(report.outputs.values()) == [list(x.shape) for x in expected]
+    for found, x in zip(run(path, images), expected, strict=True):
+        np.testing.assert_allclose(found, x, rtol=0, atol=1e-4 * float(x.abs().max()))
+
+
+def test_torch_export_serves_every_size_with_one_window_or_several():
+    model, dynamic = small('swin'), torch.export.Dim.DYNAMIC
+    shapes = ({0: dynamic, 2: dynamic, 3: dynamic},)
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.randn(2, 3, 60, 90),), dynamic_shapes=shapes).module()
+        for size in ((1, 28, 28), (3, 56, 60), (1, 25, 101), (2, 100, 24), (2, 112, 64)):
+            x = torch.randn(size[0], 3, *size[1:])
+            for found, expected in zip(program(x), model(x), strict=True):
+                torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize('family', ['swin', 'pvt'])
+def test_compilation_with_dynamic_sizes_compiles_once(family):
+    graphs = []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return aot_autograd(fw_compiler=lambda module, _: module)(graph, inputs)
+
+    torch._dynamo.reset()
+    model = small(family)
+    compiled = torch.compile(model, backend=counting, dynamic=True, fullgraph=True)
+    # Without it torch traces twice, because the epsilons of LayerNorms are symbolic at first.
+    with torch.no_grad(), torch._dynamo.config.patch(specialize_float=True):
+        for height, width in ((64, 96), (112, 112), (49, 66), (36, 224), (100, 45)):
+            x = torch.randn(2, 3, height, width)
+            for found, expected in zip(compiled(x), model(x), strict=True):
+                torch.testing.assert_close(found, expected)
+    assert len(graphs) == 1
+
+
+def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image, tmp_path):
+    backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
+    attention = backbone.blocks[0].attn
+    torch.nn.init.constant_(attention.power, 5.0)  # exponents of 1 + 4 sigmoid(5) = 4.97
+    largest = []
+    attention.qkvg.register_forward_hook(lambda module, inputs, output: largest.append(output.abs().max().item()))
+    torch.nn.init.normal_(attention.qkvg.weight, 0, 4.0)
+    model = ExportModel(backbone, backbone_maps, MEAN, STD, False)
+    path = tmp_path / 'half.onnx'
+    report = export(model, image, path, shape=(64, 64), half=True)
+    assert largest[0] ** 4.97 > torch.finfo(torch.float16).max
+    assert report.error <= 2e-2
+    assert path.exists()
+
+
+def test_what_float16_cannot_hold_is_refused(image, tmp_path):
+    backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
+    backbone.patch_embed.proj.weight.data.mul_(1e6)
+    model = ExportModel(backbone, backbone_maps, MEAN, STD, False)
+    with pytest.raises(UsageError) as raised:
+        export(model, image, tmp_path / 'half.onnx', shape=(64, 64), half=True)
+    assert 'in onnxruntime, for images 1 x 3 x 64 x 64: NaN or infinite values' in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_written_if_the_outputs_differ(image, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, 'TOLERANCE', -1.0)
+    model = ExportModel(small('deit'), backbone_maps, MEAN, STD, False)
+    with pytest.raises(UsageError, match=r'expected a relative error of at most -1 against PyTorch, got .*; nothing'):
+        export(model, image, tmp_path / 'out.onnx', shape=(48, 64))
+    assert not list(tmp_path.iterdir())
+
+
+class BranchesOnPixels(torch.nn.Module):
+    """Cannot be exported: its path depends on the values of the images."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return (x * self.scale,) if x.sum() > 0 else (x,)
+
+
+def test_a_model_that_cannot_be_exported_is_one_line(image, tmp_path):
+    model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': module(x)[0]}, MEAN, STD, False)
+    with pytest.raises(UsageError) as raised:
+        export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
+    assert str(raised.value).startswith('BranchesOnPixels: cannot be exported: ')
+    assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize('config', ['retinanet_pola_pvt_t_1x', 'mask_rcnn_pola_swin_t_1x'])
+def test_boxes_are_those_that_mmdet_decodes(config, root):
+    """All boxes and scores before non-maximum suppression, of two different images."""
+    cfg = Config.fromfile(root / 'configs' / f'{config}.py')
+    shrink_model(cfg.model)
+    init_default_scope('mmdet')
+    model = MODELS.build(cfg.model).eval()
+    head = model.bbox_head if hasattr(model, 'bbox_head') else model.rpn_head
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.05)
+    with torch.no_grad():
+        outputs = head(model.extract_feat(torch.randn(2, 3, 64, 96)))
+    boxes, scores = decode(head, outputs)
+    priors = torch.cat(head.prior_generator.grid_priors([x.shape[-2:] for x in outputs[0]], device='cpu'))
+    for number in range(2):  # as mmdet's BaseDenseHead does for one image
+        logits, deltas = (
+            torch.cat([x[number].permute(1, 2, 0).reshape(-1, channels) for x in maps])
+            for maps, channels in zip(outputs, (head.cls_out_channels, 4), strict=True)
+        )
+        torch.testing.assert_close(boxes[number], head.bbox_coder.decode(priors, deltas))
+        torch.testing.assert_close(scores[number], logits.sigmoid())
+    assert decodes_as_mmdet(head) == hasattr(model, 'bbox_head')  # an RPN selects in its own way
+
+
+@pytest.fixture
+def classifier(colours, tmp_path):
+    """Paths of a small classifier's config and of a checkpoint with random weights."""
+    cfg = small_config(colours, tmp_path)
+    cfg.model.backbone.update(ONE_STAGE)
+    cfg.model.backbone.arch.update(DEPTHS)
+    cfg.dump(tmp_path / 'small.py')
+    torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, tmp_path / 'random.pth')
+    return tmp_path / 'small.py', tmp_path / 'random.pth'
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr('sys.argv', ['export.py', *map(str, arguments)])
+    load('export').main()
+
+
+def test_the_script_exports_a_classifier_for_every_size(classifier, tmp_path, monkeypatch, capsys):
+    path = tmp_path / 'out.onnx'
+    call(monkeypatch, *classifier, path, '--dynamic')
+    headline, *lines, last = capsys.readouterr().out.splitlines()
+    assert headline.startswith(f'{path}: ') and ' MB, opset ' in headline
+    assert lines == ['  images   batch x 3 x height x width', '  logits   batch x 3']
+    assert last.startswith('  largest relative error against PyTorch ')
+    assert run(path, 255 * torch.rand(3, 3, 40, 33))[0].shape == (3, 3)
+    with pytest.raises(UsageError, match='exists already; choose another name, or allow overwriting by --overwrite'):
+        call(monkeypatch, *classifier, path)
+
+
+def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeypatch):
+    text = tmp_path / 'text.jpg'
+    text.write_text('no image')
+    out = tmp_path / 'out.onnx'
+    for arguments, message in (
+        ([tmp_path / 'out.pt'], f'OUT: expected a name that ends in .onnx, got {tmp_path}/out.pt'),
+        ([tmp_path / 'no' / 'out.onnx'], f'{tmp_path}/no/out.onnx: there is no folder {tmp_path}/no'),
+        ([out, '--opset', '11'], '--opset: expected an integer from 18, got 11'),
+        ([out, '--shape', '0', '5'], '--shape: expected two integers from 1, got 0 5'),
+        ([out, '--image', text], f'--image: {text}: not an image'),
+        ([out, '--cfg-options', 'test_dataloader.dataset.root=/no/such/folder'], 'name one by --image'),
+    ):
+        with pytest.raises(UsageError) as raised:
+            call(monkeypatch, *classifier, *arguments)
+        assert str(raised.value).endswith(message)
+        assert '\n' not in str(raised.value)
+    assert not out.exists()

@@ -1,0 +1,47 @@
+"""Building a config's model with the weights of a checkpoint."""
+
+import copy
+
+import pytest
+import torch
+from mmengine.config import Config
+from torch import nn
+
+from mmpola.checkpoint.training import TrainingCheckpoint
+from mmpola.engine.trained import trained_model
+from mmpola.registry import MODELS
+
+
+@MODELS.register_module()
+class NormalisedConvolution(nn.Module):
+    """A model whose config names a file of weights that must not be read."""
+
+    def __init__(self, init_cfg=None):
+        super().__init__()
+        assert init_cfg is None
+        self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.SyncBatchNorm(4)
+
+
+@MODELS.register_module()
+class Augmented(nn.Module):
+    """Wraps a model as test-time augmentation does."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = MODELS.build(module)
+
+
+@pytest.mark.parametrize('wrapped', [False, True])
+def test_the_weights_are_loaded_for_inference_on_the_cpu(wrapped):
+    weights = {name: torch.rand_like(x.float()) for name, x in NormalisedConvolution().state_dict().items()}
+    del weights['norm.num_batches_tracked']
+    inner = {'type': 'mmpola.NormalisedConvolution', 'init_cfg': {'type': 'Pretrained', 'checkpoint': 'none.pth'}}
+    cfg = Config({'model': {'type': 'mmpola.Augmented', 'module': inner} if wrapped else inner})
+    before = copy.deepcopy(cfg.model)
+    model = trained_model(cfg, TrainingCheckpoint('random.pth', {}, weights))
+    assert cfg.model == before
+    assert not model.training
+    found = model.state_dict()
+    for name, x in weights.items():
+        torch.testing.assert_close(found[name], x)
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())

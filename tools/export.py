@@ -1,0 +1,122 @@
+"""Exports a trained model to ONNX, after comparing it with PyTorch on a real image.
+
+    python tools/export.py CONFIG CHECKPOINT OUT.onnx [--shape H W | --dynamic] [--backbone] [--half] [--opset N]
+                           [--image PATH] [--overwrite] [--cfg-options KEY=VALUE …]
+
+The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255; it normalises them itself. Without
+--dynamic it takes one image of the given height and width. Its outputs:
+
+    classifier            logits [B, classes]
+    segmenter             logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
+    one-stage detector    boxes [B, P, 4] in pixels and scores [B, P, classes] before non-maximum suppression, where the
+                          head decodes as most of mmdet do; else output0, output1 …, what the model returns in mode
+                          'tensor'
+    two-stage detector    map0, map1 … of the neck, boxes [B, P, 4] and scores [B, P, 1] of the proposals before
+                          non-maximum suppression; RoI heads are not exported
+    --backbone            map0, map1 … [B, C, h, w] of the backbone
+
+OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4, with --half 2e-2. Exit
+status 2: it does not, or the arguments cannot work; nothing was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import Image
+
+from mmpola.checkpoint.training import AVERAGED, check_fits, read
+from mmpola.data.checks.images import unreadable
+from mmpola.data.class_folders import ClassFolders
+from mmpola.data.read_image import rgb_image
+from mmpola.engine.config import add_common_arguments, leaves, load_config
+from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
+from mmpola.engine.export_model import default_shape, export_model
+from mmpola.messages import UsageError, run_main
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Export a model to ONNX', allow_abbrev=False)
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
+    parser.add_argument('out', type=Path, metavar='OUT', help='file to write, .onnx')
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument(
+        '--shape',
+        type=int,
+        nargs=2,
+        metavar=('H', 'W'),
+        help='size of the one image, in pixels (default: 800 1344 for detectors, 512 512 for segmenters, the input '
+        'size of the test data for classifiers)',
+    )
+    sizes.add_argument('--dynamic', action='store_true', help='any batch, height and width')
+    parser.add_argument('--backbone', action='store_true', help='export the maps of the backbone only')
+    parser.add_argument('--half', action='store_true', help='float16 weights and activations')
+    parser.add_argument(
+        '--opset', type=int, help=f"version of ONNX's operators, from {LOWEST_OPSET} (default: torch's)"
+    )
+    parser.add_argument('--image', type=Path, help='image to compare on (default: the first of the test data)')
+    parser.add_argument('--overwrite', action='store_true', help='overwrite OUT')
+    add_common_arguments(parser)
+    args = parser.parse_args()
+    if args.opset is not None and args.opset < LOWEST_OPSET:
+        raise UsageError(f'--opset: expected an integer from {LOWEST_OPSET}, got {args.opset}')
+    if args.shape is not None and min(args.shape) < 1:
+        raise UsageError(f'--shape: expected two integers from 1, got {args.shape[0]} {args.shape[1]}')
+    return args
+
+
+def read_image(path: Path | None, cfg: Config) -> Image.Image:
+    """Read an image as RGB; None stands for the first image of the config's test data.
+
+    Raises:
+        UsageError: it is missing or cannot be read.
+    """
+    if path is not None:
+        if reason := unreadable(path):
+            raise UsageError(f'--image: {path}: {reason}')
+        return rgb_image(path.read_bytes())
+    try:
+        init_default_scope(cfg.get('default_scope', 'mmengine'))
+        dataset = DATASETS.build(next(leaves(cfg.test_dataloader.dataset)))
+        if isinstance(dataset, ClassFolders):
+            return rgb_image(dataset.images.read(0))
+        return rgb_image(Path(dataset.get_data_info(0)['img_path']).read_bytes())
+    except Exception as error:  # missing or broken data, in the words of three libraries
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f'no image of the test data can be read ({reason}); name one by --image') from error
+
+
+def main() -> None:
+    args = parse_arguments()
+    warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
+    check_packages()
+    check_destination(args.out, args.overwrite)
+    cfg = load_config(args)
+    image = read_image(args.image, cfg)
+    checkpoint = read(args.checkpoint)
+    check_fits(checkpoint, cfg)
+    if checkpoint.averaged:
+        print(f'{args.checkpoint}: {AVERAGED}')
+    model = export_model(cfg, checkpoint, args.backbone)
+    shape = None if args.dynamic else tuple(args.shape or default_shape(cfg))
+    report = export(model, image, args.out, shape=shape, opset=args.opset, half=args.half)
+    print(f'{args.out}: {report.size / 1e6:.1f} MB, opset {report.opset}')
+    for name, dimensions in [*report.inputs.items(), *report.outputs.items()]:
+        # a side that follows from others is a long expression
+        shown = [d if isinstance(d, int) or d.isidentifier() else '?' for d in dimensions]
+        print(f'  {name:<8} {" x ".join(map(str, shown))}')
+    batch, height, width = report.compared
+    runtime, eager = report.seconds
+    print(
+        f'  largest relative error against PyTorch {report.error:.1e}; {batch} x {height} x {width} pixels take '
+        f'{runtime:.3f} s in onnxruntime, {eager:.3f} s in PyTorch'
+    )
+
+
+if __name__ == '__main__':
+    run_main(main)
