@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 import warnings
@@ -88,7 +89,7 @@ def export(
     """Export a model to an ONNX file whose outputs in onnxruntime agree with PyTorch.
 
     Args:
-        model: on the CPU, in float32; with `half` it is in float16 afterwards.
+        model: on the CPU, in float32, and stays so.
         image: resized to every size that is compared.
         path: the file to write, in an existing folder.
         shape: height and width of the one image that the program takes; None: any batch, height and width.
@@ -103,16 +104,18 @@ def export(
     batches = [_batch(image, size) for size in sizes]
     with torch.no_grad():
         expected = [{name: x.numpy() for name, x in model(x).items()} for x in batches]
-        eager = _seconds(lambda: model(batches[-1]))
+        exported = copy.deepcopy(model)
         if half:
-            model.model.half()
-        program = _to_onnx(model, _batch(image, DYNAMIC_SAMPLE if shape is None else sizes[0]), shape is None, opset)
+            exported.model.half()
+        sample = _batch(image, DYNAMIC_SAMPLE if shape is None else sizes[0])
+        program = _to_onnx(exported, sample, shape is None, opset)
     content = program.model_proto.SerializeToString()
     session = _session(content)
     error = 0.0
     for batch, outputs in zip(batches, expected, strict=True):
         error = max(error, compare(session, batch.numpy(), outputs, HALF_TOLERANCE if half else TOLERANCE))
-    seconds = _seconds(lambda: session.run(None, {session.get_inputs()[0].name: batches[-1].numpy()}))
+    with torch.no_grad():
+        seconds = _seconds(lambda: session.run(None, {'images': batches[-1].numpy()}), lambda: model(batches[-1]))
     write_atomically(path, content)
     return Report(
         opset=program.model.opset_imports[''],
@@ -121,7 +124,7 @@ def export(
         outputs={x.name: x.shape for x in session.get_outputs()},
         error=error,
         compared=sizes[-1],
-        seconds=(seconds, eager),
+        seconds=seconds,
     )
 
 
@@ -220,11 +223,12 @@ def _batch(image: Image.Image, size: tuple[int, int, int]) -> Tensor:
     return torch.stack([pixels.flip(2) if number % 2 else pixels for number in range(batch)])
 
 
-def _seconds(run: Callable[[], Any], repeats: int = 3) -> float:
-    """Return the shortest time of several calls."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def _seconds(first: Callable[[], Any], second: Callable[[], Any], rounds: int = 5) -> tuple[float, float]:
+    """Call two functions in turn and return the shortest time of each."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for run, measured in zip((first, second), times, strict=True):
+            start = time.perf_counter()
+            run()
+            measured.append(time.perf_counter() - start)
+    return min(times[0]), min(times[1])

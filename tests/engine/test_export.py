@@ -54,15 +54,14 @@ def run(path, images):
 
 
 @pytest.mark.parametrize('family', FAMILIES)
-def test_every_family_is_exported_for_one_size(family, image, tmp_path):
+def test_every_family_is_exported_for_every_size(family, image, tmp_path):
     path, backbone = tmp_path / 'small.onnx', small(family)
-    report = export(ExportModel(backbone, backbone_maps, MEAN, STD, False), image, path, shape=(70, 90))
+    report = export(ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False), image, path, shape=None)
     assert report.error <= 1e-4
-    assert report.inputs == {'images': [1, 3, 70, 90]}
-    images = 255 * torch.rand(1, 3, 70, 90)
+    assert report.inputs == {'images': ['batch', 3, 'height', 'width']}
+    images = 255 * torch.rand(3, 3, 70, 90)
     with torch.no_grad():
         expected = backbone((images - MEAN.view(-1, 1, 1)) / STD.view(-1, 1, 1))
-    assert list(report.outputs.values()) == [list(x.shape) for x in expected]
     for found, x in zip(run(path, images), expected, strict=True):
         np.testing.assert_allclose(found, x, rtol=0, atol=1e-4 * float(x.abs().max()))
 
@@ -105,7 +104,7 @@ def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image,
     largest = []
     attention.qkvg.register_forward_hook(lambda module, inputs, output: largest.append(output.abs().max().item()))
     torch.nn.init.normal_(attention.qkvg.weight, 0, 4.0)
-    model = ExportModel(backbone, backbone_maps, MEAN, STD, False)
+    model = ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False)
     path = tmp_path / 'half.onnx'
     report = export(model, image, path, shape=(64, 64), half=True)
     assert largest[0] ** 4.97 > torch.finfo(torch.float16).max
@@ -116,7 +115,7 @@ def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image,
 def test_what_float16_cannot_hold_is_refused(image, tmp_path):
     backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
     backbone.patch_embed.proj.weight.data.mul_(1e6)
-    model = ExportModel(backbone, backbone_maps, MEAN, STD, False)
+    model = ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False)
     with pytest.raises(UsageError) as raised:
         export(model, image, tmp_path / 'half.onnx', shape=(64, 64), half=True)
     assert 'in onnxruntime, for images 1 x 3 x 64 x 64: NaN or infinite values' in str(raised.value)
@@ -125,7 +124,7 @@ def test_what_float16_cannot_hold_is_refused(image, tmp_path):
 
 def test_nothing_is_written_if_the_outputs_differ(image, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, 'TOLERANCE', -1.0)
-    model = ExportModel(small('deit'), backbone_maps, MEAN, STD, False)
+    model = ExportModel(small('deit'), backbone_maps, MEAN, STD, reverse=False)
     with pytest.raises(UsageError, match=r'expected a relative error of at most -1 against PyTorch, got .*; nothing'):
         export(model, image, tmp_path / 'out.onnx', shape=(48, 64))
     assert not list(tmp_path.iterdir())
@@ -143,7 +142,7 @@ class BranchesOnPixels(torch.nn.Module):
 
 
 def test_a_model_that_cannot_be_exported_is_one_line(image, tmp_path):
-    model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': module(x)[0]}, MEAN, STD, False)
+    model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': module(x)[0]}, MEAN, STD, reverse=False)
     with pytest.raises(UsageError) as raised:
         export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
     assert str(raised.value).startswith('BranchesOnPixels: cannot be exported: ')
