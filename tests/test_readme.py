@@ -1,4 +1,4 @@
-"""The Python in README.md and docs/without_openmmlab.md runs, and the README's config builds the promised network."""
+"""The Python in README.md and docs/outside_openmmlab.md runs, and the README's config builds the promised network."""
 
 import re
 
@@ -53,13 +53,13 @@ def test_the_operator_runs(blocks):
 
 
 @pytest.mark.slow
-def test_the_page_without_openmmlab_runs(root, tmp_path, monkeypatch):
+def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
     """Its checkpoints are written first, from random weights."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'checkpoints').mkdir()
     weights = timm.create_model('pola_swin_tiny', num_classes=10).state_dict()
     torch.save({'state_dict': weights}, 'checkpoints/pola_swin_t.pth')
-    *timm_blocks, backbone_block, operator_block = python_blocks(root / 'docs' / 'without_openmmlab.md')
+    *timm_blocks, backbone_block, operator_block, export_block = python_blocks(root / 'docs' / 'outside_openmmlab.md')
     names = {}
     exec(''.join(timm_blocks), names)
     assert names['features'].shape == (2, 768, 7, 7)
@@ -69,3 +69,6 @@ def test_the_page_without_openmmlab_runs(root, tmp_path, monkeypatch):
     exec(backbone_block + operator_block, names)
     assert [x.shape[1] for x in names['maps']] == [96, 192, 384, 768]
     assert names['y'].shape == (2, 196, 128)
+    exec(export_block, names)
+    assert names['computed'].shape == (1, 10)
+    torch.testing.assert_close(torch.from_numpy(names['computed']), names['logits'])

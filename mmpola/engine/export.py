@@ -104,6 +104,7 @@ def export(
     batches = [_batch(image, size) for size in sizes]
     with torch.no_grad():
         expected = [{name: x.numpy() for name, x in model(x).items()} for x in batches]
+        _check_deterministic(model, batches[0], expected[0])
         exported = copy.deepcopy(model)
         if half:
             exported.model.half()
@@ -126,6 +127,17 @@ def export(
         compared=sizes[-1],
         seconds=seconds,
     )
+
+
+def _check_deterministic(model: ExportModel, images: Tensor, expected: dict[str, NDArray[Any]]) -> None:
+    """Raise UsageError unless the model computes `expected` for these images again."""
+    for name, x in model(images).items():
+        if (error := _relative_error(x.numpy(), expected[name])) > TOLERANCE:
+            raise UsageError(
+                f'{type(model.model).__name__}: {name} differs by {error:.2g} between two calls in PyTorch, because '
+                'the model draws random numbers; LightHamHead does not with '
+                '--cfg-options model.decode_head.ham_kwargs.rand_init=False'
+            )
 
 
 def _to_onnx(model: ExportModel, sample: Tensor, dynamic: bool, opset: int | None) -> Any:
@@ -205,15 +217,19 @@ def compare(session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]
             raise UsageError(f'{where}: expected {list(reference.shape)} like PyTorch, got {list(output.shape)}')
         if not np.isfinite(output).all():
             raise UsageError(f'{where}: NaN or infinite values, PyTorch in float32 has none; nothing was written')
-        difference = np.abs(output.astype(np.float64) - reference).max(initial=0)
-        error = float(difference / max(np.abs(reference).max(initial=0), np.finfo(np.float32).tiny))
-        if error > tolerance:
+        if (error := _relative_error(output, reference)) > tolerance:
             raise UsageError(
                 f'{where}: expected a relative error of at most {tolerance:g} against PyTorch, got {error:.2g}; '
                 'nothing was written'
             )
         largest = max(largest, error)
     return largest
+
+
+def _relative_error(found: NDArray[Any], reference: NDArray[Any]) -> float:
+    """Return the largest difference relative to the reference's largest magnitude."""
+    difference = np.abs(found.astype(np.float64) - reference).max(initial=0)
+    return float(difference / max(np.abs(reference).max(initial=0), np.finfo(np.float32).tiny))
 
 
 def _batch(image: Image.Image, size: tuple[int, int, int]) -> Tensor:

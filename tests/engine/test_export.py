@@ -131,7 +131,7 @@ def test_nothing_is_written_if_the_outputs_differ(image, tmp_path, monkeypatch):
 
 
 class BranchesOnPixels(torch.nn.Module):
-    """Cannot be exported: its path depends on the values of the images."""
+    """Its path depends on the values of the images."""
 
     def __init__(self):
         super().__init__()
@@ -147,6 +147,12 @@ def test_a_model_that_cannot_be_exported_is_one_line(image, tmp_path):
         export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
     assert str(raised.value).startswith('BranchesOnPixels: cannot be exported: ')
     assert '\n' not in str(raised.value)
+
+
+def test_a_model_that_draws_random_numbers_is_refused(image, tmp_path):
+    model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': x + torch.rand_like(x)}, MEAN, STD, reverse=False)
+    with pytest.raises(UsageError, match=r'out differs by .* between two calls in PyTorch, because the model draws'):
+        export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
 
 
 @pytest.mark.parametrize('config', ['retinanet_pola_pvt_t_1x', 'mask_rcnn_pola_swin_t_1x'])
