@@ -134,8 +134,8 @@ def _check_deterministic(model: ExportModel, images: Tensor, expected: dict[str,
     for name, x in model(images).items():
         if (error := _relative_error(x.numpy(), expected[name])) > TOLERANCE:
             raise UsageError(
-                f'{type(model.model).__name__}: {name} differs by {error:.2g} between two calls in PyTorch, because '
-                'the model draws random numbers; LightHamHead does not with '
+                f'{type(model.model).__name__}: expected equal outputs of two calls, got {name} that differ by '
+                f'{error:.2g}, because the model draws random numbers; LightHamHead does not with '
                 '--cfg-options model.decode_head.ham_kwargs.rand_init=False'
             )
 
