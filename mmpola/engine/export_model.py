@@ -74,6 +74,7 @@ def export_model(cfg: Config, checkpoint: TrainingCheckpoint, backbone_only: boo
         backbone_only: export the maps of the backbone.
     """
     model = trained_model(cfg, checkpoint)
+    replace_upsampling(model)
     preprocessor = model.data_preprocessor
     if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
         mean, std = preprocessor.mean, preprocessor.std
@@ -95,6 +96,18 @@ def _test_transform(cfg: Config) -> dict[str, Any]:
         return {}
     transform = next(leaves(cfg.test_dataloader.dataset)).get('transform')
     return transform if isinstance(transform, dict) else {}
+
+
+def replace_upsampling(model: nn.Module) -> None:
+    """Replace mmseg's Upsample layers by PyTorch's, which serve every size when exported.
+
+    Theirs multiply the size by a float and round it by int(), which records a constant.
+    """
+    for parent in model.modules():
+        for name, layer in parent.named_children():
+            if type(layer).__module__.startswith('mmseg.') and type(layer).__name__ == 'Upsample' and not layer.size:
+                new = nn.Upsample(scale_factor=layer.scale_factor, mode=layer.mode, align_corners=layer.align_corners)
+                setattr(parent, name, new)
 
 
 def choose_outputs(model: Any) -> Callable[[Any, Tensor], Outputs]:

@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.engine import export as exporting
 from mmpola.engine.export import export
-from mmpola.engine.export_model import ExportModel, backbone_maps, decode, decodes_as_mmdet
+from mmpola.engine.export_model import ExportModel, backbone_maps, decode, decodes_as_mmdet, replace_upsampling
 from mmpola.messages import UsageError
 from tests.helpers.scripts import load
 from tests.helpers.small_configs import WIDTHS, shrink_model
@@ -177,6 +177,23 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
         torch.testing.assert_close(boxes[number], head.bbox_coder.decode(priors, deltas))
         torch.testing.assert_close(scores[number], logits.sigmoid())
     assert decodes_as_mmdet(head) == hasattr(model, 'bbox_head')  # an RPN selects in its own way
+
+
+def test_the_head_of_semantic_fpn_is_exported_for_every_size():
+    init_default_scope('mmseg')
+    maps = {'in_channels': [4, 4], 'in_index': [0, 1], 'feature_strides': [4, 16], 'norm_cfg': {'type': 'BN'}}
+    head = MODELS.build({'type': 'FPNHead', 'channels': 4, 'num_classes': 3, 'align_corners': False, **maps}).eval()
+    sizes = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
+
+    def pyramid(batch, height, width):
+        return [torch.randn(batch, 4, 4 * height, 4 * width), torch.randn(batch, 4, height, width)]
+
+    images = pyramid(1, 5, 3)
+    with torch.no_grad():
+        expected = head(images)
+        replace_upsampling(head)
+        program = torch.export.export(head, (pyramid(2, 4, 6),), dynamic_shapes=([sizes, sizes],))
+        torch.testing.assert_close(program.module()(images), expected)
 
 
 @pytest.fixture
