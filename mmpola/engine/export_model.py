@@ -104,6 +104,7 @@ def replace_upsampling(model: nn.Module) -> None:
     Theirs multiply the size by a float and round it by int(), which records a constant.
     """
     for parent in model.modules():
+        layer: Any
         for name, layer in parent.named_children():
             if type(layer).__module__.startswith('mmseg.') and type(layer).__name__ == 'Upsample' and not layer.size:
                 new = nn.Upsample(scale_factor=layer.scale_factor, mode=layer.mode, align_corners=layer.align_corners)
