@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mmengine.registry import DefaultScope
-
 from mmpola.messages import did_you_mean, nearest
 
 SIMILAR = 0.85
@@ -80,11 +78,11 @@ def argument_message(key: str, cls: Any, name: str) -> str:
 
 def type_message(key: str, name: str, registry: Any) -> str:
     """Say that a name is in no scope of a registry of MMEngine, with the most similar one that is."""
-    scope = DefaultScope.get_current_instance()
-    known = {plain: plain for plain in registry.module_dict}
+    known = {}
     for child in registry.children.values():
         child.import_from_location()
-        own = scope is not None and scope.scope_name == child.scope
-        known |= {plain: plain if own else f'{child.scope}.{plain}' for plain in child.module_dict}
+        known |= {plain: f'{child.scope}.{plain}' for plain in child.module_dict}
+    with registry.switch_scope_and_registry(None) as scoped:  # names of these two need no scope
+        known |= {plain: plain for plain in (*registry.module_dict, *scoped.module_dict)}
     close = nearest(name.rpartition('.')[2], known, 0.75)
     return f'{key}.type: expected a registered {registry.name}, got {name}{did_you_mean(close and known[close])}'

@@ -6,6 +6,7 @@ Building it takes a second and finds every mistake in the config's `model` that 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import re
 import traceback
 from typing import Any
@@ -32,7 +33,10 @@ def model_on_meta(cfg: Config) -> nn.Module:
     """
     if not isinstance(cfg.get('model'), dict):
         raise UsageError(f'model: expected a dict, got {cfg.get("model")}')
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    scope = cfg.get('default_scope', 'mmengine')
+    if scope not in MODELS.children and importlib.util.find_spec(scope) is None:
+        raise UsageError(f'default_scope: expected an installed package, such as mmdet, got {scope}')
+    init_default_scope(scope)
     try:
         model = _build(cfg.model)
     except Exception as error:  # constructors of other packages raise exceptions of any type

@@ -135,12 +135,13 @@ def _check_channels(settings: dict[str, Any], model: Any) -> None:
         if isinstance(neck.get('in_channels'), (list, tuple)):
             _compare('model.neck.in_channels', neck['in_channels'], [x.shape[1] for x in maps], source)
         maps, source = _maps(model.neck, maps), 'model.neck'
+    channels = [x.shape[1] for x in maps or ()]
     for key in heads if maps else ():
         parts = settings[key] if isinstance(settings[key], list) else [settings[key]]
         modules = getattr(model, key) if isinstance(settings[key], list) else [getattr(model, key)]
         for number, (head, module) in enumerate(zip(parts, modules, strict=True)):
             name = f'model.{key}.{number}' if isinstance(settings[key], list) else f'model.{key}'
-            _compare_head(name, head, module, [x.shape[1] for x in maps], source)
+            _compare_head(name, head, module, channels, source)
 
 
 def _maps(module: nn.Module, x: Any) -> list[Tensor] | None:

@@ -79,10 +79,10 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
         *parents, last = key.split('.')
         node: Any = cfg._cfg_dict
         for depth, name in enumerate(parents):
-            name = _entry(node, name, key, depth)
-            if isinstance(node, dict) and name not in node:
-                node[name] = ConfigDict()
-            node = node[name]
+            entry = _entry(node, name, key, depth)
+            if isinstance(node, dict) and entry not in node:
+                node[entry] = ConfigDict()
+            node = node[entry]
         entry = _entry(node, last, key, len(parents))
         if isinstance(value, dict) and isinstance(node, dict) and isinstance(node.get(entry), ConfigDict):
             node[entry].merge(value)
@@ -104,6 +104,6 @@ def _entry(node: Any, name: str, key: str, depth: int) -> str | int:
     if depth == 0 and name not in READ:
         meant = did_you_mean(nearest(name, {*node, *READ}))
         raise UsageError(f'--cfg-options: {key}: expected a key of the config, got {name}{meant}')
-    if depth and (meant := nearest(name, node, SIMILAR)):
-        raise UsageError(f'--cfg-options: {key}: expected a key of {above}, got {name}{did_you_mean(meant)}')
+    if depth and (similar := nearest(name, node, SIMILAR)):
+        raise UsageError(f'--cfg-options: {key}: expected a key of {above}, got {name}{did_you_mean(similar)}')
     return name
