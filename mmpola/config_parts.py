@@ -78,7 +78,7 @@ def argument_message(key: str, cls: Any, name: str) -> str:
 
 def type_message(key: str, name: str, registry: Any) -> str:
     """Say that a name is in no scope of a registry of MMEngine, with the most similar one that is."""
-    known = {}
+    known: dict[str, str] = {}
     for child in registry.children.values():
         child.import_from_location()
         known |= {plain: f'{child.scope}.{plain}' for plain in child.module_dict}

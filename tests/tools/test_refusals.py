@@ -19,10 +19,10 @@ def last_error(result):
 def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
     assert last_error(run_tool('train.py', root / CONFIG, check=False, cwd=tmp_path)) == (
         'error: the data is not complete\n'
-        f'  data/coco/annotations/instances_train2017.json: not found (looked from {tmp_path})\n'
-        f'  data/coco/train2017: not found (looked from {tmp_path})\n'
-        f'  data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
-        f'  data/coco/val2017: not found (looked from {tmp_path})\n'
+        f'  train_dataloader: data/coco/annotations/instances_train2017.json: not found (looked from {tmp_path})\n'
+        f'  train_dataloader: data/coco/train2017: not found (looked from {tmp_path})\n'
+        f'  val_dataloader: data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
+        f'  val_dataloader: data/coco/val2017: not found (looked from {tmp_path})\n'
         '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)\n'
         'the config expects\n'
         '  data/coco/annotations/instances_train2017.json\n'

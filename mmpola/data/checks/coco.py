@@ -167,7 +167,7 @@ def _count(found: _Findings, dataset: Any, content: dict[str, Any], valid: Any) 
     images = _filter_images(found, dataset, content['images'], annotated)
     kept = valid & known & ~ignored & np.array([a['image_id'] in images for a in annotations], bool)
     if (kept & crowd).any():
-        found.note(f'annotations of crowds are not trained on ({(kept & crowd).sum()})')
+        found.note(f'annotations of crowds are ignored ({(kept & crowd).sum()})')
     trained = {a['image_id'] for a, one_of_them in zip(annotations, kept & ~crowd, strict=True) if one_of_them}
     contents.images, contents.annotations = len(images), int((kept & ~crowd).sum())
     contents.unannotated = len(images - trained)
@@ -176,7 +176,7 @@ def _count(found: _Findings, dataset: Any, content: dict[str, Any], valid: Any) 
         for a, one_of_them in zip(annotations, kept, strict=True)
         if one_of_them and not a.get('segmentation')
     ]
-    if not dataset.test_mode and annotations and not contents.annotations:
+    if not (contents.annotations or contents.problems or dataset.test_mode):
         found.problem(f'has no annotations to train on: none of {len(annotations)} is left by what the loader drops')
 
 

@@ -9,5 +9,11 @@ def test_the_table(run_tool, tiny_config, shapes):
     assert f'train: {shapes}/coco/annotations/instances_train2017.json, {shapes}/coco/train2017' in output
     rows = [[cell.strip() for cell in line.split('│')[1:-1]] for line in output.splitlines() if line.startswith('│')]
     truth = json.loads((shapes / 'coco' / 'annotations' / 'instances_val2017.json').read_text())
-    empty = 4 - len({annotation['image_id'] for annotation in truth['annotations']})
-    assert rows[1] == ['val, test', 'COCO', '4', str(len(truth['annotations'])), str(empty), '6']
+    images = [annotation['image_id'] for annotation in truth['annotations'] if not annotation['iscrowd']]
+    crowds = len(truth['annotations']) - len(images)
+    assert crowds
+    assert rows[1] == ['val, test', 'COCO', '4', str(len(images)), str(4 - len(set(images))), '6']
+    assert (
+        f'note: {shapes}/coco/annotations/instances_val2017.json: annotations of crowds are ignored ({crowds})'
+        in output
+    )
