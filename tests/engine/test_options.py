@@ -50,7 +50,7 @@ def test_values(cfg):
     assert cfg.model.backbone.arch.depths == [2, 2]
 
 
-@pytest.mark.parametrize('value', ['dict(a=1', 'dict(a=open(0))', 'dict(1)', '{1', '(1,2', '1,)('])
+@pytest.mark.parametrize('value', ['dict(a=1', 'dict(a=open(0))', 'dict(1)', '{1', '(1,2'])
 def test_values_that_cannot_be_read(value):
     with pytest.raises(UsageError) as raised:
         parsed(f'model.backbone.arch={value}')

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from mmpola.messages import UsageError
-from tests.helpers.scripts import load
+from tests.helpers.scripts import load, run
 
 CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
 
@@ -31,6 +31,17 @@ def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
         '  data/coco/val2017\n'
         'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
     )
+
+
+@pytest.mark.parametrize(('tool', 'arguments'), [('train', []), ('test', ['none.pth']), ('check_data', [])])
+def test_mistakes_in_the_config_are_one_line_before_data_and_weights(
+    tool, arguments, root, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(tool, root / CONFIG, *arguments, '--cfg-options', 'model.backbone.arch=atto') == 2
+    message = "error: model.backbone.arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'atto'"
+    assert capsys.readouterr().err.splitlines()[-1:] == [message]
+    assert not list(tmp_path.iterdir())
 
 
 PRETRAINED = """
