@@ -17,7 +17,7 @@ import argparse
 
 from mmpola.data.checks import check_data, print_table
 from mmpola.engine.config import add_common_arguments, load_config
-from mmpola.engine.mistakes import check_config
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import run_main
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     add_common_arguments(parser)
     args = parser.parse_args()
     cfg = load_config(args)
-    check_config(cfg)
+    refuse_mistakes(cfg)
     print_table(check_data(cfg, whole=True, strict=args.strict))
 
 

@@ -21,7 +21,7 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
 )
-from mmpola.engine.mistakes import check_config
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.engine.resume import decide_resume
 from mmpola.engine.run import train
 from mmpola.messages import run_main
@@ -54,7 +54,7 @@ def main() -> None:
     cfg = load_config(args)
     apply_arguments(cfg, args)
     request_compilation(cfg, args.compile)
-    check_config(cfg)
+    refuse_mistakes(cfg)
     resume = decide_resume(cfg, args.overwrite)
     if resume is not None and resume.finished:
         print(f'{resume.path}: training is finished: {resume.finished}')

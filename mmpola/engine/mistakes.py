@@ -1,4 +1,4 @@
-"""Find the mistakes in a config that are seen without its data and weights: `check_config` is the entry."""
+"""Find the mistakes in a config that are seen without its data and weights: `refuse_mistakes` is the entry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_
 """Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
 
 
-def check_config(cfg: Config) -> None:
+def refuse_mistakes(cfg: Config) -> None:
     """Check names, arguments and the model of a config, which is built on the meta device, and change nothing.
 
     Raises:

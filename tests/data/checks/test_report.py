@@ -26,9 +26,7 @@ def test_strict_refuses_what_a_loader_drops(tiny_config, coco, annotations, caps
     flat['area'] = 0
     annotations.save()
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={coco}/']
-    line = (
-        f'{annotations.path}: boxes narrower than a pixel or without area are dropped (1): annotations {flat["id"]}'
-    )
+    line = f'{annotations.path}: boxes narrower than a pixel or without area are dropped (1): annotations {flat["id"]}'
     assert run('check_data', tiny_config, *options) == 0
     assert f'warning: {line}\n' in capsys.readouterr().out
     assert run('check_data', tiny_config, '--strict', *options) == 2
