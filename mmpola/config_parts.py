@@ -48,7 +48,10 @@ def arguments_of(cls: Any) -> tuple[list[str], bool]:
     constructors = [vars(base)['__init__'] for base in bases if '__init__' in vars(base)] or [cls]
     names: list[str] = []
     for number, constructor in enumerate(constructors):
-        parameters = inspect.signature(constructor).parameters.values()
+        try:
+            parameters = inspect.signature(constructor).parameters.values()
+        except ValueError:  # written in C
+            break
         names += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             return names, number == 0
@@ -73,7 +76,8 @@ def unknown_argument(node: dict[str, Any], cls: Any, others: Iterable[str] = ())
 
 def argument_message(key: str, cls: Any, name: str) -> str:
     """Say that a class does not accept an argument, with its most similar one."""
-    return f'{key}: expected arguments of {cls.__name__}, got {name}{did_you_mean(nearest(name, arguments_of(cls)[0]))}'
+    meant = did_you_mean(nearest(name, arguments_of(cls)[0]))
+    return f'{key}: expected arguments of {getattr(cls, "__name__", cls)}, got {name}{meant}'
 
 
 def type_message(key: str, name: str, registry: Any) -> str:

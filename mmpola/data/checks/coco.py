@@ -148,34 +148,25 @@ def _count(found: _Findings, dataset: Any, content: dict[str, Any], valid: Any) 
         valid: bool [N], the annotations whose boxes are not dropped.
     """
     contents, annotations = found.contents, content['annotations']
-    classes = {category['id']: category['name'] for category in content['categories']}
-    names = [classes.get(annotation['category_id']) for annotation in annotations]
-    known, ignored, crowd = (
-        np.array(values, bool)
-        for values in (
-            [name in contents.classes for name in names],
-            [annotation.get('ignore', False) for annotation in annotations],
-            [annotation.get('iscrowd', False) for annotation in annotations],
-        )
-    )
-    if others := Counter(name for name, one_of_them in zip(names, known, strict=True) if not one_of_them):
+    categories = {category['id']: category['name'] for category in content['categories']}
+    names, classes = [categories.get(annotation['category_id']) for annotation in annotations], set(contents.classes)
+    known = np.array([name in classes for name in names], bool)
+    ignored, crowd = (np.array([a.get(flag, False) for a in annotations], bool) for flag in ('ignore', 'iscrowd'))
+    if others := Counter(name for name in names if name not in classes):
         entries = listed(f'{name} ({count})' for name, count in others.items())
         found.warning(f'annotations of categories that are not classes of the config are dropped: {entries}')
     if ignored.any():
         found.warning(f"annotations with 'ignore' are dropped ({ignored.sum()})")
-    annotated = {a['image_id'] for a, one_of_them in zip(annotations, known, strict=True) if one_of_them}
+    annotated = {annotations[i]['image_id'] for i in np.flatnonzero(known)}
     images = _filter_images(found, dataset, content['images'], annotated)
     kept = valid & known & ~ignored & np.array([a['image_id'] in images for a in annotations], bool)
     if (kept & crowd).any():
         found.note(f'annotations of crowds are ignored ({(kept & crowd).sum()})')
-    trained = {a['image_id'] for a, one_of_them in zip(annotations, kept & ~crowd, strict=True) if one_of_them}
-    contents.images, contents.annotations = len(images), int((kept & ~crowd).sum())
-    contents.unannotated = len(images - trained)
-    contents.without_mask = [
-        str(a['id'])
-        for a, one_of_them in zip(annotations, kept, strict=True)
-        if one_of_them and not a.get('segmentation')
-    ]
+    trained = np.flatnonzero(kept & ~crowd)
+    contents.images, contents.annotations = len(images), len(trained)
+    contents.unannotated = len(images - {annotations[i]['image_id'] for i in trained})
+    without_mask = (annotations[i]['id'] for i in np.flatnonzero(kept) if not annotations[i].get('segmentation'))
+    contents.without_mask = [str(number) for number in without_mask]
     if not (contents.annotations or contents.problems or dataset.test_mode):
         found.problem(f'has no annotations to train on: none of {len(annotations)} is left by what the loader drops')
 
