@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import sys
@@ -22,6 +23,16 @@ def listed(names: Iterable[object], shown: int | None = 5) -> str:
     every = [str(name) for name in names]
     more = '' if shown is None or len(every) <= shown else f' and {len(every) - shown} more'
     return ', '.join(every[:shown]) + more
+
+
+def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+    """Return the known name that is most similar to `name`, None if none is as similar as that, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=similarity)), None)
+
+
+def did_you_mean(name: str | None) -> str:
+    """Return the end of a message that suggests a name; '' for None."""
+    return '' if name is None else f'; did you mean {name}?'
 
 
 def info(message: str) -> None:

@@ -1,13 +1,14 @@
-"""Checks the data that a config names: folders, annotations, classes, every image and every label map.
+"""Checks a config and the data that it names: model, folders, annotations, classes, every image and every label map.
 
-    python tools/check_data.py CONFIG [--cfg-options KEY=VALUE …]
+    python tools/check_data.py CONFIG [--strict] [--cfg-options KEY=VALUE …]
 
-Prints a table of counts. If something is wrong, it prints a list of problems, with long lists shortened, and exits with
-status 2.
+Prints a table of what the loaders return, and warns of what they drop, such as boxes without area. If something is
+wrong, it prints a list of problems, with long lists shortened, and exits with status 2. With --strict, what a loader
+drops is wrong.
 
-train.py and test.py start with the fast part, which takes seconds on COCO: whether all files exist, whether the
-annotations are consistent, whether the classes match the config and the model, and the labels in a sample of the label
-maps.
+train.py and test.py start with the fast part, which takes seconds on COCO: whether the model can be built, whether all
+files exist, whether the annotations are consistent and hold what the model needs, whether the classes match the config
+and the model, and the labels in a sample of the label maps.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ import argparse
 
 from mmpola.data.checks import check_data, print_table
 from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import run_main
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Check the data that a config names')
+    parser = argparse.ArgumentParser(description='Check a config and the data that it names')
     parser.add_argument('config', help='config file')
+    parser.add_argument('--strict', action='store_true', help='treat what a loader drops as an error')
     add_common_arguments(parser)
-    print_table(check_data(load_config(parser.parse_args()), whole=True))
+    args = parser.parse_args()
+    cfg = load_config(args)
+    refuse_mistakes(cfg)
+    print_table(check_data(cfg, whole=True, strict=args.strict))
 
 
 if __name__ == '__main__':

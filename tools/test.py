@@ -18,6 +18,7 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
 )
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.engine.run import evaluate
 from mmpola.messages import run_main
 
@@ -36,6 +37,7 @@ def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
     request_compilation(cfg, args.compile)
+    refuse_mistakes(cfg)
     checkpoint = read(args.checkpoint)
     print_notes(check_data(cfg, splits=('test',)))
     check_fits(checkpoint, cfg)

@@ -4,8 +4,8 @@
                                   [--compile [BACKEND]]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
-Data and pretrained weights are checked before the model is built. Logs and checkpoints go to the work dir, which
-belongs to one config; checkpoints in it are overwritten only when resuming from the newest, or with --overwrite.
+Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go to the work dir,
+which belongs to one config; checkpoints in it are overwritten only when resuming from the newest, or with --overwrite.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
 )
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.engine.resume import decide_resume
 from mmpola.engine.run import train
 from mmpola.messages import run_main
@@ -53,6 +54,7 @@ def main() -> None:
     cfg = load_config(args)
     apply_arguments(cfg, args)
     request_compilation(cfg, args.compile)
+    refuse_mistakes(cfg)
     resume = decide_resume(cfg, args.overwrite)
     if resume is not None and resume.finished:
         print(f'{resume.path}: training is finished: {resume.finished}')

@@ -82,8 +82,9 @@ def resolve_arch(arch: str | dict[str, Any], known: dict[str, dict[str, Any]], k
         if arch not in known:
             raise ValueError(f'arch: expected one of {list(known)} or a dict, got {arch!r}')
         return known[arch]
-    if set(arch) != set(keys):
-        raise ValueError(f'arch: expected a dict with the keys {list(keys)}, got {list(arch)}')
+    if not isinstance(arch, dict) or set(arch) != set(keys):
+        given = list(arch) if isinstance(arch, dict) else arch
+        raise ValueError(f'arch: expected a dict with the keys {list(keys)}, got {given}')
     return dict(arch)
 
 
@@ -100,7 +101,12 @@ def stages_to_build(out_indices: Sequence[int], available: int) -> int:
 
 
 def drop_path_rates(last: float, blocks: int) -> list[float]:
-    """Return the stochastic depth rate of each block, rising linearly from 0 to `last`."""
+    """Return the stochastic depth rate of each block, rising linearly from 0 to `last`, the `drop_path_rate`.
+
+    Raises:
+        ValueError: `last` is not in [0, 1).
+    """
+    check_rate('drop_path_rate', last)
     return cast('list[float]', calculate_drop_path_rates(last, blocks))  # timm declares a union with nested lists
 
 
@@ -126,6 +132,12 @@ def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS')
             )
         types.append(letters)
     return types
+
+
+def check_rate(name: str, rate: float) -> None:
+    """Raise ValueError unless `rate`, the argument called `name`, is a probability below 1."""
+    if not isinstance(rate, (int, float)) or not 0 <= rate < 1:
+        raise ValueError(f'{name}: expected a number in [0, 1), got {rate!r}')
 
 
 def check_ratios(name: str, ratios: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import check_heads, drop_path_rates, resolve_arch, stages_to_build, token_grid
+from mmpola.backbones.arch import check_heads, check_rate, drop_path_rates, resolve_arch, stages_to_build, token_grid
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, resize_table
 from mmpola.registry import MODELS
@@ -78,6 +78,7 @@ class PolaDeiT(Backbone):
         backend: str = 'auto',
         **common: Any,
     ) -> None:
+        check_rate('drop_rate', drop_rate)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
         dim, depth, heads = settings['embed_dims'], settings['depth'], settings['num_heads']
         check_heads((dim,), (heads,))

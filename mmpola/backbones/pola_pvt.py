@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, StageSpec, check_ratios, resolve_arch, stage_specs
+from mmpola.backbones.arch import AttnTypes, StageSpec, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import (
     Grid,
@@ -127,6 +127,7 @@ class PolaPVT(Backbone):
         backend: str = 'auto',
         **common: Any,
     ) -> None:
+        check_rate('drop_rate', drop_rate)
         check_ratios('pola_sr_ratios', pola_sr_ratios)
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, check_ratios, resolve_arch, stage_specs
+from mmpola.backbones.arch import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention, pvt_stage_parts
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
@@ -164,6 +164,7 @@ class PolaPVTv2(Backbone):
         backend: str = 'auto',
         **common: Any,
     ) -> None:
+        check_rate('drop_rate', drop_rate)
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
         specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)

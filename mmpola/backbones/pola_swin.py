@@ -13,7 +13,7 @@ from typing import Any
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, resolve_arch, stage_specs
+from mmpola.backbones.arch import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, WindowAttention, window_mask
 from mmpola.layers.padding import cells, pad_to_cells
@@ -122,6 +122,7 @@ class PolaSwin(Backbone):
         backend: str = 'auto',
         **common: Any,
     ) -> None:
+        check_rate('drop_rate', drop_rate)
         if window_size < 1:
             raise ValueError(f'window_size: expected at least 1, got {window_size}')
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads'))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, resolve_arch, stage_specs
+from mmpola.backbones.arch import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
 from mmpola.ops.numerics import accumulation_dtype
@@ -207,6 +207,7 @@ class PolaFormerPP(Backbone):
         backend: str = 'auto',
         **common: Any,
     ) -> None:
+        check_rate('drop_rate', drop_rate)
         keys = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'layer_scale', 'layer_scale_init')
         settings = resolve_arch(arch, ARCHS, keys=keys)
         embed_dims = settings['embed_dims']

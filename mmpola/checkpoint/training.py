@@ -6,21 +6,21 @@ model.
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.checkpoint.meta_model import model_on_meta
 from mmpola.checkpoint.reading import read_checkpoint
+from mmpola.config_parts import predicted_classes
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
@@ -50,6 +50,13 @@ class TrainingCheckpoint:
         """The entry `meta` of the file; empty for a bare state dict."""
         meta = self.content.get('meta')
         return meta if isinstance(meta, Mapping) else {}
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the classes that it was trained on, in the order of their labels; empty if the file does not say."""
+        dataset = self.meta.get('dataset_meta')
+        classes = dataset.get('classes') if isinstance(dataset, Mapping) else None
+        return classes if isinstance(classes, (list, tuple)) else ()
 
     @property
     def config_name(self) -> str | None:
@@ -97,9 +104,16 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     """Compare a checkpoint with the config's model, which is built on the meta device, without memory for weights.
 
     Raises:
-        UsageError: tensors are missing, unknown, of another shape or not finite; the message names the first of each.
+        UsageError: the model predicts another number of classes, or tensors are missing, unknown, of another shape or
+            not finite; the message names the first of each.
     """
     model = model_on_meta(cfg)
+    for key, count in predicted_classes(cfg.model):
+        if checkpoint.classes and count != len(checkpoint.classes):
+            raise UsageError(
+                f'{key}: expected {len(checkpoint.classes)}, the number of classes in {checkpoint.path} '
+                f'({listed(checkpoint.classes)}), got {count}'
+            )
     if problems := misfits(model.state_dict(), checkpoint.weights):
         lines = '\n'.join(f'  {problem}' for problem in problems)
         origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
@@ -128,14 +142,6 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config) -> str:
     new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in expected if key not in fitting)
     parts = f'; as initialised: {listed(new)}' if new else ''
     return f'load_from: {checkpoint.path}: {len(fitting)} of {len(expected)} tensors are loaded{parts}'
-
-
-def model_on_meta(cfg: Config) -> nn.Module:
-    """Build the config's model on the meta device, without memory for weights; the config stays as it is."""
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
-    with torch.device('meta'):
-        model: nn.Module = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config
-    return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
 
 
 def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:

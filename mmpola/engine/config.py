@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
+from mmpola.config_parts import nodes
+from mmpola.engine.options import OptionsAction, apply_options
 from mmpola.messages import UsageError
 
 
@@ -21,7 +23,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=DictAction,
+        action=OptionsAction,
         metavar='KEY=VALUE',
         help='override settings of the config, e.g. model.backbone.init_cfg=None optim_wrapper.optimizer.lr=2e-4',
     )
@@ -43,14 +45,14 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file, apply `--cfg-options` and `--launcher`, and set the work dir.
 
     Raises:
-        UsageError: the file does not exist.
+        UsageError: the file does not exist, or an option has no place in it.
     """
     if not Path(args.config).is_file():
         raise UsageError(f'{args.config}: no such config file')
     cfg = Config.fromfile(args.config)
     cfg.launcher = args.launcher
     if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+        apply_options(cfg, args.cfg_options)
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
     return cfg
 
@@ -80,16 +82,6 @@ def request_compilation(cfg: Config, backend: str | None) -> None:
     if backend is not None:
         hook = dict(type='mmpola.CompileBackboneHook', backend=backend)
         cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
-
-
-def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (dotted key, dict) for every dict inside a config, outermost first; `key` is that of `node` itself."""
-    children: Iterable[tuple[Any, Any]] = enumerate(node) if isinstance(node, (list, tuple)) else ()
-    if isinstance(node, dict):
-        yield key, node
-        children = node.items()
-    for name, child in children:
-        yield from nodes(child, f'{key}.{name}')
 
 
 def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:

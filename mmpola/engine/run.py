@@ -13,7 +13,8 @@ from mmengine.runner import Runner
 from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.reading import register_mmengine_reader
 from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.engine.config import check_pretrained, nodes, remove_pretrained
+from mmpola.config_parts import nodes
+from mmpola.engine.config import check_pretrained, remove_pretrained
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.preemption import CTRL_C
 from mmpola.engine.processes import end_children_with_this_process

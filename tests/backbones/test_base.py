@@ -223,6 +223,15 @@ def test_half_precision_and_channels_last(name):
 
 
 @EVERY_SMALL
+@pytest.mark.parametrize('argument', ['drop_rate', 'drop_path_rate'])
+@pytest.mark.parametrize('rate', [-0.1, 1, float('nan')])
+def test_rates_are_probabilities_below_1(name, argument, rate):
+    with pytest.raises(ValueError) as raised:
+        build(name, **{argument: rate})
+    assert str(raised.value) == f'{argument}: expected a number in [0, 1), got {rate!r}'
+
+
+@EVERY_SMALL
 def test_stochastic_depth_rises_linearly(name):
     model = build(name, drop_path_rate=0.5)
     rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']

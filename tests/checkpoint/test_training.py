@@ -84,6 +84,20 @@ def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_
         training_checkpoint.check_fits(checkpoint, cfg)
 
 
+def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkpoint, tmp_path):
+    classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
+    path = write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}})
+    cfg = Config.fromfile(tiny_config)
+    training_checkpoint.check_fits(training_checkpoint.read(path), cfg)
+    cfg.model.roi_head.mask_head.num_classes = 80
+    with pytest.raises(UsageError) as raised:
+        training_checkpoint.check_fits(training_checkpoint.read(path), cfg)
+    assert str(raised.value) == (
+        f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path} '
+        '(circle, square, triangle, star, ring and 1 more), got 80'
+    )
+
+
 def start_checkpoint(tiny_config, path, rename=lambda name: name, classes=None):
     """A checkpoint of the config's model; tensors are renamed, or those of its classes have another length."""
     cfg = Config.fromfile(tiny_config)

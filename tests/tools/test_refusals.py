@@ -6,23 +6,31 @@ import shutil
 import pytest
 
 from mmpola.messages import UsageError
-from tests.helpers.scripts import load
+from tests.helpers.scripts import load, run
 
 CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
 
 
-def last_error(result):
-    assert result.returncode == 2, result.stdout
-    return result.stdout[result.stdout.index('error: ') :].rstrip()
+@pytest.fixture
+def refusal(capsys):
+    """A function that runs a script, which must exit with status 2, and returns its error."""
+
+    def of(tool, *arguments):
+        assert run(tool, *arguments) == 2
+        error = capsys.readouterr().err
+        return error[error.index('error: ') :].rstrip()
+
+    return of
 
 
-def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
-    assert last_error(run_tool('train.py', root / CONFIG, check=False, cwd=tmp_path)) == (
+def test_missing_data_says_which_folder_and_layout(refusal, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal('train', root / CONFIG) == (
         'error: the data is not complete\n'
-        f'  data/coco/annotations/instances_train2017.json: not found (looked from {tmp_path})\n'
-        f'  data/coco/train2017: not found (looked from {tmp_path})\n'
-        f'  data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
-        f'  data/coco/val2017: not found (looked from {tmp_path})\n'
+        f'  train_dataloader: data/coco/annotations/instances_train2017.json: not found (looked from {tmp_path})\n'
+        f'  train_dataloader: data/coco/train2017: not found (looked from {tmp_path})\n'
+        f'  val_dataloader: data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
+        f'  val_dataloader: data/coco/val2017: not found (looked from {tmp_path})\n'
         '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)\n'
         'the config expects\n'
         '  data/coco/annotations/instances_train2017.json\n'
@@ -31,6 +39,15 @@ def test_missing_data_says_which_folder_and_layout(run_tool, root, tmp_path):
         '  data/coco/val2017\n'
         'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
     )
+
+
+@pytest.mark.parametrize(('tool', 'arguments'), [('train', []), ('test', ['none.pth']), ('check_data', [])])
+def test_mistakes_in_the_config_come_before_data_and_weights(refusal, tool, arguments, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal(tool, root / CONFIG, *arguments, '--cfg-options', 'model.backbone.arch=atto') == (
+        "error: model.backbone.arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'atto'"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 PRETRAINED = """
@@ -55,7 +72,7 @@ def test_missing_weights_say_where_they_are_found_and_how_to_train_without(tiny_
     assert not (tmp_path / 'work_dirs').exists()
 
 
-def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, tmp_path):
+def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, tmp_path):
     copy = tmp_path / 'coco'
     shutil.copytree(shapes / 'coco', copy)
     gone = sorted((copy / 'train2017').iterdir())[:7]
@@ -64,11 +81,11 @@ def test_annotations_of_missing_images_are_named(run_tool, tiny_config, shapes, 
     names = ', '.join(image.name for image in gone[:5])
     annotations = copy / 'annotations' / 'instances_train2017.json'
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
-    assert last_error(run_tool('train.py', tiny_config, *options, check=False)).splitlines()[1] == (
+    assert refusal('train', tiny_config, *options).splitlines()[1] == (
         f'  {annotations} lists images that are not in {copy}/train2017: {names} and 2 more'
     )
     annotations.write_text(json.dumps({'pictures': []}))
-    assert last_error(run_tool('check_data.py', tiny_config, *options, check=False)) == (
+    assert refusal('check_data', tiny_config, *options) == (
         f"error: the data is not valid\n  {annotations}: not a COCO annotation file (KeyError('images'))"
     )
 
@@ -79,16 +96,17 @@ NO_IMAGES = 'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .
 @pytest.mark.parametrize(
     ('tool', 'arguments', 'message'),
     [
-        ('train.py', ['configs/none.py'], 'error: configs/none.py: no such config file'),
-        ('train.py', [CONFIG, '--resume', 'none.pth'], 'error: none.pth: no such checkpoint'),
-        ('train.py', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, but torch finds none'),
-        ('test.py', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
-        ('predict.py', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_IMAGES),
-        ('dev/contact_sheet.py', ['configs', 'sheet.png'], 'error: configs: no images in this folder'),
+        ('train', ['configs/none.py'], 'error: configs/none.py: no such config file'),
+        ('train', [CONFIG, '--resume', 'none.pth'], 'error: none.pth: no such checkpoint'),
+        ('train', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, but torch finds none'),
+        ('test', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
+        ('predict', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_IMAGES),
+        ('dev/contact_sheet', ['configs', 'sheet.png'], 'error: configs: no images in this folder'),
     ],
 )
-def test_missing_files_are_named(run_tool, tool, arguments, message):
-    assert last_error(run_tool(tool, *arguments, check=False)) == message
+def test_missing_files_are_named(refusal, root, tool, arguments, message, monkeypatch):
+    monkeypatch.chdir(root)
+    assert refusal(tool, *arguments) == message
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
+from mmpola.config_parts import nodes, predicted_classes
+from mmpola.data.checks.batch import batch_problems
 from mmpola.data.checks.contents import BrokenRule, Contents, FileCheck, grouped
 from mmpola.data.checks.kinds import Kind, kind_of, openmmlab_paths
 from mmpola.data.class_counts import class_count_problems
-from mmpola.engine.config import leaves, nodes
+from mmpola.engine.config import leaves
 from mmpola.engine.progress import progress
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, listed
 
 SPLITS = ('train', 'val', 'test')
 
@@ -39,8 +41,15 @@ class Checked:
     paths: list[Path]
     contents: Contents = field(default_factory=Contents)
 
+    @property
+    def images(self) -> int | None:
+        """Number of images that a loader returns, None if the kind is unknown."""
+        return self.contents.images if self.kind else None
 
-def check_data(cfg: Config, splits: tuple[str, ...] = SPLITS, *, whole: bool = False) -> list[Checked]:
+
+def check_data(
+    cfg: Config, splits: tuple[str, ...] = SPLITS, *, whole: bool = False, strict: bool = False
+) -> list[Checked]:
     """Check the data sets of `splits` and count what they hold.
 
     Where a launcher starts several processes on a machine, only the first one opens the files.
@@ -49,26 +58,30 @@ def check_data(cfg: Config, splits: tuple[str, ...] = SPLITS, *, whole: bool = F
         cfg: its dataloaders, evaluators and model are read.
         splits: some of 'train', 'val' and 'test'.
         whole: read every image and label map, with a progress bar; else only a sample of the label maps.
+        strict: treat what a loader drops as a problem.
 
     Raises:
-        UsageError: files are missing or invalid; the message lists every problem, and the expected paths if files are
-            missing.
+        UsageError: files are missing or invalid, or a batch has more images than there are; the message lists every
+            problem, and the expected paths if files are missing.
     """
     checked: dict[tuple[str, ...], Checked] = {}
     missing: list[str] = []
     problems: list[str] = []
     for split, dataset in _data_sets(cfg, splits):
-        data = _described(split, dataset)
-        key = (str(dataset.get('type')), *map(str, data.paths))
+        data, key = _described(split, dataset), _key(dataset)
         if key in checked:
             checked[key].splits += [split] if split not in checked[key].splits else []
             continue
         checked[key] = data
-        absent = [f'{path}: not found (looked from {Path.cwd()})' for path in data.paths if not path.exists()]
+        loader = f'{split}_dataloader'
+        absent = [f'{loader}: {path}: not found (looked from {Path.cwd()})' for path in data.paths if not path.exists()]
         missing += absent
         if data.kind and not absent and _first_of_machine(cfg):
-            problems += _inspect(cfg, data, dataset, f'{split}_dataloader')
+            problems += _inspect(cfg, data, dataset, loader)
+            problems += data.contents.warnings if strict else []
     missing += _missing_truth(cfg, splits)
+    if 'train' in splits and not missing and not problems and _first_of_machine(cfg):
+        problems += batch_problems(cfg, lambda dataset: checked[_key(dataset)].images)
     problems += grouped(_broken_rules([data.contents for data in checked.values()], whole))
     if missing or problems:
         raise UsageError(_message(missing, problems, list(checked.values())))
@@ -91,6 +104,11 @@ def _described(split: str, dataset: dict[str, Any]) -> Checked:
     return Checked([split], kind, kind.name, kind.paths(dataset))
 
 
+def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
+    """Return what data sets have in common that are checked once: type, files and folders."""
+    return (str(dataset.get('type')), *map(str, _described('', dataset).paths))
+
+
 def _first_of_machine(cfg: Config) -> bool:
     return os.environ.get(LOCAL_RANK.get(cfg.get('launcher', 'none'), ''), '0') == '0'
 
@@ -105,16 +123,28 @@ def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: st
         return [f'{dataloader}.dataset: {error.args[0] if error.args else error}']
     data.contents = data.kind.inspect(built)
     classes = data.contents.classes
-    counts = class_count_problems(_predicted_classes(cfg.get('model')), classes, dataloader) if classes else []
-    return data.contents.problems + counts
+    counts = class_count_problems(predicted_classes(cfg.get('model')), classes, dataloader) if classes else []
+    return data.contents.problems + counts + _missing_masks(cfg, data.contents, dataloader)
 
 
-def _predicted_classes(model: Any) -> list[tuple[str, int]]:
-    """List (config key, num_classes) of a classifier and of every head except an RPN, which only finds objects."""
+def _missing_masks(cfg: Config, contents: Contents, dataloader: str) -> list[str]:
+    """Describe the annotations without a mask where the model's losses or the loader's transforms need masks."""
+    loading = any(node.get('with_mask') for _, node in nodes(cfg[dataloader], dataloader))
+    heads = [
+        f'{key}.mask_head'
+        for key, node in nodes(cfg.get('model'), 'model')
+        if key.endswith('roi_head') and node.get('mask_head')
+    ]
+    if heads and not loading and dataloader == 'train_dataloader':
+        return [
+            f'{dataloader}.dataset.pipeline: expected LoadAnnotations with with_mask=True, for {heads[0]}, got none'
+        ]
+    if not loading or not contents.without_mask:
+        return []
+    ids = listed(contents.without_mask)
     return [
-        (f'{key}.num_classes', node['num_classes'])
-        for key, node in nodes(model, 'model')
-        if 'num_classes' in node and (key == 'model' or 'head' in key) and 'rpn_head' not in key.split('.')
+        f'{dataloader}: expected a segmentation in every annotation, because masks are loaded (with_mask=True), got '
+        f'{len(contents.without_mask)} annotations without one: {ids}'
     ]
 
 

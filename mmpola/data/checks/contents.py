@@ -19,11 +19,13 @@ class Contents:
     """What a data set holds.
 
     Attributes:
-        images, annotations: counts.
-        unannotated: number of images without any annotation.
+        images, annotations: counts of what a loader returns, after everything that it drops.
+        unannotated: number of these images without any annotation.
         classes: names in the order of their labels; empty if unknown.
         problems: prevent training.
+        warnings: what a loader drops; training runs without it.
         notes: unusual, but do not prevent training.
+        without_mask: annotations that a loader keeps although they have no segmentation, which masks are made from.
         image_files: checks of all images.
         label_files: checks of all label maps; a sample of them is run before every training.
     """
@@ -33,7 +35,9 @@ class Contents:
     unannotated: int = 0
     classes: Sequence[str] = ()
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    without_mask: list[str] = field(default_factory=list)
     image_files: list[FileCheck] = field(default_factory=list)
     label_files: list[FileCheck] = field(default_factory=list)
 

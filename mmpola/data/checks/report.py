@@ -9,7 +9,7 @@ from mmpola.data.checks.check import Checked
 
 
 def print_table(checked: list[Checked]) -> None:
-    """Print the paths of each data set, then a table with a row of counts for each, then the notes."""
+    """Print the paths of each data set, then a table with a row of counts for each, then warnings and notes."""
     for data in checked:
         print(f'{", ".join(data.splits)}: {", ".join(map(str, data.paths))}')
     table = Table()
@@ -24,6 +24,7 @@ def print_table(checked: list[Checked]) -> None:
 
 
 def print_notes(checked: list[Checked]) -> None:
-    """Print the notes: what is unusual in the data but does not prevent training."""
-    for note in dict.fromkeys(note for data in checked for note in data.contents.notes):
-        print(f'note: {note}')
+    """Print the warnings, about what loaders drop, and the notes, about what is unusual in the data."""
+    for kind in ('warning', 'note'):
+        for line in dict.fromkeys(line for data in checked for line in getattr(data.contents, f'{kind}s')):
+            print(f'{kind}: {line}')

@@ -1,9 +1,12 @@
 """Counts of data sets, and checks that do not depend on the kind of data set."""
 
+from pathlib import Path
+
 import pytest
 from mmengine.config import Config
 
 from mmpola.data.checks import check_data
+from mmpola.messages import UsageError
 from tests.helpers.data_problems import problems
 
 
@@ -14,7 +17,7 @@ def test_counts(detection, segmentation, annotations, shapes):
     assert train.contents.annotations == len(annotations['annotations'])
     annotated = {annotation['image_id'] for annotation in annotations['annotations']}
     assert train.contents.unannotated == 12 - len(annotated)
-    assert train.contents.problems == train.contents.notes == []
+    assert train.contents.problems == train.contents.warnings == train.contents.notes == []
     maps = check_data(segmentation, whole=True)
     assert [(data.splits, data.name, data.contents.images, data.contents.annotations) for data in maps] == [
         (['train'], 'label maps', 12, 12),
@@ -39,11 +42,37 @@ def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypa
     assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
 
 
+def test_a_batch_has_no_more_images_than_a_process(detection, segmentation, monkeypatch):
+    loader = detection.train_dataloader
+    loader.batch_size = 13
+    assert problems(detection) == ['train_dataloader.batch_size: expected at most 12, for 12 images, got 13']
+    loader.dataset.indices = 5
+    assert problems(detection) == ['train_dataloader.batch_size: expected at most 5, for 5 images, got 13']
+    loader.dataset = dict(type='RepeatDataset', times=3, dataset=loader.dataset)
+    check_data(detection, ('train',))
+    detection.launcher = 'pytorch'
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    assert problems(detection) == [
+        'train_dataloader.batch_size: expected at most 8, for 15 images, divided among 2 processes, got 13'
+    ]
+    segmentation.train_dataloader.batch_size = 13  # of an InfiniteSampler, which has no epochs
+    check_data(segmentation, ('train',))
+
+
+def test_a_missing_folder_is_named_with_its_loader(detection, annotations, tmp_path):
+    (tmp_path / 'coco' / 'train2017').rename(tmp_path / 'coco' / 'train')
+    with pytest.raises(UsageError) as raised:
+        check_data(detection)
+    assert str(raised.value).splitlines()[1] == (
+        f'  train_dataloader: {tmp_path}/coco/train2017: not found (looked from {Path.cwd()})'
+    )
+
+
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ('config', 'data', 'counts'),
     [
-        ('mask_rcnn_pola_swin_t_1x', 'coco_mini/', [(84, 690, 3, 80), (44, 358, 0, 80)]),
+        ('mask_rcnn_pola_swin_t_1x', 'coco_mini/', [(81, 681, 0, 80), (44, 353, 0, 80)]),
         ('upernet_pola_swin_t_160k', 'ade20k_mini', [(28, 28, 0, 150), (12, 12, 0, 150)]),
     ],
 )

@@ -1,19 +1,23 @@
 """Problems and notes of data sets in COCO layout, on generated data with one error each."""
 
+import pytest
+from mmengine.registry import DATASETS
 from PIL import Image
 
 from mmpola.data.checks import check_data
-from mmpola.data.checks.coco import POLYGONS
+from mmpola.data.checks.coco import POLYGONS, SOME_POLYGON
+from mmpola.messages import UsageError
 from tests.helpers.data_problems import problems
 
 NAMES = 'circle, square, triangle, star, ring and 1 more'
 
 
-def test_polygons_are_removed_and_nothing_else():
+def test_polygons_are_replaced_and_nothing_else():
     text = '{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, {"b": [2], "segmentation" : [[1],\n[-2]]}'
-    assert POLYGONS.sub(b'"segmentation":[]', text.encode()) == (
-        b'{"segmentation":[], "area": 1, "a": [1]}, {"b": [2], "segmentation":[]}'
+    assert POLYGONS.sub(SOME_POLYGON, text.encode()) == (
+        b'{"segmentation":[0], "area": 1, "a": [1]}, {"b": [2], "segmentation":[0]}'
     )
+    assert POLYGONS.search(b'{"segmentation": [], "area": 1}') is None
 
 
 def test_classes_of_another_data_set(detection, annotations):
@@ -38,15 +42,15 @@ def test_classes_in_another_order_than_the_file(detection, annotations):
     ]
 
 
-def test_a_subset_of_the_classes_is_noted(detection, annotations):
+def test_a_subset_of_the_classes_is_a_warning(detection, annotations):
     detection.train_dataloader.dataset.metainfo.classes = ('circle', 'square', 'triangle', 'star', 'ring')
     for head in ('bbox_head', 'mask_head'):
         detection.model.roi_head[head].num_classes = 5
     crosses = sum(annotation['category_id'] == 6 for annotation in annotations['annotations'])
     assert crosses > 0
     (train,) = check_data(detection, ('train',))
-    assert train.contents.notes == [
-        f'{annotations.path}: annotations of categories that are not classes of the config are ignored: '
+    assert train.contents.warnings == [
+        f'{annotations.path}: annotations of categories that are not classes of the config are dropped: '
         f'cross ({crosses})'
     ]
 
@@ -68,31 +72,85 @@ def test_ids_and_names_that_are_wrong(detection, annotations):
     ]
 
 
-def test_boxes_without_a_pixel(detection, annotations):
+def test_boxes_that_mmdet_drops(detection, annotations):
     flat, away, beyond = annotations['annotations'][:3]
     flat['bbox'][3], away['bbox'][0], beyond['bbox'][2] = 0, 96, 96
     annotations.save()
     path = annotations.path
-    assert problems(detection) == [
-        f'{path}: boxes narrower than a pixel or without area, which mmdet drops (1): annotations {flat["id"]}',
-        f'{path}: boxes outside their image (1): annotations {away["id"]}',
+    (train,) = check_data(detection, ('train',))
+    assert train.contents.warnings == [
+        f'{path}: boxes narrower than a pixel or without area are dropped (1): annotations {flat["id"]}',
+        f'{path}: boxes outside their image are dropped (1): annotations {away["id"]}',
     ]
-    others = [{**beyond, 'id': 1000 + number} for number in range(2000)]
-    annotations['annotations'] += others
-    annotations.save()
-    (train,) = check_data(detection, ('train',))  # 2 of 2000 and more, as in COCO itself
-    assert train.contents.notes == [
-        f'{path}: boxes narrower than a pixel or without area, which mmdet drops (1): annotations {flat["id"]}',
-        f'{path}: boxes outside their image (1): annotations {away["id"]}',
-        f'{path}: boxes that extend beyond their image (2001): annotations {beyond["id"]}, '
-        '1000, 1001, 1002, 1003 and 1996 more',
-    ]
+    assert train.contents.notes == [f'{path}: boxes that extend beyond their image (1): annotations {beyond["id"]}']
+    with pytest.raises(UsageError) as raised:
+        check_data(detection, ('train',), strict=True)
+    assert str(raised.value).splitlines()[1:] == [f'  {line}' for line in train.contents.warnings]
     flat['bbox'][3] = float('nan')
     annotations.save()
     assert problems(detection) == [f'{path}: boxes with NaN or infinite values (1): annotations {flat["id"]}']
 
 
+def test_counts_are_those_of_mmdet(detection, annotations):
+    flat, away, ignored, crowd, *others = annotations['annotations']
+    flat['area'], away['bbox'][0], ignored['ignore'], crowd['iscrowd'] = 0, -99, True, 1
+    narrow, bare = annotations['images'][-2:]
+    narrow['width'] = 31
+    annotations['annotations'] = [a for a in annotations['annotations'] if a['image_id'] != bare['id']]
+    annotations.save()
+    dataset = detection.train_dataloader.dataset
+    dataset.metainfo.classes = ('circle', 'square', 'triangle', 'star', 'ring')
+    dataset.filter_cfg = dict(filter_empty_gt=True, min_size=32)
+    for head in ('bbox_head', 'mask_head'):
+        detection.model.roi_head[head].num_classes = 5
+    (train,) = check_data(detection, ('train',))
+    built = DATASETS.build({**dataset, 'pipeline': []})
+    instances = [
+        [box for box in item['instances'] if not box['ignore_flag']]
+        for item in map(built.get_data_info, range(len(built)))
+    ]
+    annotated = {a['image_id'] for a in annotations['annotations'] if a['category_id'] != 6}
+    empty = [image['file_name'] for image in annotations['images'] if image['id'] not in annotated]
+    assert train.contents.images == len(built) == 11 - len(empty)
+    assert train.contents.annotations == sum(map(len, instances)) < len(others)
+    assert train.contents.unannotated == sum(not boxes for boxes in instances)
+    assert train.contents.warnings[-2:] == [
+        f'{annotations.path}: images with a side of less than 32 pixels are dropped (filter_cfg.min_size): '
+        f'1, {narrow["file_name"]}',
+        f'{annotations.path}: images without annotations are dropped (filter_cfg.filter_empty_gt): '
+        f'{len(empty)}, {", ".join(empty)}',
+    ]
+    assert train.contents.notes[-1] == f'{annotations.path}: annotations of crowds are ignored (1)'
+
+
+@pytest.mark.parametrize('segmentation', [None, []])
+def test_annotations_without_the_mask_that_is_trained_on(detection, annotations, segmentation):
+    bare, dropped = annotations['annotations'][:2]
+    bare['segmentation'] = dropped['segmentation'] = segmentation
+    dropped['area'] = 0
+    annotations.save()
+    assert problems(detection) == [
+        'train_dataloader: expected a segmentation in every annotation, because masks are loaded (with_mask=True), '
+        f'got 1 annotations without one: {bare["id"]}'
+    ]
+    pipeline = detection.train_dataloader.dataset.pipeline
+    next(transform for transform in pipeline if 'with_mask' in transform).with_mask = False
+    assert problems(detection) == [
+        'train_dataloader.dataset.pipeline: expected LoadAnnotations with with_mask=True, for '
+        'model.roi_head.mask_head, got none'
+    ]
+    detection.model.roi_head.mask_head = None
+    check_data(detection, ('train',))
+
+
 def test_nothing_to_train_on(detection, annotations):
+    for annotation in annotations['annotations']:
+        annotation['iscrowd'] = 1
+    annotations.save()
+    count = len(annotations['annotations'])
+    assert problems(detection) == [
+        f'{annotations.path}: has no annotations to train on: none of {count} is left by what the loader drops'
+    ]
     annotations['annotations'] = []
     annotations.save()
     assert problems(detection) == [f'{annotations.path}: has no annotations to train on']

@@ -2,6 +2,8 @@
 
 import json
 
+from tests.helpers.scripts import run
+
 
 def test_the_table(run_tool, tiny_config, shapes):
     output = run_tool('check_data.py', tiny_config).stdout
@@ -9,5 +11,23 @@ def test_the_table(run_tool, tiny_config, shapes):
     assert f'train: {shapes}/coco/annotations/instances_train2017.json, {shapes}/coco/train2017' in output
     rows = [[cell.strip() for cell in line.split('│')[1:-1]] for line in output.splitlines() if line.startswith('│')]
     truth = json.loads((shapes / 'coco' / 'annotations' / 'instances_val2017.json').read_text())
-    empty = 4 - len({annotation['image_id'] for annotation in truth['annotations']})
-    assert rows[1] == ['val, test', 'COCO', '4', str(len(truth['annotations'])), str(empty), '6']
+    images = [annotation['image_id'] for annotation in truth['annotations'] if not annotation['iscrowd']]
+    crowds = len(truth['annotations']) - len(images)
+    assert crowds
+    assert rows[1] == ['val, test', 'COCO', '4', str(len(images)), str(4 - len(set(images))), '6']
+    assert (
+        f'note: {shapes}/coco/annotations/instances_val2017.json: annotations of crowds are ignored ({crowds})'
+        in output
+    )
+
+
+def test_strict_refuses_what_a_loader_drops(tiny_config, coco, annotations, capsys):
+    flat = annotations['annotations'][0]
+    flat['area'] = 0
+    annotations.save()
+    options = ['--cfg-options', f'train_dataloader.dataset.data_root={coco}/']
+    line = f'{annotations.path}: boxes narrower than a pixel or without area are dropped (1): annotations {flat["id"]}'
+    assert run('check_data', tiny_config, *options) == 0
+    assert f'warning: {line}\n' in capsys.readouterr().out
+    assert run('check_data', tiny_config, '--strict', *options) == 2
+    assert capsys.readouterr().err.endswith(f'error: the data is not valid\n  {line}\n')

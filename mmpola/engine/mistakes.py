@@ -1,0 +1,173 @@
+"""Find the mistakes in a config that are seen without its data and weights: `refuse_mistakes` is the entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import (
+    DATA_SAMPLERS,
+    HOOKS,
+    LOOPS,
+    METRICS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+    TRANSFORMS,
+    Registry,
+)
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from mmpola.checkpoint.meta_model import model_on_meta
+from mmpola.config_parts import argument_message, arguments_of, class_of, type_message, unknown_argument
+from mmpola.engine.options import READ
+from mmpola.messages import UsageError, did_you_mean, nearest
+
+SPLITS = ('train', 'val', 'test')
+
+HEADS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
+"""Parts of a model that read the maps of the neck, or of the backbone if there is no neck."""
+
+IMAGE_SIZE = 64
+"""Side in pixels of the image that shows how many channels the maps of a backbone have."""
+
+REMOVED = ('priority', 'convert_to_iter_based')
+"""Entries of hooks and schedules that MMEngine removes before it builds them."""
+
+OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_fn', 'num_batch_per_epoch')
+"""Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
+
+
+def refuse_mistakes(cfg: Config) -> None:
+    """Check names, arguments and the model of a config, which is built on the meta device, and change nothing.
+
+    Raises:
+        UsageError: something is wrong; the message is one line that names the config key, the rule and what was given.
+    """
+    _check_names(cfg)
+    model = model_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
+    _check_channels(cfg.model.get('module', cfg.model), model)
+    _check_arguments(cfg)
+    _check_topk(cfg)
+
+
+def _check_names(cfg: Config) -> None:
+    """Refuse a top-level key that resembles one that is read, unless the config's text uses it as a variable."""
+    for name in cfg:
+        variable = len(re.findall(rf'\b{name}\b', cfg.text)) > 1
+        if name not in READ and not variable and (meant := nearest(name, READ, 0.8)):
+            raise UsageError(f'{name}: expected a key that training reads, got {name}{did_you_mean(meant)}')
+
+
+def _check_arguments(cfg: Config) -> None:
+    """Refuse unknown types and arguments of loaders, transforms, hooks, schedules, optimizer and metrics."""
+    known = {*arguments_of(DataLoader)[0], *OF_LOADERS}
+    for key in (f'{split}_dataloader' for split in SPLITS):
+        for name in (name for name in cfg.get(key) or () if name not in known):
+            meant = did_you_mean(nearest(name, known))
+            raise UsageError(f'{key}: expected arguments of a data loader, got {name}{meant}')
+    for key, node, registry in _parts(cfg):
+        cls = class_of(node, registry)
+        if cls is None:
+            raise UsageError(type_message(key, node['type'], registry))
+        if name := unknown_argument(node, cls, REMOVED):
+            raise UsageError(argument_message(key, cls, name))
+
+
+def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
+    """Yield (config key, dict, registry) of the parts that MMEngine builds from a dict of their own."""
+    found: list[tuple[str, Any, Registry]] = [
+        *((f'default_hooks.{name}', hook, HOOKS) for name, hook in (cfg.get('default_hooks') or {}).items()),
+        ('custom_hooks', cfg.get('custom_hooks'), HOOKS),
+        ('param_scheduler', cfg.get('param_scheduler'), PARAM_SCHEDULERS),
+        ('optim_wrapper.optimizer', (cfg.get('optim_wrapper') or {}).get('optimizer'), OPTIMIZERS),
+    ]
+    for split in SPLITS:
+        loader = cfg.get(f'{split}_dataloader') or {}
+        found += [
+            (f'{split}_dataloader.sampler', loader.get('sampler'), DATA_SAMPLERS),
+            (f'{split}_dataloader.dataset.pipeline', loader.get('dataset', {}).get('pipeline'), TRANSFORMS),
+            (f'{split}_cfg', cfg.get(f'{split}_cfg'), LOOPS),
+            *((key, metric, METRICS) for key, metric in _metrics(cfg, split)),
+        ]
+    for key, part, registry in found:
+        entries = [(f'{key}.{i}', entry) for i, entry in enumerate(part)] if isinstance(part, list) else [(key, part)]
+        for name, entry in entries:
+            if isinstance(entry, dict) and 'type' in entry:
+                yield name, entry, registry
+
+
+def _metrics(cfg: Config, split: str) -> list[tuple[str, dict[str, Any]]]:
+    """List (config key, dict) of the metrics of a split's evaluator."""
+    key = f'{split}_evaluator'
+    given = cfg.get(key) or []
+    if isinstance(given, dict) and 'metrics' in given:
+        key, given = f'{key}.metrics', given['metrics']
+    return [(f'{key}.{i}', metric) for i, metric in enumerate(given)] if isinstance(given, list) else [(key, given)]
+
+
+def _check_topk(cfg: Config) -> None:
+    """Compare the `topk` of metrics with the classes of a classifier."""
+    classes = cfg.model.get('num_classes')
+    for key, metric in [entry for split in SPLITS for entry in _metrics(cfg, split)]:
+        topk = metric.get('topk') or 0
+        if classes and max(topk if isinstance(topk, (list, tuple)) else [topk]) > classes:
+            raise UsageError(f'{key}.topk: expected at most model.num_classes, {classes}, got {topk}')
+
+
+def _check_channels(settings: dict[str, Any], model: Any) -> None:
+    """Compare the input channels that the config gives its neck and heads with the maps that they get.
+
+    Args:
+        settings: the config's model.
+        model: the same, built on the meta device.
+    """
+    heads = [key for key in HEADS if settings.get(key)]
+    if not hasattr(model, 'backbone') or not (settings.get('neck') or heads):
+        return
+    image = torch.zeros(1, getattr(model.backbone, 'in_channels', 3), IMAGE_SIZE, IMAGE_SIZE, device='meta')
+    maps, source = _maps(model.backbone, image), 'model.backbone'
+    if maps and settings.get('neck'):
+        neck = settings['neck'][0] if isinstance(settings['neck'], list) else settings['neck']
+        if isinstance(neck.get('in_channels'), (list, tuple)):
+            _compare('model.neck.in_channels', neck['in_channels'], [x.shape[1] for x in maps], source)
+        maps, source = _maps(model.neck, maps), 'model.neck'
+    channels = [x.shape[1] for x in maps or ()]
+    for key in heads if maps else ():
+        parts = settings[key] if isinstance(settings[key], list) else [settings[key]]
+        modules = getattr(model, key) if isinstance(settings[key], list) else [getattr(model, key)]
+        for number, (head, module) in enumerate(zip(parts, modules, strict=True)):
+            name = f'model.{key}.{number}' if isinstance(settings[key], list) else f'model.{key}'
+            _compare_head(name, head, module, channels, source)
+
+
+def _maps(module: nn.Module, x: Any) -> list[Tensor] | None:
+    """Return the maps [B, C, H, W] of a backbone or neck; None if it does not run on the meta device."""
+    try:
+        with torch.no_grad():
+            maps = module.eval()(x)
+    except Exception:  # such as operators of other packages that have no implementation for that device
+        return None
+    return list(maps) if all(isinstance(x, Tensor) and x.ndim == 4 for x in maps) else None
+
+
+def _compare_head(key: str, head: dict[str, Any], module: Any, channels: list[int], source: str) -> None:
+    """Compare a head's `in_channels` with the maps that its `in_index`, if it has one, selects, else with all."""
+    given, index = head.get('in_channels'), getattr(module, 'in_index', None)
+    several = isinstance(given, (list, tuple))
+    if given is None or (index is not None and isinstance(index, (list, tuple)) != several):
+        return
+    if index is not None:
+        indices = index if several else [index]
+        if max(indices) >= len(channels):
+            raise UsageError(f'{key}.in_index: expected indices below {len(channels)}, got {index}')
+        channels = [channels[i] for i in indices]
+    _compare(f'{key}.in_channels', given, channels if several or len(set(channels)) > 1 else channels[0], source)
+
+
+def _compare(key: str, given: Any, expected: Any, source: str) -> None:
+    if (list(given) if isinstance(given, tuple) else given) != expected:
+        raise UsageError(f'{key}: expected the channels of {source}, {expected}, got {given}')
