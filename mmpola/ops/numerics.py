@@ -32,8 +32,7 @@ def is_traced() -> bool:
 
 def is_exported() -> bool:
     """Whether torch.export is recording the operations, by itself or for ONNX; False in torch < 2.7."""
-    # torch.compile takes torch.compiler.is_exporting() for True, although it does not export
-    return getattr(torch.compiler, '_is_exporting_flag', False)
+    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
 
 
 # Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, with tf32
