@@ -40,9 +40,12 @@ from mmpola.messages import UsageError, run_main
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Export a model to ONNX', allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description='Export a model to ONNX and compare it with PyTorch; docs/tools.md describes inputs and outputs',
+        allow_abbrev=False,
+    )
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
     parser.add_argument('out', type=Path, metavar='OUT', help='file to write, .onnx')
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument(

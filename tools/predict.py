@@ -37,10 +37,12 @@ from mmpola.messages import UsageError, run_main
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Draw what a model finds in images', allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description='Draw what a model finds in images, and write it as JSON', allow_abbrev=False
+    )
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
-    parser.add_argument('images', nargs='+', help='image files, folders or patterns')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
     parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of a detection (default: 0.3)')

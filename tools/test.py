@@ -26,7 +26,7 @@ from mmpola.messages import run_main
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
     parser.add_argument('--show-dir', help='draw predictions next to the ground truth into this folder')
     add_compile_argument(parser)
     add_common_arguments(parser)

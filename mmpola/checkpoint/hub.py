@@ -186,7 +186,8 @@ def _attempt(name: str, function: Callable[..., Found], *arguments: object) -> F
     except Exception as error:  # HTTP libraries and the hub raise kinds of their own
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f'{name}: cannot be downloaded ({reason}); download the file on another machine and give its path'
+            f'{name}: cannot be downloaded ({reason}); where the files are is in docs/weights.md: download the file on '
+            'another machine and give its path'
         ) from error
 
 
