@@ -30,7 +30,7 @@ def _child(name: str, parent: str, locations: list[str]) -> Any:
     )
 
 
-MODELS = _child('model', 'MODELS', ['mmpola.backbones', 'mmpola.classification'])
+MODELS = _child('model', 'MODELS', ['mmpola.backbones', 'mmpola.classification', 'mmpola.sequences'])
 DATASETS = _child('dataset', 'DATASETS', ['mmpola.data', 'mmpola.sequences'])
 DATA_SAMPLERS = _child('data sampler', 'DATA_SAMPLERS', ['mmpola.engine.draws'])
 METRICS = _child('metric', 'METRICS', ['mmpola.classification'])

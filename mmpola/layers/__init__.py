@@ -6,19 +6,35 @@ from mmpola.layers.pola_attention import PolaAttention, PowerAttention, ReducedP
 from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid, resize_bias_table, resize_table
 from mmpola.layers.rotary import rotary_tables
+from mmpola.layers.sequence_attention import (
+    SEQUENCE_ATTENTION,
+    EluSequenceAttention,
+    ExpSequenceAttention,
+    PolaritySequenceAttention,
+    PowerSequenceAttention,
+    SequenceAttention,
+    SoftmaxSequenceAttention,
+)
 from mmpola.layers.softmax_attention import RotarySoftmaxAttention, SpatialReductionAttention
 from mmpola.layers.spiky_attention import SpikyAttention
 from mmpola.layers.window_attention import WindowAttention
 from mmpola.layers.windows import window_mask
 
 __all__ = [
+    'SEQUENCE_ATTENTION',
+    'EluSequenceAttention',
+    'ExpSequenceAttention',
     'Grid',
     'PatchEmbed',
     'PolaAttention',
     'PolarityAttention',
+    'PolaritySequenceAttention',
     'PowerAttention',
+    'PowerSequenceAttention',
     'ReducedPolaAttention',
     'RotarySoftmaxAttention',
+    'SequenceAttention',
+    'SoftmaxSequenceAttention',
     'SpatialReductionAttention',
     'SpikyAttention',
     'TransformerBlock',

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block of Swin, PVT and DeiT."""
+"""The pre-norm transformer block of Swin, PVT, DeiT and the sequence encoder."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Any
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
-from mmpola.layers.position import Grid
-
 
 class TransformerBlock(nn.Module):
     """x += attn(norm1(x)); x += mlp(norm2(x)), each branch with stochastic depth.
 
     Args:
-        attn: attention layer, called as attn(x, grid, ...).
+        attn: attention layer, called as attn(x, ...).
         dim: channels C.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         norm_eps: epsilon of both LayerNorms.
@@ -32,7 +30,7 @@ class TransformerBlock(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, grid: Grid, *attention_arguments: Any) -> Tensor:
-        """x [B, N, C] on the token grid (h, w) and further arguments of the attention layer -> [B, N, C]."""
-        x = x + self.drop_path(self.attn(self.norm1(x), grid, *attention_arguments))
+    def forward(self, x: Tensor, *attention_arguments: Any) -> Tensor:
+        """x [B, N, C] and further arguments of the attention layer, such as the token grid (h, w) -> [B, N, C]."""
+        x = x + self.drop_path(self.attn(self.norm1(x), *attention_arguments))
         return x + self.drop_path(self.mlp(self.norm2(x)))

@@ -1,33 +1,40 @@
-"""The angles of PolaFormer++'s rotary position embedding on a token grid (E10)."""
+"""The angles of PolaFormer++'s rotary position embedding on a token grid or along a sequence (E10)."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from mmpola.layers.position import Grid
-
 BASE = 10000.0
 
 
-def rotary_tables(grid: Grid, channels: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Compute (cos, sin) of the rotation angles, each [h * w, channels], for interleaved channel pairs.
+def rotary_tables(
+    grid: Sequence[int], channels: int, device: torch.device | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Compute (cos, sin) of the rotation angles, each [N, channels], for interleaved channel pairs.
 
-    The first half of the channels rotates with the row, the second half with the column. The angular frequencies are
-    10000^-linspace(0, 1, channels / 4); timm's rotary embeddings space theirs by arange(n) / n instead.
+    On a map, the first half of the channels rotates with the row, the second half with the column; in a sequence, all
+    channels rotate with the position. The angular frequencies are 10000^-linspace(0, 1, pairs), for the pairs of an
+    axis; timm's rotary embeddings space theirs by arange(n) / n instead.
 
     Args:
-        grid: (h, w).
-        channels: channels to rotate, a multiple of 4: 2D features in linear attention, D channels in softmax attention.
+        grid: (h, w) with h * w = N, or (N,) for a sequence.
+        channels: channels to rotate, an even number per axis: 2D features in linear attention, D channels in softmax
+            attention.
         device, dtype: device and dtype of the tables.
     """
-    frequencies = BASE ** -torch.linspace(0, 1, channels // 4, device=device, dtype=dtype)
-    rows, columns = (torch.arange(side, device=device, dtype=dtype)[:, None] * frequencies for side in grid)
+    frequencies = BASE ** -torch.linspace(0, 1, channels // (2 * len(grid)), device=device, dtype=dtype)
+    angles = [torch.arange(side, device=device, dtype=dtype)[:, None] * frequencies for side in grid]
 
-    def table(by_row: Tensor, by_column: Tensor) -> Tensor:
-        """[h, channels / 4] and [w, channels / 4] -> [h * w, channels], each angle for both channels of its pair."""
-        row_half = by_row.repeat_interleave(2, dim=-1)[:, None].expand(*grid, -1)
-        column_half = by_column.repeat_interleave(2, dim=-1)[None].expand(*grid, -1)
-        return torch.cat([row_half, column_half], dim=-1).flatten(0, 1)
+    def table(parts: list[Tensor]) -> Tensor:
+        """[h, pairs] and [w, pairs] -> [h * w, channels], each angle for both channels of its pair."""
+        maps = []
+        for axis, part in enumerate(parts):
+            for other in range(len(grid)):
+                part = part if other == axis else part.unsqueeze(other)
+            maps.append(part.repeat_interleave(2, dim=-1).expand(*grid, -1))
+        return torch.cat(maps, dim=-1).flatten(0, -2)
 
-    return table(rows.cos(), columns.cos()), table(rows.sin(), columns.sin())
+    return table([x.cos() for x in angles]), table([x.sin() for x in angles])

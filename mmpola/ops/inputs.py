@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -66,7 +67,7 @@ class MixAndGateTensors(NamedTuple):
     attended: Tensor  # [B, N, H, D]
     values: Tensor  # [B, N, H, D]
     gate: Tensor  # [B, N, C], C = H * D
-    weight: Tensor  # [D or C, 1, k, k], k odd
+    weight: Tensor  # [D or C, 1, k, k], or [D or C, 1, 1, k] of a sequence; k odd
     bias: Tensor | None  # [D or C]
 
 
@@ -77,9 +78,18 @@ class MixAndGateInputs:
     attended: Tensor  # [B, N, H, D]
     values: Tensor  # [B, N, H, D]
     gate: Tensor  # [B, N, C], C = H * D
-    weight: Tensor  # [D or C, 1, k, k], k odd
+    weight: Tensor  # [D or C, 1, k, k], k odd; of a sequence [D or C, 1, k]
     bias: Tensor | None  # [D or C]
-    grid: Sequence[int]  # (h, w), h * w = N
+    grid: Sequence[int]  # (h, w), h * w = N; of a sequence (N,)
+
+    def as_map(self) -> MixAndGateInputs:
+        """Return the inputs with two axes, as every backend expects them: a sequence is a map of one row.
+
+        The grid of a sequence becomes (1, N) and its weight [D or C, 1, 1, k].
+        """
+        if len(self.grid) == 2:
+            return self
+        return replace(self, weight=self.weight.unsqueeze(2), grid=(1, *self.grid))
 
     def tensors(self) -> MixAndGateTensors:
         """Return the differentiable tensors."""
@@ -162,19 +172,22 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     batch, tokens, heads, dim = attended.shape
     if inputs.values.shape != attended.shape:
         raise ValueError(f'values: expected {list(attended.shape)} like attended, got {list(inputs.values.shape)}')
+    if len(inputs.grid) not in (1, 2) or prod(inputs.grid) != tokens:
+        raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {tuple(inputs.grid)}')
     channels = heads * dim
     if tuple(inputs.gate.shape) != (batch, tokens, channels):
         raise ValueError(f'gate: expected [B, N, H * D] = {[batch, tokens, channels]}, got {list(inputs.gate.shape)}')
-    if weight.ndim != 4 or weight.shape[0] not in (dim, channels) or weight.shape[1] != 1:
+    is_sequence = len(inputs.grid) == 1
+    side = 'k' if is_sequence else 'k, k'
+    if weight.ndim != 2 + len(inputs.grid) or weight.shape[0] not in (dim, channels) or weight.shape[1] != 1:
         raise ValueError(
-            f'weight: expected [D, 1, k, k] or [C, 1, k, k] with D={dim}, C={channels}, got {list(weight.shape)}'
+            f'weight: expected [D, 1, {side}] or [C, 1, {side}] with D={dim}, C={channels}, got {list(weight.shape)}'
         )
-    if weight.shape[2] != weight.shape[3] or weight.shape[2] % 2 == 0:
-        raise ValueError(f'weight: expected a square kernel of odd side k, got {list(weight.shape[2:])}')
+    if weight.shape[2] != weight.shape[-1] or weight.shape[2] % 2 == 0:
+        kind = 'a kernel of odd length' if is_sequence else 'a square kernel of odd side'
+        raise ValueError(f'weight: expected {kind} k, got {list(weight.shape[2:])}')
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f'bias: expected {[weight.shape[0]]} like weight, got {list(bias.shape)}')
-    if len(inputs.grid) != 2 or inputs.grid[0] * inputs.grid[1] != tokens:
-        raise ValueError(f'grid: expected (h, w) with h * w = N = {tokens}, got {tuple(inputs.grid)}')
 
 
 def _expect_tensor(name: str, x: object, *, optional: bool) -> None:

@@ -88,7 +88,7 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
 
     Args:
         x: [B, N, C], tokens in row-major order.
-        weight: [C, 1, k, k], or [C / H, 1, k, k] shared by H heads; k odd.
+        weight: [C, 1, kh, kw], or [C / H, 1, kh, kw] shared by H heads; kh and kw odd.
         bias: one entry per channel of `weight`, or None.
         grid: (h, w) with h * w = N.
 
@@ -101,5 +101,6 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)
     weight = weight.repeat(heads, 1, 1, 1)
     bias = None if bias is None else bias.repeat(heads)
-    mixed = F.conv2d(maps, weight, bias, padding=weight.shape[-1] // 2, groups=channels)
+    padding = [side // 2 for side in weight.shape[2:]]
+    mixed = F.conv2d(maps, weight, bias, padding=padding, groups=channels)
     return mixed.flatten(2).transpose(1, 2)

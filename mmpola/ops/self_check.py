@@ -46,7 +46,7 @@ def failures(
         x, weight = inputs.attended, inputs.weight
         operator = 'mix_and_gate'
         is_shared = weight.shape[0] == x.shape[3]
-        variant = index(weight.shape[3]), is_shared, weight.dtype, inputs.bias is not None
+        variant = (index(weight.shape[2]), index(weight.shape[3])), is_shared, weight.dtype, inputs.bias is not None
     failure = _failure(run, reference, x.device, x.dtype, index(x.shape[3]), operator, *variant)
     return [failure] if failure else []
 
@@ -207,7 +207,7 @@ def _draw_mix_and_gate(
     dtype: torch.dtype,
     dim: int,
     operator: str,
-    kernel_size: int,
+    window: tuple[int, int],
     is_shared: bool,
     weight_dtype: torch.dtype,
     has_bias: bool,
@@ -219,7 +219,7 @@ def _draw_mix_and_gate(
         'attended': _normal(device, dtype, 1, tokens, heads, dim, seed=0),
         'values': _normal(device, dtype, 1, tokens, heads, dim, seed=1),
         'gate': _normal(device, dtype, 1, tokens, heads * dim, seed=2),
-        'weight': _normal(device, weight_dtype, channels, 1, kernel_size, kernel_size, seed=3) / kernel_size,
+        'weight': _normal(device, weight_dtype, channels, 1, *window, seed=3) / window[1],
         'bias': _normal(device, weight_dtype, channels, seed=4) if has_bias else None,
     }
     return tensors, lambda **leaves: MixAndGateInputs(**leaves, grid=GRID)

@@ -1,6 +1,19 @@
-"""The Long Range Arena on MMEngine: data sets of its five tasks, the collation of their batches, and generators."""
+"""The Long Range Arena on MMEngine: data sets of its five tasks, collation, generators, encoder and classifier."""
 
+from mmpola.sequences.classifier import SequenceClassifier
 from mmpola.sequences.collate import sequence_collate
 from mmpola.sequences.datasets import ByteText, GreyCIFAR, ListOps, Pathfinder, Retrieval
+from mmpola.sequences.encoder import SequenceEncoder
+from mmpola.sequences.preprocessor import SequencePreprocessor
 
-__all__ = ['ByteText', 'GreyCIFAR', 'ListOps', 'Pathfinder', 'Retrieval', 'sequence_collate']
+__all__ = [
+    'ByteText',
+    'GreyCIFAR',
+    'ListOps',
+    'Pathfinder',
+    'Retrieval',
+    'SequenceClassifier',
+    'SequenceEncoder',
+    'SequencePreprocessor',
+    'sequence_collate',
+]

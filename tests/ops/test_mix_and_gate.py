@@ -1,5 +1,7 @@
 """`mix_and_gate` (E14): the reference compared with loops, its gradients and its errors."""
 
+from math import prod
+
 import pytest
 import torch
 
@@ -13,37 +15,41 @@ WEIGHT = torch.ones(4, 1, 3, 3)
 
 
 def by_loops(attended, values, gate, weight, bias, grid):
-    """Compute E14 as printed, one output element at a time."""
+    """Compute E14 as printed, one output element at a time; a sequence is a map of one row."""
     batch, _, heads, dim = values.shape
-    rows, columns = grid
-    side = weight.shape[-1]
+    rows, columns = grid if len(grid) == 2 else (1, *grid)
+    height, width = weight.shape[2:] if len(grid) == 2 else (1, *weight.shape[2:])
+    weight = weight.view(len(weight), height, width)
     output = torch.empty_like(gate)
     for b in range(batch):
         for n in range(rows * columns):
             for c in range(heads * dim):
                 kernel = c if len(weight) == heads * dim else c % dim
                 total = attended[b, n, c // dim, c % dim] + (0 if bias is None else bias[kernel])
-                for i in range(side):
-                    for j in range(side):
-                        row, column = n // columns + i - side // 2, n % columns + j - side // 2
+                for i in range(height):
+                    for j in range(width):
+                        row, column = n // columns + i - height // 2, n % columns + j - width // 2
                         if 0 <= row < rows and 0 <= column < columns:
                             value = values[b, row * columns + column, c // dim, c % dim]
-                            total += weight[kernel, 0, i, j] * value
+                            total += weight[kernel, i, j] * value
                 output[b, n, c] = total * gate[b, n, c]
     return output
 
 
 def draw(grid, heads, dim, side, shared=True, bias=True, dtype=torch.float64):
-    tokens, channels = grid[0] * grid[1], heads * dim
+    tokens, channels = prod(grid), heads * dim
     kernels = dim if shared else channels
     packed = torch.randn(2, tokens, 3, heads, dim, dtype=dtype)
     attended, values, gate = packed.unbind(2)  # views of one projection, as in the layers
-    weight = torch.randn(kernels, 1, side, side, dtype=dtype)
+    weight = torch.randn(kernels, 1, *[side] * len(grid), dtype=dtype)
     return [attended, values, gate.flatten(2), weight, torch.randn(kernels, dtype=dtype) if bias else None]
 
 
 @pytest.mark.parametrize('shared', [True, False])
-@pytest.mark.parametrize(('grid', 'side', 'bias'), [((4, 3), 3, True), ((1, 1), 3, False), ((1, 6), 5, True)])
+@pytest.mark.parametrize(
+    ('grid', 'side', 'bias'),
+    [((4, 3), 3, True), ((1, 1), 3, False), ((1, 6), 5, True), ((7,), 5, True), ((2,), 7, False)],
+)
 def test_reference_is_the_equation(grid, side, bias, shared):
     tensors = draw(grid, 2, 3, side, shared, bias)
     torch.testing.assert_close(mix_and_gate(*tensors, grid), by_loops(*tensors, grid))
@@ -63,11 +69,12 @@ def test_a_delta_kernel_adds_the_values():
     torch.testing.assert_close(mix_and_gate(attended, values, gate, delta, None, GRID), expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize('grid', [(2, 3), (5,)])
 @pytest.mark.parametrize('shared', [True, False])
-def test_gradcheck(shared):
-    leaves = [x.detach().clone().requires_grad_() for x in draw((2, 3), 2, 2, 3, shared)]
-    assert torch.autograd.gradcheck(lambda *x: mix_and_gate(*x, (2, 3)), leaves)
-    assert torch.autograd.gradgradcheck(lambda *x: mix_and_gate(*x, (2, 3)), leaves)
+def test_gradcheck(shared, grid):
+    leaves = [x.detach().clone().requires_grad_() for x in draw(grid, 2, 2, 3, shared)]
+    assert torch.autograd.gradcheck(lambda *x: mix_and_gate(*x, grid), leaves)
+    assert torch.autograd.gradgradcheck(lambda *x: mix_and_gate(*x, grid), leaves)
 
 
 def test_a_kernel_with_another_dtype_is_cast():
@@ -111,8 +118,17 @@ def test_convolution_of_tokens_copies_no_values():
         ({'weight': WEIGHT[..., :2]}, ValueError, 'weight: expected a square kernel of odd side k, got [3, 2]'),
         ({'weight': torch.ones(4, 1, 2, 2)}, ValueError, 'weight: expected a square kernel of odd side k, got [2, 2]'),
         ({'bias': torch.ones(8)}, ValueError, 'bias: expected [4] like weight, got [8]'),
-        ({'grid': (3, 5)}, ValueError, 'grid: expected (h, w) with h * w = N = 12, got (3, 5)'),
-        ({'grid': (12,)}, ValueError, 'grid: expected (h, w) with h * w = N = 12, got (12,)'),
+        ({'grid': (3, 5)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (3, 5)'),
+        (
+            {'grid': (12,)},
+            ValueError,
+            'weight: expected [D, 1, k] or [C, 1, k] with D=4, C=8, got [4, 1, 3, 3]',
+        ),
+        (
+            {'grid': (12,), 'weight': torch.ones(4, 1, 2)},
+            ValueError,
+            'weight: expected a kernel of odd length k, got [2]',
+        ),
         ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'reference'], got 'cuda'"),
     ],
 )

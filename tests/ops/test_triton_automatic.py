@@ -98,7 +98,9 @@ def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch, logged):
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
 def test_a_wrong_convolution_is_found(dtype, monkeypatch, logged):
-    monkeypatch.setattr(triton_mix_and_gate, '_taps', lambda weight: weight.flatten(1).T.flip(0).contiguous())
+    monkeypatch.setattr(
+        triton_mix_and_gate, '_taps', lambda weight: weight.squeeze(1).permute(1, 2, 0).flip(0, 1).contiguous()
+    )
     attended, values, _, gate = draw(dtype)
     weight, bias = kernel()
     found = mix_and_gate(attended, values, gate, weight, bias, GRID)

@@ -9,13 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mmpola.ops.triton import exp_kernels, power_kernels
 from mmpola.ops.triton.backend import INTERPRETED
-from mmpola.ops.triton.launch import LAUNCHES, ONE_PRODUCT_STATE, TILES
+from mmpola.ops.triton.launch import LAUNCHES, ONE_PRODUCT_STATE, plan_tiles
 from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_gradient_kernel, mix_and_gate_kernel
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled')
@@ -63,14 +64,15 @@ def compiled(name, dim, kind, dtype='fp16', capability=90):
     return machine_code(kernel, constants, types, capability, options)
 
 
-def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, kernel_size=5):
-    """Compile a kernel of `mix_and_gate` as the launch table launches it."""
+def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5)):
+    """Compile a kernel of `mix_and_gate` as it is launched for the window of a map, or (1, k) of a sequence."""
     kernel = MIX_AND_GATE_KERNELS[name]
-    block = min(32, max(16, triton.next_power_of_2(dim)))
-    tile = TILES[name][block]
-    constants = {'D': dim, 'K': kernel_size, 'BR': tile.rows, 'BW': tile.columns, 'BD': block, 'FLIP': False}
+    values = torch.empty(1, 9, 1, dim, device='meta')
+    plan = plan_tiles(name, values, (3, 3), torch.empty(*window, dim, device='meta'))
+    constants = {**plan.options, 'FLIP': False}
+    warps = constants.pop('num_warps')
     types = {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS}
-    return machine_code(kernel, constants, types, capability, {'num_warps': tile.warps})
+    return machine_code(kernel, constants, types, capability, {'num_warps': warps})
 
 
 def machine_code(kernel, constants, types, capability, options):
@@ -113,6 +115,11 @@ def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capa
 )
 def test_mix_and_gate_fits_into_shared_memory(name, dim, dtype, capability, tmp_path):
     check_shared_memory(compiled_mix_and_gate(name, dim, dtype, capability), capability, tmp_path)
+
+
+@pytest.mark.parametrize('name', MIX_AND_GATE_KERNELS)
+def test_kernels_of_a_sequence_compile(name, tmp_path):
+    check_shared_memory(compiled_mix_and_gate(name, 32, window=(1, 5)), 90, tmp_path)
 
 
 def check_shared_memory(kernel, capability, folder):

@@ -1,6 +1,7 @@
 """The kernels of `mix_and_gate`: error budgets, strides, gradients, and the operator that torch sees."""
 
 import os
+from math import prod
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ LEAVES = ('attended', 'values', 'gate', 'weight', 'bias')
 def draw(grid, heads=2, dim=16, side=3, shared=True, bias=True, dtype=torch.float32, batch=2):
     """Draw o, v and g of `dtype`, views of one packed projection, and the kernel and its bias in float32."""
     kernels = dim if shared else heads * dim
-    attended, values, gate = torch.randn(batch, grid[0] * grid[1], 3, heads, dim).to(DEVICE, dtype).unbind(2)
-    weight = torch.randn(kernels, 1, side, side).to(DEVICE) / side
+    attended, values, gate = torch.randn(batch, prod(grid), 3, heads, dim).to(DEVICE, dtype).unbind(2)
+    weight = torch.randn(kernels, 1, *[side] * len(grid)).to(DEVICE) / side
     return [attended, values, gate.flatten(2), weight, torch.randn(kernels).to(DEVICE) if bias else None]
 
 
@@ -43,6 +44,8 @@ CASES = {
     'a kernel wider than the grid': dict(grid=(2, 3), side=7, heads=1),
     'several blocks of channels': dict(grid=(4, 5), dim=64, shared=False, batch=1),
     'one channel': dict(grid=(3, 3), dim=1, heads=3),
+    'a sequence': dict(grid=(300,), side=5),
+    'a sequence shorter than its kernel': dict(grid=(2,), side=5, shared=False, bias=False),
     'a tap': dict(grid=(4, 5), side=1),
 }
 

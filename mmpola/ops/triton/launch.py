@@ -5,7 +5,6 @@ Nothing is tuned at run time, and nothing here has been timed: the kernels have 
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
@@ -153,17 +152,24 @@ class TilePlan:
 
 
 def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> TilePlan:
-    """Split the token grids of x [B, N, H, D] over programs for the pass `name`; taps [k², D or C]."""
+    """Split the token grids of x [B, N, H, D] over programs for the pass `name`; taps [KR, KW, D or C].
+
+    A window of one row, as for a sequence, gets tiles of one row.
+    """
     batch, _, heads, dim = x.shape
     launches = TILES[name]
     block = min(max(launches), max(min(launches), _next_power_of_2(dim)))
     launch = launches[block]
-    tiles = batch * -(-grid[0] // launch.rows) * -(-grid[1] // launch.columns)
+    rows, columns = launch.rows, launch.columns
+    if taps.shape[0] == 1:
+        rows, columns = 1, rows * columns
+    tiles = batch * -(-grid[0] // rows) * -(-grid[1] // columns)
     options = {
         'D': dim,
-        'K': math.isqrt(taps.shape[0]),
-        'BR': launch.rows,
-        'BW': launch.columns,
+        'KR': taps.shape[0],
+        'KW': taps.shape[1],
+        'BR': rows,
+        'BW': columns,
         'BD': block,
         'num_warps': launch.warps,
     }

@@ -47,9 +47,9 @@ def mix_and_gate_gradient_operator(
     if wants['values'] and do is not None:
         found['values'] = launch_mix_and_gate(do, taps, None, None, None, grid, flip=True).view(do.shape)
     if d_kernel is not None:
-        d_taps, d_bias = d_kernel.split([taps.shape[0], 1])
+        d_taps, d_bias = d_kernel[:-1], d_kernel[-1]
         found['weight'] = d_taps.T.contiguous().view(weight.shape).to(weight.dtype, copy=True)
-        found['bias'] = None if bias is None else d_bias[0].to(bias.dtype, copy=True)
+        found['bias'] = None if bias is None else d_bias.to(bias.dtype, copy=True)
     return [dy.new_empty(0) if not want or (d := found[name]) is None else d for name, want in wants.items()]
 
 
@@ -59,8 +59,8 @@ def _with_unit_stride(x: Tensor) -> Tensor:
 
 
 def _taps(weight: Tensor) -> Tensor:
-    """Return the weight [D or C, 1, k, k] as [k², D or C] contiguous: channels adjacent, as in the tokens."""
-    return weight.flatten(1).T.contiguous()
+    """Return the weight [D or C, 1, k, k] as [k, k, D or C] contiguous: channels adjacent, as in the tokens."""
+    return weight.squeeze(1).permute(1, 2, 0).contiguous()
 
 
 @mix_and_gate_operator.register_fake

@@ -1,7 +1,7 @@
 """Kernels of `mix_and_gate` (E14, E19): convolution of 2-D tiles of the token grid, addition, gate, and gradients.
 
 A program computes a tile of BR x BW tokens and up to BD channels of one head. Neighbours outside the tile are loaded
-like the tile's own tokens: the k² shifted tiles overlap, so all but the first load of an element hit the cache.
+like the tile's own tokens: the KR * KW shifted tiles overlap, so all but the first load of an element hit the cache.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -44,7 +44,8 @@ def load_shifted(p_x, stride, o_r, o_c, m_t, m_d, i_r, i_c, rows, columns):
 def mix_and_gate_kernel(
     p_v, p_weight, p_bias, p_o, p_g, p_y,
     v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
-    D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr, FLIP: tl.constexpr,
+    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
+    FLIP: tl.constexpr,
 ):  # fmt: skip
     """Compute y = (o + DWC(v)) * g [B, N, C] (E14), without terms that are None. FLIP: the transpose of DWC."""
     i_b, _, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
@@ -53,12 +54,12 @@ def mix_and_gate_kernel(
     m_d = o_d < D
     m_x = m_t[:, None] & m_d[None, :]
     p_v += i_b * v_b + i_h * v_h + (o_t * v_n)[:, None] + o_d[None, :]
-    p_weight += i_h * w_h + o_d  # [k², D or C]
+    p_weight += i_h * w_h + o_d  # [KR * KW, D or C]
     b_y = tl.zeros((BR * BW, BD), tl.float32)
-    for i in range(K):
-        for j in tl.static_range(K):
-            b_v = load_shifted(p_v, v_n, o_r, o_c, m_t, m_d, i - K // 2, j - K // 2, rows, columns)
-            tap = K * K - 1 - (i * K + j) if FLIP else i * K + j
+    for i in range(KR):
+        for j in tl.static_range(KW):
+            b_v = load_shifted(p_v, v_n, o_r, o_c, m_t, m_d, i - KR // 2, j - KW // 2, rows, columns)
+            tap = KR * KW - 1 - (i * KW + j) if FLIP else i * KW + j
             b_y += b_v * tl.load(p_weight + tap * w_k, mask=m_d, other=0.0).to(tl.float32)[None, :]
     if p_bias is not None:
         b_y += tl.load(p_bias + i_h * w_h + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
@@ -76,9 +77,9 @@ def mix_and_gate_kernel(
 def mix_and_gate_gradient_kernel(
     p_dy, p_v, p_weight, p_bias, p_o, p_g, p_do, p_dg, p_parts,
     dy_b, dy_n, v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
-    D: tl.constexpr, K: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
+    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Compute do, dg and each tile's part [k² + 1, C] of dW and db (E19); outputs that are None are not computed."""
+    """Compute do, dg and each tile's part [KR * KW + 1, C] of dW and db (E19), except outputs that are None."""
     i_b, i_part, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
     m_t = (o_r < rows) & (o_c < columns)
     o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
@@ -93,19 +94,19 @@ def mix_and_gate_gradient_kernel(
     if p_do is not None:
         tl.store(p_do + o_y, b_do.to(p_do.dtype.element_ty), mask=m_x)
     if p_parts is not None:
-        p_parts += (i_part * (K * K + 1) * heads + i_h) * D + o_d
-        tl.store(p_parts + K * K * heads * D, tl.sum(b_do, 0), mask=m_d)
+        p_parts += (i_part * (KR * KW + 1) * heads + i_h) * D + o_d
+        tl.store(p_parts + KR * KW * heads * D, tl.sum(b_do, 0), mask=m_d)
     if (p_dg is not None) or (p_parts is not None):
         p_v += i_b * v_b + i_h * v_h + (o_t * v_n)[:, None] + o_d[None, :]
         p_weight += i_h * w_h + o_d
         b_mixed = tl.zeros((BR * BW, BD), tl.float32)
-        for i in range(K):
-            for j in tl.static_range(K):
-                b_v = load_shifted(p_v, v_n, o_r, o_c, m_t, m_d, i - K // 2, j - K // 2, rows, columns)
+        for i in range(KR):
+            for j in tl.static_range(KW):
+                b_v = load_shifted(p_v, v_n, o_r, o_c, m_t, m_d, i - KR // 2, j - KW // 2, rows, columns)
                 if p_parts is not None:
-                    tl.store(p_parts + (i * K + j) * heads * D, tl.sum(b_do * b_v, 0), mask=m_d)
+                    tl.store(p_parts + (i * KW + j) * heads * D, tl.sum(b_do * b_v, 0), mask=m_d)
                 if p_dg is not None:
-                    b_w = tl.load(p_weight + (i * K + j) * w_k, mask=m_d, other=0.0).to(tl.float32)
+                    b_w = tl.load(p_weight + (i * KW + j) * w_k, mask=m_d, other=0.0).to(tl.float32)
                     b_mixed += b_v * b_w[None, :]
         if p_dg is not None:
             if p_bias is not None:
@@ -130,7 +131,7 @@ def launch_mix_and_gate(
 
     Args:
         values: v [B, N, H, D], unit stride in D like `attended` and `gate`.
-        taps: the convolution kernel [k², D or C], contiguous.
+        taps: the convolution kernel [KR, KW, D or C], contiguous.
         attended: o [B, N, H, D] or None.
         gate: g [B, N, C] or None.
     """
@@ -141,7 +142,7 @@ def launch_mix_and_gate(
         with on_device_of(values):
             mix_and_gate_kernel[(plan.programs,)](
                 values, taps, bias, attended, gate, output,
-                *values.stride()[:3], taps.shape[1], _head_stride(taps, dim),
+                *values.stride()[:3], taps.stride(1), _head_stride(taps, dim),
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
                 *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **plan.options,
             )  # fmt: skip
@@ -158,7 +159,8 @@ def launch_mix_and_gate_gradient(
     grid: tuple[int, int],
     wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Compute do [B, N, H, D], dg [B, N, C], and dW and db as rows of one tensor [k² + 1, D or C] (E19).
+    """Compute do [B, N, H, D], dg [B, N, C], and dW and db as rows of one tensor
+    [KR * KW + 1, D or C] (E19).
 
     Args:
         dy: gradient of the output [B, N, C], unit stride in C.
@@ -170,20 +172,20 @@ def launch_mix_and_gate_gradient(
     dg = torch.empty(gate.shape, device=dy.device, dtype=dy.dtype) if wants[1] else None
     parts = None
     if wants[2]:
-        parts = torch.empty(plan.tiles, taps.shape[0] + 1, heads, dim, device=dy.device, dtype=torch.float32)
+        parts = torch.empty(plan.tiles, taps[..., 0].numel() + 1, heads, dim, device=dy.device, dtype=torch.float32)
     if plan.programs:
         with on_device_of(values):
             mix_and_gate_gradient_kernel[(plan.programs,)](
                 dy, values, taps, bias, attended, gate, do, dg, parts,
-                *dy.stride()[:2], *values.stride()[:3], taps.shape[1], _head_stride(taps, dim),
+                *dy.stride()[:2], *values.stride()[:3], taps.stride(1), _head_stride(taps, dim),
                 *attended.stride()[:3], *gate.stride()[:2], heads, *grid, **plan.options,
             )  # fmt: skip
     if parts is None:
         return do, dg, None
-    is_shared = taps.shape[1] == dim  # parts are added in a fixed order, so that results are reproducible bit for bit
+    is_shared = taps.shape[2] == dim  # parts are added in a fixed order, so that results are reproducible bit for bit
     return do, dg, parts.sum((0, 2)) if is_shared else parts.sum(0).flatten(1)
 
 
 def _head_stride(taps: Tensor, dim: int) -> int:
     """Return the offset between two heads' channels of the convolution kernel: 0 if the heads share one."""
-    return 0 if taps.shape[1] == dim else dim
+    return 0 if taps.shape[2] == dim else dim

@@ -1,0 +1,107 @@
+"""The transformer encoder of the Long Range Arena: tokens in, one vector per sequence out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmpola.layers import SEQUENCE_ATTENTION, TransformerBlock
+from mmpola.registry import MODELS
+
+PADDING = 0
+"""The token that fills a batch's shorter sequences. In pictures it is also the colour black."""
+
+MASKS = ('padding', 'zeros')
+
+
+@MODELS.register_module()
+class SequenceEncoder(nn.Module):
+    """Learned token and position embeddings, pre-norm transformer blocks, and the mean over `length` positions.
+
+    Source: the set-up of Skyformer (NeurIPS 2021), which PolaFormer's experiments follow. In the mean, padding counts as
+    zeros, however long a sequence is.
+
+    Args:
+        vocab_size: number of tokens, 0 included.
+        length: positions, at least the length of the longest sequence.
+        attention: 'pola' (PolaFormer), 'pola_pp' (PolaFormer++), 'softmax', or 'linear' (elu + 1).
+        dim: channels C.
+        depth: number of blocks.
+        num_heads: heads of each block.
+        mlp_ratio: hidden channels of a block's MLP, as a multiple of C.
+        drop: dropout rate of the embeddings, after attention and in the MLPs.
+        mask: what is masked: 'padding', or 'zeros', every token 0, as Skyformer does. In pictures, 'zeros' also masks
+            black pixels, which tells a model where the strokes are.
+        attention_arguments: of the variant, such as `alpha` and `gate_init`; see `mmpola.layers`.
+
+    Raises:
+        ValueError: `attention` or `mask` is unknown, or an argument of the attention is out of range.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        length: int,
+        *,
+        attention: str,
+        dim: int = 64,
+        depth: int = 2,
+        num_heads: int = 2,
+        mlp_ratio: float = 2.0,
+        drop: float = 0.1,
+        mask: str = 'padding',
+        **attention_arguments: Any,
+    ) -> None:
+        if attention not in SEQUENCE_ATTENTION:
+            raise ValueError(f'attention: expected one of {list(SEQUENCE_ATTENTION)}, got {attention!r}')
+        if mask not in MASKS:
+            raise ValueError(f'mask: expected one of {list(MASKS)}, got {mask!r}')
+        super().__init__()
+        self.vocab_size, self.length, self.dim, self.mask = vocab_size, length, dim, mask
+        self.token = nn.Embedding(vocab_size, dim)
+        self.position = nn.Embedding(length, dim)
+        for table in (self.token, self.position):
+            nn.init.normal_(table.weight, std=0.02)
+        self.drop = nn.Dropout(drop)
+        attend = SEQUENCE_ATTENTION[attention]
+        self.blocks = nn.ModuleList(
+            TransformerBlock(
+                attend(dim, num_heads, length, drop=drop, **attention_arguments),
+                dim,
+                mlp_ratio,
+                norm_eps=1e-5,
+                drop=drop,
+                drop_path=0.0,
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Encode sequences.
+
+        Args:
+            tokens: [B, N], N at most `length`; the result does not depend on how much of the padding is included.
+            lengths: [B], the tokens of each sequence without padding; None if there is no padding.
+
+        Returns:
+            [B, C].
+        """
+        valid = self._valid(tokens, lengths)
+        x = self.drop(self.token(tokens) + self.position.weight[: tokens.shape[1]])
+        for block in self.blocks:
+            x = block(x, valid)
+        x = self.norm(x)
+        if valid is not None:
+            x = x * valid.unsqueeze(-1)
+        return x.sum(dim=1) / self.length
+
+    def _valid(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
+        """Return a mask [B, N], False for masked tokens, or None if none is masked."""
+        if self.mask == 'zeros':
+            return tokens != PADDING
+        if lengths is None:
+            return None
+        return torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]

@@ -1,0 +1,46 @@
+"""Check a batch of sequences and move it to the model's device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.model import BaseDataPreprocessor
+
+from mmpola.messages import UsageError
+from mmpola.registry import MODELS
+
+
+@MODELS.register_module()
+class SequencePreprocessor(BaseDataPreprocessor):
+    """Checks tokens and lengths before they reach the GPU, where a token out of range stops the program unnamed.
+
+    Args:
+        non_blocking: copy to the device without waiting for it.
+
+    Attributes:
+        vocab_size, length: number of tokens and of positions; SequenceClassifier sets them to its encoder's.
+    """
+
+    vocab_size: int
+    length: int
+
+    def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
+        """Return the batch on the model's device, with `lengths` None if there is no padding.
+
+        Args:
+            data: `inputs` int64 [B, N], `lengths` int64 [B], and `data_samples`; of pairs, `inputs` [2B, N] and
+                `lengths` [2B], the B first sequences before the B second ones.
+            training: unused.
+
+        Raises:
+            UsageError: a sequence is too long, or a token is out of range.
+        """
+        tokens, lengths = data['inputs'], data['lengths']
+        if tokens.shape[1] > self.length:
+            raise UsageError(f'inputs: expected sequences of at most {self.length} tokens, got {tokens.shape[1]}')
+        lowest, highest = tokens.aminmax()
+        if lowest < 0 or highest >= self.vocab_size:
+            found = int(lowest) if lowest < 0 else int(highest)
+            raise UsageError(f'inputs: expected tokens in [0, {self.vocab_size}), got {found}')
+        has_padding = bool((lengths < tokens.shape[1]).any())
+        return self.cast_data({**data, 'lengths': lengths if has_padding else None})

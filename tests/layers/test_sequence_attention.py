@@ -1,0 +1,111 @@
+"""Attention on sequences: padding, the gate's initial values, and the operators underneath."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmpola.layers import SEQUENCE_ATTENTION, ExpSequenceAttention, PowerSequenceAttention, rotary_tables
+from mmpola.layers.sequence_attention import GATE_INITS
+from mmpola.ops import polarity_attention
+from mmpola.ops.numerics import EPS
+from tests.helpers.attention_inputs import MAPS, draw, make_map
+
+LENGTH, LENGTHS = 40, (24, 1, 13)
+
+
+def layer(variant, length=LENGTH, **arguments):
+    return SEQUENCE_ATTENTION[variant](16, 2, length, **arguments).double()
+
+
+@pytest.mark.parametrize('variant', SEQUENCE_ATTENTION)
+@pytest.mark.parametrize('tokens', [max(LENGTHS), LENGTH])
+def test_padding_changes_nothing(variant, tokens):
+    """A padded batch gives what each sample gives alone, with the default epsilon, however long the padding is."""
+    attention = layer(variant)
+    x = torch.randn(len(LENGTHS), tokens, 16, dtype=torch.float64)
+    valid = torch.arange(tokens) < torch.tensor(LENGTHS)[:, None]
+    padded = attention(x, valid)
+    for sample, found, n in zip(x, padded, LENGTHS, strict=True):
+        alone = attention(sample[None, :n], None)[0]
+        # the convolution of the last tokens reaches into the padding, whose values are zero like those beyond the end
+        torch.testing.assert_close(found[:n], alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('kind', MAPS)
+def test_zeroed_keys_are_a_mask_and_epsilon_grows_with_the_padding(kind):
+    """o_padded = o (s + eps) / (s + eps M / n) with the normaliser s >= 0: the difference is at most eps (M / n - 1) / s.
+
+    The operator's own epsilon; without it the mask is exact.
+    """
+    q, k, v = draw(batch=1, queries=6, keys=5)
+    padded_k, padded_v = (F.pad(x, (0, 0, 0, 0, 0, 15)) for x in (k, v))  # M / n = 4
+    feature_map = make_map(kind)
+    exact, masked = (polarity_attention(q, *kv, feature_map, eps=0.0) for kv in ((k, v), (padded_k, padded_v)))
+    torch.testing.assert_close(masked, exact, rtol=0, atol=1e-10)
+    found = polarity_attention(q, padded_k, padded_v, feature_map)
+    psi = feature_map.key(k.transpose(1, 2), None).mean(dim=-2)
+    phis = [phi for phi, _ in feature_map.query(q.transpose(1, 2), None, EPS)]
+    same, opposite = phis[0], phis[-1] if kind == 'exp' else torch.cat([*phis[0].chunk(2, -1)[::-1]], -1)
+    normaliser = torch.stack([(phi * psi.unsqueeze(-2)).sum(-1) for phi in (same, opposite)], -1)  # [B, H, N, 2]
+    bound = (EPS * 3 / normaliser).transpose(1, 2).repeat_interleave(2, dim=-1)  # D = 4: two channels per stream
+    excess = (found - exact).abs() - (EPS / normaliser).transpose(1, 2).repeat_interleave(2, -1) * exact.abs()
+    assert (excess <= bound * exact.abs() + 1e-14).all()
+    assert (found != exact).any()
+
+
+def test_a_sample_without_valid_tokens_has_finite_gradients():
+    """A black picture, if tokens 0 are masked."""
+    x = torch.randn(2, 8, 16, dtype=torch.float64, requires_grad=True)
+    valid = torch.arange(8) < torch.tensor([5, 0])[:, None]
+    for variant in SEQUENCE_ATTENTION:
+        (grad,) = torch.autograd.grad(layer(variant)(x, valid).sum(), x)
+        assert grad.isfinite().all(), variant
+
+
+def test_linear_attention_is_its_equation():
+    attention = layer('linear')
+    x = torch.randn(1, 7, 16, dtype=torch.float64)
+    q, k, v = (t.unflatten(-1, (2, 8)) for t in attention.qkv(x).chunk(3, -1))
+    weights = torch.einsum('bnhd,bmhd->bhnm', F.elu(q) + 1, F.elu(k) + 1)
+    expected = torch.einsum('bhnm,bmhd->bnhd', weights / weights.sum(-1, keepdim=True), v).flatten(2)
+    torch.testing.assert_close(attention(x), attention.proj(expected), rtol=1e-5, atol=1e-7)
+
+
+def test_alpha_bounds_the_exponents():
+    attention = PowerSequenceAttention(16, 2, LENGTH, alpha=7)
+    attention.power.data.uniform_(-20, 20)
+    exponent = attention.feature_map().exponent
+    assert exponent.min() >= 1
+    assert 7.9 < exponent.max() <= 8
+
+
+@pytest.mark.parametrize(
+    ('name', 'low', 'high', 'std'),
+    [
+        ('kaiming', -0.125, 0.125, 0.125 / 3**0.5),  # U(-1 / sqrt(C), 1 / sqrt(C))
+        ('zeros', 0, 0, 0),
+        ('normal', -6, 6, 1),
+        ('uniform', 0, 1, 1 / 12**0.5),
+        ('ones', 1, 1, 0),
+    ],
+)
+def test_the_gates_initial_weight(name, low, high, std):
+    weight = PowerSequenceAttention(64, 2, LENGTH, gate_init=name).gate.weight
+    assert low <= weight.min() and weight.max() <= high
+    assert weight.std().item() == pytest.approx(std, rel=0.05)
+    assert name in GATE_INITS
+
+
+def test_an_unknown_initial_value_is_named():
+    with pytest.raises(ValueError) as raised:
+        ExpSequenceAttention(16, 2, LENGTH, gate_init='one')
+    assert str(raised.value) == (
+        "gate_init: expected one of ['kaiming', 'zeros', 'normal', 'uniform', 'ones'], got 'one'"
+    )
+
+
+def test_all_channels_of_a_sequence_rotate_with_the_position():
+    cos, sin = rotary_tables((5,), 6, None, torch.float64)
+    angle = torch.arange(5.0, dtype=torch.float64)[:, None] * torch.tensor([1, 1, 0.01, 0.01, 1e-4, 1e-4]).double()
+    torch.testing.assert_close(cos, angle.cos())
+    torch.testing.assert_close(sin, angle.sin())

@@ -1,0 +1,146 @@
+"""The sequence classifier: parameters, cropping, pairs, masks, modes and messages."""
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+
+from mmpola.layers import SEQUENCE_ATTENTION
+from mmpola.messages import UsageError
+
+TASKS = {
+    'ListOps': (209_802, {'vocab_size': 32, 'length': 2048, 'num_classes': 10}),
+    'Pathfinder': (173_954, {'vocab_size': 512, 'length': 1024, 'num_classes': 2}),
+    'Retrieval': (395_138, {'vocab_size': 512, 'length': 4096, 'num_classes': 2, 'paired': True}),
+    'Text': (370_562, {'vocab_size': 512, 'length': 4096, 'num_classes': 2}),
+    'Image': (158_602, {'vocab_size': 256, 'length': 1024, 'num_classes': 10}),
+}
+"""Task -> (parameters of Skyformer's model, settings)."""
+
+EXTRA = {'pola': 8_960, 'pola_pp': 9_600, 'softmax': 0, 'linear': 0}
+"""Parameters of gate, feature map and convolution in two blocks."""
+
+
+def build(vocab_size=32, length=64, num_classes=3, attention='pola', paired=False, **encoder):
+    backbone = {'type': 'mmpola.SequenceEncoder', 'vocab_size': vocab_size, 'length': length, 'attention': attention}
+    backbone.update(encoder)
+    config = {'backbone': backbone, 'num_classes': num_classes, 'paired': paired}
+    return MODELS.build({'type': 'mmpola.SequenceClassifier', **config})
+
+
+def batch(lengths, tokens):
+    """Draw tokens [B, tokens], 0 beyond the lengths."""
+    lengths = torch.tensor(lengths)
+    return torch.randint(1, 32, (len(lengths), tokens)) * (torch.arange(tokens) < lengths[:, None]), lengths
+
+
+@pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
+@pytest.mark.parametrize('task', TASKS)
+def test_parameters_are_those_of_skyformers_model(task, attention):
+    expected, settings = TASKS[task]
+    model = build(**settings, attention=attention)
+    assert sum(p.numel() for p in model.parameters()) == expected + EXTRA[attention]
+
+
+@pytest.mark.parametrize('longest', [32, 37])
+@pytest.mark.parametrize('paired', [False, True])
+@pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
+def test_cropping_to_the_longest_sequence_changes_nothing(attention, paired, longest):
+    """Computed in float64, the float32 logits are equal bit for bit; a sum's order, thus its last bit, is the BLAS's."""
+    model = build(attention=attention, paired=paired, length=128).double().eval()
+    tokens, lengths = batch((longest, 5, 17, longest - 1), 128)
+    cropped, whole = model(tokens[:, :longest], lengths), model(tokens, lengths)
+    assert torch.equal(cropped.float(), whole.float())
+    torch.testing.assert_close(cropped, whole, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
+def test_a_padded_batch_gives_what_each_sequence_gives_alone(attention):
+    model = build(attention=attention).double().eval()
+    tokens, lengths = batch((64, 5, 1), 64)
+    alone = [model(row[None, :n]) for row, n in zip(tokens, lengths.tolist(), strict=True)]
+    torch.testing.assert_close(model(tokens, lengths), torch.cat(alone), rtol=0, atol=1e-10)
+
+
+def test_the_mean_counts_padding():
+    """Skyformer divides the sum of the outputs by the fixed length."""
+    model = build(length=64, attention='softmax').double().eval()
+    outputs = []
+    model.backbone.norm.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    tokens, lengths = batch((7, 20), 20)
+    vectors = model.backbone(tokens, lengths)
+    expected = torch.stack([output[:n].sum(0) / 64 for output, n in zip(outputs[0], (7, 20), strict=True)])
+    torch.testing.assert_close(vectors, expected)
+
+
+def test_masking_zeros_is_a_switch():
+    """By default a black pixel counts; `mask='zeros'` treats it as padding, wherever it is."""
+    tokens = torch.randint(1, 32, (1, 10))
+    tokens[0, 4] = 0
+    pixels, zeros = build().double().eval(), build(mask='zeros').double().eval()
+    zeros.load_state_dict(pixels.state_dict())
+    assert not torch.allclose(pixels(tokens), zeros(tokens))
+    masked = zeros(tokens)
+    for model in (pixels, zeros):
+        model.backbone.token.weight.data[0] += 1
+    assert torch.equal(zeros(tokens), masked)
+
+
+def test_pairs_are_compared_by_their_vectors():
+    model = build(paired=True).double().eval()
+    tokens, lengths = batch((9, 12, 4, 20), 20)
+    first, second = model.backbone(tokens, lengths).chunk(2)
+    expected = model.head(torch.cat([first, second, first * second, first - second], dim=1))
+    assert torch.equal(model(tokens, lengths), expected)
+    assert expected.shape == (2, 3)
+
+
+@pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
+def test_every_parameter_gets_a_gradient(attention):
+    model = build(attention=attention, paired=True)
+    tokens, lengths = batch((9, 12, 4, 20), 20)
+    data = {'inputs': tokens, 'lengths': lengths, 'data_samples': [BaseDataElement(gt_label=i) for i in (2, 0)]}
+    model(**model.data_preprocessor(data, training=True), mode='loss')['loss'].backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+    samples = model(**model.data_preprocessor(data), mode='predict')
+    assert [len(sample.pred_score) for sample in samples] == [3, 3]
+
+
+def test_the_preprocessor_drops_lengths_without_padding():
+    """Then no mask is needed, and softmax attention has its fastest kernels."""
+    preprocess = build().data_preprocessor
+    tokens, lengths = batch((6, 6), 6)
+    assert preprocess({'inputs': tokens, 'lengths': lengths, 'data_samples': None})['lengths'] is None
+    tokens, lengths = batch((6, 5), 6)
+    assert preprocess({'inputs': tokens, 'lengths': lengths, 'data_samples': None})['lengths'].tolist() == [6, 5]
+
+
+@pytest.mark.parametrize(
+    ('tokens', 'message'),
+    [
+        (torch.ones(1, 65).long(), 'inputs: expected sequences of at most 64 tokens, got 65'),
+        (torch.tensor([[3, 32]]), 'inputs: expected tokens in [0, 32), got 32'),
+        (torch.tensor([[-1, 3]]), 'inputs: expected tokens in [0, 32), got -1'),
+    ],
+)
+def test_sequences_that_do_not_fit_are_refused(tokens, message):
+    with pytest.raises(UsageError) as raised:
+        build().data_preprocessor({'inputs': tokens, 'lengths': torch.tensor([tokens.shape[1]])})
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (
+            {'attention': 'polar'},
+            "attention: expected one of ['pola', 'pola_pp', 'softmax', 'linear'], got 'polar'",
+        ),
+        ({'mask': 'none'}, "mask: expected one of ['padding', 'zeros'], got 'none'"),
+        ({'num_classes': 0}, 'num_classes: expected a positive integer, got 0'),
+    ],
+)
+def test_errors_name_the_argument(arguments, message):
+    with pytest.raises(ValueError) as raised:
+        build(**arguments)
+    assert message in str(raised.value)
