@@ -1,9 +1,10 @@
 """Prints parameters and multiply-accumulates of a config's model, per part and per stage of the backbone.
 
-    python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH]
+    python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH | --shape TOKENS]
 
 Counts matrix products and convolutions, including those inside scaled_dot_product_attention, for inference on one
-image. A detector's region heads get as many proposals, and its mask head as many boxes, as its config keeps.
+image, sequence or pair of sequences. A detector's region heads get as many proposals, and its mask head as many boxes,
+as its config keeps.
 """
 
 from __future__ import annotations
@@ -12,20 +13,28 @@ import argparse
 
 from mmpola.engine.config import add_common_arguments, load_config
 from mmpola.engine.flops import print_table
-from mmpola.messages import run_main
+from mmpola.messages import UsageError, listed, run_main
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description='Count parameters and multiply-accumulates of a model')
     parser.add_argument('config', help='config file')
     parser.add_argument(
-        '--shape', type=int, nargs=2, default=(800, 1280), metavar=('HEIGHT', 'WIDTH'), help='image size in pixels'
+        '--shape',
+        type=int,
+        nargs='+',
+        metavar='SIZE',
+        help='height and width of an image (default: 800 1280), or the tokens of a sequence (default: the longest)',
     )
     add_common_arguments(parser)
     args = parser.parse_args()
     cfg = load_config(args)
-    print(f'{args.config} at {args.shape[0]} x {args.shape[1]}')
-    print_table(cfg, *args.shape)
+    is_sequence = 'length' in (cfg.model.get('backbone') or {})
+    size = args.shape or ([cfg.model.backbone.length] if is_sequence else [800, 1280])
+    if len(size) != (1 if is_sequence else 2):
+        raise UsageError(f'--shape: expected {"TOKENS" if is_sequence else "HEIGHT WIDTH"}, got {listed(size)}')
+    print(f'{args.config} at {" x ".join(map(str, size))}')
+    print_table(cfg, size)
 
 
 if __name__ == '__main__':

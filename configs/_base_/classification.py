@@ -1,10 +1,7 @@
-"""Image classification: model, class folders without augmentation, loops, hooks and runtime; no optimizer or schedule.
+"""Image classification: model, class folders without augmentation, loops and hooks; no optimizer or schedule."""
 
-All random numbers are functions of the seed, so a resumed run sees the same samples and random numbers as an
-uninterrupted one.
-"""
+_base_ = ['./runtime.py']
 
-default_scope = 'mmengine'
 data_root = 'data/imagenet/'
 image_size = 224
 
@@ -57,19 +54,6 @@ val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
-    logger=dict(type='LoggerHook', interval=50),
-    checkpoint=dict(
-        type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='accuracy/top1', rule='greater'
-    ),
-    preemption=dict(type='mmpola.PreemptionHook'),
-    throughput=dict(type='mmpola.ThroughputHook'),
-    batch_size=dict(type='mmpola.BatchSizeHook'),
-    class_count=dict(type='mmpola.ClassCountHook'),
+    checkpoint=dict(interval=1, max_keep_ckpts=3),
     unreadable_images=dict(type='mmpola.UnreadableImagesHook'),
 )
-visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
-env_cfg = dict(cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork'), dist_cfg=dict(backend='nccl'))
-randomness = dict(seed=0)
-log_level = 'INFO'
-load_from = None
-resume = False

@@ -9,6 +9,7 @@ on the CPU instead.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -36,17 +37,27 @@ def build_model(cfg: Config) -> nn.Module:
     return MODELS.build(settings).eval()
 
 
-def count_macs(model: nn.Module, height: int, width: int) -> dict[str, float]:
-    """Count multiply-accumulates, in 1e9, for one image [3, height, width], by module name; '' is the whole model."""
-    image = torch.zeros(1, 3, height, width, device=next(model.parameters()).device)
+def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
+    """Count multiply-accumulates, in 1e9, for one sample by module name; '' is the whole model.
+
+    Args:
+        model: of images or of sequences.
+        size: (height, width) of an image in pixels, or (tokens,) of a sequence.
+    """
+    device = next(model.parameters()).device
+    if len(size) == 1:
+        sequences = 2 if getattr(model, 'paired', False) else 1
+        sample = torch.zeros(sequences, *size, device=device, dtype=torch.long)
+    else:
+        sample = torch.zeros(1, 3, *size, device=device)
     # The counter does not support the CPU's fused attention; the MATH backend consists of products that it counts.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         if any(hasattr(model, head) for head in ('bbox_head', 'roi_head', 'panoptic_head')):
-            model(image, [_sample(height, width)], mode='predict')
+            model(sample, [_sample(*size)], mode='predict')
         elif isinstance(model, BaseModel):
-            model(image, mode='tensor')
+            model(sample, mode='tensor')
         else:
-            model(image)
+            model(sample)
     counted = {name: sum(ops.values()) / 2e9 for name, ops in counter.get_flop_counts().items()}
     prefix = type(model).__name__
 
@@ -82,10 +93,10 @@ def parts(model: nn.Module) -> list[str]:
     return names
 
 
-def print_table(cfg: Config, height: int, width: int) -> None:
-    """Print parameters and GMACs of the config's model for one image, a row per part and one for the total."""
+def print_table(cfg: Config, size: Sequence[int]) -> None:
+    """Print parameters and GMACs of the config's model for one sample, a row per part and one for the total."""
     model = build_model(cfg)
-    macs = count_macs(model, height, width)
+    macs = count_macs(model, size)
     table = Table()
     for heading in ('part', 'parameters', 'GMACs'):
         table.add_column(heading, justify='left' if heading == 'part' else 'right')
@@ -95,8 +106,8 @@ def print_table(cfg: Config, height: int, width: int) -> None:
     Console().print(table)
 
 
-def count_model(cfg: Config, height: int, width: int) -> tuple[int, int]:
-    """Return (parameters, multiply-accumulates of inference on one image of height x width pixels)."""
+def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
+    """Return (parameters, multiply-accumulates of inference on one sample); `size` as in `count_macs`."""
     with torch.device('meta'):
         model: Any = build_model(cfg)
     if any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules()):
@@ -107,7 +118,7 @@ def count_model(cfg: Config, height: int, width: int) -> tuple[int, int]:
         model.roi_head.predict = partial(_regions, model.roi_head, cfg.model.test_cfg.rcnn.max_per_img)
     elif hasattr(model, 'bbox_head') and not hasattr(model, 'decoder'):
         model.bbox_head.predict = partial(_dense, model.bbox_head)
-    return parameters, round(count_macs(model, height, width)[''] * 1e9)
+    return parameters, round(count_macs(model, size)[''] * 1e9)
 
 
 def _dense(head: nn.Module, maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:

@@ -20,8 +20,8 @@ MASKS = ('padding', 'zeros')
 class SequenceEncoder(nn.Module):
     """Learned token and position embeddings, pre-norm transformer blocks, and the mean over `length` positions.
 
-    Source: the set-up of Skyformer (NeurIPS 2021), which PolaFormer's experiments follow. In the mean, padding counts as
-    zeros, however long a sequence is.
+    Source: the set-up of Skyformer (NeurIPS 2021), which PolaFormer's experiments follow. In the mean, padding counts
+    as zeros, however long a sequence is.
 
     Args:
         vocab_size: number of tokens, 0 included.

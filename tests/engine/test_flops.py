@@ -33,7 +33,7 @@ def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
     arguments = {'window_size': 12, 'pretrain_img_size': size} if size == 384 else {}
     with torch.device('meta'):
         model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()
-    assert count_macs(model, size, size)[''] == pytest.approx(expected, rel=0.03)
+    assert count_macs(model, (size, size))[''] == pytest.approx(expected, rel=0.03)
 
 
 @pytest.mark.slow
@@ -46,6 +46,6 @@ def test_flops_table_of_a_detector(run_tool, tiny_config):
 @pytest.mark.slow
 def test_flops_reach_the_mask_head(tiny_config):
     model = build_model(Config.fromfile(tiny_config))
-    macs = count_macs(model, 80, 96)
+    macs = count_macs(model, (80, 96))
     assert macs['roi_head'] == pytest.approx(macs['roi_head.bbox_head'] + macs['roi_head.mask_head'])
     assert macs['roi_head.mask_head'] > 0

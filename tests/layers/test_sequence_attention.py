@@ -32,25 +32,21 @@ def test_padding_changes_nothing(variant, tokens):
 
 
 @pytest.mark.parametrize('kind', MAPS)
-def test_zeroed_keys_are_a_mask_and_epsilon_grows_with_the_padding(kind):
-    """o_padded = o (s + eps) / (s + eps M / n) with the normaliser s >= 0: the difference is at most eps (M / n - 1) / s.
-
-    The operator's own epsilon; without it the mask is exact.
-    """
+def test_zeroed_keys_are_a_mask_in_which_epsilon_grows_with_the_padding(kind):
+    """With M keys of which n are not zero, and s the normaliser of these, o = o_exact s / (s + eps M / n)."""
     q, k, v = draw(batch=1, queries=6, keys=5)
-    padded_k, padded_v = (F.pad(x, (0, 0, 0, 0, 0, 15)) for x in (k, v))  # M / n = 4
+    padded = [F.pad(x, (0, 0, 0, 0, 0, 15)) for x in (k, v)]  # M / n = 4
     feature_map = make_map(kind)
-    exact, masked = (polarity_attention(q, *kv, feature_map, eps=0.0) for kv in ((k, v), (padded_k, padded_v)))
+    exact, masked = (polarity_attention(q, *kv, feature_map, eps=0.0) for kv in ((k, v), padded))
     torch.testing.assert_close(masked, exact, rtol=0, atol=1e-10)
-    found = polarity_attention(q, padded_k, padded_v, feature_map)
-    psi = feature_map.key(k.transpose(1, 2), None).mean(dim=-2)
-    phis = [phi for phi, _ in feature_map.query(q.transpose(1, 2), None, EPS)]
-    same, opposite = phis[0], phis[-1] if kind == 'exp' else torch.cat([*phis[0].chunk(2, -1)[::-1]], -1)
-    normaliser = torch.stack([(phi * psi.unsqueeze(-2)).sum(-1) for phi in (same, opposite)], -1)  # [B, H, N, 2]
-    bound = (EPS * 3 / normaliser).transpose(1, 2).repeat_interleave(2, dim=-1)  # D = 4: two channels per stream
-    excess = (found - exact).abs() - (EPS / normaliser).transpose(1, 2).repeat_interleave(2, -1) * exact.abs()
-    assert (excess <= bound * exact.abs() + 1e-14).all()
-    assert (found != exact).any()
+    key_mean = feature_map.key(k.transpose(1, 2), None).mean(dim=-2, keepdim=True)
+    same, *others = (phi for phi, _ in feature_map.query(q.transpose(1, 2), None, EPS))
+    opposite = others[0] if others else same.roll(4, dims=-1)  # (E8), D = 4
+    s = torch.stack([(phi * key_mean).sum(-1) for phi in (same, opposite)], dim=-1)  # [B, H, N, 2]
+    s = s.transpose(1, 2).repeat_interleave(2, dim=-1)
+    found = polarity_attention(q, *padded, feature_map)
+    torch.testing.assert_close(found, exact * s / (s + 4 * EPS), rtol=1e-10, atol=1e-12)
+    assert ((found - exact).abs() <= 4 * EPS / s * exact.abs() + 1e-14).all()
 
 
 def test_a_sample_without_valid_tokens_has_finite_gradients():

@@ -46,7 +46,7 @@ def test_parameters_are_those_of_skyformers_model(task, attention):
 @pytest.mark.parametrize('paired', [False, True])
 @pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
 def test_cropping_to_the_longest_sequence_changes_nothing(attention, paired, longest):
-    """Computed in float64, the float32 logits are equal bit for bit; a sum's order, thus its last bit, is the BLAS's."""
+    """Computed in float64, the float32 logits are equal bit for bit; the last bits of a sum are up to the BLAS."""
     model = build(attention=attention, paired=paired, length=128).double().eval()
     tokens, lengths = batch((longest, 5, 17, longest - 1), 128)
     cropped, whole = model(tokens[:, :longest], lengths), model(tokens, lengths)

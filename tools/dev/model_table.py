@@ -38,9 +38,13 @@ IMAGE_SIZES = {
     'ImageNet-1k': None,
     'your own classes': None,
     'generated shapes': None,
+    **dict.fromkeys(('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image', 'generated ListOps')),
 }
-"""Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size. The tables
-of docs/models.md follow this order."""
+"""Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size, or the
+length of its longest sequence. The tables of docs/models.md follow this order."""
+
+COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
+"""Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
 
 README_MODELS = (
     'imagenet_pola_pvt_t',
@@ -61,6 +65,7 @@ TASKS = {
     'mask AP': 'Instance Segmentation',
     'mIoU': 'Semantic Segmentation',
     'top-1': 'Image Classification',
+    'accuracy': 'Sequence Classification',
 }
 """Part of a metric's name -> the task that the metric measures."""
 
@@ -144,11 +149,14 @@ def complete(entry: Entry) -> Entry:
             f'configs/metafile.yml: expected an entry of Collections for {collection}, written by hand as for '
             f'PolaDeiT; it is the backbone of {entry["Config"]}'
         )
-    trained_at = backbone.get('pretrain_img_size', 224)
-    trained = (trained_at, trained_at) if isinstance(trained_at, int) else trained_at
-    height, width = IMAGE_SIZES[entry['Metadata']['Training Data']] or trained
-    parameters, macs = count_model(cfg, height, width)
-    counted = {'Image Size': f'{height} x {width}', 'Parameters': parameters, 'FLOPs': macs}
+    key, size = 'Image Size', IMAGE_SIZES[entry['Metadata']['Training Data']]
+    if 'length' in backbone:
+        key, size = 'Sequence Length', (backbone.length,)
+    elif size is None:
+        trained_at = backbone.get('pretrain_img_size', 224)
+        size = (trained_at, trained_at) if isinstance(trained_at, int) else trained_at
+    parameters, macs = count_model(cfg, size)
+    counted = {key: ' x '.join(map(str, size)), 'Parameters': parameters, 'FLOPs': macs}
     return _entry(entry, {'In Collection': collection, 'Metadata': counted})
 
 
@@ -160,7 +168,7 @@ def _entry(entry: Entry, counted: Entry) -> Entry:
         'Config': entry['Config'],
         'Metadata': {
             **entry['Metadata'],
-            **{key: counted['Metadata'][key] for key in ('Image Size', 'Parameters', 'FLOPs')},
+            **{key: value for key in COUNTED_KEYS if (value := counted['Metadata'].get(key)) is not None},
         },
         'Results': entry['Results'],
     }
@@ -179,7 +187,7 @@ def tables(entries: list[Entry]) -> str:
         if not rows:
             continue
         metrics = max((_metrics(entry, 'Metrics') for entry in rows), key=len)
-        sizes = {entry['Metadata']['Image Size'] for entry in rows}
+        sizes = {_size(entry) for entry in rows}
         size = sizes.pop() if len(sizes) == 1 else None
         written += [
             f'## {data[0].upper()}{data[1:]}',
@@ -217,12 +225,21 @@ def _row(entry: Entry, own_size: bool) -> str:
     about, (paper, ours) = entry['Metadata'], _figures(entry)
     cells = (
         f'[{entry["Name"]}](../{entry["Config"]})<br>{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
-        f'{about["Parameters"] / 1e6:.1f}',
-        f'{about["FLOPs"] / 1e9:.1f}' + (f' at {about["Image Size"]}' if own_size else ''),
+        _rounded(about['Parameters'] / 1e6),
+        _rounded(about['FLOPs'] / 1e9) + (f' at {_size(entry)}' if own_size else ''),
         paper,
         ours,
     )
     return f'| {" | ".join(cells)} |'
+
+
+def _size(entry: Entry) -> str:
+    about = entry['Metadata']
+    return about['Image Size'] if 'Image Size' in about else f'{about["Sequence Length"]} tokens'
+
+
+def _rounded(value: float) -> str:
+    return f'{value:.1f}' if value >= 1 else f'{value:.2f}'
 
 
 def _figures(entry: Entry) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from mmpola.engine.hooks.batch_size import BatchSizeHook
 from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook
 from mmpola.engine.hooks.compile_backbone import CompileBackboneHook
+from mmpola.engine.hooks.final_test import FinalTestHook
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 from mmpola.engine.hooks.preemption import PreemptionHook
 from mmpola.engine.hooks.throughput import ThroughputHook
@@ -11,6 +12,7 @@ __all__ = [
     'AtomicCheckpointHook',
     'BatchSizeHook',
     'CompileBackboneHook',
+    'FinalTestHook',
     'MeanBuffersHook',
     'PreemptionHook',
     'ThroughputHook',

@@ -57,12 +57,12 @@ def test_a_classifier_is_counted():
     backbone = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'pretrain_img_size': 64}
     cfg = {'default_scope': 'mmpola', 'model': {'type': 'ImageClassifier', 'backbone': backbone, 'num_classes': 5}}
     alone, head = PolaSwin(ARCH, pretrain_img_size=64), 64 * 5 + 5
-    parameters, macs = count_model(Config(cfg), 64, 64)
+    parameters, macs = count_model(Config(cfg), (64, 64))
     assert parameters == sum(parameter.numel() for parameter in alone.parameters()) - 2 * (8 + 16 + 32) + head
     wider = ImageClassifier(backbone, 9)
     assert sum(parameter.numel() for parameter in wider.parameters()) == parameters + 4 * 65
     cfg['model']['num_classes'] = 9
-    assert count_model(Config(cfg), 64, 64)[1] - macs == 4 * 64
+    assert count_model(Config(cfg), (64, 64))[1] - macs == 4 * 64
 
 
 def write(folder, title, expected):
@@ -146,13 +146,14 @@ def test_the_readmes_table(entries):
             'Mask R-CNN on COCO.',
             f'{FIGURES}; ours: not yet run.',
             "{path}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of COCO, "
-            'ADE20K, ImageNet-1k, your own classes, generated shapes, and has a line '
+            'ADE20K, ImageNet-1k, your own classes, generated shapes, LRA ListOps, LRA Text, LRA Retrieval, LRA '
+            'Pathfinder, LRA Image, generated ListOps, and has a line '
             "'Expected METRIC: VALUE (SOURCE); ours: RESULT.'",
         ),
         (
             TITLE,
-            'Expected accuracy: 5; ours: 6.',
-            "{path}: expected a metric whose name contains one of box AP, mask AP, mIoU, top-1, got 'accuracy'",
+            'Expected F1: 5; ours: 6.',
+            "{path}: expected a metric whose name contains one of box AP, mask AP, mIoU, top-1, accuracy, got 'F1'",
         ),
     ],
 )

@@ -1,0 +1,29 @@
+"""Pathfinder: pictures of 32 x 32 grey values, in which a dashed path connects two discs or not."""
+
+_base_ = ['./lra.py']
+
+data_root = 'data/lra/pathfinder32'
+lr = 5e-4  # Skyformer: 2e-4
+warmup = 312
+
+model = dict(
+    type='mmpola.SequenceClassifier',
+    backbone=dict(
+        type='mmpola.SequenceEncoder',
+        vocab_size=512,
+        length=1024,
+        mask='padding',  # Skyformer: 'zeros', which masks black pixels too
+    ),
+    num_classes=2,
+)
+train_dataloader = dict(batch_size=128, dataset=dict(type='mmpola.Pathfinder', root=data_root))
+val_dataloader = dict(batch_size=128, dataset=dict(type='mmpola.Pathfinder', root=data_root))
+test_dataloader = dict(batch_size=128, dataset=dict(type='mmpola.Pathfinder', root=data_root))
+
+optim_wrapper = dict(optimizer=dict(lr=lr))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1 / 25, by_epoch=False, begin=0, end=warmup),
+    dict(type='PolyLR', eta_min=lr / 25e4, by_epoch=False, begin=warmup - 1, end=_base_.steps),
+    dict(type='PolyMomentum', eta_min=0.85, by_epoch=False, begin=0, end=warmup),
+    dict(type='PolyMomentum', eta_min=0.95, by_epoch=False, begin=warmup - 1, end=_base_.steps),
+]

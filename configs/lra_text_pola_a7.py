@@ -1,0 +1,13 @@
+"""Sequence classifier, PolaFormer (alpha = 7), LRA Text, 50,000 steps.
+
+    python tools/train.py configs/lra_text_pola_a7.py    one GPU; batch 32
+
+Trains from random weights. Needs data/lra/aclImdb/{train,test}/{neg,pos}/.
+The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in fp16, as in Skyformer.
+
+Expected accuracy: 71.93 (paper, table 4); ours: not yet run.
+"""
+
+_base_ = './_base_/lra_text.py'
+
+model = dict(backbone=dict(attention='pola', alpha=7))

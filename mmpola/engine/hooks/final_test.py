@@ -1,0 +1,31 @@
+"""Evaluates the best checkpoint on the test data when training ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.dist import barrier
+from mmengine.hooks import Hook
+
+from mmpola.messages import info
+from mmpola.registry import HOOKS
+
+
+@HOOKS.register_module()
+class FinalTestHook(Hook):
+    """After training, loads the checkpoint that was best in validation and evaluates it once on the test data.
+
+    The checkpoint hook's `save_best` decides which one that is; without one, nothing is evaluated.
+    """
+
+    priority = 'LOWEST'  # after the last checkpoint
+
+    def after_train(self, runner: Any) -> None:
+        """Evaluate; the runner's model keeps the weights of the best checkpoint."""
+        best = runner.message_hub.runtime_info.get('best_ckpt')
+        if best is None:
+            return
+        barrier()  # rank 0 may still be writing
+        info(f'evaluating {best} on the test data')
+        runner.load_checkpoint(best)
+        runner.test_loop.run()
