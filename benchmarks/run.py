@@ -3,8 +3,8 @@
 Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
 less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size [--device cpu|cuda] [--repeats N]
-        [--peers NAME …]
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|sequences [--device cpu|cuda]
+        [--repeats N] [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
 """
@@ -27,6 +27,7 @@ from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones
 from benchmarks.operators import attention, mix_and_gate_suite, scaling
+from benchmarks.sequences import sequences
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = {
@@ -35,6 +36,7 @@ SUITES = {
     'backbones': backbones,
     'scaling': scaling,
     'image_size': image_size,
+    'sequences': sequences,
 }
 ROUNDS = {('image_size', 'cpu'): 3}
 """(suite, device) -> default of --repeats; 20 for all others. PVT-T takes half a minute at 1600 x 1600 on a CPU."""
@@ -46,6 +48,7 @@ PEERS = {
         'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
+        'sequences': ['pola', 'pola_pp', 'linear'],
     },
     # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
     'cpu': {
@@ -54,6 +57,7 @@ PEERS = {
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
+        'sequences': ['pola', 'pola_pp', 'linear'],
     },
 }
 """What each suite is compared with by default."""
