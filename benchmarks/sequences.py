@@ -31,8 +31,8 @@ BATCHES = {
 def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure training steps of the configs' models on random sequences of the greatest length, without padding.
 
-    The variants compute different functions, so instead of their results their shapes are compared. Weights are float32,
-    with float16 autocast on a GPU.
+    The variants compute different functions, so instead of their results their shapes are compared. Weights are
+    float32, with float16 autocast on a GPU.
     """
     for task, batch in track(BATCHES[device].items(), 'tasks', console=Console(stderr=True)):
         models = {name: _model(task, name).to(device) for name in ('softmax', *peers)}

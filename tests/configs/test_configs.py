@@ -15,6 +15,7 @@ from torch import nn
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.hub import short_name
+from mmpola.sequences import SequenceEncoder
 from tests.helpers.small_configs import shrink
 from tools.dev import model_table
 
@@ -25,8 +26,15 @@ def all_configs(root):
     return sorted((root / 'configs').glob('*.py'))
 
 
+CHOSEN = {
+    'config': lambda stem: True,
+    'downstream': lambda stem: not stem.startswith(('imagenet', 'lra')),
+}
+"""Argument of a test -> whether it runs with a config."""
+
+
 def pytest_generate_tests(metafunc):
-    for name, chosen in {'config': lambda stem: True, 'downstream': lambda stem: 'imagenet' not in stem}.items():
+    for name, chosen in CHOSEN.items():
         if name in metafunc.fixturenames:
             paths = [path for path in all_configs(metafunc.config.rootpath) if chosen(path.stem)]
             metafunc.parametrize(name, paths, ids=[path.stem for path in paths])
@@ -46,7 +54,7 @@ def listed_parameters():
 
 def test_builds_and_states_its_command_and_expected_result(config):
     cfg, model = build_on_meta(config)
-    assert isinstance(model.backbone, Backbone)
+    assert isinstance(model.backbone, (Backbone, SequenceEncoder))
     text = ast.get_docstring(ast.parse(config.read_text()))
     assert f'python tools/train.py configs/{config.name}' in text
     assert 'xpected' in text

@@ -36,7 +36,7 @@ class ThroughputHook(Hook):
         """Add the step and update both values."""
         hub = runner.message_hub
         seconds, waited = (hub.get_scalar(f'train/{name}').current() for name in ('time', 'data_time'))
-        self.steps.append((len(data_batch['inputs']) * get_world_size(), seconds, waited))
+        self.steps.append((len(data_batch['data_samples']) * get_world_size(), seconds, waited))
         images, total, waiting = (sum(column) for column in zip(*self.steps, strict=True))
         hub.update_scalar('train/images_per_second', images / total)
         hub.update_scalar('train/data_share', waiting / total)

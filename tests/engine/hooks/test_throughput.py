@@ -14,7 +14,7 @@ def test_throughput_is_that_of_the_last_steps():
     for seconds, waited, images in ((9.0, 9.0, 1), (1.0, 0.5, 6), (3.0, 0.5, 2)):
         hub.update_scalar('train/time', seconds)
         hub.update_scalar('train/data_time', waited)
-        hook.after_train_iter(runner, 0, {'inputs': [None] * images})
+        hook.after_train_iter(runner, 0, {'data_samples': [None] * images})
     assert hub.get_scalar('train/images_per_second').current() == 2.0
     assert hub.get_scalar('train/data_share').current() == 0.25
 

@@ -1,0 +1,32 @@
+"""Sequence classifier, PolaFormer (alpha = 3), generated ListOps, 1,500 steps.
+
+A first try without the official files, on short expressions of at most four levels: minutes on two CPU cores.
+
+    python -m mmpola.sequences.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
+        --min-length 20 --max-length 200 --max-depth 4
+    python tools/train.py configs/lra_listops_small.py
+
+All other settings are those of lra_listops_pola_a3.py; batch 32.
+
+Expected accuracy: not in the paper; ours: not yet run.
+"""
+
+_base_ = './lra_listops_pola_a3.py'
+
+data_root = 'data/lra/listops-small'
+lr = 1e-3
+warmup = 150
+steps = 1500
+
+model = dict(backbone=dict(length=256))
+train_dataloader = dict(num_workers=1, dataset=dict(root=data_root))
+val_dataloader = dict(num_workers=1, dataset=dict(root=data_root))
+test_dataloader = dict(num_workers=1, dataset=dict(root=data_root))
+
+optim_wrapper = dict(optimizer=dict(lr=lr))
+param_scheduler = _base_.param_scheduler
+for scheduler, (begin, end) in zip(param_scheduler, [(0, warmup), (warmup - 1, steps)] * 2, strict=True):
+    scheduler.update(begin=begin, end=end)
+param_scheduler[1].eta_min = lr / 25e4
+del scheduler, begin, end
+train_cfg = dict(max_iters=steps, val_interval=500)
