@@ -48,7 +48,7 @@ PEERS = {
         'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
-        'sequences': ['pola', 'pola_pp', 'linear'],
+        'sequences': ['stored softmax', 'pola_pp', 'linear'],
     },
     # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
     'cpu': {
@@ -57,7 +57,7 @@ PEERS = {
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
-        'sequences': ['pola', 'pola_pp', 'linear'],
+        'sequences': ['stored softmax', 'pola_pp', 'linear'],
     },
 }
 """What each suite is compared with by default."""

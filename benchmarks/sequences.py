@@ -1,4 +1,7 @@
-"""Training of the Long Range Arena's models: throughput and peak memory of each attention, as ratios to softmax."""
+"""Training of the Long Range Arena's models: throughput and peak memory of each attention, as ratios to softmax.
+
+PyTorch's softmax attention never stores the N x N matrix of weights; "stored softmax" does, as was usual before.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from mmengine.structures import BaseDataElement
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.measure import ParityError, interleaved_seconds, peak_bytes
 
@@ -28,6 +32,10 @@ BATCHES = {
 """Task -> samples per step; on a GPU those of the configs. A sample of Retrieval is a pair of sequences."""
 
 
+RATIOS = (('pola', 'softmax'), ('pola', 'stored softmax'), ('pola_pp', 'softmax'), ('linear', 'softmax'))
+"""The pairs of variants that are compared."""
+
+
 def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure training steps of the configs' models on random sequences of the greatest length, without padding.
 
@@ -35,18 +43,21 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     float32, with float16 autocast on a GPU.
     """
     for task, batch in track(BATCHES[device].items(), 'tasks', console=Console(stderr=True)):
-        models = {name: _model(task, name).to(device) for name in ('softmax', *peers)}
+        models = {name: _model(task, name).to(device) for name in ('softmax', 'pola', *peers)}
         length = models['softmax'].backbone.length
         data = _batch(models['softmax'], batch, device)
         check_shapes(task, models, data)
         runs = {name: partial(_step, model, _optimizer(model), data) for name, model in models.items()}
+        if 'stored softmax' in runs:
+            runs['stored softmax'] = sdpa_kernel(SDPBackend.MATH)(runs['stored softmax'])
         with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
             memory = {name: peak_bytes(run, device) for name, run in runs.items()}
             seconds = interleaved_seconds(runs, device, repeats)
         row: Row = {'case': f'{task}, batch {batch}', 'tokens': length}
-        for name in peers:
-            row[f'{name} over softmax, throughput'] = seconds['softmax'] / seconds[name]
-            row[f'{name} over softmax, peak memory'] = memory[name] / memory['softmax']
+        for name, base in RATIOS:
+            absent = not {name, base} <= set(runs)
+            row[f'{name} over {base}, throughput'] = 'absent' if absent else seconds[base] / seconds[name]
+            row[f'{name} over {base}, peak memory'] = 'absent' if absent else memory[name] / memory[base]
         yield {**row, 'samples per second': {name: batch / s for name, s in seconds.items()}, 'bytes': memory}
 
 
@@ -64,7 +75,7 @@ def check_shapes(task: str, models: dict[str, Any], data: dict[str, Any]) -> Non
 
 def _model(task: str, variant: str) -> Any:
     """Build the model of a task's config; every alpha has the same cost."""
-    name = 'pola_a3' if variant == 'pola' else variant
+    name = {'pola': 'pola_a3', 'stored softmax': 'softmax'}.get(variant, variant)
     cfg = Config.fromfile(CONFIGS / f'lra_{task}_{name}.py')
     init_default_scope(cfg.default_scope)
     return MODELS.build(cfg.model)

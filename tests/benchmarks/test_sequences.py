@@ -6,7 +6,7 @@ import torch
 from benchmarks import sequences
 from benchmarks.measure import ParityError
 
-PEERS = ['pola', 'pola_pp', 'linear']
+PEERS = ['stored softmax', 'linear']
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +24,11 @@ def test_a_row_per_task_compares_each_attention_with_softmax():
     assert [(row['case'], row['tokens']) for row in rows] == [('image, batch 2', 1024), ('retrieval, batch 1', 4096)]
     for row in rows:
         speed = row['samples per second']
-        assert set(speed) == {'softmax', *PEERS}
-        for name in PEERS:
-            assert row[f'{name} over softmax, throughput'] == pytest.approx(speed[name] / speed['softmax'])
-            assert row[f'{name} over softmax, peak memory'] == 1.0
+        assert set(speed) == {'softmax', 'pola', *PEERS}
+        for name, base in (('pola', 'softmax'), ('pola', 'stored softmax'), ('linear', 'softmax')):
+            assert row[f'{name} over {base}, throughput'] == pytest.approx(speed[name] / speed[base])
+            assert row[f'{name} over {base}, peak memory'] == 1.0
+        assert row['pola_pp over softmax, throughput'] == row['pola_pp over softmax, peak memory'] == 'absent'
 
 
 def test_models_of_another_shape_are_not_timed():
