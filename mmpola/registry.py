@@ -31,9 +31,10 @@ def _child(name: str, parent: str, locations: list[str]) -> Any:
 
 
 MODELS = _child('model', 'MODELS', ['mmpola.backbones', 'mmpola.classification'])
-DATASETS = _child('dataset', 'DATASETS', ['mmpola.data'])
+DATASETS = _child('dataset', 'DATASETS', ['mmpola.data', 'mmpola.sequences'])
 DATA_SAMPLERS = _child('data sampler', 'DATA_SAMPLERS', ['mmpola.engine.draws'])
 METRICS = _child('metric', 'METRICS', ['mmpola.classification'])
 LOOPS = _child('loop', 'LOOPS', ['mmpola.engine.loop'])
 HOOKS = _child('hook', 'HOOKS', ['mmpola.engine.hooks', 'mmpola.classification'])
+FUNCTIONS = _child('function', 'FUNCTIONS', ['mmpola.sequences'])
 OPTIM_WRAPPER_CONSTRUCTORS = _child('optim wrapper constructor', 'OPTIM_WRAPPER_CONSTRUCTORS', ['mmpola.engine.optim'])

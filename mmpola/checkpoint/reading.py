@@ -5,15 +5,17 @@ config), and weights_only=False executes any code in the file. Here `resolve` de
 tensors, plain containers and MMEngine's log history are built, any other class becomes an inert stub, and any other
 call is refused.
 
-`read_checkpoint` applies the policy directly. `register_mmengine_reader` and `extend_torch_allow_list` apply it to
-files that MMEngine, OpenMMLab's scripts and timm open themselves.
+`read_checkpoint` applies the policy directly; `read_pickle` and `read_array` apply it to data sets.
+`register_mmengine_reader` and `extend_torch_allow_list` apply it to files that MMEngine, OpenMMLab's scripts and timm
+open themselves.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,17 +137,59 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
         UnpicklingError=pickle.UnpicklingError,
         __name__='mmpola safe pickle',
     )
-    try:
+    with _errors_in_one_line(path, 'a checkpoint'):
         if path.suffix == '.safetensors':
             from safetensors.torch import load_file
 
             return load_file(path, device=str(map_location or 'cpu'))
         return torch.load(path, map_location=map_location, pickle_module=safe_pickle, weights_only=False)
+
+
+def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
+    """Return the object in a pickle file, without executing anything in it.
+
+    Args:
+        path: a file of any protocol, also one that Python 2 wrote.
+        encoding: of Python 2's strings; 'bytes' returns them as bytes.
+
+    Raises:
+        OSError: the file cannot be opened.
+        CheckpointError: the file is truncated, is not a pickle, or calls a function.
+    """
+    with open(path, 'rb') as file, _errors_in_one_line(path, 'a pickle'):
+        return SafeUnpickler(file, encoding=encoding).load()
+
+
+def read_array(path: str | Path) -> np.ndarray[Any, Any]:
+    """Return the array in an .npy file, without executing anything in it; NumPy pickles the items of object arrays.
+
+    Raises:
+        OSError, CheckpointError: as in `read_pickle`.
+    """
+    with open(path, 'rb') as file, _errors_in_one_line(path, 'an array'):
+        try:
+            return np.lib.format.read_array(file, allow_pickle=False)
+        except ValueError:  # perhaps an object array, whose header NumPy has read
+            file.seek(0)
+            version = np.lib.format.read_magic(file)
+            read_header = (
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            )
+            if not read_header(file)[2].hasobject:
+                raise
+            return np.asarray(SafeUnpickler(file, encoding='latin1').load(), dtype=object)
+
+
+@contextmanager
+def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
+    """Turn the errors of reading a file into `CheckpointError`s of one line that name it."""
+    try:
+        yield
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f'{path}: not a checkpoint, or truncated ({reason})') from error
+        raise CheckpointError(f'{path}: not {kind}, or truncated ({reason})') from error
 
 
 def stubs_in(content: Any) -> set[str]:

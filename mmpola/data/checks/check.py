@@ -1,4 +1,4 @@
-"""Check that the data of a config is complete and valid: folders, annotations, classes, images and label maps."""
+"""Check that the data of a config is complete and valid: folders, annotations, classes, images, label maps and texts."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def _described(split: str, dataset: dict[str, Any]) -> Checked:
 
 
 def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
-    """Return what data sets have in common that are checked once: type, files and folders."""
-    return (str(dataset.get('type')), *map(str, _described('', dataset).paths))
+    """Return what data sets have in common that are checked once: type, split, files and folders."""
+    return (str(dataset.get('type')), str(dataset.get('split')), *map(str, _described('', dataset).paths))
 
 
 def _first_of_machine(cfg: Config) -> bool:
@@ -119,6 +119,8 @@ def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: st
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
         built = DATASETS.build({**dataset, **data.kind.unloaded})
+    except UsageError as error:  # of a data set whose constructor reads the files
+        return str(error).splitlines()
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         return [f'{dataloader}.dataset: {error.args[0] if error.args else error}']
     data.contents = data.kind.inspect(built)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmpola.data.checks import class_folders, coco, label_maps
+from mmpola.data.checks import class_folders, coco, label_maps, sequences
 from mmpola.data.checks.contents import Contents
 
 
@@ -42,6 +42,7 @@ KINDS = (
     Kind('COCO', coco.matches, openmmlab_paths, coco.inspect, UNLOADED),
     Kind('label maps', label_maps.matches, openmmlab_paths, label_maps.inspect, UNLOADED),
     Kind('class folders', class_folders.matches, class_folders.paths, class_folders.inspect, {}),
+    Kind('sequences', sequences.matches, sequences.paths, sequences.inspect, {}),
 )
 """The first kind that matches is used. If none matches, only the paths of the data set are checked."""
 

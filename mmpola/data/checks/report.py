@@ -13,7 +13,7 @@ def print_table(checked: list[Checked]) -> None:
     for data in checked:
         print(f'{", ".join(data.splits)}: {", ".join(map(str, data.paths))}')
     table = Table()
-    for heading in ('split', 'kind', 'images', 'annotations', 'unannotated', 'classes'):
+    for heading in ('split', 'kind', 'samples', 'annotations', 'unannotated', 'classes'):
         table.add_column(heading, justify='left' if heading in ('split', 'kind') else 'right')
     for data in checked:
         contents = data.contents

@@ -1,0 +1,84 @@
+"""What a reader of token sequences hands over: the files of a split, its samples, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmpola.data.checks.contents import BrokenRule, grouped
+from mmpola.messages import UsageError
+
+Tokens = NDArray[Any]
+"""A sequence of tokens: uint8 or int16 [n]."""
+
+SPLITS = ('train', 'dev', 'test')
+
+
+class Sample(NamedTuple):
+    """The token sequences of a sample, two for a pair of documents, and its label."""
+
+    sequences: tuple[Tokens, ...]
+    label: int
+
+
+@dataclass
+class Findings:
+    """What a reader finds: `broken` prevents training, `left_out` does not; each is (rule, place with value found)."""
+
+    broken: list[BrokenRule] = field(default_factory=list)
+    left_out: list[BrokenRule] = field(default_factory=list)
+
+    def refuse(self, rule: str, place: str) -> None:
+        """Add a place that breaks a rule."""
+        self.broken.append((rule, place))
+
+    def notes(self) -> list[str]:
+        """Return one line per kind of thing left out.
+
+        Raises:
+            UsageError: rules are broken; one line for each names its places.
+        """
+        if self.broken:
+            raise UsageError('\n'.join(grouped(self.broken)))
+        return grouped(self.left_out)
+
+
+Read = Callable[[Findings, Callable[[int], None]], Iterator[Sample]]
+"""Yields the samples of a split in a fixed order; calls the second argument with the number of `steps` just done."""
+
+
+@dataclass
+class Source:
+    """The files of a split and how they are read.
+
+    Attributes:
+        files: all that are read; a change in them changes the samples.
+        read: see `Read`.
+        steps: the amount of work, in any unit, for a progress bar.
+        dtype: of the tokens.
+        options: everything else on which the samples depend.
+        notes: what is unusual about the files themselves.
+    """
+
+    files: list[Path]
+    read: Read
+    steps: int
+    dtype: type[np.generic] = np.uint8
+    options: tuple[Any, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def existing(path: Path, split: str) -> Path:
+    """Return the path of a split's file or folder.
+
+    Raises:
+        UsageError: it does not exist.
+    """
+    if not path.exists():
+        raise UsageError(f'{path}: expected the {split} split here, got no such file or folder')
+    return path
