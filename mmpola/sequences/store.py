@@ -1,7 +1,7 @@
 """Cache token sequences on disk as memory-mapped arrays, which are rebuilt when a source file changes.
 
-A split is read from its official files once. Later runs, and the workers of a data loader, map the arrays: they start at
-once and share the pages of memory.
+A split is read from its official files once. Later runs, and the workers of a data loader, map the arrays and share
+their pages of memory.
 """
 
 from __future__ import annotations

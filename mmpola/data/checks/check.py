@@ -1,4 +1,4 @@
-"""Check that the data of a config is complete and valid: folders, annotations, classes, images, label maps and texts."""
+"""Check that the data of a config is valid: folders, annotations, classes, images, label maps and texts."""
 
 from __future__ import annotations
 

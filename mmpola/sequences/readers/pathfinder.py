@@ -1,4 +1,4 @@
-"""Read Pathfinder's images as grey values, from `LEVEL/imgs/B/sample_I.png` and the labels in `LEVEL/metadata/B.npy`."""
+"""Read Pathfinder's images as grey values: `LEVEL/imgs/B/sample_I.png`, with labels in `LEVEL/metadata/B.npy`."""
 
 from __future__ import annotations
 
