@@ -9,13 +9,14 @@ Positions are (row, column) in pixels. Arrays have a border of PAD pixels, so th
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 Floats = NDArray[np.float64]
+Values = TypeVar('Values', NDArray[np.float64], NDArray[np.uint8])
 Position = tuple[float, float]
 
 WINDOW = 32
@@ -136,7 +137,7 @@ class _Canvas:
         self.mask = np.ones((WINDOW + 2 * PAD,) * 2)
         inner = slice(PAD + PADDING, PAD + WINDOW - PADDING)
         self.mask[inner, inner] = 0
-        self.wide = _widened(self.mask)
+        self.wide = _widened(self.mask, MARGIN)
 
     def copy(self) -> _Canvas:
         other = object.__new__(_Canvas)
@@ -266,14 +267,20 @@ def _stamp_of(paddle: Paddle, ink: int = BRIGHT) -> tuple[Stamp, tuple[slice, sl
 
 @cache
 def _stamp(tail: tuple[int, int], head: tuple[int, int], ink: int) -> Stamp:
-    """Draw a paddle; its ends are offsets from the centre in half pixels."""
-    image, drawing = _blank()
+    """Draw a paddle; its ends are offsets from the centre in half pixels.
+
+    The mask is a stroke of the true thickness, widened by the margin. The visible stroke covers whole pixels instead.
+    """
     ends = sorted((tail, head))  # Pillow draws the two directions differently
-    width = 1 + round(SCALE * THICKNESS)  # both edges included
-    drawing.line([(SCALE * REACH + column, SCALE * REACH + row) for row, column in ends], fill=ink, width=width)
-    stroke = _reduced(image)
-    mask = stroke.astype(np.float64) / ink
-    return Stamp(stroke, mask, _widened(mask))
+    points = [(SCALE * REACH + column, SCALE * REACH + row) for row, column in ends]
+    thin = round(SCALE * THICKNESS)
+    images = []
+    for fill, width in ((ink, thin + 1), (255, thin)):
+        image, drawing = _blank()
+        drawing.line(points, fill=fill, width=width)
+        images.append(image)
+    mask = _reduced(Image.fromarray(_widened(np.asarray(images[1]), SCALE * MARGIN))).astype(np.float64) / 255
+    return Stamp(_reduced(images[0]), mask, _widened(mask, MARGIN))
 
 
 @cache
@@ -297,11 +304,11 @@ def _reduced(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.resize((side, side), Image.Resampling.LANCZOS))
 
 
-def _widened(mask: Floats) -> Floats:
-    """Return the maximum of a mask [H, W] within the margin of each pixel."""
+def _widened(mask: Values, margin: int) -> Values:
+    """Return the maximum of a mask [H, W] within a margin of each pixel."""
     height, width = mask.shape
-    padded = np.pad(mask, MARGIN)
-    steps = range(-MARGIN, MARGIN + 1)
-    disc = [(row, column) for row in steps for column in steps if np.hypot(row, column) <= MARGIN]
-    moved = [padded[MARGIN + row :, MARGIN + column :][:height, :width] for row, column in disc]
-    return np.max(moved, axis=0)
+    padded = np.pad(mask, margin)
+    steps = range(-margin, margin + 1)
+    disc = [(row, column) for row in steps for column in steps if np.hypot(row, column) <= margin]
+    moved = [padded[margin + row :, margin + column :][:height, :width] for row, column in disc]
+    return np.max(np.stack(moved), axis=0)
