@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,19 @@ class TokenStore:
 
     Attributes:
         notes: what was left out of the source.
-        dtype: of the tokens.
+        arrays: `tokens` [sum of lengths], `ends` [sequences], `members` [N, 1 or 2] (sequence numbers), `labels` [N].
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         record = json.loads((folder / RECORD).read_text())
         self.notes: list[str] = record['notes']
-        self.dtype = record['dtype']
+        self.arrays: dict[str, Any] = {'tokens': np.memmap(folder / TOKENS, record['dtype'], 'r')}
+        for name in TABLES:
+            self.arrays[name] = np.load(folder / f'{name}.npy', mmap_mode='r')
 
-    @cached_property
-    def arrays(self) -> dict[str, Any]:
-        """`tokens` [sum of lengths], `ends` [sequences], `members` [N, 1 or 2] (sequence numbers), `labels` [N]."""
-        tokens = np.memmap(self.folder / TOKENS, self.dtype, 'r')
-        return {'tokens': tokens} | {name: np.load(self.folder / f'{name}.npy', mmap_mode='r') for name in TABLES}
+    def __reduce__(self) -> tuple[type[TokenStore], tuple[Path]]:
+        return TokenStore, (self.folder,)
 
     def __len__(self) -> int:
         return len(self.arrays['labels'])
@@ -67,9 +65,6 @@ class TokenStore:
         ends = self.arrays['ends']
         start = ends[number - 1] if number else 0
         return np.array(self.arrays['tokens'][start : ends[number]])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != 'arrays'}
 
 
 def cached(source: Source, name: str, cache: Path) -> TokenStore:

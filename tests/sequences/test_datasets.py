@@ -1,0 +1,272 @@
+"""Every task is read from its official layouts; invalid files are named in one line per rule."""
+
+import pickle
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+
+from mmpola.messages import UsageError
+from tests.helpers import sequences
+from tests.helpers.sequences import WRITERS, cifar_pixels
+
+
+def tokens(data, index):
+    inputs = data[index]['inputs']
+    return tuple(part.tolist() for part in inputs) if data.PAIRS else inputs.tolist()
+
+
+def labels(data):
+    return [data[index]['data_samples'].gt_label for index in range(len(data))]
+
+
+def in_bytes(text):
+    return [value + 1 for value in (text if isinstance(text, bytes) else text.encode())]
+
+
+def test_listops(build, tmp_path):
+    root = sequences.write_listops(tmp_path / 'listops-1000')
+    data = build('ListOps', root)
+    assert tokens(data, 0) == [12, 3, 14, 10, 5, 15, 15]  # [MAX 2 [SM 9 4 ] ]
+    assert tokens(build('ListOps', root, brackets=False), 0) == [12, 3, 14, 10, 5]
+    assert labels(data) == [3, 7]
+    (root / 'basic_train.tsv').write_text(sequences.LISTOPS.replace('\r', ''))
+    assert tokens(build('ListOps', root), 0) == tokens(data, 0)
+
+
+def test_text(build, tmp_path):
+    root = sequences.write_text(tmp_path / 'aclImdb')
+    data, dev = build('ByteText', root), build('ByteText', root, 'dev')
+    assert [tokens(data, index) for index in (0, 1)] == [in_bytes('train 2 é'), in_bytes('train 10 é')]
+    assert labels(data) == [0, 0, 1, 1]
+    assert tokens(dev, 0) == tokens(build('ByteText', root, 'test'), 0) == in_bytes('test 2 é')
+    assert dev.notes == [f'{root}: the test split serves as dev split, as in the original release']
+    assert tokens(build('ByteText', root, max_length=3), 0) == in_bytes('tra')
+
+
+def test_retrieval(build, tmp_path):
+    data = build('Retrieval', sequences.write_retrieval(tmp_path / 'tsv_data'), 'dev')
+    first = in_bytes(b"it's\n\xc3")
+    assert [tokens(data, index) for index in (0, 1)] == [(first, in_bytes('two')), (first, in_bytes('plain text é'))]
+    assert labels(data) == [1, 0]
+    assert len(data.samples.arrays['ends']) == 3  # the document of both pairs is stored once
+
+
+@pytest.mark.parametrize('table', ['text', 'array', 'objects'])
+def test_pathfinder(build, tmp_path, table):
+    root = sequences.write_pathfinder(tmp_path / 'pathfinder32', table=table)
+    splits = [build('Pathfinder', root, split) for split in ('train', 'dev', 'test')]
+    assert [len(data) for data in splits] == [16, 2, 2]
+    numbers = [tokens(data, index)[0] for data in splits for index in range(len(data))]
+    assert sorted(numbers) == list(range(20))
+    assert [label for data in splits for label in labels(data)] == [number % 2 for number in numbers]
+    assert tokens(splits[0], 3) == [numbers[3]] * 1024
+
+
+@pytest.mark.parametrize('suffix', ['', '.bin'])
+def test_cifar(build, tmp_path, suffix):
+    root = sequences.write_cifar(tmp_path / 'cifar', suffix)
+    train, dev, test = (build('GreyCIFAR', root, split) for split in ('train', 'dev', 'test'))
+    assert labels(train) + labels(dev) == [*range(10)] * 2
+    assert len(dev) == 2
+    red, green, blue = cifar_pixels(10)[4].reshape(3, 1024).astype(float)
+    assert tokens(test, 4) == np.rint(0.2989 * red + 0.587 * green + 0.114 * blue).tolist()
+    absent = ', '.join(f'data_batch_{number}{suffix}' for number in (2, 4, 5))
+    assert train.notes == dev.notes == [f'{root}: left out, absent files: {absent}']
+    assert test.notes == []
+
+
+@pytest.mark.parametrize(
+    ('name', 'task', 'first', 'second'),
+    [
+        ('ListOps', 'listops', [3, 1, 2, 0, 0], None),
+        ('Retrieval', 'retrieval', [3, 1, 2, 0, 0], [4, 0, 0, 0, 0]),
+        ('Pathfinder', 'pathfinder32-curv_contour_length_14', [0, 9, 0, 0, 0], None),
+    ],
+)
+def test_pickles_of_skyformer(build, tmp_path, name, task, first, second):
+    item = {'input_ids_0': np.array(first, np.int32), 'label': np.int64(1)}
+    expected = first if name == 'Pathfinder' else [3, 1, 2]  # black pixels are not padding
+    if second:
+        item['input_ids_1'], expected = second, (expected, [4])
+    for protocol in (2, 4):
+        path = tmp_path / f'lra-{task}.test.pickle'
+        path.write_bytes(pickle.dumps([item] * protocol, protocol))
+        data = build(name, tmp_path, 'test')
+        assert labels(data) == [1] * protocol
+        assert tokens(data, 0) == expected
+    with pytest.raises(UsageError, match=rf'expected one file lra-{name.lower()}\*\.train\.pickle, got none'):
+        build(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ('name', 'configured', 'here'),
+    [
+        ('ListOps', 'listops-1000', 'listops'),
+        ('Retrieval', 'tsv_data', 'lra_release/lra_release/tsv_data'),
+        ('Pathfinder', 'pathfinder32', 'pathfinder/pathfinder32'),
+    ],
+)
+def test_other_names_of_the_folders_are_found(build, tmp_path, name, configured, here):
+    WRITERS[name](tmp_path / here)
+    assert build(name, tmp_path / configured).root == tmp_path / here
+
+
+def write(name, content, root):
+    path = root / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def cut(name, root):
+    path = root / name
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+class Attack:
+    def __reduce__(self):
+        return print, ('executed',)
+
+
+LEVEL = 'curv_contour_length_14'
+HEAD = 'Source\tTarget\n'
+
+BROKEN = {
+    'missing split': (
+        'ListOps',
+        lambda root: (root / 'basic_train.tsv').unlink(),
+        '/basic_train.tsv: expected the train split here, got no such file or folder',
+    ),
+    'columns': (
+        'ListOps',
+        partial(write, 'basic_train.tsv', f'{HEAD}1\t1\n1\n[MIN\t1\t2\n'),
+        '/basic_train.tsv: expected 2 columns separated by tabs (2): line 3 (got 1), line 4 (got 3)',
+    ),
+    'token': (
+        'ListOps',
+        partial(write, 'basic_train.tsv', f'{HEAD}[MIN 1 [AVG ]\t1\n'),
+        '/basic_train.tsv: expected tokens of 0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ] (1): line 2 (got [AVG)',
+    ),
+    'target': (
+        'ListOps',
+        partial(write, 'basic_train.tsv', f'{HEAD}1\tx\n'),
+        "/basic_train.tsv: expected a digit as target (1): line 2 (got 'x')",
+    ),
+    'header': (
+        'ListOps',
+        partial(write, 'basic_train.tsv', '1\t1\n2\t2\n'),
+        '/basic_train.tsv: expected the header Source, Target (1): line 1 (got 1, 1)',
+    ),
+    'no sample': (
+        'ListOps',
+        partial(write, 'basic_train.tsv', HEAD),
+        '/basic_train.tsv: expected at least one sample (1): got none',
+    ),
+    'empty review': (
+        'ByteText',
+        partial(write, 'train/pos/2_9.txt', ''),
+        '/train/pos: expected a text in every file (1): 2_9.txt (empty file)',
+    ),
+    'no class': (
+        'ByteText',
+        lambda root: shutil.rmtree(root / 'train/pos'),
+        '/train/pos: expected the train split here, got no such file or folder',
+    ),
+    'literal': (
+        'Retrieval',
+        partial(write, 'new_aan_pairs.train.tsv', "1.0\tA\tB\tb'it\ttwo\n"),
+        "/new_aan_pairs.train.tsv: expected texts, or literals b'…' that are complete (1): line 1",
+    ),
+    'label': (
+        'Retrieval',
+        partial(write, 'new_aan_pairs.train.tsv', '2\tA\tB\tone\ttwo\n'),
+        "/new_aan_pairs.train.tsv: expected the label 0.0 or 1.0 (1): line 1 (got '2')",
+    ),
+    'metadata': (
+        'Pathfinder',
+        partial(write, f'{LEVEL}/metadata/0.npy', 'imgs/0 sample_0.png 0\n'),
+        f'/{LEVEL}/metadata/0.npy: expected at least 4 columns, got 3 in row 1',
+    ),
+    'metadata calls': (
+        'Pathfinder',
+        lambda root: np.save(root / LEVEL / 'metadata/0.npy', np.array([Attack()], object)),
+        f'/{LEVEL}/metadata/0.npy: the file calls builtins.print when read; refused, nothing was run',
+    ),
+    'truncated pickle': (
+        'GreyCIFAR',
+        partial(cut, 'data_batch_3'),
+        '/data_batch_3: not a pickle, or truncated (pickle data was truncated)',
+    ),
+    'pickle calls': (
+        'GreyCIFAR',
+        partial(write, 'data_batch_1', pickle.dumps(Attack())),
+        '/data_batch_1: the file calls builtins.print when read; refused, nothing was run',
+    ),
+    'pickle content': (
+        'GreyCIFAR',
+        partial(write, 'data_batch_1', pickle.dumps({'data': 1})),
+        "/data_batch_1: expected a dict with 'data' uint8 [N, 3072] and 'labels' [N]",
+    ),
+    'no batch': (
+        'GreyCIFAR',
+        lambda root: [path.unlink() for path in root.glob('data*')],
+        ': expected data_batch_1, data_batch_2, data_batch_3, data_batch_4, data_batch_5 for the train split, got none',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', BROKEN)
+def test_invalid_files_are_named(build, tmp_path, capsys, case):
+    name, damage, message = BROKEN[case]
+    root = WRITERS[name](tmp_path / 'data')
+    damage(root)
+    with pytest.raises(UsageError) as raised:
+        build(name, root)
+    assert str(raised.value) == f'{root}{message}'
+    assert 'executed' not in capsys.readouterr().out
+
+
+def test_of_unreadable_images_the_empty_ones_are_left_out(build, tmp_path):
+    root = sequences.write_pathfinder(tmp_path / 'pathfinder32')
+    images = root / LEVEL / 'imgs/0'
+    numbers = [tokens(build('Pathfinder', root), index)[0] for index in range(3)]
+    empty, cut_off, absent = (images / f'sample_{number}.png' for number in numbers)
+    empty.write_bytes(b'')
+    data = build('Pathfinder', root)
+    assert len(data) == 15
+    assert data.notes == build('Pathfinder', root).notes == [f'{images}: left out, empty files (1): {empty.name}']
+    cut_off.write_bytes(cut_off.read_bytes()[:60])
+    absent.unlink()
+    with pytest.raises(UsageError) as raised:
+        build('Pathfinder', root)
+    missing, unreadable = str(raised.value).splitlines()
+    table = root / LEVEL / 'metadata/0.npy'
+    row = f'row {numbers[2] + 1} of {table}'
+    assert missing == f'{images}: images that are listed but missing (1): {absent.name} ({row})'
+    assert unreadable.startswith(f'{images}: images that cannot be read (1): {cut_off.name} (')
+
+
+def test_split_and_folder_are_checked(build, tmp_path):
+    with pytest.raises(UsageError, match=r'^split: expected one of train, dev, test, got val$'):
+        build('ListOps', tmp_path, 'val')
+    with pytest.raises(UsageError, match='expected a folder with the files of ListOps, got no such folder'):
+        build('ListOps', tmp_path / 'none')
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    ('name', 'folder', 'sizes', 'longest'),
+    [
+        ('ListOps', 'listops-1000', (200, 50, 50), 1979),
+        ('ByteText', 'aclImdb', (600, 300, 300), 4000),
+        ('Retrieval', 'tsv_data', (120, 30, 30), 4000),
+        ('Pathfinder', 'pathfinder32', (319, 40, 40), 1024),
+        ('GreyCIFAR', 'cifar-10-batches-py', (900, 100, 300), 1024),
+    ],
+)
+def test_real_samples(build, real_data, name, folder, sizes, longest):
+    splits = [build(name, real_data / 'lra_mini' / folder, split) for split in ('train', 'dev', 'test')]
+    assert tuple(map(len, splits)) == sizes
+    lengths = [len(part) for data in splits for index in range(len(data)) for part in data.samples[index].sequences]
+    assert max(lengths) == longest
+    assert set(labels(splits[0])) == set(range(len(splits[0].CLASSES)))

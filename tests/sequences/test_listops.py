@@ -1,0 +1,139 @@
+"""Generated ListOps are those of the official description, and their labels are right."""
+
+from collections import Counter
+
+import pytest
+
+from mmpola.messages import UsageError, run_main
+from mmpola.sequences.listops import Limits, Node, main, text, value, write_listops
+
+SMALL = Limits(min_length=20, max_length=200, max_depth=4)
+
+
+def rows(path):
+    header, *lines = path.read_text().splitlines()
+    assert header == 'Source\tTarget'
+    return [line.split('\t') for line in lines]
+
+
+def evaluated(source):
+    """Evaluate a text with a stack, independently of the generator's trees."""
+    stack = [[]]
+    for word in source.replace('(', ' ').replace(')', ' ').split():
+        if word.startswith('['):
+            stack.append([word])
+        elif word == ']':
+            operator, *values = stack.pop()
+            values.sort()
+            middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
+            results = {'[MIN': values[0], '[MAX': values[-1], '[MED': middle, '[SM': sum(values) % 10}
+            stack[-1].append(results[operator])
+        else:
+            stack[-1].append(int(word))
+    ((result,),) = stack
+    return result
+
+
+def length(source):
+    return len(source.replace('(', ' ').replace(')', ' ').split())
+
+
+def depth(source):
+    level = deepest = 1
+    for word in source.split():
+        level += word.startswith('[') - (word == ']')
+        deepest = max(deepest, level)
+    return deepest
+
+
+def shares(lists):
+    """Return the shares of labels and operators, and the mean length."""
+    labels = Counter(target for _, target in lists)
+    operators = Counter(word for source, _ in lists for word in source.split() if len(word) > 2)
+    return (
+        {label: labels[label] / len(lists) for label in '0123456789'},
+        {name: number / operators.total() for name, number in operators.items()},
+        sum(length(source) for source, _ in lists) / len(lists),
+    )
+
+
+def test_a_tree_is_written_and_evaluated():
+    tree = Node('[MED', [1, Node('[SM', [9, 4]), 8, 2])
+    assert text(tree) == '( ( ( ( ( [MED 1 ) ( ( ( [SM 9 ) 4 ) ] ) ) 8 ) 2 ) ] )'
+    assert value(tree) == evaluated(text(tree)) == 2
+
+
+def test_every_tree_is_new_within_the_limits_and_rightly_labelled(tmp_path):
+    write_listops(tmp_path / 'lists', train=150, dev=20, test=30, limits=SMALL)
+    splits = [rows(tmp_path / 'lists' / f'basic_{split}.tsv') for split in ('train', 'val', 'test')]
+    lists = [row for split in splits for row in split]
+    assert list(map(len, splits)) == [150, 20, 30]
+    assert len({source for source, _ in lists}) == 200
+    assert all(evaluated(source) == int(target) for source, target in lists)
+    assert all(20 < length(source) < 200 for source, _ in lists)
+    assert max(depth(source) for source, _ in lists) == 4
+
+
+def test_workers_do_not_change_the_files_and_the_seed_does(tmp_path):
+    for name, seed, workers in (('one', 3, 1), ('two', 3, 2), ('other', 4, 1)):
+        write_listops(tmp_path / name, 30, 5, 5, SMALL, seed, workers)
+    one, two, other = ((tmp_path / name / 'basic_train.tsv').read_text() for name in ('one', 'two', 'other'))
+    assert one == two != other
+
+
+@pytest.mark.real_data
+def test_the_statistics_are_those_of_the_sample(real_data, tmp_path):
+    """The tolerances are four standard errors of the sample's 300 trees."""
+    write_listops(tmp_path / 'lists', 400, 100, 100, seed=1)
+    sample = real_data / 'lra_mini' / 'listops-1000'
+    found, expected = (
+        shares([row for split in ('train', 'val', 'test') for row in rows(folder / f'basic_{split}.tsv')])
+        for folder in (tmp_path / 'lists', sample)
+    )
+    for label, share in expected[0].items():
+        assert abs(found[0][label] - share) < 4 * (share * (1 - share) / 300) ** 0.5 + 0.01
+    assert found[1] == pytest.approx(dict.fromkeys(('[MIN', '[MAX', '[MED', '[SM'), 0.25), abs=0.01)
+    assert expected[1] == pytest.approx(found[1], abs=0.01)
+    assert abs(found[2] - expected[2]) < 4 * 400 / 300**0.5  # lengths from 500 to 2000 deviate by about 400
+
+
+def test_impossible_limits_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr('mmpola.sequences.listops.MAX_FRUITLESS', 2)
+    with pytest.raises(UsageError) as raised:
+        write_listops(tmp_path / 'lists', 20, 1, 1, Limits(0, 5, 1))
+    assert str(raised.value) == (
+        'ListOps: expected limits with more different trees, got 10 and no other in 4,000 draws'
+    )
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match=r'^max_args: expected an integer of at least 2, got 1$'):
+        write_listops(tmp_path / 'lists', 1, 1, 1, Limits(max_args=1))
+
+
+def run(monkeypatch, *arguments):
+    """Run the command in this process and return its exit status."""
+    monkeypatch.setattr('sys.argv', ['listops', *map(str, arguments)])
+    try:
+        run_main(main)
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_the_command_leaves_other_files_alone(tmp_path, monkeypatch, capsys):
+    (tmp_path / 'mine').write_text('')
+    assert run(monkeypatch, tmp_path, '--train', 1) == 2
+    message = f'error: {tmp_path}: expected a new or empty folder, got one that holds other files\n'
+    assert capsys.readouterr().err == message
+    small = ('--train', 3, '--dev', 1, '--test', 1, '--min-length', 5, '--max-length', 50, '--max-depth', 3)
+    assert run(monkeypatch, tmp_path / 'new', *small, '--workers', 1) == 0
+    assert [len(rows(path)) for path in sorted((tmp_path / 'new').iterdir())] == [1, 3, 1]
+
+
+def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('mmpola.sequences.listops.draw_tree', interrupt)
+    assert run(monkeypatch, tmp_path / 'new', '--workers', 1) == 130
+    assert capsys.readouterr().err == 'interrupted, nothing written\n'
+    assert list(tmp_path.iterdir()) == []
