@@ -31,7 +31,8 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         cache: folder of the cached tokens; None: `mmpola/tokens` in `$XDG_CACHE_HOME`, by default in `~/.cache`.
 
     Attributes:
-        notes: what is unusual about the files, and what of them was left out.
+        notes: what is unusual about the files.
+        left_out: what of them was left out, one line per kind.
 
     Raises:
         UsageError: files are missing or invalid; the message has one line per broken rule.
@@ -58,9 +59,9 @@ class SequenceDataset(Dataset[dict[str, Any]]):
         name = f'{type(self).__name__.lower()}-{split}'
         self.samples = cached(source, name, Path(cache) if cache else default_cache())
         self.metainfo = {'classes': self.CLASSES}
-        self.notes = [*source.notes, *self.samples.notes]
-        if self.samples.notes:
-            info(f'{name}: {listed(self.samples.notes)}')
+        self.notes, self.left_out = source.notes, self.samples.left_out
+        if self.left_out:
+            info(f'{name}: {listed(self.left_out)}')
 
     def _source(self, split: str) -> Source:
         raise NotImplementedError
@@ -154,7 +155,7 @@ class Pathfinder(SequenceDataset):
     """Images of 32 x 32 grey values, row by row, in which a dashed path connects two discs (class 1) or not.
 
     Args:
-        root: with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files are left out, with a note.
+        root: with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files are left out and named.
         level: folder of the difficulty.
         split: 80, 10 and 10 % of the images, drawn with a fixed seed.
         cache: as in `SequenceDataset`.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mmpola.openmp import usable_cores
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, run_main
 
 Task = TypeVar('Task')
 Result = TypeVar('Result')
@@ -44,6 +44,15 @@ def expect(name: str, value: int, lowest: int, highest: int | None = None) -> No
         raise UsageError(f'{name}: expected {rule}, got {value}')
 
 
+def run_generator(main: Callable[[], None]) -> None:
+    """Run a generator's main(); Ctrl-C prints one line and exits with status 130."""
+    try:
+        run_main(main)
+    except KeyboardInterrupt:
+        print('interrupted, nothing written', file=sys.stderr)
+        sys.exit(130)
+
+
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder to fill, which becomes `out` when it is complete, and is removed if it does not get so far.
@@ -62,9 +71,6 @@ def new_folder(out: Path) -> Iterator[Path]:
         if out.is_dir():
             out.rmdir()
         partial.rename(out)
-    except KeyboardInterrupt:
-        print('interrupted, nothing written', file=sys.stderr)
-        sys.exit(130)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     print(f'wrote {out} in {time.perf_counter() - start:.0f} s')

@@ -17,8 +17,8 @@ from statistics import median
 from typing import NamedTuple
 
 from mmpola.engine.progress import progress
-from mmpola.messages import UsageError, run_main
-from mmpola.sequences.generating import expect, generator_parser, in_parallel, new_folder
+from mmpola.messages import UsageError
+from mmpola.sequences.generating import expect, generator_parser, in_parallel, new_folder, run_generator
 from mmpola.sequences.readers.listops import CLOSING, FILES, HEADER
 
 OPERATOR_SHARE = 0.25
@@ -179,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    run_main(main)
+    run_generator(main)

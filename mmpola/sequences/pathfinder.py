@@ -12,9 +12,8 @@ import numpy as np
 from PIL import Image
 
 from mmpola.engine.progress import progress
-from mmpola.messages import run_main
 from mmpola.sequences import snakes
-from mmpola.sequences.generating import expect, generator_parser, in_parallel, new_folder
+from mmpola.sequences.generating import expect, generator_parser, in_parallel, new_folder, run_generator
 
 PER_FOLDER = 1_000
 """Images in a folder of `imgs`."""
@@ -82,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    run_main(main)
+    run_generator(main)

@@ -37,7 +37,7 @@ class Findings:
         """Add a place that breaks a rule."""
         self.broken.append((rule, place))
 
-    def notes(self) -> list[str]:
+    def checked(self) -> list[str]:
         """Return one line per kind of thing left out.
 
         Raises:

@@ -38,14 +38,14 @@ class TokenStore:
         folder: written by `cached`.
 
     Attributes:
-        notes: what was left out of the source.
+        left_out: what of the source was left out, one line per kind.
         arrays: `tokens` [sum of lengths], `ends` [sequences], `members` [N, 1 or 2] (sequence numbers), `labels` [N].
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         record = json.loads((folder / RECORD).read_text())
-        self.notes: list[str] = record['notes']
+        self.left_out: list[str] = record['left_out']
         self.arrays: dict[str, Any] = {'tokens': np.memmap(folder / TOKENS, record['dtype'], 'r')}
         for name in TABLES:
             self.arrays[name] = np.load(folder / f'{name}.npy', mmap_mode='r')
@@ -111,8 +111,9 @@ def _write(source: Source, name: str, folder: Path) -> None:
     try:
         findings = Findings()
         _write_arrays(source, name, partial, findings)
-        notes = findings.notes()
-        (partial / RECORD).write_text(json.dumps({'notes': notes, 'dtype': np.dtype(source.dtype).name}))
+        (partial / RECORD).write_text(
+            json.dumps({'left_out': findings.checked(), 'dtype': np.dtype(source.dtype).name})
+        )
         partial.rename(folder)
     except BaseException:  # Ctrl-C too
         shutil.rmtree(partial, ignore_errors=True)

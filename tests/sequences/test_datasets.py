@@ -234,7 +234,7 @@ def test_of_unreadable_images_the_empty_ones_are_left_out(build, tmp_path):
     empty.write_bytes(b'')
     data = build('Pathfinder', root)
     assert len(data) == 15
-    assert data.notes == build('Pathfinder', root).notes == [f'{images}: left out, empty files (1): {empty.name}']
+    assert data.left_out == build('Pathfinder', root).left_out == [f'{images}: left out, empty files (1): {empty.name}']
     cut_off.write_bytes(cut_off.read_bytes()[:60])
     absent.unlink()
     with pytest.raises(UsageError) as raised:

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import UsageError
+from mmpola.sequences.generating import run_generator
 from mmpola.sequences.listops import Limits, Node, main, text, value, write_listops
 
 SMALL = Limits(min_length=20, max_length=200, max_depth=4)
@@ -113,7 +114,7 @@ def run(monkeypatch, *arguments):
     """Run the command in this process and return its exit status."""
     monkeypatch.setattr('sys.argv', ['listops', *map(str, arguments)])
     try:
-        run_main(main)
+        run_generator(main)
     except SystemExit as stop:
         return stop.code
     return 0

@@ -27,7 +27,9 @@ def inspect(dataset: Any) -> Contents:
     """Count the samples of a data set and the classes that occur in it."""
     labels = dataset.samples.arrays['labels']
     classes = dataset.metainfo['classes']
-    contents = Contents(len(dataset), len(dataset), classes=classes, notes=[*dataset.notes])
+    contents = Contents(
+        len(dataset), len(dataset), classes=classes, warnings=[*dataset.left_out], notes=[*dataset.notes]
+    )
     counts = np.bincount(labels, minlength=len(classes))
     if not counts.all():
         absent = [name for name, count in zip(classes, counts, strict=True) if not count]

@@ -113,7 +113,7 @@ def _read(
             yield Sample((pixels,), int(float(row.label)))
     if len(findings.left_out) > MAX_EMPTY:
         for _, name in findings.left_out:
-            findings.refuse('Pathfinder: expected at most 16 empty image files', name)
+            findings.refuse(f'Pathfinder: expected at most {MAX_EMPTY} empty image files', name)
 
 
 def read_pixels(path: Path) -> Tokens | str:

@@ -55,4 +55,4 @@ def test_a_missing_folder_is_named(tmp_path):
         check_data(config('ListOps', tmp_path / 'none'), ('train',))
     headline, line, *_ = str(raised.value).splitlines()
     assert headline == 'the data is not complete'
-    assert line.startswith(f'  {tmp_path}/none: not found (looked from ')
+    assert line.startswith(f'  train_dataloader: {tmp_path}/none: not found (looked from ')
