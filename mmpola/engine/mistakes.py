@@ -31,6 +31,9 @@ SPLITS = ('train', 'val', 'test')
 HEADS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
 """Parts of a model that read the maps of the neck, or of the backbone if there is no neck."""
 
+MISSPELT = 0.9
+"""Similarity to a key that is read; the variable test_pipeline, which a dumped config keeps, resembles tta_pipeline."""
+
 IMAGE_SIZE = 64
 """Side in pixels of the image that shows how many channels the maps of a backbone have."""
 
@@ -58,7 +61,7 @@ def _check_names(cfg: Config) -> None:
     """Refuse a top-level key that resembles one that is read, unless the config's text uses it as a variable."""
     for name in cfg:
         variable = len(re.findall(rf'\b{name}\b', cfg.text)) > 1
-        if name not in READ and not variable and (meant := nearest(name, READ, 0.8)):
+        if name not in READ and not variable and (meant := nearest(name, READ, MISSPELT)):
             raise UsageError(f'{name}: expected a key that training reads, got {name}{did_you_mean(meant)}')
 
 

@@ -98,8 +98,7 @@ def test_a_signal_to_a_process_and_its_workers_ends_them_cleanly(colours, tmp_pa
     code = f"""
     import os, signal, sys
     from mmengine.hooks import Hook
-    from tests.helpers.exact import Batches, Signal, assert_same
-from tests.helpers.small_training import run, small_config
+    from tests.helpers.small_training import run, small_config
     class Group(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
             if runner.iter == 1:

@@ -25,6 +25,7 @@ CONFIGS = {
 def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     cfg.default_hooks.checkpoint.interval = 1
+    cfg.train_dataloader.batch_size = 2  # as many as there are images
     config, work, out = tmp_path / f'{name}.py', tmp_path / 'work', tmp_path / 'out'
     cfg.dump(config)
     assert run('train', config) == 0

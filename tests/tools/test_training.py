@@ -80,6 +80,8 @@ custom_hooks = [dict(type='RankRecorder')]
 one_image = _base_.train_dataloader.dataset
 one_image['indices'] = 1
 train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', times=8, dataset=one_image))
+train_cfg = dict(type='EpochBasedTrainLoop')  # ranks have the same random numbers
+default_hooks = dict(_delete_=True)
 """
 
 

@@ -13,6 +13,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 
 from mmpola.checkpoint.writing import PARTIAL, write_atomically
+from mmpola.engine.loop import VALIDATION_DUE
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}
@@ -148,6 +149,7 @@ class AtomicCheckpointHook(CheckpointHook):
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
             return
+        runner.message_hub.update_info(VALIDATION_DUE, False)  # MMEngine saves the newest checkpoint again here
         with self._restored_on_error(runner):
             before = self._best()
             self._set_best(dict.fromkeys(before))  # MMEngine removes the files named here before it writes
