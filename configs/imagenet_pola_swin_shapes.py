@@ -1,6 +1,6 @@
 """Classification, a small Pola-Swin, generated shapes, 12 epochs.
 
-Pretraining of the quick start: the backbone of mask_rcnn_pola_swin_shapes.py first learns to classify single shapes.
+A short run of the ImageNet training on generated images: a classifier for single shapes.
 
     python -m mmpola.shapes data/shapes --images 600
     python tools/train.py configs/imagenet_pola_swin_shapes.py

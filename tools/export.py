@@ -36,6 +36,7 @@ from mmpola.data.read_image import rgb_image
 from mmpola.engine.config import add_common_arguments, leaves, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import UsageError, run_main
 
 
@@ -100,6 +101,7 @@ def main() -> None:
     check_packages()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
+    refuse_mistakes(cfg)
     image = read_image(args.image, cfg)
     checkpoint = read(args.checkpoint)
     check_fits(checkpoint, cfg)

@@ -33,6 +33,7 @@ from mmpola import prediction
 from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.engine.config import add_common_arguments, add_compile_argument, load_config
 from mmpola.engine.hooks.compile_backbone import compile_backbone
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import UsageError, run_main
 
 
@@ -64,6 +65,7 @@ def main() -> None:
     for message in prediction.NOISE:
         warnings.filterwarnings('ignore', message=message)
     cfg = load_config(args)
+    refuse_mistakes(cfg)
     suffixes = prediction.check_config(cfg)
     images = prediction.find_images(args.images, args.out)
     prediction.check_outputs(images, args.out, suffixes, args.overwrite)

@@ -180,7 +180,10 @@ def read_metafile() -> dict[str, Any]:
 
 
 def tables(entries: list[Entry]) -> str:
-    """Return the tables of docs/models.md in Markdown, one section per data set."""
+    """Return the tables of docs/models.md in Markdown, one section per data set.
+
+    What all rows of a section share, the metric and the image size, is stated above the table, otherwise in each row.
+    """
     written = []
     for data in IMAGE_SIZES:
         rows = [entry for entry in entries if entry['Metadata']['Training Data'] == data]
@@ -188,15 +191,17 @@ def tables(entries: list[Entry]) -> str:
             continue
         metrics = max((_metrics(entry, 'Metrics') for entry in rows), key=len)
         sizes = {_size(entry) for entry in rows}
-        size = sizes.pop() if len(sizes) == 1 else None
+        own_size = len(sizes) > 1
+        own_metric = any(_metrics(entry, 'Metrics').keys() - metrics.keys() for entry in rows)
+        stated_once = [] if own_metric else [f'Metric: {" / ".join(metrics)}.']
+        stated_once += [] if own_size else [f'MACs at {sizes.pop()}.']
         written += [
             f'## {data[0].upper()}{data[1:]}',
             '',
-            f'Metric: {" / ".join(metrics)}.' + (f' MACs at {size}.' if size else ''),
-            '',
+            *([' '.join(stated_once), ''] if stated_once else []),
             '| config | parameters (M) | MACs (G) | paper | ours |',
             '| --- | --- | --- | --- | --- |',
-            *(_row(entry, own_size=size is None) for entry in rows),
+            *(_row(entry, own_size, own_metric) for entry in rows),
             '',
         ]
     return '\n'.join(written[:-1])
@@ -221,8 +226,10 @@ def short_table(entries: list[Entry]) -> str:
     return '\n'.join(lines)
 
 
-def _row(entry: Entry, own_size: bool) -> str:
+def _row(entry: Entry, own_size: bool, own_metric: bool) -> str:
     about, (paper, ours) = entry['Metadata'], _figures(entry)
+    if own_metric:
+        ours = f'{" / ".join(_metrics(entry, "Metrics"))}: {ours}'
     cells = (
         f'[{entry["Name"]}](../{entry["Config"]})<br>{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
         _rounded(about['Parameters'] / 1e6),

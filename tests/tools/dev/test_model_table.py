@@ -121,6 +121,19 @@ def test_tables_of_classifiers(tmp_path):
     assert model_table.tables([entry, larger]) == f'## ImageNet-1k\n\nMetric: top-1.\n\n{heading}{rows}'
 
 
+def test_metrics_that_differ_are_printed_in_their_rows(tmp_path):
+    entries = []
+    for metric in ('top-1', 'mask AP50'):
+        config = write(tmp_path, TITLE, f'Expected {metric}: not in the paper; ours: 75.0 (log).')
+        entries.append(model_table._entry(model_table.stated(config), COUNTED))
+    table = model_table.tables(entries)
+    assert 'Metric:' not in table
+    assert [line.split(' | ')[-1] for line in table.splitlines()[-2:]] == [
+        'top-1: 75.0 (log) |',
+        'mask AP50: 75.0 (log) |',
+    ]
+
+
 def test_the_table_of_backbones():
     lines = model_table.backbone_table().splitlines()
     assert len(lines) == 2 + len([name for name in NAMED if not name.endswith('_384')])
