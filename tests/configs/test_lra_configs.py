@@ -11,7 +11,8 @@ from mmengine.structures import BaseDataElement
 
 from mmpola.checkpoint.training import read
 from mmpola.registry import DATASETS as OUR_DATASETS
-from tests.helpers.small_training import run
+from tests.helpers.exact import Signal, assert_same
+from tests.helpers.small_training import run, saved
 
 TASKS = {
     'listops': (32, 1e-4, 1000, 500, 'ListOps', 'listops-1000', 209_802),
@@ -107,24 +108,44 @@ class DrawnSequences(torch.utils.data.Dataset):
         return {'inputs': inputs, 'data_samples': BaseDataElement(gt_label=label)}
 
 
-@pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_pp', 'lra_retrieval_softmax', 'lra_text_linear'])
-def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
+def small(root, name, work, *, steps, workers=0):
+    """Shrink a config to some steps on generated sequences of up to 32 tokens."""
     cfg = read_config(root, name)
     assert DATASETS.get(cfg.train_dataloader.dataset.type)
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
-        loader.update(batch_size=8, num_workers=0, persistent_workers=False)
+        loader.update(batch_size=8, num_workers=workers, persistent_workers=workers > 0)
         loader.dataset = {'type': 'mmpola.DrawnSequences', 'pairs': 'retrieval' in name}
     cfg.model.backbone.update(length=32, depth=1)
     cfg.optim_wrapper.optimizer.lr = 1e-2
     cfg.param_scheduler = []
-    cfg.train_cfg.update(max_iters=30, val_interval=15)
+    cfg.train_cfg.update(max_iters=steps, val_interval=steps // 2)
     cfg.visualizer.vis_backends = [{'type': 'LocalVisBackend'}]
-    cfg.work_dir, cfg.log_level = str(tmp_path), 'WARNING'
-    runner = run(cfg)
+    cfg.work_dir, cfg.log_level = str(work), 'WARNING'
+    return cfg
+
+
+@pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_pp', 'lra_retrieval_softmax', 'lra_text_linear'])
+def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
+    runner = run(small(root, name, tmp_path, steps=30))
     assert runner.message_hub.get_scalar('val/accuracy/top1').current() == 100.0
     assert runner.message_hub.get_scalar('test/accuracy/top1').data[0].tolist() == [100.0]
     (best,) = tmp_path.glob('best_accuracy_top1_iter_*.pth')
     saved = read(str(best)).content['state_dict']
     for key, value in runner.model.state_dict().items():
         assert torch.equal(saved[key], value), key
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(root, tmp_path):
+    def config(work):
+        cfg = small(root, 'lra_text_pola_a3', tmp_path / work, steps=12, workers=2)
+        cfg.randomness = {'seed': 3}
+        cfg.default_hooks.checkpoint.interval = 12
+        return cfg
+
+    run(config('whole'))
+    with pytest.raises(SystemExit) as raised:
+        run(config('parts'), Signal(step=5))
+    assert raised.value.code == 75
+    run(config('parts'), resume=True)
+    assert_same(saved(tmp_path / 'parts' / 'iter_12.pth'), saved(tmp_path / 'whole' / 'iter_12.pth'))
