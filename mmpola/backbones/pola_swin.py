@@ -69,7 +69,7 @@ class SwinStage(nn.Module):
             if isinstance(block.attn, WindowAttention):
                 shift = block.attn.shift
                 if shift not in masks:
-                    masks[shift] = window_mask(grid, block.attn.window_size, shift, x.shape[0], x.device)
+                    masks[shift] = window_mask(x, grid, block.attn.window_size, shift)
                 x = run_block(block, with_cp, x, grid, masks[shift])
             else:
                 x = run_block(block, with_cp, x, grid)

@@ -3,9 +3,15 @@
 Exported programs gather each window's tokens by their index instead of padding, rolling and permuting the map: ONNX
 cannot roll by an amount that depends on the image size, and a tensor with a dimension for the rows and columns of
 windows would restrict torch.export's program to images with as many of them, one or several, as its sample.
+
+Compiled programs call the operators `mmpola::window_mask`, `cut_windows` and `join_windows`, which compilers do not look
+into: torch.compile would fuse the arithmetic of symbolic sizes into its kernels, which takes minutes and fails for some
+models (torch 2.11).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -13,7 +19,7 @@ from torch import Tensor
 
 from mmpola.layers.padding import cells, pad_to_cells
 from mmpola.layers.position import Grid
-from mmpola.ops.numerics import is_exported, is_traced
+from mmpola.ops.numerics import is_compiled, is_exported, is_traced
 
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
@@ -23,7 +29,7 @@ def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
     return rows, columns
 
 
-def window_mask(grid: Grid, window_size: int, shift: int, batch: int, device: torch.device) -> Tensor | None:
+def window_mask(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor | None:
     """Compute which pairs of tokens in a window attend to each other: [B * windows, s*s, s*s] bool.
 
     None if all do; compilers and exporters always get a mask, since asking would fix the image size.
@@ -32,26 +38,17 @@ def window_mask(grid: Grid, window_size: int, shift: int, batch: int, device: to
     Real tokens therefore never read padding.
 
     Args:
+        x: the tokens [B, N, C], of which B and the device are used.
         grid: (h, w) of the token map before padding.
         window_size: side s of a window, in tokens.
         shift: cyclic shift in tokens, see `WindowAttention`.
-        batch: number of images B.
-        device: of the mask.
     """
     shifts = effective_shift(grid, window_size, shift)
+    if HAS_OPERATORS and is_compiled():
+        return mask_operator(x, *grid, window_size, *shifts)
     if not is_traced() and not any(shifts) and not any(side % window_size for side in grid):
         return None
-    high, wide = cells(grid, window_size)
-    positions = _positions_in_windows(grid, window_size, device)
-    labels = []
-    for position, side, windows, side_shift in zip(positions, grid, (high, wide), shifts, strict=True):
-        wrapped = position >= windows * window_size - side_shift  # brought here from the other end by the shift
-        padded = (position + side_shift >= side) & ~wrapped
-        labels.append(torch.where(padded, 2, wrapped.long()))
-    rows, columns = labels
-    region = (3 * rows + columns).masked_fill((rows == 2) | (columns == 2), 9)  # all padding is one region, numbered 9
-    region = region.repeat(batch).view(batch * high * wide, window_size**2)
-    return region.unsqueeze(1) == region.unsqueeze(2)
+    return _mask(x, grid, window_size, shifts)
 
 
 def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
@@ -70,10 +67,9 @@ def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
         rows, columns = sources
         tokens = x.index_select(1, rows * grid[1] + columns).flatten(0, 1)
         return tokens.unflatten(0, (x.shape[0] * high * wide, window_size**2))
-    maps = pad_to_cells(x.unflatten(1, grid), grid, window_size, channels_last=True)
-    if is_traced() or any(shifts):  # rolling by 0 would copy the map
-        maps = maps.roll((-shifts[0], -shifts[1]), dims=(1, 2))
-    return rearrange(maps, 'b (wh s) (ww t) c -> (b wh ww) (s t) c', s=window_size, t=window_size)
+    if HAS_OPERATORS and is_compiled():
+        return cut_operator(x, *grid, window_size, *shifts)
+    return _cut(x, grid, window_size, shifts)
 
 
 def join_windows(windows: Tensor, grid: Grid, window_size: int, shift: int, batch: int) -> Tensor:
@@ -90,7 +86,37 @@ def join_windows(windows: Tensor, grid: Grid, window_size: int, shift: int, batc
         inside = row % window_size * window_size + column % window_size
         tokens = windows.flatten(0, 1).unflatten(0, (batch, high * wide * window_size**2))
         return tokens.index_select(1, window * window_size**2 + inside)
-    pattern = '(b wh ww) (s t) c -> b (wh s) (ww t) c'
+    if HAS_OPERATORS and is_compiled():
+        return join_operator(windows, *grid, window_size, *shifts, batch)
+    return _join(windows, grid, window_size, shifts, batch)
+
+
+def _mask(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
+    """Compute `window_mask` where some tokens do not attend to each other."""
+    batch, (high, wide) = x.shape[0], cells(grid, window_size)
+    positions = _positions_in_windows(grid, window_size, x.device)
+    labels = []
+    for position, side, windows, side_shift in zip(positions, grid, (high, wide), shifts, strict=True):
+        wrapped = position >= windows * window_size - side_shift  # brought here from the other end by the shift
+        padded = (position + side_shift >= side) & ~wrapped
+        labels.append(torch.where(padded, 2, wrapped.long()))
+    rows, columns = labels
+    region = (3 * rows + columns).masked_fill((rows == 2) | (columns == 2), 9)  # all padding is one region, numbered 9
+    region = region.repeat(batch).view(batch * high * wide, window_size**2)
+    return region.unsqueeze(1) == region.unsqueeze(2)
+
+
+def _cut(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
+    """Pad, roll and cut tokens [B, N, C] into windows; a view where that is possible."""
+    maps = pad_to_cells(x.unflatten(1, grid), grid, window_size, channels_last=True)
+    if is_traced() or any(shifts):  # rolling by 0 would copy the map
+        maps = maps.roll((-shifts[0], -shifts[1]), dims=(1, 2))
+    return rearrange(maps, 'b (wh s) (ww t) c -> (b wh ww) (s t) c', s=window_size, t=window_size)
+
+
+def _join(windows: Tensor, grid: Grid, window_size: int, shifts: Grid, batch: int) -> Tensor:
+    """Join windows to tokens [B, N, C], roll back and remove the padding."""
+    (high, wide), pattern = cells(grid, window_size), '(b wh ww) (s t) c -> b (wh s) (ww t) c'
     maps = rearrange(windows, pattern, b=batch, wh=high, ww=wide, s=window_size, t=window_size)
     if is_traced() or any(shifts):
         maps = maps.roll(shifts, dims=(1, 2))
@@ -105,3 +131,56 @@ def _positions_in_windows(grid: Grid, window_size: int, device: torch.device) ->
     window_row = window // wide
     window_column = window - window_row * wide  # ONNX has no remainder of a divisor that depends on the image size
     return window_row * window_size + inside // window_size, window_column * window_size + inside % window_size
+
+
+HAS_OPERATORS = hasattr(torch.library, 'custom_op')  # torch >= 2.4
+
+if HAS_OPERATORS:
+
+    @torch.library.custom_op('mmpola::window_mask', mutates_args=())
+    def mask_operator(
+        x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int
+    ) -> Tensor:
+        """Compute `_mask`."""
+        return _mask(x, (rows, columns), window_size, (shift_rows, shift_columns))
+
+    @torch.library.custom_op('mmpola::cut_windows', mutates_args=())
+    def cut_operator(
+        x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int
+    ) -> Tensor:
+        """Compute `_cut`; the result of an operator must not share memory with its input."""
+        windows = _cut(x, (rows, columns), window_size, (shift_rows, shift_columns))
+        return windows.clone(memory_format=torch.contiguous_format)
+
+    @torch.library.custom_op('mmpola::join_windows', mutates_args=())
+    def join_operator(
+        windows: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int, batch: int
+    ) -> Tensor:
+        """Compute `_join`."""
+        tokens = _join(windows, (rows, columns), window_size, (shift_rows, shift_columns), batch)
+        return tokens.clone(memory_format=torch.contiguous_format)
+
+    @mask_operator.register_fake
+    def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
+        high, wide = cells((rows, columns), window_size)
+        return x.new_empty(x.shape[0] * high * wide, window_size**2, window_size**2, dtype=torch.bool)
+
+    @cut_operator.register_fake
+    def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
+        high, wide = cells((rows, columns), window_size)
+        return x.new_empty(x.shape[0] * high * wide, window_size**2, x.shape[2])
+
+    @join_operator.register_fake
+    def _(windows: Tensor, rows: int, columns: int, window_size: int, row: int, column: int, batch: int) -> Tensor:
+        return windows.new_empty(batch, rows * columns, windows.shape[2])
+
+    def _keep_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.batch, ctx.sizes = inputs[0].shape[0], inputs[1:]
+
+    # Each is the other's gradient: padding is zero on the way in and dropped on the way out.
+    cut_operator.register_autograd(
+        lambda ctx, grad: (join_operator(grad, *ctx.sizes, ctx.batch), *[None] * 5), setup_context=_keep_sizes
+    )
+    join_operator.register_autograd(
+        lambda ctx, grad: (cut_operator(grad, *ctx.sizes[:-1]), *[None] * 6), setup_context=_keep_sizes
+    )

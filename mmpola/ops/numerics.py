@@ -26,13 +26,25 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 def is_traced() -> bool:
     """Whether a compiler or an exporter is recording the operations."""
+    return _is_compiling() or torch.jit.is_tracing()
+
+
+def is_compiled() -> bool:
+    """Whether torch.compile is recording the operations."""
+    return _is_compiling() and not is_exported()
+
+
+def _is_compiling() -> bool:
     compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
-    return compiler.is_compiling() or torch.jit.is_tracing()
+    return compiler.is_compiling()
 
 
 def is_exported() -> bool:
-    """Whether torch.export is recording the operations, by itself or for ONNX; False in torch < 2.7."""
-    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
+    """Whether torch.export is recording the operations, by itself or for ONNX; False in torch < 2.7.
+
+    Reads the flag behind `torch.compiler.is_exporting`, which torch.compile replaces by True.
+    """
+    return getattr(torch.compiler, '_is_exporting_flag', False)
 
 
 # Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, with tf32

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mmpola.layers import WindowAttention, window_mask
+from mmpola.layers.windows import cut_operator, join_operator, mask_operator
 
 
 def visible_pairs(grid, size, shift):
@@ -38,7 +39,7 @@ def test_equals_dense_attention_between_visible_tokens(grid, shift):
     attention = WindowAttention(8, 2, 3, shift=shift).double()
     torch.nn.init.normal_(attention.relative_position_bias_table)
     x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
-    mask = window_mask(grid, 3, shift, 2, x.device)
+    mask = window_mask(x, grid, 3, shift)
     torch.testing.assert_close(attention(x, grid, mask), dense_attention(attention, x, grid))
 
 
@@ -48,16 +49,30 @@ def test_exporters_gather_the_same_windows(grid, shift, monkeypatch):
     attention = WindowAttention(8, 2, 3, shift=shift).double()
     torch.nn.init.normal_(attention.relative_position_bias_table)
     x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
-    mask = window_mask(grid, 3, shift, 2, x.device)
+    mask = window_mask(x, grid, 3, shift)
     expected = attention(x, grid, mask)
-    monkeypatch.setattr(torch.compiler, 'is_exporting', lambda: True)
+    monkeypatch.setattr(torch.compiler, '_is_exporting_flag', True)
     torch.testing.assert_close(attention(x, grid, mask), expected)
 
 
 def test_there_is_no_mask_if_every_token_sees_its_whole_window():
-    assert window_mask((6, 9), 3, 0, 2, torch.device('cpu')) is None
-    assert window_mask((3, 3), 3, 1, 2, torch.device('cpu')) is None
-    assert window_mask((6, 9), 3, 1, 2, torch.device('cpu')).shape == (2 * 6, 9, 9)
+    assert window_mask(torch.empty(2, 54, 8), (6, 9), 3, 0) is None
+    assert window_mask(torch.empty(2, 9, 8), (3, 3), 3, 1) is None
+    assert window_mask(torch.empty(2, 54, 8), (6, 9), 3, 1).shape == (2 * 6, 9, 9)
+
+
+@pytest.mark.parametrize(('grid', 'shifts'), [((6, 9), (0, 0)), ((5, 7), (1, 1)), ((3, 8), (0, 1))])
+def test_the_operators_of_compiled_programs(grid, shifts):
+    """Their gradients are each other; opcheck compares them with autograd's rules and with torch.compile."""
+    tokens, sizes = grid[0] * grid[1], (*grid, 3, *shifts)
+    x = torch.randn(2, tokens, 4, dtype=torch.float64, requires_grad=True)
+    windows = cut_operator(x, *sizes)
+    torch.testing.assert_close(join_operator(windows, *sizes, 2), x)
+    torch.library.opcheck(mask_operator, (x.detach(), *sizes))
+    torch.library.opcheck(cut_operator, (x, *sizes))
+    torch.library.opcheck(join_operator, (windows.detach().requires_grad_(), *sizes, 2))
+    assert torch.autograd.gradcheck(lambda x: cut_operator(x, *sizes), x)
+    assert torch.autograd.gradcheck(lambda x: join_operator(x, *sizes, 2), windows.detach().requires_grad_())
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 12])
