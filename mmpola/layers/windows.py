@@ -4,9 +4,9 @@ Exported programs gather each window's tokens by their index instead of padding,
 cannot roll by an amount that depends on the image size, and a tensor with a dimension for the rows and columns of
 windows would restrict torch.export's program to images with as many of them, one or several, as its sample.
 
-Compiled programs call the operators `mmpola::window_mask`, `cut_windows` and `join_windows`, which compilers do not look
-into: torch.compile would fuse the arithmetic of symbolic sizes into its kernels, which takes minutes and fails for some
-models (torch 2.11).
+Compiled programs call the operators `mmpola::window_mask`, `cut_windows` and `join_windows`, into which compilers do
+not look: torch.compile would fuse the arithmetic of symbolic sizes into its kernels, which takes minutes and fails for
+some models (torch 2.11).
 """
 
 from __future__ import annotations
