@@ -9,10 +9,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 
+from benchmarks.markdown import table
 from benchmarks.plots import plot
 
 FOLDER = Path(__file__).resolve().parent
@@ -23,8 +23,6 @@ README_FIGURES = {'results/cpu-2-threads/image_size.json': FOLDER.parent / 'docs
 
 PNG_DPI = 200
 """Twice the resolution at which a README is usually displayed, for high-density screens."""
-
-Row = dict[str, Any]
 
 
 def section(path: Path) -> str:
@@ -45,18 +43,6 @@ def draw(path: Path, png: Path | None = None) -> None:
     if png is not None:
         figure.savefig(png, dpi=PNG_DPI, metadata={'Software': None})
     plt.close(figure)
-
-
-def table(rows: list[Row]) -> str:
-    """Return a Markdown table of all columns except those of dicts."""
-    columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
-    lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
-    lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]
-    return '\n'.join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f'{value:.2f}' if isinstance(value, float) else f'{value:,}' if isinstance(value, int) else str(value)
 
 
 def main() -> int:
