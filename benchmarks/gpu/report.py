@@ -25,9 +25,11 @@ SECTIONS = {
 }
 """Heading -> beginnings of the names of the results in its table."""
 
-NOTES = """Times are ratios as in benchmarks/README.md: the other implementation's time over ours. 'copy %' is the time that
-a copy needs for the bytes that must be moved, in percent of the time on the GPU without host time, with an empty L2
-cache. A call is host-bound if it takes more than 1.25 times as long as its replay from a CUDA graph."""
+NOTES = (
+    "Times are ratios as in benchmarks/README.md: the other implementation's time over ours. 'copy %' is the time that "
+    'a copy needs for the bytes that must be moved, in percent of the time on the GPU without host time, with an empty '
+    'L2 cache. A call is host-bound if it takes more than 1.25 times as long as its replay from a CUDA graph.'
+)
 
 
 def write_report(session: Session) -> list[Verdict]:
