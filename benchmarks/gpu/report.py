@@ -67,7 +67,13 @@ def _sections(session: Session, found: list[Verdict]) -> list[str]:
 def kernel_rows(results: dict[str, Row]) -> list[Row]:
     """Return a row per kernel of a measured training step."""
     return [
-        {'case': row['case'], 'kernel': name, 'microseconds': 1e6 * x['seconds'], 'copy %': x['copy %']}
+        {
+            'operator': row['operator'],
+            'case': row['case'],
+            'kernel': name,
+            'microseconds': 1e6 * x['seconds'],
+            'copy %': x['copy %'],
+        }
         for row in results.values()
         for name, x in row.get('kernels', {}).items()
     ]

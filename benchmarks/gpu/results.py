@@ -54,6 +54,9 @@ PEER_CASES = ATTENTION_CASES[:4]
 HOST_BOUND = 1.25
 """A call is host-bound if it takes this many times as long as its replay from a CUDA graph, which needs no host."""
 
+ROUNDS = 20
+"""In which all variants of a measurement run in turn."""
+
 Size = tuple[int, int]
 
 NETWORKS = {
@@ -97,12 +100,8 @@ def results(session: Session) -> Iterator[Item]:
         yield Item(f'variants, {model}', partial(variants_row, session, model, size, sizes[size]))
 
 
-def _repeats(session: Session) -> int:
-    return 2 if session.dry_run else 20
-
-
 def _copy(session: Session) -> Row:
-    return {'bytes per second': copy_bandwidth(session.device.type, _repeats(session))}
+    return {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS)['repeats'])}
 
 
 def device_row(session: Session, operator: str, case: Case) -> Row:
@@ -119,7 +118,7 @@ def device_row(session: Session, operator: str, case: Case) -> Row:
     with recorded() as launched:
         passes['step']()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
-    timings = interleaved_device_seconds({n: x.run for n, x in numbered.items()}, device, _repeats(session))
+    timings = interleaved_device_seconds({n: x.run for n, x in numbered.items()}, device, **session.rounds(ROUNDS))
     kernels = {}
     for name, launch in numbered.items():
         moved = launch.token_bytes(case.elements)
@@ -128,9 +127,15 @@ def device_row(session: Session, operator: str, case: Case) -> Row:
             'bytes': moved,
             'copy %': 100 * moved / bandwidth / timings[name][0],
         }
-    alone = interleaved_device_seconds({n: graphed(r, device) for n, r in passes.items()}, device, _repeats(session))
-    eager = interleaved_seconds(passes, device, _repeats(session))
-    row: Row = {'case': case.name, 'MB per tensor': case.elements * call.grad.element_size() / 1e6}
+    alone = interleaved_device_seconds(
+        {n: graphed(r, device) for n, r in passes.items()}, device, **session.rounds(ROUNDS)
+    )
+    eager = interleaved_seconds(passes, device, **session.rounds(ROUNDS))
+    row: Row = {
+        'operator': operator,
+        'case': case.name,
+        'MB per tensor': case.elements * call.grad.element_size() / 1e6,
+    }
     for name, floor in zip(passes, FLOOR[operator], strict=True):
         row[f'copy %, {name}'] = 100 * floor * row['MB per tensor'] * 1e6 / bandwidth / alone[name].seconds
         row[f'host-bound, {name}'] = 'yes' if eager[name] > HOST_BOUND * alone[name].seconds else 'no'
@@ -159,8 +164,8 @@ def _peers(session: Session, case: Case, peers: list[str]) -> Row:
     }
     functions = {name: f for name, f in every.items() if name in ('ours', *peers) and f is not None}
     bandwidth = session.results('results')['copy']['bytes per second']
-    device = session.device.type
-    return measure_case('attention', case, attention_call, functions, device, _repeats(session), peers, bandwidth)
+    device, repeats = session.device.type, session.rounds(ROUNDS)['repeats']
+    return measure_case('attention', case, attention_call, functions, device, repeats, peers, bandwidth)
 
 
 def _model(session: Session, name: str, size: Size) -> nn.Module:
@@ -185,7 +190,9 @@ def network_row(session: Session, model: str, size: Size, batch: int) -> Row:
     }
     with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
         seconds = {
-            what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, _repeats(session))
+            what: interleaved_seconds(
+                {n: partial(run, training) for n, run in runs.items()}, device, **session.rounds(ROUNDS)
+            )
             for what, training in (('inference', False), ('training step', True))
         }
         memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
@@ -213,7 +220,7 @@ def variants_row(session: Session, model: str, size: Size, batch: int) -> Row:
                 'graph': graphed(eager, device),
                 'compiled': partial(run_network, compiled, image, False),
             }
-            found = seconds[f'batch {images}'] = interleaved_seconds(runs, device, _repeats(session))
+            found = seconds[f'batch {images}'] = interleaved_seconds(runs, device, **session.rounds(ROUNDS))
         for name in ('graph', 'compiled'):
             row[f'eager over {name}, batch {images}'] = found['eager'] / found[name]
     return {**row, 'seconds': seconds}

@@ -57,6 +57,10 @@ class Session:
         """Return the results of a part by item; changes belong to the session."""
         return self.parts.setdefault(part, {})
 
+    def rounds(self, number: int) -> dict[str, int]:
+        """Return how often variants are timed, as arguments of the functions of benchmarks/measure.py."""
+        return {'repeats': 1, 'warm_up': 0} if self.dry_run else {'repeats': number}
+
     def perform(self, part: str, items: Iterable[Item]) -> int:
         """Measure and save the items that have no result yet, while the part has time; return how many are left out."""
         done, every = self.results(part), list(items)

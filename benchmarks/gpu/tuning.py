@@ -164,7 +164,7 @@ def _measure(session: Session, target: Target, key: Key, today: Launch, others: 
         variants[name], launch_of[name] = partial(_run_all, runs), launch
     if not variants:
         return {'launch': today, 'rejected': rejected}
-    timings = interleaved_device_seconds(variants, session.device.type, 2 if session.dry_run else 30)
+    timings = interleaved_device_seconds(variants, session.device.type, **session.rounds(30))
     return {**choose(timings, launch_of), 'rejected': rejected}
 
 
@@ -209,7 +209,7 @@ def tune_waves(session: Session, target: Target) -> dict[str, Any]:
             with use_table(LaunchTable({key: {**launch, 'waves': waves} for key, launch in launches.items()})):
                 name = TODAY if waves == today else str(waves)
                 variants[name] = _replayed(steps[case], session)
-        timings = interleaved_device_seconds(variants, session.device.type, 2 if session.dry_run else 20)
+        timings = interleaved_device_seconds(variants, session.device.type, **session.rounds(20))
         for name, timing in timings.items():
             ratios.setdefault(name, []).append(timing.seconds / timings[TODAY].seconds)
             spreads[name] = max(spreads.get(name, 0.0), timing.spread / timings[TODAY].seconds)

@@ -10,9 +10,11 @@ from mmpola.ops.triton.launch import LAUNCHES, TILES, Launch, Tile, find_launch,
 
 CPU = torch.device('cpu')
 STATE = {'tokens': 128, 'warps': 2, 'stages': 3, 'waves': 6, 'measured': {'chosen': {'seconds': 1e-5}}}
+VERSIONS = {'triton': '3.6.0', 'kernels': 'abc'}
 CONTENT = {
     'format': 1,
     'capability': [0, 0],
+    **VERSIONS,
     'launches': {
         'state power float16 32': STATE,
         'mix_and_gate any float16 32': {'rows': 4, 'columns': 16, 'warps': 2},
@@ -25,6 +27,7 @@ def _unread(monkeypatch, tmp_path):
     monkeypatch.delenv(tables.ENVIRONMENT, raising=False)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     monkeypatch.setattr(tables, 'FOLDER', tmp_path / 'package')
+    monkeypatch.setattr(tables, 'versions', lambda: VERSIONS)
     tables._read_table.cache_clear()
     with tables.use_table(tables.LaunchTable()):
         pass  # forgets what is kept of other tables
@@ -80,6 +83,7 @@ def test_the_named_file_precedes_the_users_and_that_precedes_the_shipped_one(mon
         ([], "expected an object with 'launches', as `python -m benchmarks.gpu` writes it"),
         ({**CONTENT, 'format': 2}, 'format: expected 1, got 2'),
         ({**CONTENT, 'capability': [9, 0]}, 'capability: expected [0, 0], got [9, 0]'),
+        ({**CONTENT, 'kernels': 'abd'}, 'it was measured with other kernels, run `python -m benchmarks.gpu` again'),
         (
             {**CONTENT, 'launches': {'state power float16 32': {**STATE, 'tokens': 20}}},
             'state power float16 32: tokens: expected a power of two from 16, got 20',
@@ -125,10 +129,10 @@ def test_another_table_is_used_inside_a_block_only():
     assert state_launch() == before == LAUNCHES['state'][32]
 
 
-def test_a_proof_holds_for_the_kernels_and_the_triton_that_were_checked(monkeypatch):
-    versions = {'triton': '3.6.0', 'kernels': 'abc'}
-    monkeypatch.setattr(tables, 'versions', lambda: versions)
-    proved = {**CONTENT, **versions, 'proved': True}
+def test_a_proof_holds_for_the_kernels_and_the_triton_that_were_checked():
+    proved = {**CONTENT, 'proved': True}
     assert tables.parse_table(proved, (0, 0)).is_proved
     for other in ({'proved': False}, {'kernels': 'abd'}, {'triton': '3.7.0'}):
-        assert not tables.parse_table({**proved, **other}, (0, 0)).is_proved
+        table = tables.parse_table({**proved, **other}, (0, 0), is_shipped=True)
+        assert table.launches
+        assert not table.is_proved

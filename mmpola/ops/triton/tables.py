@@ -138,11 +138,15 @@ def versions() -> dict[str, str]:
     return {'triton': triton.__version__, 'kernels': digest.hexdigest()[:16]}
 
 
-def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
+def parse_table(content: Any, capability: tuple[int, int], *, is_shipped: bool = False) -> LaunchTable:
     """Return the table of a file's content.
 
+    Args:
+        capability: compute capability of the GPU.
+        is_shipped: whether the file is part of the package; any other must have been measured with these kernels.
+
     Raises:
-        ValueError: it is not a launch table, or one of another compute capability; the message says what is wrong.
+        ValueError: it is not a launch table, or one of another compute capability or of other kernels.
     """
     if not isinstance(content, dict) or not isinstance(content.get('launches'), dict):
         raise ValueError("expected an object with 'launches', as `python -m benchmarks.gpu` writes it")
@@ -150,8 +154,10 @@ def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
         if content.get(name) != expected:
             raise ValueError(f'{name}: expected {expected}, got {content.get(name)}')
     launches = dict(_parse_launch(name, launch) for name, launch in content['launches'].items())
-    proof = content.get('proved') is True and all(content.get(name) == x for name, x in versions().items())
-    return LaunchTable(launches, proof)
+    same = {name: content.get(name) == version for name, version in versions().items()}
+    if not same['kernels'] and not is_shipped:
+        raise ValueError('it was measured with other kernels, run `python -m benchmarks.gpu` again')
+    return LaunchTable(launches, content.get('proved') is True and all(same.values()))
 
 
 def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
@@ -173,7 +179,8 @@ def _read_table(device: torch.device) -> LaunchTable:
     """Return the first valid table; log a warning for each file that is ignored."""
     gpu, capability = gpu_of(device)
     named = os.environ.get(ENVIRONMENT)
-    paths = [FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability)]
+    shipped = FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability)
+    paths = [shipped]
     if named is None:
         paths.insert(0, user_table_path(gpu))
     elif named:
@@ -182,7 +189,7 @@ def _read_table(device: torch.device) -> LaunchTable:
         if not path.is_file() and str(path) != named:
             continue
         try:
-            return parse_table(json.loads(path.read_bytes()), capability)
+            return parse_table(json.loads(path.read_bytes()), capability, is_shipped=path == shipped)
         except (OSError, ValueError) as error:  # JSON errors are ValueErrors
             logging.getLogger('mmpola').warning(f'launch table {path} is ignored: {error}')
     return LaunchTable()
