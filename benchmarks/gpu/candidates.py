@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ class Hardware:
         """Read the limits of a GPU; for the dry run those of an H100."""
         if device.type != 'cuda':
             return cls(132, 2**16, 2048, 228 * 1024, 227 * 1024)
-        found = torch.cuda.get_device_properties(device)
+        found: Any = torch.cuda.get_device_properties(device)  # torch's annotations lack some of them
         return cls(
             found.multi_processor_count,
             found.regs_per_multiprocessor,
