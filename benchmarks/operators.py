@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import ATTENTION, MIX_AND_GATE, SCALING, Case
-from benchmarks.measure import Run, check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
+from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
 from benchmarks.progress import track
 from mmpola.layers.rotary import rotary_tables
@@ -177,7 +177,7 @@ def measure_case(
     return {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def forward_and_step(function: Function, call: Call) -> tuple[Run, Run]:
+def forward_and_step(function: Function, call: Call) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return the forward pass without gradients and the forward + backward pass, ready to run."""
     return partial(_forward, function, call), partial(_step, function, call)
 

@@ -49,7 +49,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description='Draw the plots and write the tables of benchmarks/README.md')
     parser.add_argument('--check', action='store_true', help='change nothing; fail if the page is out of date')
     check = parser.parse_args().check
-    results = sorted((FOLDER / 'results').glob('*/*.json'))
+    # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own report.
+    files = sorted((FOLDER / 'results').glob('*/*.json'))
+    results = [path for path in files if 'rows' in json.loads(path.read_text())]
     page = FOLDER / 'README.md'
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu.budget import Budget, OutOfTime
+from benchmarks.origin import ROOT, commit, results_folder
 from mmpola.messages import UsageError, run_main
 
 if TYPE_CHECKING:
     from benchmarks.gpu.session import Session
 
 # Workers that compile import this module again: torch and Triton are imported when they are needed.
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def main() -> None:
@@ -66,9 +64,9 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
         'capability': list(capability),
         'torch': torch.__version__,
         **versions(),
-        'commit': _commit(),
+        'commit': commit(),
     }
-    folder = args.results or ROOT / ('work_dirs/gpu-dry-run' if args.dry_run else f'benchmarks/results/{_stem(gpu)}')
+    folder = args.results or (ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(gpu))
     folder.mkdir(parents=True, exist_ok=True)
     parts = {} if args.fresh else earlier_parts(folder, environment)
     session = Session(folder, device, args.dry_run, budget, environment, parts)
@@ -101,35 +99,22 @@ def measure(session: Session, paths: list[Path]) -> None:
     compiler = Compiler(capability, 1 if session.dry_run else workers())
     try:
         with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
-            left_out = session.perform('correctness', correctness(session, compiler))
+            # All compilations start now, so that those of the tuning run beside the checks.
+            parts = {'correctness': list(correctness(session, compiler)), 'tuning': list(tuning(session, compiler))}
+            left_out = session.perform('correctness', parts['correctness'])
             checks = session.results('correctness')
             proved = not (session.dry_run or left_out or any(check['failure'] for check in checks.values()))
             before = tuned_table(session)
-            session.perform('tuning', tuning(session, compiler))
+            session.perform('tuning', parts['tuning'])
     finally:
         compiler.close()
     table = tuned_table(session)
     if table != before:
         session.parts.pop('results', None)  # measured with other launches
-    for path in paths:
+    for path in paths if table.launches or proved else []:
         write_table(session, path, proved)
     with use_table(table):
-        session.perform('results', results(session))
-
-
-def _stem(gpu: str) -> str:
-    return gpu.replace(' ', '-').replace('/', '-')
-
-
-def _commit() -> str:
-    """Return the measured commit, followed by '+' if files differ from it."""
-    command = ['git', 'describe', '--always', '--dirty=+', '--abbrev=10']
-    try:
-        return (
-            subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip() or 'unknown'
-        )
-    except FileNotFoundError:  # no git
-        return 'unknown'
+        session.perform('results', list(results(session)))
 
 
 if __name__ == '__main__':

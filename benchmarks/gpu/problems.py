@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,11 +22,20 @@ from mmpola.ops.numerics import BACKEND_EXCESS
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton.backend import mix_and_gate_triton, polarity_attention_triton
 
+
+class Functions(NamedTuple):
+    """How the problems of an operator are drawn, and two ways to compute it."""
+
+    draw: Callable[..., Problem]
+    kernels: Callable[[Any], Tensor]
+    reference: Callable[[Any], Tensor]
+
+
 FUNCTIONS = {
-    'polarity_attention': (attention_problem, polarity_attention_triton, polarity_attention_chunked),
-    'mix_and_gate': (mix_and_gate_problem, mix_and_gate_triton, mix_and_gate_reference),
+    'polarity_attention': Functions(attention_problem, polarity_attention_triton, polarity_attention_chunked),
+    'mix_and_gate': Functions(mix_and_gate_problem, mix_and_gate_triton, mix_and_gate_reference),
 }
-"""Operator -> how its problem is drawn, the kernels, the reference."""
+"""By operator."""
 
 LENGTH = 64
 """Largest length of a shortened call."""
@@ -63,8 +72,7 @@ class Call:
 
     def problem(self, device: torch.device) -> Problem:
         """Draw the call's tensors."""
-        draw: Any = FUNCTIONS[self.operator][0]
-        problem: Problem = draw(device, self.dtype, self.dim, **self.arguments)
+        problem = FUNCTIONS[self.operator].draw(device, self.dtype, self.dim, **self.arguments)
         if not self.is_packed:
             return problem
         names = ('q', 'k', 'v') if self.operator == 'polarity_attention' else ('attended', 'values')
@@ -74,14 +82,14 @@ class Call:
     def run(self, problem: Problem) -> dict[str, Tensor]:
         """Return the kernels' output and gradients."""
         with products_in_tf32(self.tf32):
-            return outputs_and_gradients(FUNCTIONS[self.operator][1], problem)
+            return outputs_and_gradients(FUNCTIONS[self.operator].kernels, problem)
 
     def budgets(self, problem: Problem, found: dict[str, Tensor]) -> dict[str, float]:
         """Return by how much the error of each result exceeds the reference's, in units of BACKEND_EXCESS.
 
         Up to 1 is within the budget. NaN in a result gives NaN.
         """
-        reference = FUNCTIONS[self.operator][2]
+        reference = FUNCTIONS[self.operator].reference
         exact = outputs_and_gradients(reference, problem, torch.float64)
         with products_in_tf32(self.tf32):
             same_dtype = relative_errors(outputs_and_gradients(reference, problem), exact)

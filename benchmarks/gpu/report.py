@@ -100,7 +100,7 @@ def tuning_rows(session: Session) -> list[Row]:
 
 
 def _launch(launch: dict[str, int]) -> str:
-    return ', '.join(f'{field} {value}' for field, value in launch.items())
+    return ', '.join(f'{field} {value}' for field, value in launch.items()) or 'as before'
 
 
 def _check_row(name: str, check: Row) -> Row:

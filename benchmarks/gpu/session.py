@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,17 +61,18 @@ class Session:
         """Return how often variants are timed, as arguments of the functions of benchmarks/measure.py."""
         return {'repeats': 1, 'warm_up': 0} if self.dry_run else {'repeats': number}
 
-    def perform(self, part: str, items: Iterable[Item]) -> int:
+    def perform(self, part: str, items: Sequence[Item]) -> int:
         """Measure and save the items that have no result yet, while the part has time; return how many are left out."""
-        done, every = self.results(part), list(items)
-        missing = [item for item in every if item.name not in done]
-        if len(missing) < len(every):
-            self.say(f'{part}: {len(every) - len(missing)} of {len(every)} are known from the last run')
+        done = self.results(part)
+        missing = [item for item in items if item.name not in done]
+        known = len(items) - len(missing)
+        if known:
+            self.say(f'{part}: {known} of {len(items)} are known from the last run')
         for number, item in enumerate(missing):
             if not self.budget.left_for(part) or not self._is_compiled(part, item):
                 self.say(f'{part}: out of time, {len(missing) - number} are left out: run the command again')
                 return len(missing) - number
-            self.say(f'{part} {len(every) - len(missing) + number + 1} of {len(every)}: {item.name}')
+            self.say(f'{part} {known + number + 1} of {len(items)}: {item.name}')
             try:
                 done[item.name] = item.measure()
             except Exception as error:  # compilers, drivers and peers may raise anything, and the rest is still of use

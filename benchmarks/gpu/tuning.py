@@ -197,24 +197,26 @@ def choose(timings: dict[str, Timing], launch_of: dict[str, Launch]) -> dict[str
 
 
 def tune_waves(session: Session, target: Target) -> dict[str, Any]:
-    """Choose the number of programs per multiprocessor that makes whole steps fastest, for all kernels of a target."""
-    launches = chosen_launches(session, target)
-    steps = {case: target.step(case, session.device.type) for case in target.cases}
-    today = shipped(target, target.keys[0], session.device)['waves']
-    ratios: dict[str, list[float]] = {}
-    spreads: dict[str, float] = {}
+    """Choose the number of programs per multiprocessor that makes whole steps fastest, for all kernels of a target.
+
+    Today's is that of each kernel's launch; if no other is better, `launch` is empty.
+    """
+    launches, device = chosen_launches(session, target), session.device.type
+    choices: dict[str, Launch] = {TODAY: {}}
+    choices |= {str(waves): {'waves': waves} for waves in (WAVES[:1] if session.dry_run else WAVES)}
+    ratios: dict[str, list[float]] = {name: [] for name in choices}
+    spreads: dict[str, list[float]] = {name: [] for name in choices}
     for case in target.cases:
-        variants = {}
-        for waves in sorted({today, *(WAVES[:2] if session.dry_run else WAVES)}):
-            with use_table(LaunchTable({key: {**launch, 'waves': waves} for key, launch in launches.items()})):
-                name = TODAY if waves == today else str(waves)
-                variants[name] = _replayed(steps[case], session)
-        timings = interleaved_device_seconds(variants, session.device.type, **session.rounds(20))
+        step, variants = target.step(case, device), {}
+        for name, choice in choices.items():
+            with use_table(LaunchTable({key: {**launch, **choice} for key, launch in launches.items()})):
+                variants[name] = _replayed(step, session)
+        timings = interleaved_device_seconds(variants, device, **session.rounds(20))
         for name, timing in timings.items():
-            ratios.setdefault(name, []).append(timing.seconds / timings[TODAY].seconds)
-            spreads[name] = max(spreads.get(name, 0.0), timing.spread / timings[TODAY].seconds)
-    relative = {name: Timing(prod(values) ** (1 / len(values)), spreads[name]) for name, values in ratios.items()}
-    return choose(relative, {name: {'waves': today if name == TODAY else int(name)} for name in relative})
+            ratios[name].append(timing.seconds / timings[TODAY].seconds)
+            spreads[name].append(timing.spread / timings[TODAY].seconds)
+    relative = {name: Timing(prod(x) ** (1 / len(x)), max(spreads[name])) for name, x in ratios.items()}
+    return choose(relative, choices)
 
 
 def _replayed(step: Run, session: Session) -> Run:

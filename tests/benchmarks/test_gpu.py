@@ -133,8 +133,9 @@ def unwritten(right):
     ids=['right', 'inaccurate', 'unwritten', 'random', 'raises'],
 )
 def test_a_check_finds_kernels_that_are(kernels, failure, monkeypatch):
-    draw, _, reference = problems.FUNCTIONS['polarity_attention']
-    monkeypatch.setitem(problems.FUNCTIONS, 'polarity_attention', (draw, kernels(reference), reference))
+    right = problems.FUNCTIONS['polarity_attention']
+    wrong = right._replace(kernels=kernels(right.reference))
+    monkeypatch.setitem(problems.FUNCTIONS, 'polarity_attention', wrong)
     found = correctness.check(CALL, CPU, 10.0)['failure']
     assert found.startswith(failure) if failure else found == ''
 
