@@ -86,7 +86,7 @@ def results(session: Session) -> Iterator[Item]:
         yield Item(f'attention, {case.name}', partial(device_row, session, 'attention', case))
     for case in gates:
         yield Item(f'mix_and_gate, {case.name}', partial(device_row, session, 'mix_and_gate', case))
-    yield Item('a new length', partial(new_length, session))
+    yield Item('a new image size', partial(new_size, session))
     for case in peers:
         yield Item(f'peers, {case.name}', partial(_peers, session, case, ['literal', ANOTHER_FUNCTION, PORT]))
     for size in sizes:
@@ -104,52 +104,46 @@ def _copy(session: Session) -> Row:
     return {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS)['repeats'])}
 
 
-def device_row(session: Session, operator: str, case: Case) -> Row:
-    """Measure each kernel of a training step alone, and the operator with and without its host time, in float16."""
-    device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
+def _step(operator: str, case: Case, device: str) -> dict[str, Run]:
+    """Return 'forward' and 'step', forward + backward, of an operator's kernels in float16, ready to run."""
     if operator == 'attention':
-        function, call = (
-            partial(polarity_attention, backend='triton'),
-            attention_call(case, device, torch.float16),
-        )
+        function, call = partial(polarity_attention, backend='triton'), attention_call(case, device, torch.float16)
     else:
         function, call = partial(mix_and_gate, backend='triton'), mix_and_gate_call(case, device, torch.float16)
-    passes = dict(zip(('forward', 'step'), forward_and_step(function, call), strict=True))
+    return dict(zip(('forward', 'step'), forward_and_step(function, call), strict=True))
+
+
+def device_row(session: Session, operator: str, case: Case) -> Row:
+    """Measure each kernel of a training step alone, and the operator with and without its host time."""
+    device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
+    rounds, size = session.rounds(ROUNDS), case.elements * torch.float16.itemsize
+    passes = _step(operator, case, device)
     with recorded() as launched:
         passes['step']()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
-    timings = interleaved_device_seconds({n: x.run for n, x in numbered.items()}, device, **session.rounds(ROUNDS))
     kernels = {}
-    for name, launch in numbered.items():
-        moved = launch.token_bytes(case.elements)
-        kernels[name] = {
-            **timings[name]._asdict(),
-            'bytes': moved,
-            'copy %': 100 * moved / bandwidth / timings[name][0],
-        }
-    alone = interleaved_device_seconds(
-        {n: graphed(r, device) for n, r in passes.items()}, device, **session.rounds(ROUNDS)
-    )
-    eager = interleaved_seconds(passes, device, **session.rounds(ROUNDS))
-    row: Row = {
-        'operator': operator,
-        'case': case.name,
-        'MB per tensor': case.elements * call.grad.element_size() / 1e6,
-    }
-    for name, floor in zip(passes, FLOOR[operator], strict=True):
-        row[f'copy %, {name}'] = 100 * floor * row['MB per tensor'] * 1e6 / bandwidth / alone[name].seconds
+    timings = interleaved_device_seconds({name: x.run for name, x in numbered.items()}, device, **rounds)
+    for name, timing in timings.items():
+        moved = numbered[name].token_bytes(case.elements)
+        kernels[name] = {**timing._asdict(), 'bytes': moved, 'copy %': 100 * moved / bandwidth / timing.seconds}
+    replays = {name: graphed(run, device) for name, run in passes.items()}
+    alone = interleaved_device_seconds(replays, device, **rounds)
+    eager = interleaved_seconds(passes, device, **rounds)
+    row: Row = {'operator': operator, 'case': case.name, 'MB per tensor': size / 1e6}
+    for name, tensors in zip(passes, FLOOR[operator], strict=True):
+        row[f'copy %, {name}'] = 100 * tensors * size / bandwidth / alone[name].seconds
         row[f'host-bound, {name}'] = 'yes' if eager[name] > HOST_BOUND * alone[name].seconds else 'no'
     seconds = {name: {'graph': alone[name].seconds, 'eager': eager[name]} for name in passes}
     return {**row, 'seconds': seconds, 'kernels': kernels}
 
 
-def new_length(session: Session) -> Row:
-    """Count the binaries that a call of another length adds; the interpreter has none."""
+def new_size(session: Session) -> Row:
+    """Count the binaries that a training step at another size adds; the interpreter has none."""
     binaries = []
     for rows in (5, 7):
-        call = attention_call(Case('', 'power', 1, rows, 11, 1, 32), session.device.type, torch.float16)
         with recorded() as launched:
-            forward_and_step(partial(polarity_attention, backend='triton'), call)[1]()
+            for operator in FLOOR:
+                _step(operator, Case('', 'power', 1, rows, 11, 1, 32), session.device.type)['step']()
         binaries.append({id(x.binary) for x in launched})
     return {'case': 'another image size', 'compiled kernels': len(binaries[1] - binaries[0])}
 
@@ -182,12 +176,10 @@ def network_row(session: Session, model: str, size: Size, batch: int) -> Row:
     device, (ours, theirs) = session.device.type, (DRY_NETWORKS if session.dry_run else NETWORKS)[model]
     image = torch.randn(batch, 3, *size, device=device)
     network = _model(session, ours, size)
-    check_parity(model, {'ours': run_network(network, image, False), 'literal': run_literally(network, image, False)})
-    runs = {
-        'ours': partial(run_network, network, image),
-        'literal': partial(run_literally, network, image),
-        theirs: partial(run_network, _model(session, theirs, size), image),
-    }
+    runs = {'ours': partial(run_network, network, image), 'literal': partial(run_literally, network, image)}
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        check_parity(model, {name: run(False) for name, run in runs.items()})
+    runs[theirs] = partial(run_network, _model(session, theirs, size), image)
     with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
         seconds = {
             what: interleaved_seconds(

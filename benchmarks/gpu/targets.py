@@ -38,7 +38,7 @@ def verdicts(parts: dict[str, dict[str, Row]]) -> list[Verdict]:
     long = [x for x in peers if x.get('tokens', 0) >= LONG]
     detection = [x for name, x in rows.items() if name.endswith('800x1344')]
     swin = [x for name, x in rows.items() if name == 'Pola-Swin-T, 800x1344']
-    new = [x for name, x in rows.items() if name == 'a new length']
+    new = [x for name, x in rows.items() if name == 'a new image size']
     return [
         *found,
         _at_least('operator, forward, % of the copy bandwidth from 16 MB per tensor', large, 'copy %, forward', 70),

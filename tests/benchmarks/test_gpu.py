@@ -233,7 +233,7 @@ def test_targets_are_judged_by_the_worst_result():
                 'softmax, forward': 3.0,
             },
             'Pola-Swin-T, 800x1344': {'timm, inference': 1.4, 'peak memory over literal': 0.7},
-            'a new length': {'compiled kernels': 0},
+            'a new image size': {'compiled kernels': 0},
         },
     }
     found = [(x.found, x.holds) for x in verdicts(parts)]
