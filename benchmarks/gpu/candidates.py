@@ -53,18 +53,17 @@ class Hardware:
             found.shared_memory_per_block_optin,
         )
 
-    def resident_warps(self, binary: Binary) -> int:
-        """Return how many warps of a kernel fit on a multiprocessor; 0 if no program does."""
+    def resident_programs(self, binary: Binary) -> int:
+        """Return how many programs of a kernel fit on a multiprocessor."""
         if binary.shared > self.shared_per_program:
             return 0
         registers_per_warp = -(-32 * binary.registers // 256) * 256  # the unit of allocation
-        programs = min(
+        return min(
             self.registers // registers_per_warp // binary.warps,
             self.threads // 32 // binary.warps,
             self.shared // (binary.shared + 1024),  # a program reserves 1 KB for the driver
             32,
         )
-        return programs * binary.warps
 
 
 def attention_launches(block: int, dry_run: bool) -> list[Launch]:
@@ -99,7 +98,7 @@ def estimate(binary: Binary, launch: Launch, block: int, hardware: Hardware) -> 
 
     Infinite if the kernel does not fit. The order of close estimates means nothing.
     """
-    resident = hardware.resident_warps(binary)
+    resident = hardware.resident_programs(binary) * binary.warps
     if not resident:
         return math.inf
     elements = block * (launch['tokens'] if 'tokens' in launch else launch['rows'] * launch['columns'])

@@ -99,8 +99,8 @@ def tuning_rows(session: Session) -> list[Row]:
     return rows
 
 
-def _launch(launch: dict[str, int]) -> str:
-    return ', '.join(f'{field} {value}' for field, value in launch.items()) or 'as before'
+def _launch(launch: dict[str, float]) -> str:
+    return ', '.join(f'{field} {value}' for field, value in launch.items())
 
 
 def _check_row(name: str, check: Row) -> Row:

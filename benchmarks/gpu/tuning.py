@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ TODAY = 'today'
 TIMED = 4
 """Launches of each kernel that are timed, besides today's: the best on paper."""
 
-WAVES = (2, 3, 4, 6, 8, 12, 16)
+WAVES = (0.5, 1.5, 2.0, 3.0, 4.0)
+"""Multiples of the number of programs per multiprocessor that are tried for all kernels of a target together."""
 
 WORTHWHILE = 0.02
 """A launch replaces today's if it takes less time by this share, and by more than the spread of both."""
@@ -137,10 +138,12 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
     for key in target.keys:
         today = shipped(target, key, session.device)
         ranked = []
-        for launch, binaries in compiled:
-            costs = [estimate(b, launch, target.block, hardware) for b in binaries if b.kernel == key.kernel]
-            if costs and max(costs) < float('inf'):
-                ranked.append((max(costs), {**today, **launch}))
+        for launch, every in compiled:
+            binaries = [x for x in every if x.kernel == key.kernel]
+            cost = max((estimate(x, launch, target.block, hardware) for x in binaries), default=math.inf)
+            if cost < math.inf:
+                waves = {'waves': min(map(hardware.resident_programs, binaries))} if 'waves' in today else {}
+                ranked.append((cost, {**launch, **waves}))
         ranked.sort(key=lambda pair: pair[0])
         best = [launch for _, launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
         found[str(key)] = _measure(session, target, key, today, best)
@@ -173,7 +176,7 @@ def _run_all(runs: list[Run]) -> None:
         run()
 
 
-def choose(timings: dict[str, Timing], launch_of: dict[str, Launch]) -> dict[str, Any]:
+def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str, Any]:
     """Return the launch of the shortest time; today's, unless another is faster by more than noise.
 
     Returns:
@@ -197,26 +200,26 @@ def choose(timings: dict[str, Timing], launch_of: dict[str, Launch]) -> dict[str
 
 
 def tune_waves(session: Session, target: Target) -> dict[str, Any]:
-    """Choose the number of programs per multiprocessor that makes whole steps fastest, for all kernels of a target.
-
-    Today's is that of each kernel's launch; if no other is better, `launch` is empty.
-    """
+    """Choose the multiple of all kernels' programs per multiprocessor that makes whole steps fastest."""
     launches, device = chosen_launches(session, target), session.device.type
-    choices: dict[str, Launch] = {TODAY: {}}
-    choices |= {str(waves): {'waves': waves} for waves in (WAVES[:1] if session.dry_run else WAVES)}
+    choices = {TODAY: 1.0, **{f'{factor:g} times': factor for factor in (WAVES[:1] if session.dry_run else WAVES)}}
     ratios: dict[str, list[float]] = {name: [] for name in choices}
     spreads: dict[str, list[float]] = {name: [] for name in choices}
     for case in target.cases:
         step, variants = target.step(case, device), {}
-        for name, choice in choices.items():
-            with use_table(LaunchTable({key: {**launch, **choice} for key, launch in launches.items()})):
+        for name, factor in choices.items():
+            with use_table(LaunchTable({key: _with_waves(launch, factor) for key, launch in launches.items()})):
                 variants[name] = _replayed(step, session)
         timings = interleaved_device_seconds(variants, device, **session.rounds(20))
         for name, timing in timings.items():
             ratios[name].append(timing.seconds / timings[TODAY].seconds)
             spreads[name].append(timing.spread / timings[TODAY].seconds)
-    relative = {name: Timing(prod(x) ** (1 / len(x)), max(spreads[name])) for name, x in ratios.items()}
-    return choose(relative, choices)
+    relative = {name: Timing(math.prod(x) ** (1 / len(x)), max(spreads[name])) for name, x in ratios.items()}
+    return choose(relative, {name: {'waves': factor} for name, factor in choices.items()})
+
+
+def _with_waves(launch: Launch, factor: float) -> Launch:
+    return {**launch, 'waves': max(1, round(factor * launch['waves']))} if 'waves' in launch else launch
 
 
 def _replayed(step: Run, session: Session) -> Run:
@@ -232,8 +235,8 @@ def chosen_launches(session: Session, target: Target) -> dict[Key, Launch]:
     """Return the launches that the results of a target name, with its waves; empty without results."""
     results = session.results('tuning')
     found = results.get(target.name, {})
-    waves = results.get(f'waves {target.name}', {}).get('launch', {})
-    return {key: {**found[str(key)]['launch'], **waves} for key in target.keys if str(key) in found}
+    factor = results.get(f'waves {target.name}', {}).get('launch', {}).get('waves', 1.0)
+    return {key: _with_waves(found[str(key)]['launch'], factor) for key in target.keys if str(key) in found}
 
 
 def tuned_table(session: Session) -> LaunchTable:

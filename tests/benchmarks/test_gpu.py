@@ -164,12 +164,12 @@ def test_the_estimate_counts_instructions_spills_and_resident_warps():
     hardware = Hardware.of(CPU)
     launch = {'tokens': 32, 'warps': 4, 'stages': 2}
     binary = Binary('state', instructions=1000, registers=128, spilled=0, shared=8192, warps=4)
-    assert hardware.resident_warps(binary) == 16
+    assert hardware.resident_programs(binary) == 4
     base = estimate(binary, launch, 32, hardware)
     assert base == 1000 * 32 * 4 / (32 * 32)
     assert estimate(SimpleNamespace(**{**vars(binary), 'spilled': 128}), launch, 32, hardware) == 2 * base
     few = SimpleNamespace(**{**vars(binary), 'registers': 255})
-    assert hardware.resident_warps(few) == 8
+    assert hardware.resident_programs(few) == 2
     assert estimate(few, launch, 32, hardware) == 1.5 * base
     assert estimate(SimpleNamespace(**{**vars(binary), 'shared': 2**18}), launch, 32, hardware) == float('inf')
 
@@ -210,7 +210,7 @@ def test_the_table_has_what_the_tuning_chose(session):
     launches[target.keys[0]]['tokens'] = 128
     session.parts['tuning'] = {
         target.name: {str(key): {'launch': launch, 'measured': {}} for key, launch in launches.items()},
-        f'waves {target.name}': {'launch': {'waves': 6}},
+        f'waves {target.name}': {'launch': {'waves': 1.5}},
     }
     path = session.folder / 'cache' / 'launches.json'
     tuning.write_table(session, path, proved=True)
