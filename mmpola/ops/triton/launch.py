@@ -123,6 +123,19 @@ class Plan:
         return 0 in self.grid
 
 
+@kept_per_table
+def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device) -> Launch:
+    """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
+
+    It is that of the device's launch table, else that of LAUNCHES.
+    """
+    if measured := launch_table(device).launches.get(Key.of(name, kind, dtype, block)):
+        return Launch(**measured)
+    launch = LAUNCHES[name][block]
+    # Four tiles of rotary tables, loaded ahead, would fill the shared memory.
+    return replace(launch, stages=1) if kind == 'rotary' else launch
+
+
 def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
     """Split the tokens of x [B, N, H, D] over programs for the pass `name`.
 
@@ -148,26 +161,6 @@ def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
     return Plan((batch * heads, chunks), tokens_per_chunk, options)
 
 
-@kept_per_table
-def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device) -> Launch:
-    """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
-
-    It is that of the device's launch table, else that of LAUNCHES.
-    """
-    if measured := launch_table(device).launches.get(Key.of(name, kind, dtype, block)):
-        return Launch(**measured)
-    launch = LAUNCHES[name][block]
-    # Four tiles of rotary tables, loaded ahead, would fill the shared memory.
-    return replace(launch, stages=1) if kind == 'rotary' else launch
-
-
-@kept_per_table
-def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
-    """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
-    measured = launch_table(device).launches.get(Key.of(name, 'any', dtype, block))
-    return Tile(**measured) if measured else TILES[name][block]
-
-
 @dataclass(frozen=True)
 class TilePlan:
     """One pass over token grids: programs, tiles of all samples, and the kernel's compile-time options."""
@@ -175,6 +168,13 @@ class TilePlan:
     programs: int
     tiles: int
     options: dict[str, Any]
+
+
+@kept_per_table
+def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
+    """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
+    measured = launch_table(device).launches.get(Key.of(name, 'any', dtype, block))
+    return Tile(**measured) if measured else TILES[name][block]
 
 
 def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> TilePlan:
