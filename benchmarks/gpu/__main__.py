@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     from mmpola.ops.triton import backend
 
     if reasons := backend.missing():
-        raise UsageError(f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}')
+        raise UsageError(f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; --dry-run needs none')
     import torch
 
     from benchmarks.gpu.report import write_report

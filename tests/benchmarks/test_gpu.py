@@ -81,7 +81,7 @@ def test_without_a_gpu_there_is_one_line(root):
     assert found.stdout == ''
     assert found.stderr == (
         'error: GPU: expected one that can run the kernels, got no CUDA device '
-        "(TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)\n"
+        "(TRITON_INTERPRET=1 runs the kernels in Triton's interpreter); --dry-run needs none\n"
     )
 
 
