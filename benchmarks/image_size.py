@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from benchmarks.measure import interleaved_seconds, peak_bytes
 from benchmarks.networks import mmdet_backbone
+from benchmarks.progress import track
 from mmpola.backbones import PolaPVT, PolaSwin
 
 Row = dict[str, Any]
@@ -32,7 +31,7 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     Weights are float32, with float16 autocast on a GPU.
     """
     networks = _networks(peers)
-    for height, width in track(SIZES, 'image sizes', console=Console(stderr=True)):
+    for height, width in track(SIZES, 'image sizes'):
         image = torch.randn(1, 3, height, width, device=device)
         runs = {name: partial(_infer, network.to(device), image) for name, network in networks.items()}
         with torch.autocast(device, torch.float16, enabled=device == 'cuda'):

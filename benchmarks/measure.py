@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,17 @@ PARITY = 1e-4
 
 COPIED_BYTES = {'cuda': 2**30, 'cpu': 2**27}
 """Size of the tensor that is copied to measure the bandwidth: far larger than any cache."""
+
+
+FLUSHED_BYTES = 2**28
+"""Size of the tensor that is written to empty a GPU's L2 cache, which has up to 126 MB."""
+
+
+class Timing(NamedTuple):
+    """Median and interquartile range of a variant's times."""
+
+    seconds: float
+    spread: float
 
 
 class ParityError(Exception):
@@ -39,6 +51,40 @@ def interleaved_seconds(
             if repeat >= warm_up:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def interleaved_device_seconds(
+    variants: Mapping[str, Run], device: str, repeats: int, *, warm_up: int = 2
+) -> dict[str, Timing]:
+    """Return the times that the variants take on the GPU with an empty L2 cache; on a CPU those of the host.
+
+    Rounds as in `interleaved_seconds`. While the cache is emptied the host launches what follows, so that short kernels
+    are not measured together with their launches.
+    """
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    flushed = torch.empty(FLUSHED_BYTES // 4, device=device) if device == 'cuda' else None
+    for repeat in range(warm_up + repeats):
+        for name, run in variants.items():
+            seconds = _host_seconds(run) if flushed is None else _event_seconds(run, flushed)
+            if repeat >= warm_up:
+                times[name].append(seconds)
+    return {name: Timing(statistics.median(values), _interquartile_range(values)) for name, values in times.items()}
+
+
+def graphed(run: Run, device: str) -> Run:
+    """Return a function that replays `run` from a CUDA graph, without its host time; on a CPU return `run`."""
+    if device != 'cuda':
+        return run
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # compiles, and allocates the libraries' workspaces
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
@@ -82,6 +128,30 @@ def check_parity(case: str, results: dict[str, Sequence[Tensor]]) -> None:
             error = ((a.double() - b.double()).norm() / b.double().norm()).item()
             if not error < PARITY:
                 raise ParityError(f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}')
+
+
+def _event_seconds(run: Run, flushed: Tensor) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    flushed.zero_()
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def _host_seconds(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _interquartile_range(values: list[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4)
+    return high - low
 
 
 def _resident(field: str) -> int:

@@ -9,12 +9,11 @@ from unittest import mock
 
 import timm
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate
+from benchmarks.progress import track
 from mmpola.backbones import PolaPVT, PolaSwin
 
 Row = dict[str, Any]
@@ -47,7 +46,7 @@ def compiled(model: nn.Module) -> Any:
 def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
     cases = [(cls, size) for size in SIZES[device] for cls in (PolaPVT, PolaSwin)]
-    for cls, size in track(cases, 'backbones', console=Console(stderr=True)):
+    for cls, size in track(cases, 'backbones'):
         batch = SIZES[device][size]
         image = torch.randn(batch, 3, *size, device=device)
         model = cls('tiny', drop_path_rate=0.0).to(device)
@@ -56,10 +55,14 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             swin = timm_swin_t().to(device)
             others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
         runs: dict[str, Callable[[bool], Any]] = {
-            'ours': partial(_run, model, image),
-            'compiled': partial(_run, compiled(model), image),
-            'literal': partial(_run_literally, model, image),
-            **{name: partial(_run, other.to(device), image) for name, other in others.items() if other is not None},
+            'ours': partial(run_network, model, image),
+            'compiled': partial(run_network, compiled(model), image),
+            'literal': partial(run_literally, model, image),
+            **{
+                name: partial(run_network, other.to(device), image)
+                for name, other in others.items()
+                if other is not None
+            },
         }
         runs = {name: run for name, run in runs.items() if name == 'ours' or name in peers}
         exact = {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')}
@@ -77,7 +80,7 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         yield {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def _run(model: nn.Module, image: Tensor, training: bool) -> Any:
+def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:
     """Run the forward pass and, in training, a backward pass from the sum of the maps' means; returns the maps."""
     model.train(training)
     with torch.set_grad_enabled(training):
@@ -88,7 +91,9 @@ def _run(model: nn.Module, image: Tensor, training: bool) -> Any:
     return maps
 
 
-def _run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
+def run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
+    """Run one of our models on the literal equations instead of our operators."""
+
     def attend(*tensors: Any, backend: str, **named: Any) -> Tensor:
         return literal_attention(*tensors, **named)
 
@@ -99,4 +104,4 @@ def _run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
         mock.patch('mmpola.layers.pola_attention.polarity_attention', attend),
         mock.patch('mmpola.layers.pola_attention.mix_and_gate', mix),
     ):
-        return _run(model, image, training)
+        return run_network(model, image, training)

@@ -7,13 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from benchmarks.cases import ATTENTION, MIX_AND_GATE, SCALING, Case
 from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
+from benchmarks.progress import track
 from mmpola.layers.rotary import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
 
@@ -77,7 +76,7 @@ def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure the operator's seconds per token, forward + backward; constant if the cost is linear."""
     calls = {case.name: attention_call(case, device, TIMED_DTYPE[device]) for case in SCALING}
-    runs = {name: partial(_step, polarity_attention, call) for name, call in calls.items()}
+    runs = {name: forward_and_step(polarity_attention, call)[1] for name, call in calls.items()}
     seconds = interleaved_seconds(runs, device, repeats)
     shortest = seconds[SCALING[0].name] / SCALING[0].tokens
     for case in SCALING:
@@ -130,34 +129,57 @@ def _suite(
 ) -> Iterator[Row]:
     bandwidth = copy_bandwidth(device, repeats)
     functions = {peer: function for peer in ('ours', *peers) if (function := every.get(peer)) is not None}
+    for case in track(cases, name):
+        yield measure_case(name, case, make, functions, device, repeats, peers, bandwidth)
+
+
+def measure_case(
+    name: str,
+    case: Case,
+    make: Callable[[Case, str, torch.dtype], Call],
+    functions: dict[str, Function],
+    device: str,
+    repeats: int,
+    peers: list[str],
+    bandwidth: float,
+) -> Row:
+    """Check that the functions agree on a case in float32, then compare their times and memory.
+
+    Args:
+        name: of the operator, see `FLOOR`.
+        make: draws the call.
+        functions: by the names of 'ours' and of the peers that are installed.
+        peers: the columns.
+        bandwidth: bytes per second that a copy moves.
+    """
+    torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
+    able = {peer: f for peer, f in functions.items() if peer != PORT or case.feature_map == 'power'}
+    exact = make(case, device, torch.float32)
+    same = {peer: f for peer, f in able.items() if peer != ANOTHER_FUNCTION}
+    runs = {peer: forward_and_step(f, exact) for peer, f in same.items()}
+    check_parity(case.name, {peer: [run(), *step()] for peer, (run, step) in runs.items()})
     dtype = TIMED_DTYPE[device]
-    for case in track(cases, name, console=Console(stderr=True)):
-        torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
-        able = {peer: f for peer, f in functions.items() if peer != PORT or case.feature_map == 'power'}
-        exact = make(case, device, torch.float32)
-        same = {peer: f for peer, f in able.items() if peer != ANOTHER_FUNCTION}
-        check_parity(case.name, {peer: [run(), *step()] for peer, (run, step) in _both(same, exact).items()})
-        call = make(case, device, dtype)
-        runs = _both(able, call)
-        with torch.autocast(device, torch.float16, enabled=dtype == torch.float16):
-            seconds = {
-                what: interleaved_seconds({peer: both[i] for peer, both in runs.items()}, device, repeats)
-                for i, what in enumerate(('forward', 'step'))
-            }
-            memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
-        floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
-        row: Row = {'case': case.name, 'tokens': case.tokens}
-        row |= time_ratios(seconds, peers)
-        if 'literal' in memory:
-            row['peak memory'] = memory['ours'] / memory['literal']
-        row['copy %, forward'] = 100 * floor[0] / seconds['forward']['ours']
-        row['copy %, step'] = 100 * floor[1] / seconds['step']['ours']
-        yield {**row, 'seconds': seconds, 'bytes': memory}
+    call = make(case, device, dtype)
+    runs = {peer: forward_and_step(f, call) for peer, f in able.items()}
+    with torch.autocast(device, torch.float16, enabled=dtype == torch.float16):
+        seconds = {
+            what: interleaved_seconds({peer: both[i] for peer, both in runs.items()}, device, repeats)
+            for i, what in enumerate(('forward', 'step'))
+        }
+        memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
+    floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
+    row: Row = {'case': case.name, 'tokens': case.tokens}
+    row |= time_ratios(seconds, peers)
+    if 'literal' in memory:
+        row['peak memory'] = memory['ours'] / memory['literal']
+    row['copy %, forward'] = 100 * floor[0] / seconds['forward']['ours']
+    row['copy %, step'] = 100 * floor[1] / seconds['step']['ours']
+    return {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def _both(functions: dict[str, Function], call: Call) -> dict[str, tuple[Any, Any]]:
-    """Return (forward, forward + backward) by name, ready to run."""
-    return {name: (partial(_forward, f, call), partial(_step, f, call)) for name, f in functions.items()}
+def forward_and_step(function: Function, call: Call) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return the forward pass without gradients and the forward + backward pass, ready to run."""
+    return partial(_forward, function, call), partial(_step, function, call)
 
 
 def _forward(function: Function, call: Call) -> Tensor:

@@ -45,15 +45,21 @@ def plot(name: str, record: Record) -> Figure:
 def ratios(rows: list[Row]) -> Figure:
     """Draw a bar per ratio, grouped by case; a peer that is absent has no bar."""
     names = [name for name in rows[0] if not name.startswith('copy') and any(_is_ratio(row[name]) for row in rows)]
+    figure = bars(rows, names, 'ratio (1: no difference)')
+    figure.axes[0].axvline(1, color='black', linewidth=0.8)
+    return figure
+
+
+def bars(rows: list[Row], names: list[str], label: str) -> Figure:
+    """Draw a bar for each of the named columns, grouped by case; the axis has a label."""
     height = 0.8 / len(names)
     figure, axes = plt.subplots(figsize=(8, 1 + 0.16 * len(rows) * len(names)), layout='constrained')
     for i, name in enumerate(names):
         places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(rows))]
         axes.barh(places, [row[name] if _is_ratio(row[name]) else 0 for row in rows], height, label=name)
-    axes.set(yticks=range(len(rows)), yticklabels=[row['case'] for row in rows], xlabel='ratio (1: no difference)')
+    axes.set(yticks=range(len(rows)), yticklabels=[row['case'] for row in rows], xlabel=label)
     axes.margins(y=0.01)
     axes.invert_yaxis()
-    axes.axvline(1, color='black', linewidth=0.8)
     axes.legend(loc='upper center', bbox_to_anchor=(0.4, -0.3 / len(rows) - 0.06), ncols=3, frameon=False)
     return figure
 

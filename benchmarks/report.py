@@ -9,10 +9,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 
+from benchmarks.markdown import table
 from benchmarks.plots import plot
 
 FOLDER = Path(__file__).resolve().parent
@@ -23,8 +23,6 @@ README_FIGURES = {'results/cpu-2-threads/image_size.json': FOLDER.parent / 'docs
 
 PNG_DPI = 200
 """Twice the resolution at which a README is usually displayed, for high-density screens."""
-
-Row = dict[str, Any]
 
 
 def section(path: Path) -> str:
@@ -47,23 +45,13 @@ def draw(path: Path, png: Path | None = None) -> None:
     plt.close(figure)
 
 
-def table(rows: list[Row]) -> str:
-    """Return a Markdown table of all columns except those of dicts."""
-    columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
-    lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
-    lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]
-    return '\n'.join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f'{value:.2f}' if isinstance(value, float) else f'{value:,}' if isinstance(value, int) else str(value)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description='Draw the plots and write the tables of benchmarks/README.md')
     parser.add_argument('--check', action='store_true', help='change nothing; fail if the page is out of date')
     check = parser.parse_args().check
-    results = sorted((FOLDER / 'results').glob('*/*.json'))
+    # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own report.
+    files = sorted((FOLDER / 'results').glob('*/*.json'))
+    results = [path for path in files if 'rows' in json.loads(path.read_text())]
     page = FOLDER / 'README.md'
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones
 from benchmarks.operators import attention, mix_and_gate_suite, scaling
+from benchmarks.origin import ROOT, commit, results_folder
 from benchmarks.sequences import sequences
 
-ROOT = Path(__file__).resolve().parent.parent
 SUITES = {
     'attention': attention,
     'mix_and_gate': mix_and_gate_suite,
@@ -86,13 +85,13 @@ def main() -> int:
     record = {
         'machine': machine,
         'processor': _processor(args.device),
-        'commit': _commit(),
+        'commit': commit(),
         'torch': torch.__version__,
         'python': platform.python_version(),
         'repeats': repeats,
         'rows': rows,
     }
-    path = ROOT / 'benchmarks' / 'results' / machine.replace(' ', '-') / f'{args.suite}.json'
+    path = results_folder(machine) / f'{args.suite}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + '\n')
     Console(width=180).print(_table(f'{args.suite} on {machine}', rows))
@@ -116,18 +115,6 @@ def _processor(device: str) -> str:
         return torch.cuda.get_device_name()
     lines = Path('/proc/cpuinfo').read_text().splitlines()
     return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), platform.machine())
-
-
-def _commit() -> str:
-    """Return the measured commit, followed by '+' if files differ from it."""
-    described = subprocess.run(
-        ['git', 'describe', '--always', '--dirty=+', '--abbrev=10'],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or 'unknown'
 
 
 if __name__ == '__main__':

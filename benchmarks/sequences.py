@@ -14,12 +14,11 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.measure import ParityError, interleaved_seconds, peak_bytes
+from benchmarks.progress import track
 
 Row = dict[str, Any]
 
@@ -42,7 +41,7 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     The variants compute different functions, so instead of their results their shapes are compared. Weights are
     float32, with float16 autocast on a GPU.
     """
-    for task, batch in track(BATCHES[device].items(), 'tasks', console=Console(stderr=True)):
+    for task, batch in track(BATCHES[device].items(), 'tasks'):
         models = {name: _model(task, name).to(device) for name in ('softmax', 'pola', *peers)}
         length = models['softmax'].backbone.length
         data = _batch(models['softmax'], batch, device)

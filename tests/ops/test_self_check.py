@@ -16,6 +16,7 @@ from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import backend as triton_backend
+from mmpola.ops.triton.tables import LaunchTable, use_table
 
 GRID = (3, 4)
 
@@ -150,6 +151,15 @@ def test_no_check_while_a_graph_is_captured(monkeypatch, caplog):
     ]
     attend()
     assert kernels.runs == 2
+
+
+def test_kernels_that_the_launch_table_proves_need_no_check(monkeypatch):
+    kernels = Kernels(monkeypatch)
+    with use_table(LaunchTable(is_proved=True)):
+        attend()
+    assert kernels.runs == 1
+    attend()
+    assert kernels.runs == 3
 
 
 def test_unsupported_inputs_are_logged_once(monkeypatch, caplog):

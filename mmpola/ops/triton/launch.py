@@ -1,16 +1,19 @@
 """Launch configuration: block sizes, warps, stages, and the split of tokens over programs, by pass and head dimension.
 
-Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU yet.
+Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU yet. A launch table
+that `python -m benchmarks.gpu` measured on a GPU takes precedence (tables.py).
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from mmpola.ops.triton.tables import Key, kept_per_table, launch_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,10 @@ def as_tokens(x: Tensor) -> Tensor:
     return x if x.stride(3) == 1 and x.stride(1) < LARGEST_TOKEN_STRIDE else x.contiguous()
 
 
+WAVES = 4
+"""Programs per multiprocessor: enough to hide the tail of the last wave, few enough for small partial states."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """Launch configuration of an attention kernel.
@@ -51,11 +58,13 @@ class Launch:
         tokens: BN, tokens per block.
         warps: warps per program.
         stages: blocks in flight, loaded ahead of use.
+        waves: programs per multiprocessor.
     """
 
     tokens: int
     warps: int
     stages: int
+    waves: int = WAVES
 
 
 # By BD, the head dimension rounded up to a power of two. Chosen by compiling without a GPU and reading the resources
@@ -93,9 +102,6 @@ TILES: dict[str, dict[int, Tile]] = {
     'mix_and_gate_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 16, 8)},
 }
 
-WAVES = 4
-"""Programs per multiprocessor: enough to hide the tail of the last wave, few enough for small partial states."""
-
 ONE_PRODUCT_STATE = 128
 """From this BD on, the state's gradient fits into shared memory for one product only: see `launch_key_gradient`."""
 
@@ -117,6 +123,19 @@ class Plan:
         return 0 in self.grid
 
 
+@kept_per_table
+def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device) -> Launch:
+    """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
+
+    It is that of the device's launch table, else that of LAUNCHES.
+    """
+    if measured := launch_table(device).launches.get(Key.of(name, kind, dtype, block)):
+        return Launch(**measured)
+    launch = LAUNCHES[name][block]
+    # Four tiles of rotary tables, loaded ahead, would fill the shared memory.
+    return replace(launch, stages=1) if kind == 'rotary' else launch
+
+
 def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
     """Split the tokens of x [B, N, H, D] over programs for the pass `name`.
 
@@ -124,9 +143,10 @@ def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
     """
     batch, tokens, heads, dim = x.shape
     block = max(16, _next_power_of_2(dim))
-    launch = LAUNCHES[name][block]
+    kind = 'power' if small.exponent is not None else 'exp' if small.cos is None else 'rotary'
+    launch = find_launch(name, kind, x.dtype, block, x.device)
     blocks = -(-tokens // launch.tokens)
-    chunks_wanted = -(-_programs(x.device) // max(1, batch * heads))
+    chunks_wanted = -(-_programs(x.device, launch.waves) // max(1, batch * heads))
     tokens_per_chunk = max(1, -(-blocks // chunks_wanted)) * launch.tokens
     chunks = -(-tokens // tokens_per_chunk)
     options = {
@@ -136,8 +156,7 @@ def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
         'BC': max(16, _next_power_of_2(dim // 2)),  # channels of one value stream; products need at least 16
         'PRECISION': product_precision(x.dtype),
         'num_warps': launch.warps,
-        # Four tiles of rotary tables, loaded ahead, would fill the shared memory.
-        'num_stages': 1 if small.cos is not None else launch.stages,
+        'num_stages': launch.stages,
     }
     return Plan((batch * heads, chunks), tokens_per_chunk, options)
 
@@ -151,6 +170,13 @@ class TilePlan:
     options: dict[str, Any]
 
 
+@kept_per_table
+def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
+    """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
+    measured = launch_table(device).launches.get(Key.of(name, 'any', dtype, block))
+    return Tile(**measured) if measured else TILES[name][block]
+
+
 def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> TilePlan:
     """Split the token grids of x [B, N, H, D] over programs for the pass `name`; taps [KR, KW, D or C].
 
@@ -159,7 +185,7 @@ def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> Til
     batch, _, heads, dim = x.shape
     launches = TILES[name]
     block = min(max(launches), max(min(launches), _next_power_of_2(dim)))
-    launch = launches[block]
+    launch = find_tile(name, x.dtype, block, x.device)
     rows, columns = launch.rows, launch.columns
     if taps.shape[0] == 1:
         rows, columns = 1, rows * columns
@@ -191,10 +217,10 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def _programs(device: torch.device) -> int:
+def _programs(device: torch.device, waves: int) -> int:
     if device.type != 'cuda':
         return INTERPRETED_PROGRAMS
-    return WAVES * int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return waves * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _next_power_of_2(n: int) -> int:

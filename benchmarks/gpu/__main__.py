@@ -1,0 +1,121 @@
+"""Prove, tune and measure the kernels on the GPU of this machine, within a budget of time.
+
+    python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
+    python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
+
+Writes run.json, report.md, launches.json and plots into benchmarks/results/GPU, and the launch table into the user's
+cache, where the operators find it. The exit status is 1 if a check against float64 fails, 2 without a usable GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu.budget import Budget, OutOfTime
+from benchmarks.origin import ROOT, commit, results_folder
+from mmpola.messages import UsageError, run_main
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.session import Session
+
+# Workers that compile import this module again: torch and Triton are imported when they are needed.
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog='python -m benchmarks.gpu', description=(__doc__ or '').splitlines()[0])
+    parser.add_argument('--minutes', type=float, default=8, help='budget of time (default: 8)')
+    parser.add_argument('--fresh', action='store_true', help='repeat what earlier runs measured')
+    parser.add_argument('--results', type=Path, metavar='FOLDER', help='default: benchmarks/results/GPU')
+    parser.add_argument('--dry-run', action='store_true', help="tiny shapes in Triton's interpreter, on a CPU")
+    args = parser.parse_args()
+    if args.minutes <= 0:
+        raise UsageError(f'--minutes: expected more than 0, got {args.minutes:g}')
+    budget = Budget(60 * args.minutes)
+    if args.dry_run:
+        os.environ['TRITON_INTERPRET'] = '1'
+        warnings.simplefilter('ignore', RuntimeWarning)  # NumPy, which interprets the kernels, warns of log2(0)
+    elif os.environ.get('TRITON_INTERPRET') == '1':
+        raise UsageError('TRITON_INTERPRET: expected to be unset, got 1, which --dry-run is for')
+    sys.exit(run(args, budget))
+
+
+def run(args: argparse.Namespace, budget: Budget) -> int:
+    """Run all parts and return the exit status."""
+    from mmpola.ops.triton import backend
+
+    if reasons := backend.missing():
+        raise UsageError(f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; --dry-run needs none')
+    import torch
+
+    from benchmarks.gpu.report import write_report
+    from benchmarks.gpu.session import Session, earlier_parts
+    from mmpola.ops.triton.tables import gpu_of, user_table_path, versions
+
+    device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
+    torch.manual_seed(0)
+    gpu, capability = gpu_of(device)
+    environment = {
+        'gpu': gpu,
+        'capability': list(capability),
+        'torch': torch.__version__,
+        **versions(),
+        'commit': commit(),
+    }
+    folder = args.results or (ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(gpu))
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {} if args.fresh else earlier_parts(folder, environment)
+    session = Session(folder, device, args.dry_run, budget, environment, parts)
+    paths = [folder / 'launches.json', *([] if args.dry_run else [user_table_path(gpu)])]
+    try:
+        with budget.hard_stop():
+            measure(session, paths)
+    except OutOfTime:
+        session.say('out of time: run the command again to measure what is missing')
+    verdicts = write_report(session)
+    for verdict in verdicts[:1] if args.dry_run else verdicts:  # tiny shapes say nothing about speed
+        print(f'{_WORDS[verdict.holds]:12} {verdict.target}: {verdict.found}')
+    print(f'written to {folder}; launch table: {paths[-1]}')
+    return int(verdicts[0].holds is False)
+
+
+_WORDS = {True: 'reached', False: 'not reached', None: 'not measured'}
+
+
+def measure(session: Session, paths: list[Path]) -> None:
+    """Run the three parts; after the tuning, write the launch table to each of `paths`."""
+    from benchmarks.gpu.compiling import Compiler
+    from benchmarks.gpu.correctness import correctness
+    from benchmarks.gpu.results import results
+    from benchmarks.gpu.session import workers
+    from benchmarks.gpu.tuning import tuned_table, tuning, write_table
+    from mmpola.ops.triton.tables import LaunchTable, use_table
+
+    capability: Any = (9, 0) if session.dry_run else tuple(session.environment['capability'])
+    compiler = Compiler(capability, 1 if session.dry_run else workers())
+    try:
+        with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
+            # All compilations start now, so that those of the tuning run beside the checks.
+            parts = {'correctness': list(correctness(session, compiler)), 'tuning': list(tuning(session, compiler))}
+            left_out = session.perform('correctness', parts['correctness'])
+            checks = session.results('correctness')
+            proved = not (session.dry_run or left_out or any(check['failure'] for check in checks.values()))
+            before = tuned_table(session)
+            session.perform('tuning', parts['tuning'])
+    finally:
+        compiler.close()
+    table = tuned_table(session)
+    if table != before:
+        session.parts.pop('results', None)  # measured with other launches
+    for path in paths if table.launches or proved else []:
+        write_table(session, path, proved)
+    with use_table(table):
+        session.perform('results', list(results(session)))
+
+
+if __name__ == '__main__':
+    run_main(main)
