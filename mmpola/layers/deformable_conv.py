@@ -25,8 +25,8 @@ class DepthwiseDeformableConv(nn.Module):
         super().__init__()
         self.offset = nn.Conv2d(channels, 2 * kernel_size**2, kernel_size, padding=kernel_size // 2)
         self.conv = DeformConv2d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
-        nn.init.zeros_(self.offset.weight)
-        nn.init.zeros_(self.offset.bias)
+        for parameter in self.offset.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w, C a multiple of D -> [B, N, C]."""

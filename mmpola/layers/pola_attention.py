@@ -1,6 +1,6 @@
 """PolaFormer's attention layers: projections, linear attention, local mixing of values and the gate (E4-E8, E14).
 
-Each of the three can be left out or replaced, as in the paper's ablation; the paper's layer is the default.
+Polarity, mixing and gate can each be left out, as in the paper's ablations (table 3).
 """
 
 from __future__ import annotations
