@@ -1,7 +1,7 @@
-"""Pola-DeiT: DeiT with linear polarity-aware attention in every block.
+"""Pola-DeiT: DeiT with linear polarity-aware attention in every block, its ablations and its softmax baseline.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 (tiny); block layout
-and parameter names from DeiT (ICML 2021). No weights of these models have been published.
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), tables 1 (tiny) and 3; block
+layout and parameter names from DeiT (ICML 2021). No weights of these models have been published.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import check_heads, check_rate, drop_path_rates, resolve_arch, stages_to_build, token_grid
+from mmpola.backbones.arch import (
+    block_types,
+    check_heads,
+    check_rate,
+    drop_path_rates,
+    resolve_arch,
+    stages_to_build,
+    token_grid,
+)
 from mmpola.backbones.base import Backbone, run_block
-from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, resize_table
+from mmpola.layers import Grid, PatchEmbed, PolaAttention, SpatialReductionAttention, TransformerBlock, resize_table
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -38,8 +46,10 @@ class PolaDeiT(Backbone):
 
     Args:
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depth: int, num_heads: int).
+        attn_types: 'L' (linear) or 'S' (softmax) for all blocks, or a letter per block.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         kernel_size: side of the depth-wise convolution on values (E14).
+        gate, mixing, polarity: ablations of the linear blocks, see `PowerAttention`.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
@@ -65,8 +75,12 @@ class PolaDeiT(Backbone):
         self,
         arch: str | dict[str, Any] = 'tiny',
         *,
+        attn_types: str = 'L',
         alpha: float = 4,
         kernel_size: int = 5,
+        gate: bool = True,
+        mixing: str | None = 'dwc',
+        polarity: bool = True,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         in_channels: int = 3,
@@ -87,17 +101,26 @@ class PolaDeiT(Backbone):
         built = stages_to_build(out_indices, depth)
         grid = token_grid(pretrain_img_size, PATCH_SIZE)
         linear = partial(
-            PolaAttention, qkv_bias=qkv_bias, alpha=alpha, kernel_size=kernel_size, drop=drop_rate, backend=backend
+            PolaAttention,
+            qkv_bias=qkv_bias,
+            alpha=alpha,
+            kernel_size=kernel_size,
+            gate=gate,
+            mixing=mixing,
+            polarity=polarity,
+            drop=drop_rate,
+            backend=backend,
         )
+        softmax = partial(SpatialReductionAttention, qkv_bias=qkv_bias, drop=drop_rate)
+        make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
+        (types,) = block_types([attn_types], [depth])
 
         patch_embed = PatchEmbed(in_channels, dim, PATCH_SIZE, norm=False)
         pos_embed = nn.Parameter(trunc_normal_(torch.zeros(1, grid[0] * grid[1], dim), std=0.02))
-        blocks = [
-            TransformerBlock(
-                linear(dim, heads, grid), dim, mlp_ratio, norm_eps=NORM_EPS, drop=drop_rate, drop_path=rate
-            )
-            for rate in drop_path_rates(drop_path_rate, depth)[:built]
-        ]
+        blocks = []
+        for attn_type, rate in zip(types[:built], drop_path_rates(drop_path_rate, depth)[:built], strict=True):
+            attn = softmax(dim, heads) if attn_type == 'S' else linear(dim, heads, grid)
+            blocks.append(make_block(attn, dim, mlp_ratio, drop_path=rate))
         super().__init__(
             {
                 'patch_embed': patch_embed,

@@ -11,9 +11,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
+import torchvision  # noqa: F401 registers deform_conv2d
 from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
@@ -51,7 +53,8 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
     else:
         sample = torch.zeros(1, 3, *size, device=device)
     # The counter does not support the CPU's fused attention; the MATH backend consists of products that it counts.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.torchvision.deform_conv2d: _deform_conv2d_flops})
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         if any(hasattr(model, head) for head in ('bbox_head', 'roi_head', 'panoptic_head')):
             model(sample, [_sample(*size)], mode='predict')
         elif isinstance(model, BaseModel):
@@ -68,6 +71,13 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
         return sum(macs(f'{name}.{child}', inner) for child, inner in module.named_children())
 
     return {name: macs(f'{prefix}.{name}' if name else 'Global', module) for name, module in model.named_modules()}
+
+
+def _deform_conv2d_flops(
+    _image: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any
+) -> int:
+    """Count a deformable convolution like an ordinary one, without the interpolation between pixels."""
+    return 2 * prod(weight[1:]) * prod(out_shape)
 
 
 def _sample(height: int, width: int) -> BaseDataElement:

@@ -1,6 +1,7 @@
 """Layers with parameters: attention, patch embedding, transformer block, position tables."""
 
 from mmpola.layers.block import TransformerBlock
+from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.patch_embed import PatchEmbed
 from mmpola.layers.pola_attention import PolaAttention, PowerAttention, ReducedPolaAttention
 from mmpola.layers.polarity_attention import PolarityAttention
@@ -22,6 +23,7 @@ from mmpola.layers.windows import window_mask
 
 __all__ = [
     'SEQUENCE_ATTENTION',
+    'DepthwiseDeformableConv',
     'EluSequenceAttention',
     'ExpSequenceAttention',
     'Grid',

@@ -1,4 +1,4 @@
-"""Softmax attention over all tokens, never storing an N x N tensor: the `S` stages of Pola-PVT and PolaFormer++."""
+"""Softmax attention over all tokens, never storing an N x N tensor: `S` in Pola-PVT, Pola-DeiT and PolaFormer++."""
 
 from __future__ import annotations
 

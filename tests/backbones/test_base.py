@@ -32,6 +32,7 @@ MODULES = {
 }
 PYRAMID = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
 LAYER_SCALE = {'layer_scale': (True, True, True, False), 'layer_scale_init': (1, 1, 0.1, 1)}
+DEIT = {'arch': {'embed_dims': 16, 'depth': 4, 'num_heads': 2}, 'out_indices': range(4)}
 SMALL = {
     'PolaSwin': (PolaSwin, {'arch': {'embed_dims': 16, 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 4, 8)}}),
     'PolaPVT': (PolaPVT, {'arch': PYRAMID}),
@@ -39,7 +40,9 @@ SMALL = {
     'PolaPVTv2': (PolaPVTv2, {'arch': PYRAMID}),
     'PolaPVTv2 softmax': (PolaPVTv2, {'arch': PYRAMID, 'attn_types': ('L', 'LS', 'LS', 'S')}),
     'PolaFormerPP': (PolaFormerPP, {'arch': {**PYRAMID, **LAYER_SCALE}}),
-    'PolaDeiT': (PolaDeiT, {'arch': {'embed_dims': 16, 'depth': 4, 'num_heads': 2}, 'out_indices': range(4)}),
+    'PolaDeiT': (PolaDeiT, DEIT),
+    'PolaDeiT deformable': (PolaDeiT, {**DEIT, 'gate': False, 'mixing': 'dcn'}),
+    'PolaDeiT softmax': (PolaDeiT, {**DEIT, 'attn_types': 'LLSS', 'mixing': None, 'polarity': False}),
 }
 SIZES = [(64, 96), (33, 47), (97, 130)]
 
@@ -236,7 +239,7 @@ def test_stochastic_depth_rises_linearly(name):
     model = build(name, drop_path_rate=0.5)
     rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']
     torch.testing.assert_close(torch.tensor(rates), torch.linspace(0, 0.5, len(rates)))
-    assert len(rates) == (4 if name == 'PolaDeiT' else 6)
+    assert len(rates) == (4 if SMALL[name][0] is PolaDeiT else 6)
 
 
 @EVERY_SMALL

@@ -1,7 +1,8 @@
-"""Pola-DeiT: one stride, blocks that count as stages, resized tables, the published number of parameters."""
+"""Pola-DeiT: one stride, blocks that count as stages, resized tables, numbers of parameters, ablations, softmax."""
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaDeiT
@@ -27,6 +28,35 @@ def test_number_of_parameters(arch, parameters, millions):
     if millions:
         tables = sum(x.numel() for key, x in model.named_parameters() if key in model.position_tables())
         assert round((counted - tables) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(
+    ('ablation', 'parameters'),
+    [
+        ({'gate': False}, 12 * -(192 + 1) * 192),
+        ({'mixing': None}, 12 * -(25 + 1) * 64),
+        ({'mixing': 'dcn'}, 12 * (25 * 64 + 1) * 50),
+        ({'polarity': False}, 0),
+    ],
+)
+def test_an_ablation_changes_only_its_own_parameters(ablation, parameters):
+    with torch.device('meta'):
+        whole, ablated = PolaDeiT('tiny'), PolaDeiT('tiny', **ablation)
+    assert sum(x.numel() for x in ablated.parameters()) - sum(x.numel() for x in whole.parameters()) == parameters
+
+
+def test_softmax_blocks_are_a_deit_without_class_token():
+    model = build(attn_types='S').double().eval()
+    deit = VisionTransformer(
+        64, embed_dim=16, depth=4, num_heads=2, class_token=False, global_pool='avg', fc_norm=False, num_classes=0
+    )
+    deit = deit.double().eval()
+    weights = model.state_dict()
+    for key in [key for key in weights if '.attn.q.' in key]:
+        weights[key.replace('.q.', '.qkv.')] = torch.cat([weights.pop(key), weights.pop(key.replace('.q.', '.kv.'))])
+    deit.load_state_dict({key.replace('norm3.', 'norm.'): x for key, x in weights.items()})
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    assert_close(model(x)[0].flatten(2).mT, deit.forward_features(x))
 
 
 @pytest.mark.parametrize('size', [(64, 96), (33, 47), (5, 3), (512, 683)])
@@ -101,6 +131,8 @@ def test_leaves_out_later_blocks_and_still_loads_the_whole_file(tmp_path):
     [
         ({'out_indices': (4,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3], got (4,)'),
         ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4, got 5'),
+        ({'attn_types': 'LS'}, "attn_types: expected one letter of 'LS' or a string of 4 of them per stage, got 'LS'"),
+        ({'mixing': 'conv'}, "mixing: expected one of ['dwc', 'dcn', None], got 'conv'"),
         ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'huge'"),
     ],
 )

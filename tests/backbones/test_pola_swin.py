@@ -56,6 +56,7 @@ def test_matches_the_authors_features_logits_and_gradients(name, golden, tmp_pat
         ('small', {}, 50_603_600),
         ('base', {}, 89_137_864),
         ('base', {'pretrain_img_size': 384, 'window_size': 12}, 91_599_304),
+        ('tiny', {'attn_types': 'SSSS'}, 28_288_354),  # Swin-T
     ],
 )
 def test_has_the_published_number_of_parameters(arch, arguments, parameters):

@@ -14,10 +14,20 @@ from tests.helpers.small_training import run, small_config
 RECIPES = {'pola_swin': (20, 5.0, None), 'pola_pvt': (5, None, None), 'polaformer_pp': (20, None, 0.99982)}
 """Family -> warm-up epochs, gradient clipping norm, decay of the averaged weights."""
 
+ABLATIONS = {
+    'no_gate': {'gate': False},
+    'no_mixing': {'mixing': None},
+    'dcn': {'mixing': 'dcn'},
+    'no_polarity': {'polarity': False},
+}
+"""End of a config's name -> what it changes in imagenet_pola_deit_t."""
+
 PUBLISHED = {
     **{f'imagenet_pola_swin_{size}': RECIPES['pola_swin'] for size in 'tsb'},
     **{f'imagenet_pola_pvt_{size}': RECIPES['pola_pvt'] for size in ('t', 's', 'm', 'l', 'v2_b0', 'v2_b1')},
-    'imagenet_pola_deit_t': RECIPES['pola_pvt'],
+    **{f'imagenet_{model}': RECIPES['pola_pvt'] for model in ('pola_deit_t', 'deit_t')},
+    **{f'imagenet_pola_deit_t_{ablation}': RECIPES['pola_pvt'] for ablation in ABLATIONS},
+    'imagenet_swin_t': RECIPES['pola_swin'],
     **{f'imagenet_polaformer_pp_b{size}': RECIPES['polaformer_pp'] for size in range(6)},
 }
 OTHER_RECIPES = {'imagenet_pola_swin_b_384', 'imagenet_pola_swin_shapes'}
@@ -36,6 +46,25 @@ def test_fine_tuning_at_384_starts_from_224(root):
     assert sizes == [384, 384, 384]
     assert (cfg.optim_wrapper.optimizer.lr * 512 / 1024, cfg.optim_wrapper.optimizer.weight_decay) == (2e-5, 1e-8)
     assert (cfg.train_cfg.max_epochs, cfg.param_scheduler[1].end) == (30, 30)
+
+
+def same_but(cfg, other, changes):
+    """Whether a config equals another one after `changes` of the backbone."""
+    expected = other.to_dict()
+    expected['model']['backbone'].update(changes)
+    return cfg.to_dict() == expected
+
+
+@pytest.mark.parametrize('ablation', ABLATIONS)
+def test_an_ablation_differs_from_pola_deit_in_one_argument(ablation, root):
+    cfg = read(root, f'imagenet_pola_deit_t_{ablation}')
+    assert same_but(cfg, read(root, 'imagenet_pola_deit_t'), ABLATIONS[ablation])
+
+
+@pytest.mark.parametrize(('name', 'attn_types'), [('deit_t', 'S'), ('swin_t', 'SSSS')])
+def test_a_baseline_differs_in_its_attention_only(name, attn_types, root):
+    cfg = read(root, f'imagenet_{name}')
+    assert same_but(cfg, read(root, f'imagenet_pola_{name}'), {'attn_types': attn_types})
 
 
 @pytest.mark.parametrize('family', ['swin', 'pvt'])

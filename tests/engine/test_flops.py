@@ -4,7 +4,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
+from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
 from mmpola.engine.flops import build_model, count_macs
 
@@ -34,6 +34,17 @@ def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
     with torch.device('meta'):
         model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()
     assert count_macs(model, (size, size))[''] == pytest.approx(expected, rel=0.03)
+
+
+def test_a_deformable_convolution_counts_like_an_ordinary_one():
+    """On 14 x 14 tokens; the convolution of the offsets is dense, with 50 outputs per head and token."""
+    counts = {}
+    for mixing in (None, 'dwc', 'dcn'):
+        with torch.device('meta'):
+            counts[mixing] = count_macs(PolaDeiT('tiny', mixing=mixing).eval(), (224, 224))['']
+    taps = 12 * 196 * 25 * 192 / 1e9
+    assert counts['dwc'] - counts[None] == pytest.approx(taps)
+    assert counts['dcn'] - counts['dwc'] == pytest.approx(50 * taps)
 
 
 @pytest.mark.slow

@@ -1,0 +1,40 @@
+"""Depth-wise deformable convolution of tokens, for PolaFormer's ablation of the local mixing of values."""
+
+from __future__ import annotations
+
+from einops import rearrange
+from torch import Tensor, nn
+from torchvision.ops import DeformConv2d, deform_conv2d
+
+from mmpola.layers.position import Grid
+from mmpola.ops.numerics import accumulation_dtype, without_autocast
+
+
+class DepthwiseDeformableConv(nn.Module):
+    """Depth-wise deformable convolution (Dai et al., ICCV 2017) with weights that all heads share.
+
+    The offsets of the taps are computed from the same tokens, per head, by a convolution of the same kernel size. Its
+    weights start at 0, so that this is an ordinary depth-wise convolution at first.
+
+    Args:
+        channels: channels D of a head.
+        kernel_size: side of both convolutions' kernels, odd.
+    """
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.offset = nn.Conv2d(channels, 2 * kernel_size**2, kernel_size, padding=kernel_size // 2)
+        self.conv = DeformConv2d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
+        for parameter in self.offset.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w, C a multiple of D -> [B, N, C]."""
+        maps = rearrange(x, 'b (h w) (n d) -> (b n) d h w', h=grid[0], d=self.conv.in_channels)
+        offset = self.offset(maps)
+        # torchvision's CPU kernel has no bfloat16, and float16 would round the positions that are sampled.
+        dtype = accumulation_dtype(x.dtype)
+        with without_autocast(x.device):
+            maps, offset, weight, bias = (t.to(dtype) for t in (maps, offset, self.conv.weight, self.conv.bias))
+            mixed = deform_conv2d(maps, offset, weight, bias, padding=self.conv.padding)
+        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', b=x.shape[0]).to(x.dtype)
