@@ -135,8 +135,8 @@ def poisoned_memory() -> Iterator[None]:
 def gate(feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool) -> Call:
     """Return the call that a launch must compute correctly before the tuning times it."""
     if feature_map == 'any':
-        arguments: Case = {**GRID, 'grid': (5, 9) if dry_run else (19, 37)}
+        arguments: Case = {**GRID, **(DRY['mix_and_gate'][1] if dry_run else {'grid': (19, 37)})}
         return Call('mix_and_gate', dtype, dim, arguments, is_packed=True)
-    tokens = 20 if dry_run else 577
-    arguments = {**(POWER if feature_map == 'power' else ROTARY), 'queries': tokens, 'keys': tokens}
+    tokens = {'queries': 20, 'keys': 20, 'batch': 1, 'heads': 1} if dry_run else {'queries': 577, 'keys': 577}
+    arguments = {**(POWER if feature_map == 'power' else ROTARY), **tokens}
     return Call('polarity_attention', dtype, dim, arguments, is_packed=True)
