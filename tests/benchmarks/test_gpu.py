@@ -152,12 +152,15 @@ def test_every_dtype_is_checked_with_both_operators():
 def test_kernels_are_compiled_without_a_gpu_in_another_process():
     compiler = Compiler((9, 0), 1)
     call = correctness.gate('any', torch.float16, 16, dry_run=True)
-    key = tables.Key('mix_and_gate', 'any', 'float16', 16)
-    binaries = compiler.submit(call, {key: {'rows': 4, 'columns': 8, 'warps': 2}}).result(timeout=100)
+    warps = {'mix_and_gate': 2, 'mix_and_gate_gradient': 4}
+    launches = {
+        tables.Key(kernel, 'any', 'float16', 16): {'rows': 4, 'columns': 8, 'warps': n} for kernel, n in warps.items()
+    }
+    binaries = compiler.submit(call, launches).result(timeout=100)
     compiler.close()
-    assert [x.kernel for x in binaries] == ['mix_and_gate', 'mix_and_gate_gradient', 'mix_and_gate']
-    assert [x.warps for x in binaries] == [2, 4, 2]
-    assert all(16 <= x.registers <= 255 and x.instructions > 100 for x in binaries)
+    tuned = [x for x in binaries if x.kernel in warps]
+    assert {x.kernel: x.warps for x in tuned} == warps
+    assert all(16 <= x.registers <= 255 and x.instructions > 100 for x in tuned)
 
 
 def test_the_estimate_counts_instructions_spills_and_resident_warps():
@@ -215,7 +218,7 @@ def test_the_table_has_what_the_tuning_chose(session):
     path = session.folder / 'cache' / 'launches.json'
     tuning.write_table(session, path, proved=True)
     content = {**json.loads(path.read_text()), **tables.versions()}
-    expected = {key: {**launch, 'waves': 6} for key, launch in launches.items()}
+    expected = {key: {**launch, 'waves': round(1.5 * launch['waves'])} for key, launch in launches.items()}
     assert tables.parse_table(content, (0, 0)) == tables.LaunchTable(expected, is_proved=True)
 
 
