@@ -93,7 +93,7 @@ LAUNCHES: dict[tuple[str, str], dict[int, Launch]] = {
     },
     # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those of k and v.
     ('state', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 2, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 2, 8), 64: Launch(32, 4, 1, 2), 128: Launch(16, 8, 1, 1),
     },
     ('output', 'rotary'): {
         16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 3), 128: Launch(16, 8, 1, 1),
@@ -123,7 +123,8 @@ class Tile:
 
 
 # By BD, the channels of a program; a wider head takes several programs. Chosen like the launches above: 16 elements per
-# thread, so that two or more programs of half-precision inputs fit on a multiprocessor.
+# thread, so that two or more programs of half-precision inputs fit on a multiprocessor; 8 in the kernel of the taps,
+# which keeps k + 1 sums.
 TILES: dict[str, dict[int, Tile]] = {
     'mix_and_gate': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
     'mix_and_gate_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
@@ -134,7 +135,7 @@ TAPS_WAVES = 4
 """Programs per multiprocessor of the kernel that adds the gradients of the taps; each writes one part."""
 
 ONE_PRODUCT_STATE = 128
-"""From this BD on, the state's gradient fits into shared memory for one product only: see `launch_key_gradient`."""
+"""From this BD on, the state's gradient fits into shared memory for one product only: see `_key_gradient`."""
 
 LARGE_TENSOR = 4 * 2**20
 """Bytes of a token tensor from which partial states may take LARGEST_SHARE[True] of the memory traffic."""
