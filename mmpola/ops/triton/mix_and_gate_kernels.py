@@ -201,7 +201,7 @@ def launch_mix_and_gate(
         gate: g [B, N, C] or None.
     """
     batch, tokens, heads, dim = values.shape
-    plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, taps.shape[:2])
+    plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, _window(taps))
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     if plan.programs:
         with on_device_of(values):
@@ -230,7 +230,7 @@ def launch_mix_and_gate_gradient(
         dy: gradient of the output [B, N, C], unit stride in C.
     """
     heads, dim = values.shape[2:]
-    plan = plan_tiles('mix_and_gate_gradient', values.shape, values.dtype, values.device, grid, taps.shape[:2])
+    plan = plan_tiles('mix_and_gate_gradient', values.shape, values.dtype, values.device, grid, _window(taps))
     do = torch.empty(values.shape, device=dy.device, dtype=dy.dtype) if wants[0] else None
     dg = torch.empty(gate.shape, device=dy.device, dtype=dy.dtype) if wants[1] else None
     if plan.programs and (wants[0] or wants[1]):
@@ -267,6 +267,11 @@ def launch_taps_gradient(
             D=dim, TAPS=height * width, SHARED=channels == dim, BP=64, BW=32, num_warps=4,
         )  # fmt: skip
     return d_weight, d_bias
+
+
+def _window(taps: Tensor) -> tuple[int, int]:
+    """Return KR and KW of a convolution kernel [KR, KW, D or C]."""
+    return taps.shape[0], taps.shape[1]
 
 
 def _head_stride(taps: Tensor, dim: int) -> int:
