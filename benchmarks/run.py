@@ -3,8 +3,8 @@
 Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
 less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|sequences [--device cpu|cuda]
-        [--repeats N] [--peers NAME …]
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|sequences|host
+        [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
 """
@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.host import host
 from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones
@@ -36,6 +37,7 @@ SUITES = {
     'scaling': scaling,
     'image_size': image_size,
     'sequences': sequences,
+    'host': host,
 }
 ROUNDS = {('image_size', 'cpu'): 3}
 """(suite, device) -> default of --repeats; 20 for all others. PVT-T takes half a minute at 1600 x 1600 on a CPU."""
@@ -48,6 +50,7 @@ PEERS = {
         'scaling': [],
         'image_size': ['mmdet'],
         'sequences': ['stored softmax', 'pola_pp', 'linear'],
+        'host': ['literal'],
     },
     # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
     'cpu': {
@@ -57,6 +60,7 @@ PEERS = {
         'scaling': [],
         'image_size': ['mmdet'],
         'sequences': ['stored softmax', 'pola_pp', 'linear'],
+        'host': ['literal'],
     },
 }
 """What each suite is compared with by default."""

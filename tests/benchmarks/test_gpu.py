@@ -65,7 +65,7 @@ def test_a_dry_run_needs_torch_triton_timm_and_einops_only(root, tmp_path):
     }
     assert [x for items in record['parts'].values() for x in items.values() if x.get('failure')] == []
     table = tables.parse_table(json.loads((tmp_path / 'launches.json').read_text()), (0, 0))
-    assert len(table.launches) == 6
+    assert len(table.launches) == 7
     assert not table.is_proved
     for heading in ('Targets', 'Operator', 'Networks', 'Kernels', 'Launches', 'Checks'):
         assert f'\n## {heading}\n' in (tmp_path / 'report.md').read_text()

@@ -197,6 +197,19 @@ def test_flipping_the_query_swaps_the_streams():
     )
 
 
+def test_the_gradient_of_the_scale_needs_no_sum_over_tokens():
+    """Queries and keys contribute equally (E18a), although their numbers and gradients differ."""
+    q, k, v, grad = (torch.randn(2, n, 2, 6, dtype=torch.float64) for n in (5, 9, 9, 5))
+    exponent, scale = (1 + torch.rand(2, 6, dtype=torch.float64) for _ in range(2))
+    for x in (q, k, scale):
+        x.requires_grad_()
+    output = polarity_attention(q, k, v, PowerMap(exponent, scale))
+    dq, dk, d_scale = torch.autograd.grad(output, (q, k, scale), grad)
+    from_queries, from_keys = ((x * dx).sum((0, 1)) for x, dx in ((q, dq), (k, dk)))
+    torch.testing.assert_close(from_queries, from_keys)
+    torch.testing.assert_close(d_scale, -2 * from_queries / scale)
+
+
 @pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3), (torch.float16, 5e-4)])
 @pytest.mark.parametrize('kind', MAPS)
 def test_low_precision_costs_one_rounding_of_the_result(kind, dtype, tolerance):

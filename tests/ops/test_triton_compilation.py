@@ -16,8 +16,12 @@ from triton.compiler import ASTSource
 
 from mmpola.ops.triton import exp_kernels, power_kernels
 from mmpola.ops.triton.backend import INTERPRETED
-from mmpola.ops.triton.launch import LAUNCHES, ONE_PRODUCT_STATE, plan_tiles
-from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_gradient_kernel, mix_and_gate_kernel
+from mmpola.ops.triton.launch import ONE_PRODUCT_STATE, find_launch, plan_tiles
+from mmpola.ops.triton.mix_and_gate_kernels import (
+    mix_and_gate_gradient_kernel,
+    mix_and_gate_kernel,
+    mix_and_gate_taps_kernel,
+)
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled')
 
@@ -33,12 +37,17 @@ EXP_KERNELS = {
     'query_gradient': exp_kernels.polarity_attention_exp_query_gradient_kernel,
     'key_gradient': exp_kernels.polarity_attention_exp_key_gradient_kernel,
 }
-MIX_AND_GATE_KERNELS = {'mix_and_gate': mix_and_gate_kernel, 'mix_and_gate_gradient': mix_and_gate_gradient_kernel}
+MIX_AND_GATE_KERNELS = {
+    'mix_and_gate': mix_and_gate_kernel,
+    'mix_and_gate_gradient': mix_and_gate_gradient_kernel,
+    'mix_and_gate_taps': mix_and_gate_taps_kernel,
+}
 
+DTYPES = {'fp16': torch.float16, 'bf16': torch.bfloat16, 'fp32': torch.float32}
 TOKENS = ('p_q', 'p_k', 'p_v', 'p_o', 'p_do', 'p_dq', 'p_dk', 'p_dv')
-COUNTS = ('heads', 'queries', 'keys', 'tokens', 'rows', 'columns')
-FLOATS = ('eps', 'shrink', 'grow')
-ABSENT = {'power': (), 'exp': ('p_cos', 'p_sin', 'p_position'), 'exp, rotary': ('p_position',)}
+COUNTS = ('heads', 'queries', 'keys', 'tokens', 'rows', 'columns', 'tiles', 'tiles_per_part')
+FLOATS = ('eps', 'shrink', 'log2_shrink', 'grow')
+ABSENT = {'power': (), 'exp': ('p_cos', 'p_sin', 'p_position'), 'rotary': ('p_position',)}
 FLOAT_POINTERS = ('p_weight', 'p_bias', 'p_parts')
 KILOBYTES = {80: 163, 89: 99, 90: 227}
 """Shared memory of one block by compute capability: A100, RTX 40, H100."""
@@ -49,26 +58,25 @@ def _fresh_cache(monkeypatch, tmp_path):
     monkeypatch.setenv('TRITON_CACHE_DIR', str(tmp_path))
 
 
-def compiled(name, dim, kind, dtype='fp16', capability=90):
-    """Compile a kernel of `polarity_attention` as the launch table launches it."""
+def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
+    """Compile a kernel of `polarity_attention` as the launch table launches it, or as `launch` says."""
     kernel = (POWER_KERNELS if kind == 'power' else EXP_KERNELS)[name]
     block, channels = (max(16, triton.next_power_of_2(d)) for d in (dim, dim // 2))
-    launch = LAUNCHES[name][block]
+    launch = launch or find_launch(name, kind, DTYPES[dtype], block, torch.device('cpu'))
     constants = {'D': dim, 'BN': launch.tokens, 'BD': block, 'BC': channels}
     constants['PRECISION'] = 'ieee' if dtype == 'fp32' else 'tf32'
     constants |= dict.fromkeys(ABSENT[kind])
     if name == 'key_gradient' and block >= ONE_PRODUCT_STATE:
         constants['p_dv'] = None
     types = {**dict.fromkeys(FLOATS, 'fp32'), **dict.fromkeys(TOKENS, '*' + dtype)}
-    options = {'num_warps': launch.warps, 'num_stages': 1 if 'rotary' in kind else launch.stages}
+    options = {'num_warps': launch.warps, 'num_stages': launch.stages}
     return machine_code(kernel, constants, types, capability, options)
 
 
 def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5)):
     """Compile a kernel of `mix_and_gate` as it is launched for the window of a map, or (1, k) of a sequence."""
     kernel = MIX_AND_GATE_KERNELS[name]
-    values = torch.empty(1, 9, 1, dim, device='meta')
-    plan = plan_tiles(name, values, (3, 3), torch.empty(*window, dim, device='meta'))
+    plan = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window)
     constants = {**plan.options, 'FLIP': False}
     warps = constants.pop('num_warps')
     types = {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS}
@@ -93,13 +101,23 @@ def machine_code(kernel, constants, types, capability, options):
 @pytest.mark.parametrize(
     ('name', 'dim', 'kind', 'dtype', 'capability'),
     [
-        *((name, 64, 'power', 'fp16', 90) for name in POWER_KERNELS),
-        *((name, 32, 'exp, rotary', 'bf16', 89) for name in EXP_KERNELS),
+        *((name, 64, 'power', 'fp16', 89) for name in POWER_KERNELS),
+        *((name, 64, 'rotary', 'fp16', 89) for name in EXP_KERNELS),
+        *((name, 32, 'exp', 'bf16', 89) for name in EXP_KERNELS),
         *((name, 128, 'power', 'fp16', 80) for name in ('output', 'key_gradient')),
     ],
 )
 def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capability, tmp_path):
     check_shared_memory(compiled(name, dim, kind, dtype, capability), capability, tmp_path)
+
+
+@pytest.mark.parametrize('dim', [32, 64])
+@pytest.mark.parametrize('name', POWER_KERNELS)
+def test_power_kernels_are_lean(name, dim, tmp_path):
+    """One instruction per logarithm and no spilled registers, at the head dimensions of the published models."""
+    kernel = compiled(name, dim, 'power')
+    assert 'lg2.approx.ftz.f32' in kernel.asm['ptx']
+    assert 'STACK:0' in resources(kernel, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +129,8 @@ def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capa
         ('mix_and_gate_gradient', 32, 'fp16', 90),
         ('mix_and_gate_gradient', 64, 'fp32', 80),
         ('mix_and_gate_gradient', 96, 'bf16', 89),
+        ('mix_and_gate_taps', 32, 'fp16', 90),
+        ('mix_and_gate_taps', 64, 'fp32', 80),
     ],
 )
 def test_mix_and_gate_fits_into_shared_memory(name, dim, dtype, capability, tmp_path):

@@ -31,6 +31,21 @@ def test_gradients_at_zero_are_zero(kind):
     assert torch.isfinite(found['parameter']).all()
 
 
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_a_nan_in_the_incoming_gradient_is_kept(kind):
+    """A gradient scaler must see it: rounding to tf32 may not turn it into a number."""
+    tensors = draw_leaves(16, 20, 20, kind, torch.float16, position=False)
+    grad = torch.randn_like(tensors[0])
+    grad[0, 3, 1, 5] = float('nan')
+    found = results(tensors, kind, grad)
+    assert found['q'][0, 3, 1].isnan().all()
+    assert found['q'].isnan().sum() == 16
+    assert found['v'][0, :, 1, 5].isnan().all()
+    for what in ('k', 'v', 'parameter'):
+        assert found[what][..., 1, :].isnan().any()
+        assert not found[what][..., 0, :].isnan().any()
+
+
 @pytest.mark.parametrize(('batch', 'queries'), [(0, 20), (2, 0)])
 def test_gradients_of_empty_inputs(batch, queries):
     tensors = draw_leaves(16, queries, 20, 'power', batch=batch)

@@ -12,7 +12,7 @@ from mmpola.ops.numerics import BACKEND_EXCESS
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
 from tests.helpers.attention_results import DEVICE
 
-pytestmark = pytest.mark.kernels
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 
 LEAVES = ('attended', 'values', 'gate', 'weight', 'bias')
 
@@ -113,21 +113,21 @@ def test_gradients_computed_alone_are_the_same(wanted):
 
 def test_only_wanted_gradients_are_launched(monkeypatch):
     launched = []
-    for name in ('launch_mix_and_gate', 'launch_mix_and_gate_gradient'):
+    for name in ('launch_mix_and_gate', 'launch_mix_and_gate_gradient', 'launch_taps_gradient'):
         launch = getattr(triton_mix_and_gate, name)
 
         def record(*args, name=name, launch=launch, **kwargs):
-            launched.append((name, args[-1] if name.endswith('gradient') else kwargs.get('flip', False)))
+            launched.append((name, args[-1] if name == 'launch_mix_and_gate_gradient' else kwargs.get('flip', False)))
             return launch(*args, **kwargs)
 
         monkeypatch.setattr(triton_mix_and_gate, name, record)
     tensors = draw((3, 3))
     grad = torch.randn_like(tensors[2])
     for wanted, expected in {
-        ('attended',): [('launch_mix_and_gate_gradient', (True, False, False))],
-        ('values',): [('launch_mix_and_gate_gradient', (True, False, False)), ('launch_mix_and_gate', True)],
-        ('gate',): [('launch_mix_and_gate_gradient', (False, True, False))],
-        ('bias',): [('launch_mix_and_gate_gradient', (False, False, True))],
+        ('attended',): [('launch_mix_and_gate_gradient', (True, False))],
+        ('values',): [('launch_mix_and_gate_gradient', (True, False)), ('launch_mix_and_gate', True)],
+        ('gate',): [('launch_mix_and_gate_gradient', (False, True))],
+        ('bias',): [('launch_mix_and_gate_gradient', (False, False)), ('launch_taps_gradient', False)],
     }.items():
         launched.clear()
         results(tensors, (3, 3), grad, wanted=wanted)

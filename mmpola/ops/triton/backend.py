@@ -74,33 +74,15 @@ def _too_low_capability(device: torch.device | None) -> str:
 
 def polarity_attention_triton(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D] in q's dtype. The first call imports triton."""
-    from mmpola.ops.triton.polarity_attention import polarity_attention_operator
+    from mmpola.ops.triton.polarity_attention import attend
 
-    tensors = inputs.tensors()
     cos, sin = inputs.rotary or (None, None)
-    output, *_ = polarity_attention_operator(
-        tensors.q,
-        tensors.k,
-        tensors.v,
-        tensors.key_position,
-        _float32(tensors.exponent),
-        _float32(tensors.scale),
-        _float32(tensors.same),
-        _float32(tensors.opposite),
-        _float32(cos),
-        _float32(sin),
-        inputs.eps,
-    )
-    return output
+    return attend(*inputs.tensors(), cos, sin, inputs.eps)
 
 
 def mix_and_gate_triton(inputs: MixAndGateInputs) -> Tensor:
     """Compute y [B, N, C] in the dtype of `attended`. The first call imports triton."""
-    from mmpola.ops.triton.mix_and_gate import mix_and_gate_operator
+    from mmpola.ops.triton.mix_and_gate import mix
 
     rows, columns = inputs.grid
-    return mix_and_gate_operator(*inputs.tensors(), rows, columns)
-
-
-def _float32(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.float()
+    return mix(*inputs.tensors(), rows, columns)

@@ -2,7 +2,7 @@
 
 A feature tensor [BN, 2D] is held in registers as two tiles [BN, BD]: its first half, of x > 0, and its second half, of
 x < 0. (For the opposite-signed queries the first half is that of x < 0.) A state [2D, D] is held as tiles in the same
-way.
+way. In memory the state of one head is a vector: S [2D, D], then k̄ [2D], then the shift [2D] of an ExpMap.
 """
 # Arguments are pointers, blocks and Triton constants, for which Python has no types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -10,6 +10,8 @@ way.
 
 import triton
 import triton.language as tl
+
+from mmpola.ops.triton.approximations import round_factor
 
 
 @triton.jit
@@ -26,17 +28,12 @@ def load_tokens(p_x, stride, o_n, o_c, mask):
 
 
 @triton.jit
-def round_factor(x, PRECISION: tl.constexpr):
-    """Prepare a factor of a product: for 'tf32' round to the nearest 11-bit mantissa.
-
-    The hardware truncates the 13 lower bits instead. On positive features that is a bias: it shrinks the output by 4e-4
-    for each truncated factor.
-    """
-    if PRECISION == 'tf32':
-        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF
-        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # the carry could turn a NaN into a number
-    else:  # noqa: RET505 - Triton compiles one of two branches, but always what follows them
-        return x
+def load_values(p_v, stride, o_n, o_d, mask, PRECISION: tl.constexpr):
+    """Load a block of values as factors of a product. Half values fit into tf32; only float32 ones are rounded."""
+    b_v = load_tokens(p_v, stride, o_n, o_d, mask)
+    if p_v.dtype.element_ty == tl.float32:
+        b_v = round_factor(b_v, PRECISION)
+    return b_v
 
 
 @triton.jit
@@ -59,27 +56,6 @@ def store_state(p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.
 
 
 @triton.jit
-def load_streams(p_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr):
-    """Load a state [2D, D] as factors [BD, BC]: the two halves of S_same, then the two halves of S_opposite."""
-    b_same_1 = load_state(p_state, 0, 0, D // 2, D, BD, BC, PRECISION)
-    b_same_2 = load_state(p_state, D, 0, D // 2, D, BD, BC, PRECISION)
-    b_opposite_1 = load_state(p_state, 0, D // 2, D // 2, D, BD, BC, PRECISION)
-    b_opposite_2 = load_state(p_state, D, D // 2, D // 2, D, BD, BC, PRECISION)
-    return b_same_1, b_same_2, b_opposite_1, b_opposite_2
-
-
-@triton.jit
-def store_streams(
-    p_state, b_same_1, b_same_2, b_opposite_1, b_opposite_2, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
-):
-    """Store the tiles that `load_streams` loads."""
-    store_state(p_state, 0, 0, D // 2, b_same_1, D, BD, BC)
-    store_state(p_state, D, 0, D // 2, b_same_2, D, BD, BC)
-    store_state(p_state, 0, D // 2, D // 2, b_opposite_1, D, BD, BC)
-    store_state(p_state, D, D // 2, D // 2, b_opposite_2, D, BD, BC)
-
-
-@triton.jit
 def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr):
     """Load the two halves [BD] of a vector [2D]; 0 outside."""
     o_d = tl.arange(0, BD)
@@ -96,8 +72,9 @@ def store_halves(p_x, b_x_1, b_x_2, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def split_by_sign(x, b_a):
-    """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0. A NaN appears in both."""
-    return tl.where(x < 0, 0.0, b_a), tl.where(x > 0, 0.0, b_a)
+    """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0."""
+    b_1 = tl.where(x > 0, b_a, 0.0)
+    return b_1, b_a - b_1
 
 
 @triton.jit
@@ -107,52 +84,32 @@ def select_by_sign(x, b_1, b_2):
 
 
 @triton.jit
-def select_mean(x, b_mean_1, b_mean_2):
-    """Apply `select_by_sign` to the halves [BD] of a key mean: φ·k̄ is then one sum over D instead of 2D."""
-    return select_by_sign(x, b_mean_1[None, :], b_mean_2[None, :])
-
-
-@triton.jit
-def normaliser(b_a, b_mean, m_n, eps):
-    """Compute r [BN] (E3) from features a(|x|) and the key mean selected by sign [BN, BD]; eps is a number or [BN].
-
-    Outside the mask r is 1, since 0 / 0 would reach the sums over tokens.
-    """
-    return tl.where(m_n, tl.sum(b_a * b_mean, 1) + eps, 1.0)
-
-
-@triton.jit
-def read_state(b_phi_1, b_phi_2, b_state_1, b_state_2, r, PRECISION: tl.constexpr):
-    """Compute one stream's output [BN, BC] (E3) from its features [BN, BD] and its columns of the state [BD, BC]."""
-    # [BN, BD] x [BD, BC]
-    b_o = tl.dot(round_factor(b_phi_1, PRECISION), b_state_1, input_precision=PRECISION)
-    b_o = tl.dot(round_factor(b_phi_2, PRECISION), b_state_2, b_o, input_precision=PRECISION)
-    return b_o / r[:, None]
+def select_channels(x, b_1, b_2):
+    """Apply `select_by_sign` to the halves [BD] of a vector. With that of k̄, φ·k̄ is one sum over D instead of 2D."""
+    return select_by_sign(x, b_1[None, :], b_2[None, :])
 
 
 @triton.jit
 def add_products(b_state_1, b_state_2, b_features_1, b_features_2, b_y, PRECISION: tl.constexpr):
-    """Add featuresᵀ y to both halves of a state [BD, BC] (E2, E16); y [BN, BC] is a rounded factor."""
+    """Add featuresᵀ y to both halves of a state [BD, BC] (E2, E16); all are rounded factors, y is [BN, BC]."""
     # [BD, BN] x [BN, BC]
-    b_state_1 = tl.dot(tl.trans(round_factor(b_features_1, PRECISION)), b_y, b_state_1, input_precision=PRECISION)
-    b_state_2 = tl.dot(tl.trans(round_factor(b_features_2, PRECISION)), b_y, b_state_2, input_precision=PRECISION)
+    b_state_1 = tl.dot(tl.trans(b_features_1), b_y, b_state_1, input_precision=PRECISION)
+    b_state_2 = tl.dot(tl.trans(b_features_2), b_y, b_state_2, input_precision=PRECISION)
     return b_state_1, b_state_2
 
 
 @triton.jit
+def multiply(b_features_1, b_features_2, b_state_1, b_state_2, PRECISION: tl.constexpr):
+    """Compute the product [BN, BC] of features [BN, BD] and a state [BD, BC] (E3, E17); all are rounded factors."""
+    # [BN, BD] x [BD, BC]
+    b_product = tl.dot(b_features_1, b_state_1, input_precision=PRECISION)
+    return tl.dot(b_features_2, b_state_2, b_product, input_precision=PRECISION)
+
+
+@triton.jit
 def multiply_transposed(b_y, b_state_1, b_state_2, PRECISION: tl.constexpr):
-    """Compute y Sᵀ [BN, BD] for both halves of a state [BD, BC] (E16, E17); y [BN, BC] is a rounded factor."""
+    """Compute y Sᵀ [BN, BD] for both halves of a state [BD, BC] (E16, E17); all are rounded factors, y is [BN, BC]."""
     # [BN, BC] x [BC, BD]
     b_1 = tl.dot(b_y, tl.trans(b_state_1), input_precision=PRECISION)
     b_2 = tl.dot(b_y, tl.trans(b_state_2), input_precision=PRECISION)
     return b_1, b_2
-
-
-@triton.jit
-def query_feature_gradient(b_a, b_y_state, b_mean, r):
-    """Compute da [BN, BD] of one stream and its terms c a [BN, BD] of dk̄ (E15, E16).
-
-    `b_y_state` is y Sᵀ, selected by sign like the key mean. do·o of (E15) equals φ·(y Sᵀ), so o is not needed.
-    """
-    c = -tl.sum(b_a * b_y_state, 1) / r
-    return b_y_state + c[:, None] * b_mean, c[:, None] * b_a

@@ -6,59 +6,74 @@ import triton
 import triton.language as tl
 
 from mmpola.ops.feature_map import EXCLUDED
-from mmpola.ops.triton.blocks import load_halves, load_tokens, normaliser, select_mean
+from mmpola.ops.triton.approximations import expm1, exponential, reciprocal, round_feature
+from mmpola.ops.triton.blocks import (
+    load_halves,
+    load_state,
+    load_tokens,
+    select_channels,
+    split_by_sign,
+    store_state,
+)
 
 EXCLUDED_SHIFT = tl.constexpr(EXCLUDED)
-SERIES_BELOW = tl.constexpr(0.35)
 SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 
 
 @triton.jit
-def expm1(x):
-    """Compute exp(x) - 1 without cancellation: below SERIES_BELOW the terms to x^7/7! reach float32's last bit."""
-    series = 1.0 + x * (1.0 / 6.0) * (1.0 + x * (1.0 / 7.0))
-    series = 1.0 + x * (1.0 / 4.0) * (1.0 + x * (1.0 / 5.0) * series)
-    series = x * (1.0 + x * (1.0 / 2.0) * (1.0 + x * (1.0 / 3.0) * series))
-    return tl.where(tl.abs(x) < SERIES_BELOW, series, tl.exp(x) - 1.0)
-
-
-@triton.jit
-def shifted_expm1(b_size, b_offset):
+def shifted_expm1(b_size, b_offset, PRECISION: tl.constexpr):
     """Compute a = (exp(size) - 1) exp(offset) and its slope exp(size + offset), but never exp(size) itself."""
-    b_slope = tl.exp(b_size + b_offset)
-    return -expm1(-b_size) * b_slope, b_slope
+    b_slope = exponential(b_size + b_offset, PRECISION)
+    return -expm1(-b_size, PRECISION) * b_slope, b_slope
 
 
 @triton.jit
-def shifted_key(b_k, b_shift_1, b_shift_2):
+def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
     """Compute a [BN, BD] of ψ' and its slope (E12) from the shifts [BD] of keys above and below 0."""
-    return shifted_expm1(tl.abs(b_k), -tl.where(b_k < 0, b_shift_2[None, :], b_shift_1[None, :]))
+    return shifted_expm1(tl.abs(b_k), -select_channels(b_k, b_shift_1, b_shift_2), PRECISION)
 
 
 @triton.jit
-def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps):
-    """Compute one stream's features of a block of queries and their normaliser (E3, E9, E13).
+def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION: tl.constexpr):
+    """Compute one stream's features of a block of queries and the inverse of their normaliser (E3, E9, E13).
 
     Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0: the opposite-signed stream passes
     temperatures, shifts and key means [BD] with their halves swapped.
 
     Returns:
-        a of φ', its slope, its temperature and the key mean selected by sign, [BN, BD] each, and r [BN].
+        a of φ', its slope, its temperature and the key mean selected by sign, [BN, BD] each, and 1 / r [BN],
+        which is 0 outside the mask.
     """
-    b_t = tl.where(b_q < 0, b_t_2[None, :], b_t_1[None, :])
+    b_t = select_channels(b_q, b_t_1, b_t_2)
     b_size = tl.abs(b_q) * b_t
-    b_shift = tl.where(b_q < 0, b_shift_2[None, :], tl.where(b_q > 0, b_shift_1[None, :], 0.0))
+    b_shift = tl.where(b_q == 0, 0.0, select_channels(b_q, b_shift_1, b_shift_2))
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
-    b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None])
-    b_mean = select_mean(b_q, b_mean_1, b_mean_2)
-    r = normaliser(b_a, b_mean, m_n, tl.maximum(eps * tl.exp(-b_level), SMALLEST_NORMAL))
-    return b_a, b_slope, b_t, b_mean, r
+    b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None], PRECISION)
+    b_mean = select_channels(b_q, b_mean_1, b_mean_2)
+    r = tl.sum(b_a * b_mean, 1) + tl.maximum(eps * tl.exp(-b_level), SMALLEST_NORMAL)
+    return b_a, b_slope, b_t, b_mean, tl.where(m_n, reciprocal(r, PRECISION), 0.0)
+
+
+@triton.jit
+def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
+    """Split features by sign for a product; they are rounded before, unless a rotation follows (`rotate_factor`)."""
+    return split_by_sign(x, b_a if ROTATED else round_feature(b_a, PRECISION))
+
+
+@triton.jit
+def query_feature_gradient(b_a, b_y_state, b_mean, inverse):
+    """Compute da [BN, BD] of one stream and its terms c a [BN, BD] of dk̄ (E15, E16).
+
+    `b_y_state` is y Sᵀ, selected by sign like the key mean. do·o of (E15) equals φ·(y Sᵀ), so o is not needed.
+    """
+    c = -tl.sum(b_a * b_y_state, 1) * inverse
+    return b_y_state + c[:, None] * b_mean, c[:, None] * b_a
 
 
 @triton.jit
 def exp_gradient(x, b_size_gradient):
     """Turn the gradient of |x| into that of x; 0 at x = 0."""
-    return tl.where(x < 0, -b_size_gradient, tl.where(x == 0, 0.0, b_size_gradient))
+    return tl.where(x == 0, 0.0, tl.where(x < 0, -b_size_gradient, b_size_gradient))
 
 
 @triton.jit
@@ -109,18 +124,48 @@ def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def rotate_factor(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
+    """Rotate features and round them for a product."""
+    return round_feature(rotate(x, b_cos, b_sin, BN, BD), PRECISION)
+
+
+@triton.jit
 def rotate_back(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
     """Apply the transpose of `rotate`."""
     return x * b_cos + swap_pairs(x * b_sin, BN, BD)
 
 
 @triton.jit
-def rotate_halves(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr):
-    """Rotate both tiles of a feature tensor."""
-    return rotate(b_1, b_cos_1, b_sin_1, BN, BD), rotate(b_2, b_cos_2, b_sin_2, BN, BD)
+def rotate_factors(
+    b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Apply `rotate_factor` to both tiles of a feature tensor."""
+    b_1 = rotate_factor(b_1, b_cos_1, b_sin_1, BN, BD, PRECISION)
+    return b_1, rotate_factor(b_2, b_cos_2, b_sin_2, BN, BD, PRECISION)
 
 
 @triton.jit
 def rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr):
-    """Apply the transpose of `rotate_halves`."""
+    """Apply `rotate_back` to both tiles of a feature tensor."""
     return rotate_back(b_1, b_cos_1, b_sin_1, BN, BD), rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)
+
+
+@triton.jit
+def load_streams(p_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr):
+    """Load a state [2D, D] as factors [BD, BC]: the two halves of S_same, then the two halves of S_opposite."""
+    b_same_1 = load_state(p_state, 0, 0, D // 2, D, BD, BC, PRECISION)
+    b_same_2 = load_state(p_state, D, 0, D // 2, D, BD, BC, PRECISION)
+    b_opposite_1 = load_state(p_state, 0, D // 2, D // 2, D, BD, BC, PRECISION)
+    b_opposite_2 = load_state(p_state, D, D // 2, D // 2, D, BD, BC, PRECISION)
+    return b_same_1, b_same_2, b_opposite_1, b_opposite_2
+
+
+@triton.jit
+def store_streams(
+    p_state, b_same_1, b_same_2, b_opposite_1, b_opposite_2, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
+):
+    """Store the tiles that `load_streams` loads."""
+    store_state(p_state, 0, 0, D // 2, b_same_1, D, BD, BC)
+    store_state(p_state, D, 0, D // 2, b_same_2, D, BD, BC)
+    store_state(p_state, 0, D // 2, D // 2, b_opposite_1, D, BD, BC)
+    store_state(p_state, D, D // 2, D // 2, b_opposite_2, D, BD, BC)

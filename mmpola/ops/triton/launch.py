@@ -7,8 +7,9 @@ that `python -m benchmarks.gpu` measured on a GPU takes precedence (tables.py).
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,25 +17,24 @@ from torch import Tensor
 from mmpola.ops.triton.tables import Key, kept_per_table, launch_table
 
 
-@dataclass(frozen=True, eq=False)
-class SmallTensors:
-    """The tensors of an attention call other than q, k and v.
+class SmallTensors(NamedTuple):
+    """The tensors of an attention call other than q, k and v, contiguous and of any floating-point dtype.
 
     `exponent` (a PowerMap) or `same` and `opposite` (an ExpMap) are given; the others may be None.
     """
 
-    key_position: Tensor | None  # [M, H, D], any floating-point dtype
-    exponent: Tensor | None  # [H, D], float32 like all below
+    key_position: Tensor | None  # [M, H, D]
+    exponent: Tensor | None  # [H, D]
     scale: Tensor | None  # [H, D]
     same: Tensor | None  # [H, 2D]
     opposite: Tensor | None  # [H, 2D]
     cos: Tensor | None  # [N, 2D]
     sin: Tensor | None  # [N, 2D]
 
-    def contiguous(self) -> SmallTensors:
-        """Return the same tensors, contiguous."""
-        tensors = [getattr(self, field.name) for field in fields(self)]
-        return SmallTensors(*(None if x is None else x.contiguous() for x in tensors))
+    @property
+    def kind(self) -> str:
+        """The feature map by its name in LAUNCHES."""
+        return 'power' if self.exponent is not None else 'exp' if self.cos is None else 'rotary'
 
 
 LARGEST_TOKEN_STRIDE = 2**23
@@ -44,10 +44,6 @@ LARGEST_TOKEN_STRIDE = 2**23
 def as_tokens(x: Tensor) -> Tensor:
     """Return x [B, N, H, D], or a contiguous copy if the stride of D is not 1 or that of N is too large."""
     return x if x.stride(3) == 1 and x.stride(1) < LARGEST_TOKEN_STRIDE else x.contiguous()
-
-
-WAVES = 4
-"""Programs per multiprocessor: enough to hide the tail of the last wave, few enough for small partial states."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +60,51 @@ class Launch:
     tokens: int
     warps: int
     stages: int
-    waves: int = WAVES
+    waves: int
 
 
-# By BD, the head dimension rounded up to a power of two. Chosen by compiling without a GPU and reading the resources
-# that ptxas reports (tests/ops/test_triton_compilation.py), not by time: the largest block of at least 16 tokens that
-# spills few or no registers on sm_90. In float16 the query gradient of an ExpMap spills 232 bytes per thread at BD = 64
-# (424 with rotary tables) and 648 (808) at 128, that of a PowerMap 0 and 280.
-LAUNCHES: dict[str, dict[int, Launch]] = {
-    'state': {16: Launch(64, 4, 3), 32: Launch(64, 4, 3), 64: Launch(32, 4, 3), 128: Launch(16, 8, 2)},
-    'output': {16: Launch(64, 4, 3), 32: Launch(64, 4, 3), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
-    'query_gradient': {16: Launch(16, 4, 2), 32: Launch(16, 4, 2), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
-    'key_gradient': {16: Launch(64, 4, 2), 32: Launch(64, 8, 2), 64: Launch(32, 8, 2), 128: Launch(16, 8, 1)},
-}
+# By kernel and feature map, then by BD, the head dimension rounded up to a power of two. Chosen by compiling without a
+# GPU and reading instructions, registers and spills from the machine code, not by time; `waves` is the number of
+# programs whose registers and shared memory fit on a multiprocessor.
+LAUNCHES: dict[tuple[str, str], dict[int, Launch]] = {
+    ('state', 'power'): {
+        16: Launch(32, 1, 3, 16), 32: Launch(32, 2, 3, 6), 64: Launch(16, 4, 3, 3), 128: Launch(16, 8, 2, 1),
+    },
+    ('output', 'power'): {
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 16), 64: Launch(64, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+    },
+    ('query_gradient', 'power'): {
+        16: Launch(16, 1, 2, 12), 32: Launch(16, 2, 3, 4), 64: Launch(16, 4, 3, 2), 128: Launch(16, 8, 1, 1),
+    },
+    ('key_gradient', 'power'): {
+        16: Launch(16, 1, 2, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+    },
+    ('state', 'exp'): {
+        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 2, 1),
+    },
+    ('output', 'exp'): {
+        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(16, 8, 1, 1),
+    },
+    ('query_gradient', 'exp'): {
+        16: Launch(16, 1, 1, 8), 32: Launch(16, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+    },
+    ('key_gradient', 'exp'): {
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 6), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+    },
+    # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those of k and v.
+    ('state', 'rotary'): {
+        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 2, 8), 64: Launch(32, 4, 1, 2), 128: Launch(16, 8, 1, 1),
+    },
+    ('output', 'rotary'): {
+        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 3), 128: Launch(16, 8, 1, 1),
+    },
+    ('query_gradient', 'rotary'): {
+        16: Launch(16, 1, 1, 8), 32: Launch(16, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+    },
+    ('key_gradient', 'rotary'): {
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,18 +123,28 @@ class Tile:
 
 
 # By BD, the channels of a program; a wider head takes several programs. Chosen like the launches above: 16 elements per
-# thread, so that two or more programs of half-precision inputs fit on a multiprocessor (32 spill in the gradient). Each
-# tile of the gradient writes k² + 1 floats per channel, so its tiles are larger.
+# thread, so that two or more programs of half-precision inputs fit on a multiprocessor; 8 in the kernel of the taps,
+# which keeps k + 1 sums.
 TILES: dict[str, dict[int, Tile]] = {
     'mix_and_gate': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
-    'mix_and_gate_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 16, 8)},
+    'mix_and_gate_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
+    'mix_and_gate_taps': {16: Tile(8, 8, 4), 32: Tile(4, 8, 4)},
 }
 
-ONE_PRODUCT_STATE = 128
-"""From this BD on, the state's gradient fits into shared memory for one product only: see `launch_key_gradient`."""
+TAPS_WAVES = 4
+"""Programs per multiprocessor of the kernel that adds the gradients of the taps; each writes one part."""
 
-INTERPRETED_PROGRAMS = 12
-"""Target number of programs in Triton's interpreter, so that tests also cover the split over the sequence."""
+ONE_PRODUCT_STATE = 128
+"""From this BD on, the state's gradient fits into shared memory for one product only: see `_key_gradient`."""
+
+LARGE_TENSOR = 4 * 2**20
+"""Bytes of a token tensor from which partial states may take LARGEST_SHARE[True] of the memory traffic."""
+
+LARGEST_SHARE = {False: 0.5, True: 0.15}
+"""Bytes of partial states, written and read, over those of four token tensors: of small tensors, and of large ones."""
+
+INTERPRETED_PROCESSORS = 2
+"""Number of multiprocessors in Triton's interpreter, so that tests also cover the split over the sequence."""
 
 
 @dataclass(frozen=True)
@@ -129,36 +167,62 @@ def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: to
 
     It is that of the device's launch table, else that of LAUNCHES.
     """
-    if measured := launch_table(device).launches.get(Key.of(name, kind, dtype, block)):
-        return Launch(**measured)
-    launch = LAUNCHES[name][block]
-    # Four tiles of rotary tables, loaded ahead, would fill the shared memory.
-    return replace(launch, stages=1) if kind == 'rotary' else launch
+    measured = launch_table(device).launches.get(Key.of(name, kind, dtype, block))
+    return Launch(**measured) if measured else LAUNCHES[name, kind][block]
 
 
-def plan_tokens(name: str, x: Tensor, small: SmallTensors) -> Plan:
-    """Split the tokens of x [B, N, H, D] over programs for the pass `name`.
+def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
+    """Split the tokens of x [B, N, H, D] over programs for the pass `name` of a feature map.
 
     B * H is on the grid's first axis, whose limit is 2^31 - 1; the second axis, limited to 65,535, holds the chunks.
     """
-    batch, tokens, heads, dim = x.shape
-    block = max(16, _next_power_of_2(dim))
-    kind = 'power' if small.exponent is not None else 'exp' if small.cos is None else 'rotary'
-    launch = find_launch(name, kind, x.dtype, block, x.device)
-    blocks = -(-tokens // launch.tokens)
-    chunks_wanted = -(-_programs(x.device, launch.waves) // max(1, batch * heads))
-    tokens_per_chunk = max(1, -(-blocks // chunks_wanted)) * launch.tokens
-    chunks = -(-tokens // tokens_per_chunk)
+    return _plan_tokens(name, kind, x.shape, x.dtype, x.device, product_precision(x.dtype))
+
+
+@kept_per_table
+def _plan_tokens(
+    name: str, kind: str, shape: torch.Size, dtype: torch.dtype, device: torch.device, precision: str
+) -> Plan:
+    batch, tokens, heads, dim = shape
+    rows, block = batch * heads, max(16, _next_power_of_2(dim))
+    launch, processors = find_launch(name, kind, dtype, block, device), _processors(device)
+    chunks = launch.waves * processors // max(1, rows)
+    if name in ('state', 'query_gradient'):
+        chunks = min(chunks, _affordable_chunks(tokens, dim, dtype.itemsize, rows, processors))
+    tokens_per_chunk = -(-tokens // (max(1, chunks) * launch.tokens)) * launch.tokens
     options = {
         'D': dim,
         'BN': launch.tokens,
         'BD': block,
-        'BC': max(16, _next_power_of_2(dim // 2)),  # channels of one value stream; products need at least 16
-        'PRECISION': product_precision(x.dtype),
+        'PRECISION': precision,
         'num_warps': launch.warps,
         'num_stages': launch.stages,
     }
-    return Plan((batch * heads, chunks), tokens_per_chunk, options)
+    if kind != 'power':
+        options['BC'] = max(16, _next_power_of_2(dim // 2))  # channels of one value stream; products need at least 16
+    return Plan((rows, -(-tokens // max(1, tokens_per_chunk))), tokens_per_chunk, options)
+
+
+def _affordable_chunks(tokens: int, dim: int, itemsize: int, rows: int, processors: int) -> int:
+    """Return how many chunks may share a head, each with a partial state [2D, D + 1], within LARGEST_SHARE."""
+    states_per_share = 4 * tokens * dim * itemsize / (2 * 4 * 2 * dim * (dim + 1))
+    small, large = (int(share * states_per_share) for share in LARGEST_SHARE.values())
+    if rows * tokens * dim * itemsize < LARGE_TENSOR:
+        return small
+    # A program for every multiprocessor comes first, because idle ones cost more than partial states.
+    return max(large, min(small, processors // rows))
+
+
+@cache
+def combine_options(dim: int) -> dict[str, int]:
+    """Return the options of `combine_states_kernel`: 8 rows of the states of 8 chunks at a time."""
+    return {'D': dim, 'BP': 8, 'BR': 8, 'BD': max(16, _next_power_of_2(dim)), 'num_warps': 4}
+
+
+@cache
+def sum_options(dim: int) -> dict[str, int]:
+    """Return the options of the kernels that add the parts of the parameters: 16 channels of 128 parts at a time."""
+    return {'D': dim, 'BP': 128, 'BW': 16, 'num_warps': 4}
 
 
 @dataclass(frozen=True)
@@ -177,29 +241,44 @@ def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -
     return Tile(**measured) if measured else TILES[name][block]
 
 
-def plan_tiles(name: str, x: Tensor, grid: tuple[int, int], taps: Tensor) -> TilePlan:
-    """Split the token grids of x [B, N, H, D] over programs for the pass `name`; taps [KR, KW, D or C].
+@kept_per_table
+def plan_tiles(
+    name: str,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    grid: tuple[int, int],
+    window: tuple[int, int],
+) -> TilePlan:
+    """Split the token grids of a tensor of shape [B, N, H, D] over programs for the pass `name` of a KR x KW window.
 
     A window of one row, as for a sequence, gets tiles of one row.
     """
-    batch, _, heads, dim = x.shape
+    batch, _, heads, dim = shape
     launches = TILES[name]
     block = min(max(launches), max(min(launches), _next_power_of_2(dim)))
-    launch = find_tile(name, x.dtype, block, x.device)
+    launch = find_tile(name, dtype, block, device)
     rows, columns = launch.rows, launch.columns
-    if taps.shape[0] == 1:
+    if window[0] == 1:
         rows, columns = 1, rows * columns
     tiles = batch * -(-grid[0] // rows) * -(-grid[1] // columns)
     options = {
         'D': dim,
-        'KR': taps.shape[0],
-        'KW': taps.shape[1],
+        'KR': window[0],
+        'KW': window[1],
         'BR': rows,
         'BW': columns,
         'BD': block,
         'num_warps': launch.warps,
     }
     return TilePlan(tiles * heads * -(-dim // block), tiles, options)
+
+
+def split_tiles(tiles: int, columns: int, device: torch.device) -> tuple[int, int]:
+    """Return how many programs share the tiles of one of the `columns` of a grid, and how many tiles each takes."""
+    programs = max(1, TAPS_WAVES * _processors(device) // max(1, columns))
+    tiles_each = max(1, -(-tiles // programs))
+    return -(-tiles // tiles_each), tiles_each
 
 
 def product_precision(dtype: torch.dtype) -> str:
@@ -214,13 +293,15 @@ def product_precision(dtype: torch.dtype) -> str:
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     """Make x's device the current one, on which Triton launches."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        return torch.cuda.device(x.device)
+    return nullcontext()
 
 
-def _programs(device: torch.device, waves: int) -> int:
+def _processors(device: torch.device) -> int:
     if device.type != 'cuda':
-        return INTERPRETED_PROGRAMS
-    return waves * int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return INTERPRETED_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _next_power_of_2(n: int) -> int:

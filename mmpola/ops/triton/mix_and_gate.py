@@ -1,18 +1,90 @@
-"""`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) as torch.library operators.
+"""`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) under autograd.
 
-The schema of each comes from its Python signature, whose first five tensors are those of `MixAndGateTensors`, in that
-order.
+As in polarity_attention.py, an autograd function launches the kernels in ordinary eager mode, and operators of
+torch.library do where something must see the calls. The schema of each comes from its Python signature, whose first
+five tensors are those of `MixAndGateTensors`, in that order.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import MixAndGateTensors
-from mmpola.ops.triton.mix_and_gate_kernels import launch_mix_and_gate, launch_mix_and_gate_gradient
+from mmpola.ops.numerics import is_observed
+from mmpola.ops.triton.mix_and_gate_kernels import (
+    launch_mix_and_gate,
+    launch_mix_and_gate_gradient,
+    launch_taps_gradient,
+)
 from mmpola.ops.triton.polarity_attention import empty_gradients, no_second_gradient
+
+
+def mix(
+    attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
+) -> Tensor:
+    """Compute y [B, N, C], differentiable, with as little time on the host as the surroundings allow."""
+    arguments = attended, values, gate, weight, bias, rows, columns
+    if is_observed(attended):
+        return mix_and_gate_operator(*arguments)
+    if torch.is_grad_enabled():
+        return _MixAndGate.apply(*arguments)
+    return _forward(*arguments)
+
+
+class _MixAndGate(Function):
+    """`mix` in eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        ctx.save_for_backward(*arguments[:5])
+        ctx.grid = arguments[5:]
+        return _forward(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[:5]
+        if torch.is_grad_enabled() or is_observed(dy):
+            operator = mix_and_gate_gradient_operator(*ctx.saved_tensors, *ctx.grid, dy, wanted)
+            return *(d if want else None for d, want in zip(operator, wanted, strict=True)), None, None
+        attended, values, gate, weight, bias = ctx.saved_tensors
+        return *_gradients(attended, values, gate, weight, bias, ctx.grid, dy, wanted), None, None
+
+
+def _forward(
+    attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
+) -> Tensor:
+    attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
+    return launch_mix_and_gate(values, _taps(weight), bias, attended, gate, (rows, columns))
+
+
+def _gradients(
+    attended: Tensor,
+    values: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    grid: tuple[int, int],
+    dy: Tensor,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `MixAndGateTensors` (E19); None where `wanted` is False."""
+    attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
+    dy, taps = _with_unit_stride(dy), _taps(weight)
+    want_do, want_values, want_gate, want_weight, want_bias = wanted
+    # dv is computed from do as stored, so do is needed for dv too and is rounded as the operator's output would be.
+    needed = want_do or want_values, want_gate
+    do, dg = launch_mix_and_gate_gradient(dy, attended, values, gate, taps, bias, grid, needed)
+    dv = d_weight = d_bias = None
+    if want_values and do is not None:
+        dv = launch_mix_and_gate(do, taps, None, None, None, grid, flip=True).view(do.shape)
+    if want_weight or want_bias:
+        d_weight, d_bias = launch_taps_gradient(dy, values, gate, weight, bias, grid)
+    found = do, dv, dg, d_weight, d_bias
+    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
 
 
 @torch.library.custom_op('mmpola::mix_and_gate', mutates_args=())
@@ -20,8 +92,7 @@ def mix_and_gate_operator(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
 ) -> Tensor:
     """Compute y [B, N, C] (E14) on a grid of `rows` x `columns` tokens."""
-    attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
-    return launch_mix_and_gate(values, _taps(weight), bias, attended, gate, (rows, columns))
+    return _forward(attended, values, gate, weight, bias, rows, columns)
 
 
 @torch.library.custom_op('mmpola::mix_and_gate_gradient', mutates_args=())
@@ -37,20 +108,8 @@ def mix_and_gate_gradient_operator(
     wanted: list[bool],
 ) -> list[Tensor]:
     """Compute the gradients of `MixAndGateTensors` (E19); an empty tensor where `wanted` is False."""
-    attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
-    dy, taps, grid = _with_unit_stride(dy), _taps(weight), (rows, columns)
-    wants = dict(zip(MixAndGateTensors._fields, wanted, strict=True))
-    # dv is computed from do as stored, so do is needed for dv too and is rounded as the operator's output would be.
-    needed = wants['attended'] or wants['values'], wants['gate'], wants['weight'] or wants['bias']
-    do, dg, d_kernel = launch_mix_and_gate_gradient(dy, attended, values, gate, taps, bias, grid, needed)
-    found: dict[str, Tensor | None] = {'attended': do, 'gate': dg}
-    if wants['values'] and do is not None:
-        found['values'] = launch_mix_and_gate(do, taps, None, None, None, grid, flip=True).view(do.shape)
-    if d_kernel is not None:
-        d_taps, d_bias = d_kernel[:-1], d_kernel[-1]
-        found['weight'] = d_taps.T.contiguous().view(weight.shape).to(weight.dtype, copy=True)
-        found['bias'] = None if bias is None else d_bias.to(bias.dtype, copy=True)
-    return [dy.new_empty(0) if not want or (d := found[name]) is None else d for name, want in wants.items()]
+    found = _gradients(attended, values, gate, weight, bias, (rows, columns), dy, wanted)
+    return [dy.new_empty(0) if d is None else d for d in found]
 
 
 def _with_unit_stride(x: Tensor) -> Tensor:

@@ -1,138 +1,215 @@
-"""The four passes of an attention call: each allocates its outputs and launches the kernel of the feature map.
+"""The forward and the backward pass of an attention call: each allocates its results and launches its kernels.
 
-Partial results of programs are added by `torch.sum` in a fixed order, so that results are reproducible bit for bit.
+The state of all heads is one float32 tensor [B * H, SIZE]; a row has S [2D, D], then k̄ [2D] (E1, E2), then for an
+ExpMap the shift [2D] (E11). Programs that share a head write partial states, which `combine_states_kernel` adds.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from mmpola.ops.triton import exp_kernels, power_kernels
-from mmpola.ops.triton.launch import ONE_PRODUCT_STATE, SmallTensors, on_device_of, plan_tokens
+from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
+from mmpola.ops.triton.launch import (
+    ONE_PRODUCT_STATE,
+    SmallTensors,
+    as_tokens,
+    combine_options,
+    on_device_of,
+    plan_tokens,
+    sum_options,
+)
 
 
-def launch_state(k: Tensor, v: Tensor, small: SmallTensors) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute the state [B, H, 2D, D], key mean and shift [B, H, 2D] (E1, E2, E11), float32; PowerMap: no shift."""
-    batch, keys, heads, dim = k.shape
-    plan = plan_tokens('state', k, small)
+class Wanted(NamedTuple):
+    """Which of `AttentionTensors` get a gradient."""
+
+    q: bool
+    k: bool
+    v: bool
+    key_position: bool
+    exponent: bool
+    scale: bool
+    same: bool
+    opposite: bool
+
+
+Gradients = tuple[Tensor | None, ...]
+"""One gradient for each field of `Wanted`; None where it is not wanted."""
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, small: SmallTensors, eps: float) -> tuple[Tensor, Tensor]:
+    """Compute o [B, N, H, D] (E3), contiguous, in q's dtype, and the state."""
+    q, k, v = as_tokens(q), as_tokens(k), as_tokens(v)
+    with on_device_of(q):
+        state = _compute_state(k, v, small)
+        return _compute_output(q, state, small, eps), state
+
+
+def backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    small: SmallTensors,
+    eps: float,
+    o: Tensor | None,
+    state: Tensor,
+    wanted: Wanted,
+) -> Gradients:
+    """Compute the gradients of the wanted tensors (E15-E18) from the gradient and the results of `forward`.
+
+    The gradient of an ExpMap needs no o. That of the key position is the sum over the batch of dk as stored, which adds
+    one rounding to q's dtype.
+    """
+    do, q, k, v = as_tokens(do), as_tokens(q), as_tokens(k), as_tokens(v)
+    want_dk = wanted.k or wanted.key_position
+    want_from_keys = want_dk or wanted.v or wanted.exponent
+    with on_device_of(q):
+        dq, parts, map_parts = _query_gradient(do, q, small, eps, o, state, wanted, want_from_keys or wanted.scale)
+        dk = dv = key_parts = products = d_position = None
+        if parts is not None:
+            d_state, products = _combine_gradient(parts, state, k, wanted.scale)
+            if want_from_keys:
+                dk, dv, key_parts = _key_gradient(k, v, small, state, d_state, (want_dk, wanted.v, wanted.exponent))
+        if dk is not None and wanted.key_position and small.key_position is not None:
+            d_position = _sum_samples(dk, small.key_position)
+        if small.exponent is not None:
+            d_map: Gradients = *_power_gradients(small, q.shape[0], map_parts, key_parts, products, wanted), None, None
+        else:
+            d_map = None, None, *_exp_gradients(small, q.shape[0], map_parts)
+    found = dq, dk, dv, d_position, *d_map
+    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
+
+
+def _like(x: Tensor) -> Tensor:
+    """Allocate a contiguous tensor of x's shape."""
+    return torch.empty(x.shape, device=x.device, dtype=x.dtype)
+
+
+def _floats(x: Tensor, *shape: int) -> Tensor:
+    """Allocate float32 memory on the device of x."""
+    return torch.empty(shape, device=x.device, dtype=torch.float32)
+
+
+def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
+    _, keys, heads, dim = k.shape
+    plan = plan_tokens('state', k, small.kind)
     rows, chunks = plan.grid
-    state = torch.empty(rows, chunks, 2 * dim, dim, device=k.device, dtype=torch.float32)
-    key_mean = torch.empty(rows, chunks, 2 * dim, device=k.device, dtype=torch.float32)
-    shift = torch.empty_like(key_mean) if small.exponent is None else None
-    shrink = 2.0 ** -(keys - 1).bit_length()  # 1/M = shrink * grow
-    sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens, shrink, 1 / (shrink * keys)
-    if not plan.is_empty:
-        with on_device_of(k):
-            if small.exponent is not None:
-                power_kernels.polarity_attention_power_state_kernel[plan.grid](
-                    k, v, small.key_position, small.exponent, small.scale, state, key_mean, *sizes, **plan.options
-                )
-            else:
-                exp_kernels.polarity_attention_exp_state_kernel[plan.grid](
-                    k, v, small.key_position, small.cos, small.sin, state, key_mean, shift, *sizes, **plan.options
-                )
-    if shift is not None:  # bring the chunks' sums, each with its own shift, to the largest one
-        shifts, shift = shift, shift.amax(1)
-        decay = (shifts - shift.unsqueeze(1)).exp_()
-        state *= decay.unsqueeze(-1)
-        key_mean *= decay
-        shift = shift.view(batch, heads, 2 * dim)
-    return state.sum(1).view(batch, heads, 2 * dim, dim), key_mean.sum(1).view(batch, heads, 2 * dim), shift
+    size = 2 * dim * (dim + (1 if small.exponent is not None else 2))
+    parts = _floats(k, rows, chunks, size)
+    if plan.is_empty:
+        return parts.view(rows, size)
+    bits = (keys - 1).bit_length()  # 1/M = 2^-bits * grow
+    sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
+    if small.exponent is not None:
+        power_kernels.polarity_attention_power_state_kernel[plan.grid](
+            k, v, small.key_position, small.exponent, small.scale, parts,
+            *sizes, -float(bits), 2.0**bits / keys, **plan.options,
+        )  # fmt: skip
+    else:
+        exp_kernels.polarity_attention_exp_state_kernel[plan.grid](
+            k, v, small.key_position, small.cos, small.sin, parts,
+            *sizes, 2.0**-bits, 2.0**bits / keys, **plan.options,
+        )  # fmt: skip
+    if chunks == 1:
+        return parts.view(rows, size)
+    state = _floats(k, rows, size)
+    _combine(parts, state, None, None, dim, 1.0, small.exponent is None)
+    return state
 
 
-def launch_output(
-    q: Tensor, state: Tensor, key_mean: Tensor, shift: Tensor | None, small: SmallTensors, eps: float
-) -> Tensor:
-    """Compute o [B, N, H, D] (E3), contiguous, in q's dtype."""
+def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -> Tensor:
     _, queries, heads, _ = q.shape
-    plan = plan_tokens('output', q, small)
-    output = torch.empty(q.shape, device=q.device, dtype=q.dtype)
+    plan = plan_tokens('output', q, small.kind)
+    output = _like(q)
+    if plan.is_empty:
+        return output
     sizes = *q.stride()[:3], heads, queries, plan.tokens, eps
-    if not plan.is_empty:
-        with on_device_of(q):
-            if small.exponent is not None:
-                power_kernels.polarity_attention_power_output_kernel[plan.grid](
-                    q, small.exponent, small.scale, state, key_mean, output, *sizes, **plan.options
-                )
-            else:
-                exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
-                    q, small.same, small.opposite, small.cos, small.sin, state, key_mean, shift, output,
-                    *sizes, **plan.options,
-                )  # fmt: skip
+    if small.exponent is not None:
+        power_kernels.polarity_attention_power_output_kernel[plan.grid](
+            q, small.exponent, small.scale, state, output, *sizes, **plan.options
+        )
+    else:
+        exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
+            q, small.same, small.opposite, small.cos, small.sin, state, output, *sizes, **plan.options
+        )
     return output
 
 
-def launch_query_gradient(
+def _query_gradient(
     do: Tensor,
     q: Tensor,
-    state: Tensor,
-    key_mean: Tensor,
-    shift: Tensor | None,
     small: SmallTensors,
     eps: float,
-    wants: tuple[bool, bool, bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """Compute dq [B, N, H, D], dS [B, H, 2D, D], dk̄ [B, H, 2D] and sums for the map's parameters (E15, E16, E18).
-
-    Args:
-        do: gradient of the output [B, N, H, D], unit stride in D.
-        wants: whether dq, dS with dk̄, and the parameters' sums are wanted; None is returned for the others.
-
-    Returns:
-        The sums are [H, 2, D] (of dp / ln 2, u du) for a PowerMap and [H, 4, D] (dsame, dopposite) for an ExpMap.
-    """
-    batch, queries, heads, dim = q.shape
-    plan = plan_tokens('query_gradient', q, small)
-    rows, chunks = plan.grid
-    count = 2 if small.exponent is not None else 4
-    dq = torch.empty(q.shape, device=q.device, dtype=q.dtype) if wants[0] else None
-    d_state = torch.empty(rows, chunks, 2 * dim, dim, device=q.device, dtype=torch.float32) if wants[1] else None
-    d_key_mean = torch.empty(rows, chunks, 2 * dim, device=q.device, dtype=torch.float32) if wants[1] else None
-    d_map = torch.empty(rows, chunks, count, dim, device=q.device, dtype=torch.float32) if wants[2] else None
-    outputs = dq, d_state, d_key_mean, d_map
-    sizes = *q.stride()[:3], *do.stride()[:3], heads, queries, plan.tokens, eps
-    if not plan.is_empty:
-        with on_device_of(q):
-            if small.exponent is not None:
-                power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
-                    q, do, small.exponent, small.scale, state, key_mean, *outputs, *sizes, **plan.options
-                )
-            else:
-                exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.grid](
-                    q, do, small.same, small.opposite, small.cos, small.sin, state, key_mean, shift,
-                    *outputs, *sizes, **plan.options,
-                )  # fmt: skip
-    return (
-        dq,
-        None if d_state is None else d_state.sum(1).view(batch, heads, 2 * dim, dim),
-        None if d_key_mean is None else d_key_mean.sum(1).view(batch, heads, 2 * dim),
-        None if d_map is None else d_map.view(batch, heads, chunks, count, dim).sum((0, 2)),
-    )
-
-
-def launch_key_gradient(
-    k: Tensor,
-    v: Tensor,
-    d_state: Tensor,
-    d_key_mean: Tensor,
-    shift: Tensor | None,
-    small: SmallTensors,
-    wants: tuple[bool, bool, bool],
+    o: Tensor | None,
+    state: Tensor,
+    wanted: Wanted,
+    want_state: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Compute dk, dv [B, M, H, D] and, for a PowerMap, the parameters' sums [H, 2, D] (E17, E18).
+    """Return dq and the parts of the gradients of the state [B * H, chunks, SIZE] and of the map [B * H, chunks, …].
 
-    Args:
-        d_state: gradient of the state [B, H, 2D, D], divided by M.
-        d_key_mean: gradient of the key mean [B, H, 2D], divided by M.
-        wants: whether dk, dv and the parameters' sums are wanted; None is returned for the others.
+    The map's parts are the sum of dp / ln 2 [D] for a PowerMap and of dsame and dopposite [4D] for an ExpMap.
     """
-    batch, keys, heads, dim = k.shape
-    plan = plan_tokens('key_gradient', k, small)
-    rows, chunks = plan.grid
-    dk = torch.empty(k.shape, device=k.device, dtype=k.dtype) if wants[0] else None
-    dv = torch.empty(v.shape, device=v.device, dtype=v.dtype) if wants[1] else None
-    d_map = torch.empty(rows, chunks, 2, dim, device=k.device, dtype=torch.float32) if wants[2] else None
+    _, queries, heads, dim = q.shape
+    plan = plan_tokens('query_gradient', q, small.kind)
+    is_power = small.exponent is not None
+    dq = _like(q) if wanted.q else None
+    d_state = _floats(q, *plan.grid, 2 * dim * (dim + 1)) if want_state else None
+    d_map = None
+    if wanted.exponent or wanted.same or wanted.opposite:
+        d_map = _floats(q, *plan.grid, dim if is_power else 4 * dim)
+    if not plan.is_empty:
+        arguments = state, dq, d_state, d_map, *q.stride()[:3], *do.stride()[:3], heads, queries, plan.tokens, eps
+        if is_power:
+            power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
+                q, o, do, small.exponent, small.scale, *arguments, **plan.options
+            )
+        else:
+            exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.grid](
+                q, do, small.same, small.opposite, small.cos, small.sin, *arguments, **plan.options
+            )
+    return dq, d_state, d_map
+
+
+def _combine_gradient(parts: Tensor, state: Tensor, k: Tensor, want_scale: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the state's gradient divided by M, and the row sums [B * H, 2D] that the scale's gradient needs."""
+    rows, _, size = parts.shape
+    dim = k.shape[3]
+    d_state = _floats(k, rows, size)
+    products = _floats(k, rows, 2 * dim) if want_scale else None
+    _combine(parts, d_state, state, products, dim, 1 / k.shape[1], False)
+    return d_state, products
+
+
+def _combine(
+    parts: Tensor,
+    combined: Tensor,
+    state: Tensor | None,
+    products: Tensor | None,
+    dim: int,
+    factor: float,
+    has_shift: bool,
+) -> None:
+    rows, chunks, _ = parts.shape
+    if rows:
+        options = combine_options(dim)
+        combine_kernels.combine_states_kernel[rows, -(-2 * dim // options['BR'])](
+            parts, combined, state, products, chunks, factor, HAS_SHIFT=has_shift, **options
+        )
+
+
+def _key_gradient(
+    k: Tensor, v: Tensor, small: SmallTensors, state: Tensor, d_state: Tensor, wants: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return dk, dv and the parts [B * H, chunks, D] of the sum of dp / ln 2, those that `wants` asks for."""
+    _, keys, heads, dim = k.shape
+    plan = plan_tokens('key_gradient', k, small.kind)
+    dk = _like(k) if wants[0] else None
+    dv = _like(v) if wants[1] else None
+    d_map = _floats(k, *plan.grid, dim) if wants[2] else None
     # dk needs dSᵀ and dv needs dS on the right of a product. At BD = 128 both together take 256 KB of shared memory,
     # more than there is, so dk and dv get a launch each.
     launches: list[tuple[Tensor | None, Tensor | None, Tensor | None]] = [(dk, dv, d_map)]
@@ -140,17 +217,61 @@ def launch_key_gradient(
         launches = [(dk, None, d_map), (None, dv, None)]
     sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
     for outputs in launches:
-        if plan.is_empty or all(x is None for x in outputs):
+        if plan.is_empty or (outputs[0] is None and outputs[1] is None and outputs[2] is None):
             continue
-        with on_device_of(k):
-            if small.exponent is not None:
-                power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
-                    k, v, small.key_position, small.exponent, small.scale, d_state, d_key_mean,
-                    *outputs, *sizes, **plan.options,
-                )  # fmt: skip
-            else:
-                exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
-                    k, v, small.key_position, small.cos, small.sin, d_state, d_key_mean, shift,
-                    outputs[0], outputs[1], *sizes, **plan.options,
-                )  # fmt: skip
-    return dk, dv, None if d_map is None else d_map.view(batch, heads, chunks, 2, dim).sum((0, 2))
+        if small.exponent is not None:
+            power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
+                k, v, small.key_position, small.exponent, small.scale, d_state, *outputs, *sizes, **plan.options
+            )
+        else:
+            exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
+                k, v, small.key_position, small.cos, small.sin, state, d_state, *outputs[:2], *sizes, **plan.options
+            )
+    return dk, dv, d_map
+
+
+def _sum_samples(dk: Tensor, key_position: Tensor) -> Tensor:
+    """Return the gradient of the key position, the sum of dk [B, M, H, D] over the batch."""
+    d_position = _like(key_position)
+    size = d_position.numel()
+    if size:
+        combine_kernels.sum_samples_kernel[(-(-size // 256),)](dk, d_position, dk.shape[0], size, BP=8, BW=256)
+    return d_position
+
+
+def _power_gradients(
+    small: SmallTensors,
+    batch: int,
+    query_parts: Tensor | None,
+    key_parts: Tensor | None,
+    products: Tensor | None,
+    wanted: Wanted,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients [H, D] of exponent and scale."""
+    exponent, scale = small.exponent, small.scale
+    assert exponent is not None
+    d_exponent = _like(exponent) if wanted.exponent else None
+    d_scale = _like(scale) if wanted.scale and scale is not None else None
+    if d_exponent is not None or d_scale is not None:
+        heads, dim = exponent.shape
+        chunks = [0 if parts is None else parts.shape[1] for parts in (query_parts, key_parts)]
+        options = sum_options(dim)
+        combine_kernels.power_parameters_kernel[heads, -(-dim // options['BW'])](
+            query_parts, key_parts, products, exponent, scale, d_exponent, d_scale, batch, heads, *chunks, **options
+        )
+    return d_exponent, d_scale
+
+
+def _exp_gradients(small: SmallTensors, batch: int, parts: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients [H, 2D] of both temperature tensors; None without parts."""
+    same, opposite = small.same, small.opposite
+    assert same is not None and opposite is not None
+    if parts is None:
+        return None, None
+    heads, dim = same.shape[0], same.shape[1] // 2
+    d_same, d_opposite = _like(same), _like(opposite)
+    options = sum_options(dim)
+    combine_kernels.exp_parameters_kernel[heads, -(-4 * dim // options['BW'])](
+        parts, d_same, d_opposite, batch, heads, parts.shape[1], **options
+    )
+    return d_same, d_opposite

@@ -1,20 +1,74 @@
-"""`mmpola::polarity_attention` and its gradient: the attention kernels as torch.library operators.
+"""`mmpola::polarity_attention` and its gradient: the attention kernels under autograd.
 
-Autograd, torch.compile and the FLOP counter see these two operators only, never the kernels. The schema of each comes
-from its Python signature, whose first eight tensors are those of `AttentionTensors`, in that order.
+In ordinary eager mode an autograd function launches the kernels, which takes the host a third of the time of an
+operator of torch.library. Where something must see the calls (torch.compile, FLOP counters, torch.func), they are such
+operators. The schema of each comes from its Python signature, whose first eight tensors are those of
+`AttentionTensors`, in that order.
 """
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import AttentionTensors
-from mmpola.ops.triton.launch import SmallTensors, as_tokens
-from mmpola.ops.triton.passes import launch_key_gradient, launch_output, launch_query_gradient, launch_state
+from mmpola.ops.numerics import is_observed
+from mmpola.ops.triton.launch import SmallTensors
+from mmpola.ops.triton.passes import Wanted, backward, forward
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_position: Tensor | None,
+    exponent: Tensor | None,
+    scale: Tensor | None,
+    same: Tensor | None,
+    opposite: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Compute o [B, N, H, D], differentiable, with as little time on the host as the surroundings allow."""
+    arguments = q, k, v, key_position, exponent, scale, same, opposite, cos, sin, eps
+    if is_observed(q):
+        return polarity_attention_operator(*arguments)[0]
+    if torch.is_grad_enabled():
+        return _Attention.apply(*arguments)
+    return forward(q, k, v, _small(*arguments[3:10]), eps)[0]
+
+
+class _Attention(Function):
+    """`attend` in eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        q, k, v, *others, eps = arguments
+        small = _small(*others)
+        output, state = forward(q, k, v, small, eps)
+        ctx.save_for_backward(q, k, v, *small, None if small.exponent is None else output, state)
+        ctx.eps = eps
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, output, state = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:8]
+        if torch.is_grad_enabled() or is_observed(do):
+            found = polarity_attention_gradient_operator(*tensors, ctx.eps, do, output, state, wanted)
+            found = [d if want else None for d, want in zip(found, wanted, strict=True)]
+        else:
+            q, k, v, *others = tensors
+            found = backward(do, q, k, v, SmallTensors(*others), ctx.eps, output, state, Wanted(*wanted))
+        return *found, None, None, None
+
+
+def _small(*tensors: Tensor | None) -> SmallTensors:
+    return SmallTensors(*(x if x is None or x.is_contiguous() else x.contiguous() for x in tensors))
 
 
 @torch.library.custom_op('mmpola::polarity_attention', mutates_args=())
@@ -30,15 +84,9 @@ def polarity_attention_operator(
     cos: Tensor | None,
     sin: Tensor | None,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute o [B, N, H, D] and what the gradient needs: state [B, H, 2D, D], key mean and shift [B, H, 2D], float32.
-
-    The map's parameters and the rotary tables are float32. A PowerMap has no shift; it returns an empty tensor.
-    """
-    small = SmallTensors(key_position, exponent, scale, same, opposite, cos, sin).contiguous()
-    state, key_mean, shift = launch_state(as_tokens(k), as_tokens(v), small)
-    output = launch_output(as_tokens(q), state, key_mean, shift, small, eps)
-    return output, state, key_mean, key_mean.new_empty(0) if shift is None else shift
+) -> tuple[Tensor, Tensor]:
+    """Compute o [B, N, H, D] and the state [B * H, SIZE], which the gradient needs."""
+    return forward(q, k, v, _small(key_position, exponent, scale, same, opposite, cos, sin), eps)
 
 
 @torch.library.custom_op('mmpola::polarity_attention_gradient', mutates_args=())
@@ -55,61 +103,23 @@ def polarity_attention_gradient_operator(
     sin: Tensor | None,
     eps: float,
     do: Tensor,
+    o: Tensor | None,
     state: Tensor,
-    key_mean: Tensor,
-    shift: Tensor,
     wanted: list[bool],
 ) -> list[Tensor]:
-    """Compute the gradients of `AttentionTensors` (E15-E18); an empty tensor where `wanted` is False.
-
-    The gradient of the key position is the sum over the batch of dk as stored, which adds one rounding to q's dtype.
-    """
-    small = SmallTensors(key_position, exponent, scale, same, opposite, cos, sin).contiguous()
-    q, k, v, do = as_tokens(q), as_tokens(k), as_tokens(v), as_tokens(do)
-    is_power = exponent is not None
-    key_shift = None if is_power else shift
-    wants = dict(zip(AttentionTensors._fields, wanted, strict=True))
-    want_key = wants['k'] or wants['key_position']
-    want_map = wants['exponent'] or wants['scale'] or wants['same'] or wants['opposite']
-    want_map_from_keys = is_power and want_map  # an ExpMap's parameters do not enter the key features
-    want_keys = want_key or wants['v'] or want_map_from_keys
-
-    found: dict[str, Tensor | None] = {}
-    found['q'], d_state, d_key_mean, d_map = launch_query_gradient(
-        do, q, state, key_mean, key_shift, small, eps, (wants['q'], want_keys, want_map)
-    )
-    if d_state is not None and d_key_mean is not None:
-        keys = k.shape[1]
-        found['k'], found['v'], d_map_from_keys = launch_key_gradient(
-            k, v, d_state / keys, d_key_mean / keys, key_shift, small, (want_key, wants['v'], want_map_from_keys)
-        )
-        if d_map is not None and d_map_from_keys is not None:
-            d_map = d_map + d_map_from_keys
-    if wants['key_position'] and key_position is not None and (dk := found['k']) is not None:
-        found['key_position'] = dk.sum(0, dtype=torch.float32).to(key_position.dtype)
-    if d_map is not None:
-        found |= _map_gradients(d_map, small)
+    """Compute the gradients of `AttentionTensors` (E15-E18); an empty tensor where `wanted` is False."""
+    small = _small(key_position, exponent, scale, same, opposite, cos, sin)
+    found = backward(do, q, k, v, small, eps, o, state, Wanted(*wanted))
     # A separate empty tensor for each: the results of an operator must not share memory.
-    return [do.new_empty(0) if not want or (d := found[name]) is None else d for name, want in wants.items()]
-
-
-def _map_gradients(sums: Tensor, small: SmallTensors) -> dict[str, Tensor | None]:
-    """Turn the kernels' sums, [H, 2, D] for a PowerMap and [H, 4, D] for an ExpMap, into the parameters' gradients."""
-    if small.exponent is None:
-        same, opposite = sums.unflatten(1, (2, 2)).flatten(2).unbind(1)
-        return {'same': same.clone(), 'opposite': opposite.clone()}
-    exponent, scale = sums.unbind(1)
-    # With u = x / s: ds = -(sum of u du) / s.
-    return {'exponent': exponent * math.log(2), 'scale': None if small.scale is None else -scale / small.scale}
+    return [do.new_empty(0) if d is None else d for d in found]
 
 
 @polarity_attention_operator.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, exponent: Tensor | None, *others: Any) -> Any:
     batch, _, heads, dim = q.shape
-    state = torch.empty(batch, heads, 2 * dim, dim, device=q.device, dtype=torch.float32)
-    key_mean = torch.empty(batch, heads, 2 * dim, device=q.device, dtype=torch.float32)
-    shift = torch.empty_like(key_mean) if exponent is None else key_mean.new_empty(0)
-    return torch.empty(q.shape, device=q.device, dtype=q.dtype), state, key_mean, shift
+    size = 2 * dim * (dim + (1 if exponent is not None else 2))
+    state = torch.empty(batch * heads, size, device=q.device, dtype=torch.float32)
+    return torch.empty(q.shape, device=q.device, dtype=q.dtype), state
 
 
 @polarity_attention_gradient_operator.register_fake
@@ -126,9 +136,8 @@ def _(
     sin: Tensor | None,
     eps: float,
     do: Tensor,
+    o: Tensor | None,
     state: Tensor,
-    key_mean: Tensor,
-    shift: Tensor,
     wanted: list[bool],
 ) -> list[Tensor]:
     tensors = AttentionTensors(q, k, v, key_position, exponent, scale, same, opposite)
@@ -143,17 +152,18 @@ def empty_gradients(tensors: Iterable[Tensor | None], wanted: list[bool], do: Te
     ]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-    _, state, key_mean, shift = output
-    ctx.mark_non_differentiable(state, key_mean, shift)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    o, state = output
+    ctx.mark_non_differentiable(state)
     *tensors, ctx.eps = inputs
-    ctx.save_for_backward(*tensors, state, key_mean, shift)
+    exponent = tensors[4]
+    ctx.save_for_backward(*tensors, None if exponent is None else o, state)
 
 
 def _backward(ctx: Any, do: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    *tensors, state, key_mean, shift = ctx.saved_tensors
+    *tensors, o, state = ctx.saved_tensors
     *wanted, _cos, _sin, _eps = ctx.needs_input_grad
-    found = polarity_attention_gradient_operator(*tensors, ctx.eps, do, state, key_mean, shift, wanted)
+    found = polarity_attention_gradient_operator(*tensors, ctx.eps, do, o, state, wanted)
     return *(d if want else None for d, want in zip(found, wanted, strict=True)), None, None, None
 
 

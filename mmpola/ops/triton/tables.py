@@ -35,7 +35,7 @@ ATTENTION_FIELDS = ('tokens', 'warps', 'stages', 'waves')
 TILE_FIELDS = ('rows', 'columns', 'warps')
 FIELDS = {
     **dict.fromkeys(('state', 'output', 'query_gradient', 'key_gradient'), ATTENTION_FIELDS),
-    **dict.fromkeys(('mix_and_gate', 'mix_and_gate_gradient'), TILE_FIELDS),
+    **dict.fromkeys(('mix_and_gate', 'mix_and_gate_gradient', 'mix_and_gate_taps'), TILE_FIELDS),
 }
 """Kernel -> the fields of its launch, which are those of `Launch` or `Tile` in launch.py."""
 

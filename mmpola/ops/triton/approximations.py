@@ -1,0 +1,84 @@
+"""Device functions whose speed decides that of the kernels: logarithm, reciprocal, exponential, rounding to tf32.
+
+With PRECISION 'ieee' (float32 inputs) each is accurate to float32's last bits. With 'tf32' the factors of products keep
+11 bits, so the hardware's approximations are used, whose relative error is below 1e-5.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: N803
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+from mmpola.ops.feature_map import LOG2_OF_ZERO
+from mmpola.ops.triton.backend import INTERPRETED
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LOG2_FLOOR = tl.constexpr(float(LOG2_OF_ZERO))
+COMPILED = tl.constexpr(not INTERPRETED)  # the interpreter has neither libdevice nor inline assembly
+
+
+@triton.jit
+def log2_of_magnitude(x, PRECISION: tl.constexpr):
+    """Compute log2|x| with a finite floor, so that 0 * log(0) is 0; NaN stays NaN."""
+    # One instruction; `tl.log2` is 26.
+    log2 = libdevice.fast_log2f(tl.abs(x)) if COMPILED and PRECISION == 'tf32' else tl.log2(tl.abs(x))
+    return tl.maximum(log2, LOG2_FLOOR, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def compute_once(x):
+    """Return x, and make the compiler move it between register layouts instead of computing it again in each."""
+    if COMPILED:  # an instruction with side effects, as far as the compiler knows; ptxas removes it
+        x = tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [x], tl.float32, is_pure=False, pack=1)
+    return x
+
+
+@triton.jit
+def reciprocal(x, PRECISION: tl.constexpr):
+    """Compute 1 / x."""
+    if COMPILED and PRECISION == 'tf32':
+        return libdevice.fast_dividef(1.0, x)
+    else:  # noqa: RET505 - Triton compiles one of two branches, but always what follows them
+        return 1.0 / x
+
+
+@triton.jit
+def exponential(x, PRECISION: tl.constexpr):
+    """Compute exp(x); for 'tf32' by exp2, whose results below 2^-126 are 0, which saves three instructions."""
+    return tl.exp2(x * LOG2_E) if PRECISION == 'tf32' else tl.exp(x)
+
+
+@triton.jit
+def expm1(x, PRECISION: tl.constexpr):
+    """Compute exp(x) - 1 for x <= 0: near 0, where the difference cancels, by three or seven terms of the series."""
+    if PRECISION == 'tf32':
+        series = x + x * x * (1.0 / 2.0 + x * (1.0 / 6.0))
+        return tl.where(x > -0.015625, series, exponential(x, PRECISION) - 1.0)
+    else:  # noqa: RET505 - as in `reciprocal`
+        series = 1.0 + x * (1.0 / 6.0) * (1.0 + x * (1.0 / 7.0))
+        series = 1.0 + x * (1.0 / 4.0) * (1.0 + x * (1.0 / 5.0) * series)
+        series = x * (1.0 + x * (1.0 / 2.0) * (1.0 + x * (1.0 / 3.0) * series))
+        return tl.where(x > -0.35, series, exponential(x, PRECISION) - 1.0)
+
+
+@triton.jit
+def round_feature(x, PRECISION: tl.constexpr):
+    """Prepare a feature as a factor of a product: for 'tf32' round to the nearest 11-bit mantissa.
+
+    The hardware cuts the 13 lower bits instead. On positive features that is a bias: it shrinks the output by 4e-4 for
+    each factor that is cut. A NaN may become a number, which is safe because the normaliser of a NaN is NaN as well.
+    """
+    if PRECISION == 'tf32':
+        return ((x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+    else:  # noqa: RET505 - as in `reciprocal`
+        return x
+
+
+@triton.jit
+def round_factor(x, PRECISION: tl.constexpr):
+    """Round like `round_feature`, but keep NaN: for factors that nothing else carries into the results."""
+    if PRECISION == 'tf32':
+        return tl.where(x == x, round_feature(x, PRECISION), x)
+    else:  # noqa: RET505 - as in `reciprocal`
+        return x
