@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 from mmpola.analysis.layer import LayerAnalysis
 
 BLUE, ORANGE, GREEN, PINK, GREY = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#666666'
+LIGHT_BLUE = '#56b4e9'
 
 ENTROPY_STYLES: dict[str, tuple[str, str, str]] = {
-    'linear': ('linear, elu + 1', GREEN, '^'),
-    'relu': ('linear, ReLU only', PINK, 'v'),
-    'both': ('polarity-aware, both streams', BLUE, 'o'),
-    'softmax': ('softmax', ORANGE, 's'),
+    'linear': ('linear, elu + 1', GREEN, '-^'),
+    'relu': ('linear, ReLU only', PINK, '-v'),
+    'both': ('polarity-aware, both streams', BLUE, '-o'),
+    'same': ('same-signed stream', LIGHT_BLUE, '--'),
+    'opposite': ('opposite-signed stream', LIGHT_BLUE, ':'),
+    'softmax': ('softmax', ORANGE, '-s'),
 }
-"""Label, colour and marker of each kind of weights."""
+"""Label, colour and format of the line of each kind of weights."""
 
 STREAM_STYLES = (('same-signed', BLUE, 'o'), ('opposite-signed', ORANGE, 's'))
 
@@ -38,9 +41,9 @@ PCA_COLUMNS = 4
 def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     """Draw the entropy of each kind of weights as a share of log M: lines for the mean of the heads, dots for each."""
     figure, (axes,) = _figure(layers, panels=1)
-    for kind, (label, colour, marker) in ENTROPY_STYLES.items():
+    for kind, (label, colour, line) in ENTROPY_STYLES.items():
         shares = [layer.entropy[kind] / layer.largest_entropy for layer in layers]
-        axes.plot([x.mean() for x in shares], color=colour, marker=marker, markersize=6, linewidth=1.6, label=label)
+        axes.plot([x.mean() for x in shares], line, color=colour, markersize=6, linewidth=1.6, label=label)
         _dots(axes, shares, colour)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmpola.analysis.weights import KINDS, attention_rows, row_chunks, sample_tokens, without_rotary
+from mmpola.analysis.weights import KINDS, attention_rows, row_chunks, without_rotary
 from mmpola.ops.inputs import AttentionInputs
 
 
@@ -17,23 +17,22 @@ def positive_sequence_entropy(x: Tensor) -> Tensor:
     return torch.special.entr(x / x.sum(dim=-1, keepdim=True)).sum(dim=-1)
 
 
-def row_entropies(inputs: AttentionInputs, rows: int) -> dict[str, Tensor]:
-    """Compute the entropy of the rows of all `KINDS` of weights, for evenly spaced queries.
+def row_entropies(inputs: AttentionInputs, index: Tensor) -> dict[str, Tensor]:
+    """Compute the entropy of the rows of all `KINDS` of weights, for queries with indices [R].
 
     Rotary tables are left out: rotated weights may be negative.
 
     Args:
         inputs: of a layer, B = 1.
-        rows: largest number R of queries.
+        index: of the queries.
 
     Returns:
         [H, R] in nats for each kind, on the CPU; NaN for the queries to which 'relu' gives no key any weight.
     """
     inputs = without_rotary(inputs)
     weights_of = attention_rows(inputs)
-    index = sample_tokens(inputs.q.shape[1], rows).to(inputs.q.device)
     found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    for part in row_chunks(index, inputs):
+    for part in row_chunks(index.to(inputs.q.device), inputs):
         for kind, weights in weights_of(part).items():
-            found[kind].append(positive_sequence_entropy(weights))
-    return {kind: torch.cat(parts, dim=-1).cpu() for kind, parts in found.items()}
+            found[kind].append(positive_sequence_entropy(weights).cpu())
+    return {kind: torch.cat(parts, dim=-1) for kind, parts in found.items()}

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from mmpola.analysis.capture import LayerInputs
-from mmpola.analysis.entropy import positive_sequence_entropy, row_entropies
+from mmpola.analysis.entropy import row_entropies
 from mmpola.analysis.gates import GateStatistics, gate_statistics
 from mmpola.analysis.rank import EffectiveRanks, effective_ranks
-from mmpola.analysis.weights import KINDS, attention_rows, row_chunks, without_rotary
+from mmpola.analysis.weights import attention_rows, row_chunks, sample_tokens
 from mmpola.layers import Grid
 from mmpola.ops.inputs import AttentionInputs
 
@@ -93,10 +93,10 @@ class LayerAnalysis:
             ),
             'effective_rank': {
                 'attention': _rounded(rank.attention),
-                'rows': rank.rows,
+                'sampled_rows': rank.rows,
+                'sampled_channels': CHANNELS,
                 'attention_rows': _rounded(rank.attention_rows),
                 'mixing_rows': None if rank.mixing_rows is None else _rounded(rank.mixing_rows),
-                'mixing_channels': CHANNELS,
             },
         }
 
@@ -109,10 +109,11 @@ def analyse_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
         tokens: (row, column) of the queries whose weights over all keys are returned.
     """
     inputs, heads = layer.attention, layer.attention.q.shape[2]
-    index = torch.tensor([row * layer.grid[1] + column for row, column in tokens], dtype=torch.long)
-    maps, token_entropy = _chosen_rows(inputs, index.to(inputs.q.device), layer.key_grid)
-    entropies = {kind: x.numpy() for kind, x in row_entropies(inputs, ROWS).items()}
-    empty = np.isnan(entropies['relu'])
+    chosen = torch.tensor([row * layer.grid[1] + column for row, column in tokens], dtype=torch.long)
+    sampled = sample_tokens(inputs.q.shape[1], ROWS)
+    entropies = {kind: x.float().numpy() for kind, x in row_entropies(inputs, torch.cat([chosen, sampled])).items()}
+    means = {kind: x[:, len(chosen) :] for kind, x in entropies.items()}
+    empty = np.isnan(means['relu'])
     parameters = {name: x for name, x in inputs.feature_map.parameters().items() if x is not None}
     return LayerAnalysis(
         name=layer.name,
@@ -120,10 +121,10 @@ def analyse_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
         key_grid=layer.key_grid,
         sr_ratio=layer.sr_ratio,
         tokens=list(tokens),
-        maps=maps,
-        token_entropy=token_entropy,
-        entropy={kind: _mean_of_numbers(x) for kind, x in entropies.items()},
-        rows=empty.shape[1],
+        maps=_maps(inputs, chosen, layer.key_grid),
+        token_entropy={kind: x[:, : len(chosen)].T for kind, x in entropies.items()},
+        entropy={kind: _mean_of_numbers(x) for kind, x in means.items()},
+        rows=len(sampled),
         empty_rows=float(empty.mean()),
         parameters={name: x.float().cpu().numpy() for name, x in parameters.items()},
         gate=gate_statistics(layer.mixing.gate, heads),
@@ -131,24 +132,12 @@ def analyse_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
     )
 
 
-def _chosen_rows(
-    inputs: AttentionInputs, index: torch.Tensor, key_grid: Grid
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the weights of the queries `index` [P] as maps [P, H, h, w], and their entropy [P, H], by kind."""
-    weights_of, unrotated = attention_rows(inputs, MAPS), attention_rows(without_rotary(inputs))
-    maps: dict[str, list[torch.Tensor]] = {kind: [] for kind in MAPS}
-    entropies: dict[str, list[torch.Tensor]] = {kind: [] for kind in KINDS}
-    for part in row_chunks(index, inputs):
-        for kind, weights in weights_of(part).items():
-            maps[kind].append(weights.unflatten(-1, key_grid).float().cpu())
-        for kind, weights in unrotated(part).items():
-            entropies[kind].append(positive_sequence_entropy(weights).float().cpu())
-    return _by_point(maps), _by_point(entropies)
-
-
-def _by_point(found: dict[str, list[torch.Tensor]]) -> dict[str, Array]:
-    """Join parts [H, P_i, ...] of each kind to [P, H, ...]."""
-    return {kind: torch.cat(parts, dim=1).transpose(0, 1).numpy() for kind, parts in found.items()}
+def _maps(inputs: AttentionInputs, index: torch.Tensor, key_grid: Grid) -> dict[str, Array]:
+    """Return the weights of the queries `index` [P] as maps [P, H, h, w] for each of `MAPS`."""
+    weights_of = attention_rows(inputs, MAPS)
+    parts = [weights_of(part) for part in row_chunks(index.to(inputs.q.device), inputs)]
+    rows = {kind: torch.cat([part[kind] for part in parts], dim=1).float().cpu() for kind in MAPS}  # [H, P, M]
+    return {kind: x.transpose(0, 1).unflatten(-1, key_grid).numpy() for kind, x in rows.items()}
 
 
 def _mean_of_numbers(x: Array) -> Array:

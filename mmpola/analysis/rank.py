@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmpola.analysis.capture import LayerInputs
 from mmpola.analysis.entropy import positive_sequence_entropy
-from mmpola.analysis.weights import STREAMS, Factors, polarity_factors, sample_tokens
+from mmpola.analysis.weights import polarity_factors, sample_tokens
 from mmpola.layers import Grid
 
 
@@ -53,61 +53,53 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
         channels: largest number of channels of a stream whose kernels are used.
     """
     factors = polarity_factors(layer.attention)
-    factors = Factors(factors.queries.cpu().double(), factors.keys.cpu().double())
-    index = sample_tokens(factors.queries.shape[2], rows)
-    queries, keys = factors.queries[:, :, index], factors.keys
-    gram = queries @ (keys.mT @ keys) @ queries.mT  # [2, H, R, R] of the rows of A
-    mixing = _mixing_ranks(layer, gram, queries, keys, index, channels) if layer.sr_ratio == 1 else None
-    return EffectiveRanks(
-        attention=effective_rank(_singular_values(factors)).float().numpy(),
-        rows=len(index),
-        attention_rows=_rank_from_gram(gram).float().numpy(),
-        mixing_rows=None if mixing is None else mixing.float().numpy(),
-    )
+    streams, heads, tokens, _ = factors.queries.shape
+    dim = layer.attention.q.shape[-1]
+    index, offsets = sample_tokens(tokens, rows), sample_tokens(dim // 2, channels)
+    weight = layer.mixing.weight[:, 0].cpu().double()
+    attention, attention_rows, mixing_rows = np.zeros((3, streams, heads), np.float32)
+    for stream in range(streams):
+        for head in range(heads):
+            queries, keys = factors.queries[stream, head].cpu().double(), factors.keys[head].cpu().double()
+            attention[stream, head] = effective_rank(singular_values(queries, keys))
+            gram = queries[index] @ (keys.mT @ keys) @ queries[index].mT  # A A^T
+            attention_rows[stream, head] = _rank_from_gram(gram)
+            if layer.sr_ratio == 1:
+                kernels = weight[(head * dim + stream * (dim // 2) + offsets) % len(weight)]
+                convolution, read = convolution_rows(kernels, layer.grid, index)
+                crossed = queries[index] @ (convolution @ keys[read]).mT  # A T^T
+                gram = gram + crossed + crossed.mT + convolution @ convolution.mT  # (A + T) (A + T)^T
+                mixing_rows[stream, head] = _rank_from_gram(gram).mean()
+    return EffectiveRanks(attention, len(index), attention_rows, mixing_rows if layer.sr_ratio == 1 else None)
 
 
-def convolution_rows(kernel: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows `index` [R] of the matrix T of a zero-padded kernel [k, k], without the columns that are 0.
+def singular_values(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the singular values [F] of Q K^T for Q [N, F] and K [M, F], from the QR decompositions of both."""
+    upper_q, upper_k = (torch.linalg.qr(x, mode='r').R for x in (queries, keys))
+    return torch.linalg.svdvals(upper_q @ upper_k.mT)
+
+
+def convolution_rows(kernels: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows of the matrices T of zero-padded kernels, without the columns that are 0 in all of these rows.
+
+    Args:
+        kernels: [P, k, k].
+        grid: (h, w), h * w = N.
+        index: tokens [R] of the rows.
 
     Returns:
-        [R, U], and the tokens [U] of its columns.
+        [P, R, U], and the tokens [U] of its columns.
     """
     numbers = torch.arange(1, grid[0] * grid[1] + 1, dtype=torch.float64).view(1, 1, *grid)  # 0 is the padding
-    side = kernel.shape[-1]
+    side = kernels.shape[-1]
     read = F.unfold(numbers, side, padding=side // 2)[0][:, index].long().mT - 1  # [R, k * k] tokens
     tokens, columns = read.unique(return_inverse=True)
-    rows = kernel.new_zeros(len(index), len(tokens)).scatter_(1, columns, kernel.flatten().expand_as(columns))
-    return rows[:, tokens >= 0], tokens[tokens >= 0]
-
-
-def _singular_values(factors: Factors) -> Tensor:
-    """Return the singular values [S, H, F] of Q K^T, those of R_Q R_K^T in the QR decompositions of both factors."""
-    upper_q, upper_k = (torch.linalg.qr(x, mode='r').R for x in (factors.queries, factors.keys))
-    return torch.linalg.svdvals(upper_q @ upper_k.mT)
+    shape = (len(kernels), len(index), -1)
+    rows = kernels.new_zeros(len(kernels), len(index), len(tokens))
+    rows.scatter_(2, columns.expand(shape), kernels.flatten(1).unsqueeze(1).expand(shape))
+    return rows[..., tokens >= 0], tokens[tokens >= 0]
 
 
 def _rank_from_gram(gram: Tensor) -> Tensor:
     """Return the effective rank of rows [..., R, N] from their products with each other [..., R, R]."""
     return effective_rank(torch.linalg.eigvalsh(gram).clamp_min(0).sqrt())
-
-
-def _mixing_ranks(
-    layer: LayerInputs, gram: Tensor, queries: Tensor, keys: Tensor, index: Tensor, channels: int
-) -> Tensor:
-    """Return the effective rank of the rows `index` of A + T, the mean over channels, [2, H].
-
-    The rows' products are (A + T)(A + T)^T = A A^T + A T^T + T A^T + T T^T, of which the first is `gram`.
-    """
-    _, _, heads, dim = layer.attention.q.shape
-    weight = layer.mixing.weight[:, 0].cpu().double()
-    found = torch.zeros(len(STREAMS), heads, dtype=torch.float64)
-    offsets = sample_tokens(dim // 2, channels)
-    for stream in range(len(STREAMS)):
-        for head in range(heads):
-            for offset in offsets.tolist():
-                channel = head * dim + stream * (dim // 2) + offset
-                rows, tokens = convolution_rows(weight[channel % len(weight)], layer.grid, index)
-                crossed = queries[stream, head] @ (rows @ keys[head, tokens]).mT
-                products = gram[stream, head] + crossed + crossed.mT + rows @ rows.mT
-                found[stream, head] += _rank_from_gram(products) / len(offsets)
-    return found

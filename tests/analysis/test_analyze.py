@@ -61,7 +61,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     for kind in ('same', 'opposite', 'both', 'softmax', 'linear'):
         assert 0 < layer['entropy'][kind][0] <= math.log(64) * (1 + 1e-4)  # five digits are written
     assert np.array(layer['parameters']['exponent']) == pytest.approx(np.full((1, 8), 3.0))  # not trained
-    assert layer['effective_rank']['rows'] == 64
+    assert layer['effective_rank']['sampled_rows'] == 64
 
     assert refusal(capsys, *arguments, '--layers', first) == (
         f'--out: 11 of the results exist already ({out}/photo/entropy.png, {out}/photo/entropy.svg, '

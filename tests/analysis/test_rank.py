@@ -24,10 +24,10 @@ def test_values():
 
 @pytest.mark.parametrize('index', [torch.arange(30), torch.tensor([29, 0, 7])])
 def test_rows_of_a_convolution(index):
-    kernel, values = torch.randn(5, 5), torch.randn(1, 30, 1)
-    expected = convolve_tokens(values, kernel.view(1, 1, 5, 5), None, GRID)[0, index]
-    rows, tokens = convolution_rows(kernel, GRID, index)
-    torch.testing.assert_close(rows @ values[0, tokens], expected)
+    kernels, values = torch.randn(2, 5, 5), torch.randn(30)
+    expected = convolve_tokens(values.expand(2, -1).mT[None], kernels.unsqueeze(1), None, GRID)[0, index]
+    rows, tokens = convolution_rows(kernels, GRID, index)
+    torch.testing.assert_close(rows @ values[tokens], expected.mT)
 
 
 @pytest.mark.parametrize('name', LAYERS)
@@ -46,8 +46,8 @@ def test_ranks_are_those_of_the_whole_matrices(name):
             assert found.attention[stream, head] == pytest.approx(expected, rel=1e-5)
             assert found.attention_rows[stream, head] == pytest.approx(expected, rel=1e-4)
             channels = [(head * 8 + stream * 4 + d) % len(kernels) for d in range(4)]
-            mixed = [attention + convolution_rows(kernels[c], GRID, torch.arange(30))[0] for c in channels]
-            expected = sum(effective_rank(torch.linalg.svdvals(x)).item() for x in mixed) / 4
+            mixed = attention + convolution_rows(kernels[channels], GRID, torch.arange(30))[0]
+            expected = effective_rank(torch.linalg.svdvals(mixed)).mean().item()
             assert found.mixing_rows[stream, head] == pytest.approx(expected, rel=1e-5)
     assert effective_ranks(layer, rows=11, channels=1).mixing_rows.max() <= 11
 
