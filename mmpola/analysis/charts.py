@@ -49,7 +49,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     axes.set_ylabel('entropy / log(number of keys)')
     axes.set_title('Entropy of the attention weights; 1: all keys have the same weight', fontsize=11)
     _label_layers(axes, layers)
-    axes.legend(fontsize=9, frameon=False, loc='best')
+    axes.legend(fontsize=9, frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
 

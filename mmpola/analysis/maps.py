@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -58,9 +59,9 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
     left, top, right, bottom = visible_pixels(scene.geometry, scene.pixels.shape[:2])
     width, rows, columns = 2.05, len(scene.points), len(MAPS) + 1
     height = width * (bottom - top) / (right - left)
-    figure = Figure(figsize=(width * columns + 0.8, height * rows + 0.75), dpi=110, layout='constrained')
+    figure = Figure(figsize=(width * columns + 1.3, height * rows + 0.75), dpi=110, layout='constrained')
     figure.suptitle(f'{layer.name}: weights of the marked query{_mean_of_heads(layer)}', fontsize=11)
-    panels = figure.subplots(rows, columns + 1, squeeze=False, width_ratios=[*[1] * columns, 0.06])
+    panels = figure.subplots(rows, columns + 1, squeeze=False, width_ratios=[*[1] * columns, 0.05])
     small = Image.fromarray(scene.pixels)
     small.thumbnail((LONGEST, LONGEST))
     background = DARKEST + np.asarray(small.convert('L')) / 255 * (1 - DARKEST)
@@ -77,7 +78,8 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
             _mark(panel, point)
             panel.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
         axes[0].set_ylabel(f'{point[0]}, {point[1]}', fontsize=9)
-        bar = figure.colorbar(drawn, cax=axes[-1], extend='max' if norm.vmin == 0 else 'both')
+        extend = 'max' if norm.vmin == 0 else 'both'
+        bar = figure.colorbar(drawn, cax=axes[-1], extend=extend, ticks=MaxNLocator(4, integer=True))
         bar.set_label('weight (1: no preference)', fontsize=9)
         bar.ax.tick_params(labelsize=8)
     return figure
