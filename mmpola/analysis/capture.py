@@ -46,12 +46,18 @@ class LayerInputs:
 def linear_layers(model: nn.Module) -> dict[str, PolarityAttention]:
     """Return the linear attention layers of a model by name, in the order of their definition.
 
+    Ablated layers, without gate, depth-wise convolution or opposite-signed stream, are left out.
+
     Raises:
         UsageError: the model has none.
     """
-    found = {name: module for name, module in model.named_modules() if isinstance(module, PolarityAttention)}
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, PolarityAttention)}
+    found = {name: module for name, module in layers.items() if module.complete}
     if not found:
-        raise UsageError(f'model: expected linear attention layers of mmpola, got {type(model).__name__} without any')
+        ablated = ', only ablated ones' if layers else ''
+        raise UsageError(
+            f'model: expected linear attention layers of mmpola, got {type(model).__name__} without any{ablated}'
+        )
     return found
 
 

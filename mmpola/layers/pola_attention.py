@@ -73,6 +73,7 @@ class PowerAttention(PolarityAttention):
         head_dim = dim // num_heads
         self.grid, self.alpha = grid, alpha
         self.gate, self.mixing, self.polarity = gate, mixing, polarity
+        self.complete = gate and mixing == 'dwc' and polarity
         for name, projection in projections.items():
             self.add_module(name, projection)
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, head_dim))

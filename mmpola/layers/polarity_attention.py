@@ -23,12 +23,14 @@ class PolarityAttention(nn.Module):
     Attributes:
         observer: None, or a function that is called with the inputs of both operators, in the order in which they run;
             `mmpola.analysis` sets it.
+        complete: whether `forward` runs both operators, as in the published layers; False in some ablations.
 
     Raises:
         ValueError: `backend` is not the name of a backend.
     """
 
     observer: Callable[[AttentionInputs | MixAndGateInputs], None] | None = None
+    complete = True
 
     def __init__(self, num_heads: int, backend: str) -> None:
         check_backend_name(backend)

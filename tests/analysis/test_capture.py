@@ -93,6 +93,12 @@ def test_what_is_refused():
     with pytest.raises(UsageError) as raised:
         choose_layers(torch.nn.Linear(3, 3), None)
     assert str(raised.value) == 'model: expected linear attention layers of mmpola, got Linear without any'
+    ablated = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}, out_indices=(0,), gate=False)
+    with pytest.raises(UsageError) as raised:
+        choose_layers(ablated, None)
+    assert str(raised.value) == (
+        'model: expected linear attention layers of mmpola, got PolaDeiT without any, only ablated ones'
+    )
     with pytest.raises(ValueError) as raised:
         observe(model, torch.randn(2, 3, 64, 64), lambda layer: layer)
     assert str(raised.value) == 'images: expected one image [1, C, H, W], got [2, 3, 64, 64]'
