@@ -30,7 +30,10 @@ extensions = [
 ]
 exclude_patterns = ['_build']
 nitpicky = True
-nitpick_ignore_regex = [('py:.*', r'(?!mmpola\.).*')]  # other libraries' names need the network to resolve
+nitpick_ignore_regex = [
+    ('py:.*', r'(?!mmpola\.).*'),  # other libraries' names need the network to resolve
+    ('py:class', r'mmpola\..*\.Result'),  # a type variable
+]
 
 myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3

@@ -16,7 +16,7 @@ from mmpola.layers.padding import cells
 from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid, resize_table
 from mmpola.layers.spatial_reduction import reduce_tokens, spread_tokens
-from mmpola.ops import PowerMap, mix_and_gate, polarity_attention
+from mmpola.ops import PowerMap
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import convolve_tokens
 
@@ -73,6 +73,7 @@ class PowerAttention(PolarityAttention):
         head_dim = dim // num_heads
         self.grid, self.alpha = grid, alpha
         self.gate, self.mixing, self.polarity = gate, mixing, polarity
+        self.complete = gate and mixing == 'dwc' and polarity
         for name, projection in projections.items():
             self.add_module(name, projection)
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, head_dim))
@@ -96,13 +97,13 @@ class PowerAttention(PolarityAttention):
         position = resize_table(self.positional_encoding, self.grid, key_grid)[0]
         q, k, v, position = (self.split_heads(x) for x in (q, k, v, position))
         if self.polarity:
-            return polarity_attention(q, k, v, self.feature_map(), key_position=position, backend=self.backend)
+            return self.run_attention(q, k, v, key_position=position)
         # Without negative parts the opposite-signed stream is 0. A second copy of the batch, with the halves of the
         # value channels exchanged, brings the other half into the same-signed stream.
         half = v.shape[-1] // 2
         q, k = (torch.cat([x, x]) for x in (q.relu(), (k + position).relu().to(k.dtype)))
         v = torch.cat([v, v.roll(half, dims=-1)])
-        attended = polarity_attention(q, k, v, self.feature_map(), backend=self.backend)
+        attended = self.run_attention(q, k, v)
         return torch.cat(attended[..., :half].chunk(2), dim=-1)
 
     def project_out(self, attended: Tensor, values: Tensor, grid: Grid, gate: Tensor | None = None) -> Tensor:
@@ -118,8 +119,7 @@ class PowerAttention(PolarityAttention):
             [B, N, C].
         """
         if self.mixing == 'dwc' and gate is not None:
-            values = self.split_heads(values)
-            mixed = mix_and_gate(attended, values, gate, self.dwc.weight, self.dwc.bias, grid, backend=self.backend)
+            mixed = self.run_mix_and_gate(attended, self.split_heads(values), gate, self.dwc, grid)
         else:
             mixed = attended.flatten(2)
             if self.mixing == 'dwc':

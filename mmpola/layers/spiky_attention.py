@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mmpola.layers.polarity_attention import PolarityAttention
 from mmpola.layers.position import Grid
-from mmpola.ops import ExpMap, mix_and_gate, polarity_attention
+from mmpola.ops import ExpMap
 from mmpola.ops.numerics import accumulation_dtype
 
 
@@ -43,6 +43,6 @@ class SpikyAttention(PolarityAttention):
         """x [B, N, C] on the token grid (h, w), N = h * w; rotary (cos, sin), each [N, 2D] -> [B, N, C]."""
         q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)
         q, k, v = (self.split_heads(t) for t in (q, k, v))
-        attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, backend=self.backend)
-        mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
+        attended = self.run_attention(q, k, v, rotary=rotary)
+        mixed = self.run_mix_and_gate(attended, v, gate, self.lepe, grid)
         return self.drop(self.proj(mixed))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, default_collate, pseudo_collate
@@ -14,6 +15,7 @@ from mmengine.registry import DATASETS, VISUALIZERS
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
+from torch import Tensor
 
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.data.class_counts import class_count_problems
@@ -22,6 +24,7 @@ from mmpola.engine.config import leaves
 from mmpola.engine.trained import trained_model
 from mmpola.messages import UsageError
 from mmpola.prediction.files import Batch
+from mmpola.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
 
 NOISE = (
     'Warning: The [a-z]+ is out of bounds',  # boxes that extend to the edge of the image
@@ -89,16 +92,23 @@ class Predictor:
 
     def __call__(self, batch: Batch) -> list[Any]:
         """Predict a batch and return a sample for each image."""
-        data = [
-            self.transforms(
-                {'img': pixels, 'img_path': str(image.path), 'img_shape': size, 'ori_shape': size, 'img_id': 0}
-            )
-            for image, pixels in batch
-            for size in [pixels.shape[:2]]
-        ]
         with torch.no_grad():
-            samples: list[Any] = self.model.test_step(self.collate(data))
+            samples: list[Any] = self.model.test_step(self._collated(batch))
         return samples
+
+    def network_input(self, batch: Batch) -> Tensor:
+        """Return what the network reads for a batch, [B, 3, H, W]."""
+        inputs: Tensor = self.model.data_preprocessor(self._collated(batch))['inputs']
+        return inputs
+
+    def geometry(self, size: tuple[int, int]) -> Geometry:
+        """Return where the pixels of an image of (height, width) are in the network's input."""
+        if isinstance(self.transforms, ClassifierTransform):
+            return transform_geometry(self.transforms.steps, size)
+        return pipeline_geometry(self.transforms, loaded(np.zeros((*size, 3), np.uint8), ''))
+
+    def _collated(self, batch: Batch) -> Any:
+        return self.collate([self.transforms(loaded(pixels, str(image.path))) for image, pixels in batch])
 
     def draw(self, sample: Any, pixels: NDArray[Any], path: Path) -> None:
         """Draw all instances of mmdet's sample, or the segmentation of mmseg's, over its image, RGB uint8 [H, W, 3]."""
@@ -118,7 +128,7 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
     dataset = next(leaves(cfg.test_dataloader.dataset))
     if is_classifier(cfg):
         classes = classifier_classes(cfg, dataset, checkpoint)
-        return Predictor(model, classifier_transform(dataset), default_collate, classes, mixed=True)
+        return Predictor(model, ClassifierTransform(dataset), default_collate, classes, mixed=True)
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
     classes = tuple(names.get('classes') or own['classes'])
@@ -132,10 +142,25 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
     return Predictor(model, transforms, pseudo_collate, classes, mixed, visualizer)
 
 
-def classifier_transform(dataset: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return the test transform of a `ClassFolders` config, for a dict with the pixels `img`, BGR uint8 [H, W, 3]."""
-    transform = create_transform(is_training=False, **dataset['transform'])
-    return lambda item: {'inputs': transform(Image.fromarray(item['img'][..., ::-1]))}
+def loaded(pixels: NDArray[Any], path: str) -> dict[str, Any]:
+    """Return an image, BGR uint8 [H, W, 3], as the loading steps of a pipeline do."""
+    size = pixels.shape[:2]
+    return {'img': pixels, 'img_path': path, 'img_shape': size, 'ori_shape': size, 'img_id': 0}
+
+
+class ClassifierTransform:
+    """The test transform of a `ClassFolders` config, for a dict with the pixels `img`, BGR uint8 [H, W, 3].
+
+    Attributes:
+        steps: its transforms of an RGB image, in their order.
+    """
+
+    def __init__(self, dataset: dict[str, Any]) -> None:
+        self.transform = create_transform(is_training=False, **dataset['transform'])
+        self.steps: list[Callable[[Any], Any]] = self.transform.transforms
+
+    def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
+        return {'inputs': self.transform(Image.fromarray(item['img'][..., ::-1]))}
 
 
 def classifier_classes(cfg: Config, dataset: dict[str, Any], checkpoint: TrainingCheckpoint) -> tuple[str, ...]:

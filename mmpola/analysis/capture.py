@@ -1,0 +1,143 @@
+"""Run a model on one image and hand the inputs of each linear attention layer to a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mmpola.layers import Grid, PolarityAttention
+from mmpola.layers.padding import cells
+from mmpola.messages import UsageError, did_you_mean, listed, nearest
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+
+Result = TypeVar('Result')
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """What a linear attention layer computes with in a forward pass on one image.
+
+    Attributes:
+        name: of the layer in the model.
+        attention: inputs of `polarity_attention`; B = 1.
+        mixing: inputs of `mix_and_gate`, with the output of `polarity_attention` as `attended`.
+        grid: (h, w) of the queries.
+        sr_ratio: queries per key along each side; 1 unless the layer reduces its keys.
+    """
+
+    name: str
+    attention: AttentionInputs
+    mixing: MixAndGateInputs
+    grid: Grid
+    sr_ratio: int
+
+    @property
+    def key_grid(self) -> Grid:
+        """(h, w) of the keys."""
+        return cells(self.grid, self.sr_ratio)
+
+
+def linear_layers(model: nn.Module) -> dict[str, PolarityAttention]:
+    """Return the linear attention layers of a model by name, in the order of their definition.
+
+    Ablated layers, without gate, depth-wise convolution or opposite-signed stream, are left out.
+
+    Raises:
+        UsageError: the model has none.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, PolarityAttention)}
+    found = {name: module for name, module in layers.items() if module.complete}
+    if not found:
+        ablated = ', only ablated ones' if layers else ''
+        raise UsageError(
+            f'model: expected linear attention layers of mmpola, got {type(model).__name__} without any{ablated}'
+        )
+    return found
+
+
+def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
+    """Return the names of the linear attention layers to analyse, each once; all of them for None.
+
+    Raises:
+        UsageError: the model has no linear attention, or a name is not one of its layers.
+    """
+    known = list(linear_layers(model))
+    if names is None:
+        return known
+    for name in names:
+        if name not in known:
+            meant = did_you_mean(nearest(name, known))
+            raise UsageError(f'--layers: expected layers among {listed(known, shown=None)}, got {name}{meant}')
+    return list(dict.fromkeys(names))
+
+
+def observe(
+    model: nn.Module,
+    images: Tensor,
+    inspect: Callable[[LayerInputs], Result],
+    names: Sequence[str] | None = None,
+) -> dict[str, Result]:
+    """Run a model in eval mode on one image and return what `inspect` makes of each layer's inputs, by layer.
+
+    `inspect` is called while the model runs, so that the inputs of one layer exist at a time, unless it keeps them.
+
+    Args:
+        model: called with the images; a backbone, or any other module with linear attention layers.
+        images: [1, 3, H, W], as the model reads them.
+        inspect: called once per layer, without gradients.
+        names: of the layers; None for all.
+
+    Raises:
+        UsageError: see `choose_layers`.
+        ValueError: `images` is not one image.
+    """
+    if images.ndim != 4 or images.shape[0] != 1:
+        raise ValueError(f'images: expected one image [1, C, H, W], got {list(images.shape)}')
+    results: dict[str, Result] = {}
+    with torch.no_grad(), _observed(model, choose_layers(model, names), inspect, results), _in_eval_mode(model):
+        model(images)
+    return results
+
+
+@contextmanager
+def _observed(
+    model: nn.Module, names: list[str], inspect: Callable[[LayerInputs], Result], results: dict[str, Result]
+) -> Iterator[None]:
+    """Let the layers report to `inspect` while the context lasts."""
+    layers = {name: module for name, module in linear_layers(model).items() if name in names}
+    waiting: dict[str, AttentionInputs] = {}
+
+    def receive(name: str, sr_ratio: int, inputs: AttentionInputs | MixAndGateInputs) -> None:
+        # Some of the inputs are the layer's own parameters.
+        tensors: dict[str, Any] = {key: x.detach() for key, x in vars(inputs).items() if isinstance(x, Tensor)}
+        inputs = replace(inputs, **tensors)
+        if isinstance(inputs, AttentionInputs):
+            waiting[name] = inputs
+            return
+        rows, columns = inputs.grid
+        results[name] = inspect(LayerInputs(name, waiting.pop(name), inputs, (rows, columns), sr_ratio))
+
+    for name, layer in layers.items():
+        layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            layer.observer = None
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into eval mode while the context lasts."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

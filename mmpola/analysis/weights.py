@@ -1,0 +1,123 @@
+"""The weights with which queries attend to keys, a few rows at a time: memory O(rows x N), never N^2.
+
+The weights of linear attention are the operator's output for values that are the identity. With the 2D features in the
+place of the N keys, the lines of the reference give two thin factors of which every row of the weights is a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.reference import add_key_position, normaliser, read_state, rotate
+
+STREAMS = ('same', 'opposite')
+"""The streams of linear attention, in the order of the operator's value channels."""
+
+KINDS = (*STREAMS, 'both', 'softmax', 'linear', 'relu')
+"""The layer's own weights, 'both' being the mean of the two streams, and other attention's for the same q and k.
+
+The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with max(x, 0).
+"""
+
+CHUNK_ELEMENTS = 2**22
+"""Weights of one kind that exist at a time, for all heads together: 16 MB in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """Attention weights as products: those of stream s and head h are queries[s, h] @ keys[h].T.
+
+    Attributes:
+        queries: [S, H, N, F], divided by the normaliser.
+        keys: [H, M, F], divided by M.
+    """
+
+    queries: Tensor
+    keys: Tensor
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Return the weights of some queries over all keys, [S, H, R, M], for their indices [R]."""
+        return self.queries[:, :, index] @ self.keys.mT
+
+
+def polarity_factors(inputs: AttentionInputs) -> Factors:
+    """Compute the factors of both streams (E1-E13), F = 2D, by the lines of `polarity_attention_reference`.
+
+    With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may then be negative.
+    """
+    feature_map, rotary = inputs.feature_map, inputs.rotary
+    q, k = _queries_and_keys(inputs)
+    shift = feature_map.shift(q, k, paired=rotary is not None)
+    psi = feature_map.key(k, shift)
+    identity = torch.eye(psi.shape[-1], dtype=psi.dtype, device=psi.device).expand(*psi.shape[:2], -1, -1)
+    streams = feature_map.streams(torch.cat([identity, identity], dim=-1), psi.mean(dim=-2).unsqueeze(-1))
+    outputs = [
+        read_state(phi, rotate(phi, rotary), *stream, eps)
+        for (phi, eps), stream in zip(feature_map.query(q, shift, inputs.eps), streams, strict=True)
+    ]
+    queries = torch.cat(outputs, dim=-1)[0].unflatten(-1, (len(STREAMS), -1)).movedim(-2, 0)
+    return Factors(queries, rotate(psi, rotary)[0] / psi.shape[-2])
+
+
+def feature_factors(inputs: AttentionInputs, feature: Callable[[Tensor], Tensor]) -> Factors:
+    """Compute the factors of linear attention with one feature function of queries and keys; S = 1, F = D."""
+    phi, psi = (feature(x) for x in _queries_and_keys(inputs))
+    queries = phi / normaliser(phi, psi.mean(dim=-2).unsqueeze(-1), inputs.eps)
+    return Factors(queries, psi[0] / psi.shape[-2])
+
+
+def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Return a function that computes the weights of some queries over all keys, for their indices [R].
+
+    Args:
+        inputs: of a layer, B = 1. All kinds read the same q, and k with its positions; only the two streams are
+            rotated, because rotary tables are made for their features.
+        kinds: of weights, from `KINDS`.
+
+    Returns:
+        A function that returns [H, R, M] for each kind.
+    """
+    q, k = (x[0] for x in _queries_and_keys(inputs))
+    polarity = polarity_factors(inputs)
+    features: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
+    factors = {kind: feature_factors(inputs, features[kind]) for kind in kinds if kind in features}
+
+    def rows(index: Tensor) -> dict[str, Tensor]:
+        same, opposite = polarity.rows(index)
+        found = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
+        if 'softmax' in kinds:
+            found['softmax'] = (q[:, index] @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
+        found |= {kind: factor.rows(index)[0] for kind, factor in factors.items()}
+        return {kind: found[kind] for kind in kinds}
+
+    return rows
+
+
+def without_rotary(inputs: AttentionInputs) -> AttentionInputs:
+    """Leave out the rotary tables, for weights that are a distribution: non-negative, with a sum of 1."""
+    return replace(inputs, rotary=None)
+
+
+def sample_tokens(tokens: int, number: int) -> Tensor:
+    """Return the indices of up to `number` tokens, evenly spaced from the first to the last."""
+    return torch.linspace(0, tokens - 1, min(tokens, number), dtype=torch.float64).round().long()
+
+
+def row_chunks(index: Tensor, inputs: AttentionInputs) -> tuple[Tensor, ...]:
+    """Split indices of queries: one kind of weights of a part has at most `CHUNK_ELEMENTS` entries, or is one row."""
+    _, keys, heads, _ = inputs.k.shape
+    return index.split(max(1, CHUNK_ELEMENTS // (keys * heads)))
+
+
+def _queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+    """Return q and k' = k + P (E4) as [B, H, N, D] in the accumulation dtype."""
+    dtype = accumulation_dtype(inputs.q.dtype)
+    q, k = inputs.q.to(dtype), add_key_position(inputs).to(dtype)
+    return q.transpose(1, 2), k.transpose(1, 2)

@@ -1,0 +1,66 @@
+"""Where the pixels of an image are in what the network reads, after the resizing, cropping and padding of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+
+class Geometry(NamedTuple):
+    """Network input = scale * image + shift, for coordinates (x, y) in pixels, from the upper left corner of the first.
+
+    Attributes:
+        scale, shift: for x and y.
+        size: (height, width) of the network's input, without the padding of a batch.
+    """
+
+    scale: tuple[float, float]
+    shift: tuple[float, float]
+    size: tuple[int, int]
+
+    def to_input(self, x: float, y: float) -> tuple[float, float]:
+        """Return the coordinates in the network's input of a point of the image."""
+        return self.scale[0] * x + self.shift[0], self.scale[1] * y + self.shift[1]
+
+    def to_image(self, x: float, y: float) -> tuple[float, float]:
+        """Return the coordinates in the image of a point of the network's input."""
+        return (x - self.shift[0]) / self.scale[0], (y - self.shift[1]) / self.scale[1]
+
+
+def pipeline_geometry(transforms: Callable[[dict[str, Any]], Any], item: dict[str, Any]) -> Geometry:
+    """Return the geometry of a test pipeline of mmdet or mmseg for a loaded image; they pad below and on the right."""
+    packed = transforms(item)
+    scale = packed['data_samples'].get('scale_factor', (1.0, 1.0))
+    return Geometry((float(scale[0]), float(scale[1])), (0.0, 0.0), tuple(packed['inputs'].shape[-2:]))
+
+
+def transform_geometry(steps: Sequence[Callable[[Any], Any]], size: tuple[int, int]) -> Geometry:
+    """Return the geometry of torchvision's transforms for an image of (height, width).
+
+    Two images whose pixels hold their own coordinates pass the steps that return images, and are read near the centre.
+    """
+    read = []
+    for axis in (0, 1):
+        centres = np.arange(size[axis], dtype=np.float32) + 0.5
+        image: Any = Image.fromarray(np.ascontiguousarray(np.broadcast_to(np.expand_dims(centres, 1 - axis), size)))
+        for step in steps:
+            placed = step(image)
+            if not isinstance(placed, Image.Image):
+                break
+            image = placed
+        read.append(np.asarray(image))
+    vertical, horizontal = read
+    height, width = vertical.shape
+    scale_x, shift_x = _line(horizontal[height // 2])
+    scale_y, shift_y = _line(vertical[:, width // 2])
+    return Geometry((scale_x, scale_y), (shift_x, shift_y), (height, width))
+
+
+def _line(coordinates: Any) -> tuple[float, float]:
+    """Return scale and shift of input = scale * image + shift, from the image coordinates of a row of pixels."""
+    first, last = len(coordinates) // 4, len(coordinates) - 1 - len(coordinates) // 4
+    scale = (last - first) / float(coordinates[last] - coordinates[first])
+    return scale, first + 0.5 - scale * float(coordinates[first])

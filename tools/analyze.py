@@ -1,0 +1,81 @@
+"""Draws what the linear attention of a trained model does with images, and writes it as JSON.
+
+    python tools/analyze.py CONFIG CHECKPOINT IMAGES… --out DIR [--points X,Y …] [--layers NAME …] [--device cuda:0]
+                            [--overwrite] [--cfg-options KEY=VALUE …]
+
+IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
+as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains, as PNG and as SVG,
+
+    NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and opposite-signed stream,
+                       both together, and softmax attention with the same q and k
+    NAME/entropy       entropy of the weights per layer and head, next to other kinds of attention
+    NAME/parameters    learned exponents and scales, or temperatures, per layer
+    NAME/gates         means, correlation and principal components of the gate's two halves
+    NAME/rank          effective rank of the token mixing, with and without the convolution
+
+and NAME.json with the numbers. docs/analysis.md defines them.
+
+Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre. Without --layers all
+linear attention layers of the backbone are analysed. Existing results are overwritten only with --overwrite, input
+images never. Exit status 0: all images are done; 2: the arguments are invalid, nothing was done; 3: unreadable images
+were named and skipped, all others are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+
+import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
+from mmpola import analysis, prediction
+from mmpola.checkpoint.training import AVERAGED, check_fits, read
+from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.messages import run_main
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Draw what linear attention does with images, and write it as JSON', allow_abbrev=False
+    )
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
+    parser.add_argument('--out', type=Path, required=True, help='folder for the results')
+    parser.add_argument(
+        '--points', nargs='+', default=[], metavar='X,Y', help='pixels whose queries are drawn (default: the centre)'
+    )
+    parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
+    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
+    add_common_arguments(parser)
+    args = parser.parse_args()
+    args.points = analysis.parse_points(args.points)
+    args.device = prediction.check_device(args.device)
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    for message in prediction.NOISE:
+        warnings.filterwarnings('ignore', message=message)
+    cfg = load_config(args)
+    prediction.check_config(cfg)
+    images = prediction.find_images(args.images, args.out)
+    checkpoint = read(args.checkpoint)
+    check_fits(checkpoint, cfg)
+    if checkpoint.averaged:
+        print(f'{args.checkpoint}: {AVERAGED}')
+    predictor = prediction.build_predictor(cfg, checkpoint, args.device)
+    layers = analysis.choose_layers(predictor.model.backbone, args.layers)
+    prediction.check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
+    analysis.check_points(args.points, images, predictor)
+    outcome = analysis.analyse(predictor, images, args.out, args.points, layers)
+    print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped; {len(layers)} layers each')
+    if outcome.skipped:
+        sys.exit(prediction.SKIPPED)
+
+
+if __name__ == '__main__':
+    run_main(main)
