@@ -32,6 +32,7 @@ import mmpola.openmp  # noqa: F401  before torch, which reads the variables that
 from mmpola import analysis, prediction
 from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import run_main
 
 
@@ -61,6 +62,7 @@ def main() -> None:
     for message in prediction.NOISE:
         warnings.filterwarnings('ignore', message=message)
     cfg = load_config(args)
+    refuse_mistakes(cfg)
     prediction.check_config(cfg)
     images = prediction.find_images(args.images, args.out)
     checkpoint = read(args.checkpoint)
