@@ -62,8 +62,8 @@ def main() -> None:
     for message in prediction.NOISE:
         warnings.filterwarnings('ignore', message=message)
     cfg = load_config(args)
-    refuse_mistakes(cfg)
     prediction.check_config(cfg)
+    refuse_mistakes(cfg)
     images = prediction.find_images(args.images, args.out)
     checkpoint = read(args.checkpoint)
     check_fits(checkpoint, cfg)

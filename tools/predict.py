@@ -65,8 +65,8 @@ def main() -> None:
     for message in prediction.NOISE:
         warnings.filterwarnings('ignore', message=message)
     cfg = load_config(args)
-    refuse_mistakes(cfg)
     suffixes = prediction.check_config(cfg)
+    refuse_mistakes(cfg)
     images = prediction.find_images(args.images, args.out)
     prediction.check_outputs(images, args.out, suffixes, args.overwrite)
     checkpoint = read(args.checkpoint)
