@@ -110,8 +110,7 @@ def observing(
 ) -> Iterator[dict[str, Result]]:
     """Let the layers of a model report to `inspect` while the context lasts, in eval mode and without gradients.
 
-    Yields a dict that gets what `inspect` returns, by layer; of several forward passes, the last counts. Arguments and
-    errors are those of `observe`.
+    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of `observe`.
     """
     chosen = choose_layers(model, names)
     layers = {name: module for name, module in linear_layers(model).items() if name in chosen}

@@ -70,8 +70,10 @@ def draw_query_entropy(
         label, colour, _ = ENTROPY_STYLES[kind]
         for index, share in enumerate(shares):
             heads, position = share[kind], index + offset
-            shown = {'alpha': 1.0 if index == chosen else 0.4, 'label': label if index == chosen else None}
-            axes.bar(position, heads.mean(), width=0.38, color=colour, **shown)
+            opacity = 1.0 if index == chosen else 0.4
+            axes.bar(
+                position, heads.mean(), width=0.38, color=colour, alpha=opacity, label=label if index == chosen else ''
+            )
             axes.scatter([position] * len(heads), heads, s=12, color='black', alpha=0.5, linewidths=0)
             if index == chosen and head is not None:
                 axes.scatter(position, heads[head], s=60, facecolor='white', edgecolor='black', zorder=3)

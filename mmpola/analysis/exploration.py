@@ -11,12 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import cv2
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmpola.analysis.capture import LayerInputs, observing
+from mmpola.analysis.capture import LayerInputs, observe, observing
 from mmpola.analysis.entropy import positive_sequence_entropy
 from mmpola.analysis.layer import MAPS, Array
 from mmpola.analysis.points import Point, token_at, token_stride, visible_pixels
@@ -75,8 +74,8 @@ class Exploration:
         layers: in the order of the model.
     """
 
-    pixels: NDArray[np.uint8]
-    drawn: NDArray[np.uint8]
+    pixels: NDArray[Any]
+    drawn: NDArray[Any]
     prediction: str
     geometry: Geometry
     layers: list[ExploredLayer]
@@ -134,11 +133,13 @@ def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Explorati
     def keep(layer: LayerInputs) -> ExploredLayer:
         return _explored(layer, input_size)
 
-    with observing(predictor.model.backbone, keep, names) as layers:
+    if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
+        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyse`.
         (sample,) = predictor(batch)
-        if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
-            # The prediction is made of windows of the image; the weights are those over all of it, as in `analyse`.
-            predictor.model.backbone(inputs)
+        layers = observe(predictor.model.backbone, inputs, keep, names)
+    else:
+        with observing(predictor.model.backbone, keep, names) as layers:
+            (sample,) = predictor(batch)
     with TemporaryDirectory() as folder:
         write(predictor, sample, image, pixels, Path(folder), SCORE)
         found = json.loads(image.output(Path(folder), '.json').read_text())

@@ -30,10 +30,7 @@ SHOWN = 900
 HIDDEN = 0.35
 """Brightness of the part of the image that the network does not see."""
 
-CSS = """
-#image img { cursor: crosshair }
-#drop { min-height: 0 }
-"""
+CSS = '#image img { cursor: crosshair }'
 
 Explore = Callable[[Path], Exploration]
 
@@ -87,7 +84,8 @@ def build_page(title: str, explore: Explore, heads: dict[str, int], image: Path 
         # One at a time: the layers of the model report to one image.
         options: dict[str, Any] = {'concurrency_limit': 1, 'concurrency_id': 'model', 'api_visibility': 'private'}
         page.load(show, [path, point, layer, head], outputs, **options)
-        drop.upload(load, [drop, layer, head], [path, *outputs], **options)
+        dropped = drop.upload(load, [drop, layer, head], [path, *outputs], **options)
+        dropped.then(lambda: None, None, drop, api_visibility='private')  # the next image can be dropped
         picture.select(click, [path, layer, head], outputs, **options)
         layer.input(show, [path, point, layer, head], outputs, **options)
         head.input(show, [path, point, layer, head], outputs, **options)
@@ -184,7 +182,8 @@ def _clicked(found: Exploration, place: tuple[int, int]) -> Point:
     x, y = int((place[0] + 0.5) * scale), int((place[1] + 0.5) * scale)
     left, top, right, bottom = found.visible
     if not (left <= x < right and top <= y < bottom):
-        raise gr.Error('The network does not see the dark part, which the test transforms crop away.', title='No query')
+        message = 'The network does not see the dark part, which the test transforms crop away.'
+        raise gr.Error(message, title='No query', print_exception=False)
     return x, y
 
 
