@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
-import cv2
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from mmpola.analysis.capture import LayerInputs, observe, observing
@@ -143,10 +144,10 @@ def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Explorati
     with TemporaryDirectory() as folder:
         write(predictor, sample, image, pixels, Path(folder), SCORE)
         found = json.loads(image.output(Path(folder), '.json').read_text())
-        drawing = cv2.imread(str(image.output(Path(folder), '.jpg')))
+        drawing = np.asarray(Image.open(image.output(Path(folder), '.jpg')))
     rgb = pixels[..., ::-1].copy()
     # A classifier's drawing has its classes beside the image.
-    drawn = rgb if 'pred_score' in sample or drawing is None else drawing[..., ::-1].copy()
+    drawn = rgb if 'pred_score' in sample else drawing
     return Exploration(rgb, drawn, _in_words(found), predictor.geometry(pixels.shape[:2]), list(layers.values()))
 
 
