@@ -99,19 +99,23 @@ def observe(
     """
     if images.ndim != 4 or images.shape[0] != 1:
         raise ValueError(f'images: expected one image [1, C, H, W], got {list(images.shape)}')
-    results: dict[str, Result] = {}
-    with torch.no_grad(), _observed(model, choose_layers(model, names), inspect, results), _in_eval_mode(model):
+    with observing(model, inspect, names) as results:
         model(images)
     return results
 
 
 @contextmanager
-def _observed(
-    model: nn.Module, names: list[str], inspect: Callable[[LayerInputs], Result], results: dict[str, Result]
-) -> Iterator[None]:
-    """Let the layers report to `inspect` while the context lasts."""
-    layers = {name: module for name, module in linear_layers(model).items() if name in names}
+def observing(
+    model: nn.Module, inspect: Callable[[LayerInputs], Result], names: Sequence[str] | None = None
+) -> Iterator[dict[str, Result]]:
+    """Let the layers of a model report to `inspect` while the context lasts, in eval mode and without gradients.
+
+    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of `observe`.
+    """
+    chosen = choose_layers(model, names)
+    layers = {name: module for name, module in linear_layers(model).items() if name in chosen}
     waiting: dict[str, AttentionInputs] = {}
+    results: dict[str, Result] = {}
 
     def receive(name: str, sr_ratio: int, inputs: AttentionInputs | MixAndGateInputs) -> None:
         # Some of the inputs are the layer's own parameters.
@@ -126,7 +130,8 @@ def _observed(
     for name, layer in layers.items():
         layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))
     try:
-        yield
+        with torch.no_grad(), _in_eval_mode(model):
+            yield results
     finally:
         for layer in layers.values():
             layer.observer = None

@@ -53,6 +53,38 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     return figure
 
 
+def draw_query_entropy(
+    names: Sequence[str], shares: Sequence[dict[str, NDArray[Any]]], chosen: int, head: int | None
+) -> Figure:
+    """Draw the entropy of one query's weights in each layer, next to that of softmax: bars for the mean of the heads.
+
+    Args:
+        names: of the layers.
+        shares: entropy of each head as a share of log M, [H] for 'both' and 'softmax', for each layer.
+        chosen: index of the layer that is emphasised.
+        head: of this layer, whose dot is emphasised; None for none.
+    """
+    figure = Figure(figsize=(8.1, 2.9), dpi=110, layout='constrained')
+    axes = figure.subplots()
+    for offset, kind in ((-0.2, 'both'), (0.2, 'softmax')):
+        label, colour, _ = ENTROPY_STYLES[kind]
+        for index, share in enumerate(shares):
+            heads, position = share[kind], index + offset
+            opacity = 1.0 if index == chosen else 0.4
+            axes.bar(
+                position, heads.mean(), width=0.38, color=colour, alpha=opacity, label=label if index == chosen else ''
+            )
+            axes.scatter([position] * len(heads), heads, s=12, color='black', alpha=0.5, linewidths=0)
+            if index == chosen and head is not None:
+                axes.scatter(position, heads[head], s=60, facecolor='white', edgecolor='black', zorder=3)
+    axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
+    axes.set_ylabel('entropy / log(number of keys)', fontsize=9)
+    _label_positions(axes, [_short(name) for name in names])
+    axes.get_xticklabels()[chosen].set_fontweight('bold')
+    figure.legend(fontsize=9, frameon=False, loc='outside upper center', ncols=2)
+    return figure
+
+
 def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
     """Draw the distribution over heads and channels of each learned parameter."""
     names = [name for name in NAMES if any(name in layer.parameters for layer in layers)]
@@ -157,8 +189,12 @@ def _label_layers(axes: Axes, layers: Sequence[LayerAnalysis], notes: Sequence[s
     names = [_short(layer.name) for layer in layers]
     if notes is not None:
         names = [f'{name}\n{note}' for name, note in zip(names, notes, strict=True)]
-    axes.set_xticks(range(len(layers)), names, rotation=35, ha='right', fontsize=9)
-    axes.set_xlim(-0.6, len(layers) - 0.4)
+    _label_positions(axes, names)
+
+
+def _label_positions(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_xticks(range(len(names)), names, rotation=35, ha='right', fontsize=9)
+    axes.set_xlim(-0.6, len(names) - 0.4)
     axes.grid(axis='y', alpha=0.3)
     axes.spines[['top', 'right']].set_visible(False)
 

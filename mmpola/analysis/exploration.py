@@ -1,0 +1,176 @@
+"""An image to explore: a forward pass captures what the weights of any query, layer and head are computed from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from mmpola.analysis.capture import LayerInputs, observe, observing
+from mmpola.analysis.entropy import positive_sequence_entropy
+from mmpola.analysis.layer import MAPS, Array
+from mmpola.analysis.points import Point, token_at, token_stride, visible_pixels
+from mmpola.analysis.run import centre
+from mmpola.analysis.weights import attention_rows, without_rotary
+from mmpola.layers import Grid
+from mmpola.messages import UsageError, listed
+from mmpola.prediction import Geometry, ImageFile, Predictor, batches
+from mmpola.prediction.drawing import shown_name
+from mmpola.prediction.run import write
+
+SCORE = 0.3
+"""Lowest score of a detection that is drawn."""
+
+Rows = Callable[[Tensor], dict[str, Tensor]]
+"""A function from the indices of queries [R] to their weights [H, R, M] for each of `MAPS`."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExploredLayer:
+    """A linear attention layer after a forward pass on one image.
+
+    Attributes:
+        name: of the layer.
+        grid, key_grid: (h, w) of its queries and of its keys.
+        stride, key_stride: side of a query token and of a key token in pixels of the network's input.
+        weights: of queries over all keys.
+        distributions: the same before a rotation, which may make weights negative.
+    """
+
+    name: str
+    grid: Grid
+    key_grid: Grid
+    stride: int
+    key_stride: int
+    weights: Rows
+    distributions: Rows
+
+    @property
+    def largest_entropy(self) -> float:
+        """The entropy of equal weights for all keys, log M."""
+        return math.log(math.prod(self.key_grid))
+
+
+@dataclass(frozen=True, eq=False)
+class Exploration:
+    """An image, the model's prediction, and the weights of every query in every layer, computed when asked for.
+
+    Memory is proportional to the number of tokens: the factors of the weights are kept, not the weights.
+
+    Attributes:
+        pixels: of the image, RGB uint8 [H, W, 3].
+        drawn: the same with the prediction drawn over it; a classifier's is text only.
+        prediction: in words.
+        geometry: of the image in the network's input.
+        layers: in the order of the model.
+    """
+
+    pixels: NDArray[Any]
+    drawn: NDArray[Any]
+    prediction: str
+    geometry: Geometry
+    layers: list[ExploredLayer]
+
+    @property
+    def centre(self) -> Point:
+        """The pixel of the image in the centre of what the network sees."""
+        return centre(self.geometry)
+
+    @property
+    def visible(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom (exclusive) of the pixels that the network sees."""
+        return visible_pixels(self.geometry, (self.pixels.shape[0], self.pixels.shape[1]))
+
+    def token(self, layer: ExploredLayer, point: Point) -> tuple[int, int]:
+        """Return row and column of the query in a layer that contains a pixel of the image."""
+        return token_at(point, self.geometry, layer.stride, layer.grid)
+
+    def maps(self, layer: ExploredLayer, point: Point, head: int | None) -> dict[str, Array]:
+        """Return the weights of a pixel's query over the keys, [h, w] for each of `MAPS`, times the number of keys.
+
+        Args:
+            layer: one of `layers`.
+            point: a pixel of the image.
+            head: from 0; None for the mean of the heads.
+        """
+        found = {}
+        for kind, rows in layer.weights(self._query(layer, point)).items():
+            weights = rows[:, 0].mean(dim=0) if head is None else rows[head, 0]
+            found[kind] = (weights * len(weights)).unflatten(0, layer.key_grid).float().cpu().numpy()
+        return found
+
+    def entropies(self, layer: ExploredLayer, point: Point) -> dict[str, Array]:
+        """Return the entropy of the same weights, of each head [H] in nats for each of `MAPS`."""
+        rows = layer.distributions(self._query(layer, point))
+        return {kind: positive_sequence_entropy(x[:, 0]).float().cpu().numpy() for kind, x in rows.items()}
+
+    def _query(self, layer: ExploredLayer, point: Point) -> Tensor:
+        """Return the index [1] of a pixel's query."""
+        row, column = self.token(layer, point)
+        return torch.tensor([row * layer.grid[1] + column])
+
+
+def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Exploration:
+    """Predict an image and keep what the weights of the layers `names` are computed from.
+
+    Raises:
+        UsageError: the image cannot be read.
+    """
+    batch = next(batches([ImageFile(path, Path('prediction'))], 1, False, _refuse))
+    ((image, pixels),) = batch
+    inputs = predictor.network_input(batch)
+    input_size = (inputs.shape[2], inputs.shape[3])
+
+    def keep(layer: LayerInputs) -> ExploredLayer:
+        return _explored(layer, input_size)
+
+    if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
+        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyse`.
+        (sample,) = predictor(batch)
+        layers = observe(predictor.model.backbone, inputs, keep, names)
+    else:
+        with observing(predictor.model.backbone, keep, names) as layers:
+            (sample,) = predictor(batch)
+    with TemporaryDirectory() as folder:
+        write(predictor, sample, image, pixels, Path(folder), SCORE)
+        found = json.loads(image.output(Path(folder), '.json').read_text())
+        drawing = np.asarray(Image.open(image.output(Path(folder), '.jpg')))
+    rgb = pixels[..., ::-1].copy()
+    # A classifier's drawing has its classes beside the image.
+    drawn = rgb if 'pred_score' in sample else drawing
+    return Exploration(rgb, drawn, _in_words(found), predictor.geometry(pixels.shape[:2]), list(layers.values()))
+
+
+def _refuse(image: ImageFile, reason: str) -> NoReturn:
+    raise UsageError(f'{image.path.name}: {reason}')
+
+
+def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:
+    # The layers make q, k, v and the gate as one tensor: a view of q would keep all of it in memory.
+    inputs = replace(layer.attention, q=layer.attention.q.clone(memory_format=torch.contiguous_format))
+    weights = attention_rows(inputs, MAPS)
+    distributions = weights if inputs.rotary is None else attention_rows(without_rotary(inputs), MAPS)
+    stride = token_stride(input_size, layer.grid)
+    return ExploredLayer(
+        layer.name, layer.grid, layer.key_grid, stride, stride * layer.sr_ratio, weights, distributions
+    )
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    """Describe a prediction's JSON in a line."""
+    if 'instances' in found:
+        every = [f'{instance["class"]} {instance["score"]:.0%}' for instance in found['instances']]
+        return f'{len(every)} detections with a score of at least {SCORE}' + (f': {listed(every)}' if every else '')
+    if 'label_map' in found:
+        return 'share of the pixels: ' + listed(f'{entry["class"]} {entry["share"]:.0%}' for entry in found['classes'])
+    return listed(f'{shown_name(entry["class"])} {entry["score"]:.1%}' for entry in found['classes'])

@@ -1,0 +1,190 @@
+"""tools/explore.py: what it captures of an image, its page in a browser, and what it refuses."""
+
+import importlib.util
+import re
+import shutil
+import signal
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from PIL import Image
+
+from mmpola.analysis import analyse_layer, choose_layers, observe
+from mmpola.analysis.exploration import explore
+from mmpola.checkpoint.training import read
+from mmpola.prediction import ImageFile, batches, build_predictor
+from tests.helpers import scripts
+from tests.helpers.small_training import small_config
+
+BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
+
+
+@pytest.fixture
+def classifier(colours, tmp_path):
+    """A config of a small classifier, which reads the centre of an image."""
+    path = tmp_path / 'small.py'
+    small_config(colours, tmp_path / 'work').dump(path)
+    return path
+
+
+@pytest.fixture
+def photo(tmp_path):
+    """An image of 90 x 60 pixels."""
+    path = tmp_path / 'photo.png'
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 90, 3), np.uint8)).save(path)
+    return path
+
+
+@pytest.fixture
+def predictor(request, write_checkpoint, tmp_path):
+    """The predictor of the config that a test's parameter names, with random weights."""
+    cfg = Config.fromfile(request.getfixturevalue(request.param[0]))
+    cfg.merge_from_dict(request.param[1])
+    config = tmp_path / 'config.py'
+    cfg.dump(config)
+    init_default_scope(cfg.default_scope)
+    return build_predictor(cfg, read(write_checkpoint(config, tmp_path / 'random.pth')), 'cpu')
+
+
+SLIDING = {'model.test_cfg': {'mode': 'slide', 'crop_size': (64, 64), 'stride': (32, 32)}}
+
+
+@pytest.mark.parametrize(
+    ('predictor', 'passes', 'prediction'),
+    [
+        (('classifier', {}), 1, r'(blue|green|red) \d+\.\d%, .*'),
+        (('tiny_config', {}), 1, r'\d+ detections with a score of at least 0.3.*'),
+        (('tiny_segmentation', {}), 1, r'share of the pixels: .*'),
+        # The windows, then the whole image.
+        (('tiny_segmentation', SLIDING), None, r'share of the pixels: .*'),
+    ],
+    indirect=['predictor'],
+    ids=['classifier', 'detector', 'segmenter', 'windows'],
+)
+def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, prediction, photo):
+    backbone, calls = predictor.model.backbone, []
+    backbone.register_forward_pre_hook(lambda *_: calls.append(1))
+    names = choose_layers(backbone, None)
+    found = explore(predictor, names, photo)
+    assert [layer.name for layer in found.layers] == names
+    assert re.fullmatch(prediction, found.prediction)
+    assert found.drawn.shape == found.pixels.shape == (60, 90, 3)
+    before = len(calls)
+    assert passes in (None, before)
+
+    point = (50, 20)
+    maps = [(found.maps(layer, point, None), found.maps(layer, point, 0)) for layer in found.layers]
+    entropies = [found.entropies(layer, point) for layer in found.layers]
+    assert len(calls) == before
+    inputs = predictor.network_input(next(batches([ImageFile(photo, Path('photo'))], 1, False, None)))
+    tokens = {layer.name: found.token(layer, point) for layer in found.layers}
+    analysed = observe(backbone, inputs, lambda layer: analyse_layer(layer, [tokens[layer.name]]))
+    for (mean, first), entropy, expected in zip(maps, entropies, analysed.values(), strict=True):
+        for kind, weights in expected.maps.items():
+            np.testing.assert_allclose(mean[kind], weights[0].mean(axis=0) * weights[0, 0].size, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(first[kind], weights[0, 0] * weights[0, 0].size, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(entropy[kind], expected.token_entropy[kind][0], rtol=1e-5)
+
+
+@pytest.fixture
+def browser():
+    """A page of a headless browser of this machine."""
+    playwright = pytest.importorskip('playwright.sync_api', reason='Playwright, which drives a browser, is missing')
+    pytest.importorskip('gradio', reason='Gradio, which makes the page, is missing')
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f'no browser: none of {", ".join(BROWSERS)} is on the PATH')
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=['--no-sandbox'])
+        yield browser.new_page(viewport={'width': 1280, 'height': 1000})
+        browser.close()
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, start_tool, tmp_path):
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=60_000)
+    checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
+    process = start_tool('explore.py', classifier, checkpoint)
+    address = re.fullmatch(r'small: (http://127\.0\.0\.1:\d+) \(Ctrl-C ends it\)\n', process.stdout.readline())[1]
+    requests = []
+    browser.context.on('request', lambda request: requests.append(request.url))
+    browser.goto(address)
+    maps, entropy, query = (browser.locator(part) for part in ('#maps img', '#entropy img', '#query'))
+    upload, picture = browser.locator('#drop input[type=file]'), browser.locator('#image img')
+
+    def click(x, y):
+        """Click the centre of a pixel of the photo."""
+        box = picture.bounding_box()
+        picture.click(position={'x': (x + 0.5) / 90 * box['width'], 'y': (y + 0.5) / 60 * box['height']})
+
+    upload.set_input_files(photo)
+    expect(query).to_contain_text('Pixel 45, 30 is in the query of row 5, column 5 of 8 x 8.')
+    expect(browser.locator('#prediction')).to_contain_text(re.compile(r'Prediction: (blue|green|red) \d'))
+
+    before = maps.get_attribute('src'), entropy.get_attribute('src'), picture.get_attribute('src')
+    click(60, 10)
+    expect(query).to_contain_text('Pixel 60, 10 is in the query of row 2, column 7 of 8 x 8.')
+    for part, source in zip((maps, entropy, picture), before, strict=True):
+        expect(part).not_to_have_attribute('src', source)
+
+    before = maps.get_attribute('src')
+    browser.locator('#layer input').click()
+    browser.get_by_role('option', name='layers.1.blocks.0.attn').click()
+    expect(query).to_contain_text('row 1, column 4 of 4 x 4. Entropy of its weights in nats, at most 2.77, mean of 2')
+    expect(maps).not_to_have_attribute('src', before)
+    before = maps.get_attribute('src')
+    browser.locator('#head').get_by_text('2', exact=True).click()
+    expect(query).to_contain_text('head 2 of 2')
+    expect(maps).not_to_have_attribute('src', before)
+
+    click(2, 30)
+    expect(browser.get_by_text('The network does not see the dark part')).to_be_visible()
+    broken = tmp_path / 'broken.jpg'
+    broken.write_text('no picture')
+    upload.set_input_files(broken)
+    expect(browser.get_by_text('broken.jpg: not an image')).to_be_visible()
+    expect(query).to_contain_text('Pixel 60, 10')
+
+    assert {urlsplit(url).hostname for url in requests if not url.startswith(('data:', 'blob:'))} == {'127.0.0.1'}
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == 'ended\n'
+    assert process.returncode == 0
+
+
+def refusal(capsys, *arguments):
+    """The error with which explore.py refuses its arguments."""
+    assert scripts.run('explore', *arguments) == 2
+    return capsys.readouterr().err.removeprefix('error: ').rstrip()
+
+
+def test_what_is_refused(classifier, write_checkpoint, photo, tmp_path, capsys, monkeypatch):
+    checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
+    monkeypatch.setattr('mmpola.analysis.server.check_installed', lambda: None)
+    assert refusal(capsys, tmp_path / 'none.py', checkpoint) == f'{tmp_path}/none.py: no such config file'
+    assert refusal(capsys, classifier, tmp_path / 'none.pth') == f'{tmp_path}/none.pth: no such checkpoint'
+    assert refusal(capsys, classifier, checkpoint, '--layers', 'layers.2.blocks.0.attn') == (
+        '--layers: expected layers among layers.0.blocks.0.attn, layers.1.blocks.0.attn, got layers.2.blocks.0.attn; '
+        'did you mean layers.1.blocks.0.attn?'
+    )
+    assert refusal(capsys, classifier, checkpoint, tmp_path / 'none.jpg') == 'none.jpg: no such file'
+    with socket.socket() as other:
+        other.bind(('127.0.0.1', 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert refusal(capsys, classifier, checkpoint, '--port', port).startswith(
+            f'--port: expected a free port, got {port} ('
+        )
+
+
+def test_without_gradio(classifier, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    assert refusal(capsys, classifier, 'none.pth') == (
+        "tools/explore.py needs Gradio, which is not installed: pip install 'mmpola[explore]'"
+    )

@@ -1,0 +1,65 @@
+"""Shows what the linear attention of a trained model does with an image, on a web page of this computer.
+
+    python tools/explore.py CONFIG CHECKPOINT [IMAGE] [--layers NAME …] [--port N] [--device cuda:0]
+                            [--cfg-options KEY=VALUE …]
+
+The script prints the page's address, which only this computer can open; nothing is sent or loaded over the network.
+Drop an image on the page, click a point of it, and choose a layer and a head: the page shows the model's prediction,
+the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio:
+pip install 'mmpola[explore]'.
+
+IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen. Ctrl-C ends the script
+with exit status 0; 2: the arguments are invalid, nothing was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
+from mmpola import analysis, prediction
+from mmpola.analysis import server
+from mmpola.checkpoint.training import AVERAGED, check_fits, read
+from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.messages import run_main
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description='Show what linear attention does with an image, on a web page of this computer', allow_abbrev=False
+    )
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('image', nargs='?', type=Path, help='image file that is shown first')
+    parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
+    parser.add_argument('--port', type=int, default=0, help='port of the page (default: a free one)')
+    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    add_common_arguments(parser)
+    args = parser.parse_args()
+    args.device = prediction.check_device(args.device)
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    server.check_installed()
+    for message in prediction.NOISE:
+        warnings.filterwarnings('ignore', message=message)
+    cfg = load_config(args)
+    prediction.check_config(cfg)
+    refuse_mistakes(cfg)
+    checkpoint = read(args.checkpoint)
+    check_fits(checkpoint, cfg)
+    if checkpoint.averaged:
+        print(f'{args.checkpoint}: {AVERAGED}')
+    predictor = prediction.build_predictor(cfg, checkpoint, args.device)
+    layers = analysis.choose_layers(predictor.model.backbone, args.layers)
+    with server.listen(args.port) as listener:
+        server.serve(predictor, layers, args.image, Path(args.config).stem, listener)
+
+
+if __name__ == '__main__':
+    run_main(main)
