@@ -72,7 +72,7 @@ class Exploration:
         drawn: the same with the prediction drawn over it; a classifier's is text only.
         prediction: in words.
         geometry: of the image in the network's input.
-        layers: in the order of the model.
+        layers: as chosen for `explore`.
     """
 
     pixels: NDArray[Any]
@@ -121,7 +121,7 @@ class Exploration:
 
 
 def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Exploration:
-    """Predict an image and keep what the weights of the layers `names` are computed from.
+    """Predict an image and keep what the weights of the layers `names` are computed from, in this order.
 
     Raises:
         UsageError: the image cannot be read.
@@ -148,7 +148,8 @@ def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Explorati
     rgb = pixels[..., ::-1].copy()
     # A classifier's drawing has its classes beside the image.
     drawn = rgb if 'pred_score' in sample else drawing
-    return Exploration(rgb, drawn, _in_words(found), predictor.geometry(pixels.shape[:2]), list(layers.values()))
+    geometry = predictor.geometry(pixels.shape[:2])
+    return Exploration(rgb, drawn, _in_words(found), geometry, [layers[name] for name in names])
 
 
 def _refuse(image: ImageFile, reason: str) -> NoReturn:

@@ -69,7 +69,7 @@ SLIDING = {'model.test_cfg': {'mode': 'slide', 'crop_size': (64, 64), 'stride': 
 def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, prediction, photo):
     backbone, calls = predictor.model.backbone, []
     backbone.register_forward_pre_hook(lambda *_: calls.append(1))
-    names = choose_layers(backbone, None)
+    names = choose_layers(backbone, None)[::-1]
     found = explore(predictor, names, photo)
     assert [layer.name for layer in found.layers] == names
     assert re.fullmatch(prediction, found.prediction)
@@ -84,7 +84,8 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, pred
     inputs = predictor.network_input(next(batches([ImageFile(photo, Path('photo'))], 1, False, None)))
     tokens = {layer.name: found.token(layer, point) for layer in found.layers}
     analysed = observe(backbone, inputs, lambda layer: analyse_layer(layer, [tokens[layer.name]]))
-    for (mean, first), entropy, expected in zip(maps, entropies, analysed.values(), strict=True):
+    for (mean, first), entropy, name in zip(maps, entropies, names, strict=True):
+        expected = analysed[name]
         for kind, weights in expected.maps.items():
             np.testing.assert_allclose(mean[kind], weights[0].mean(axis=0) * weights[0, 0].size, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(first[kind], weights[0, 0] * weights[0, 0].size, rtol=1e-5, atol=1e-6)
