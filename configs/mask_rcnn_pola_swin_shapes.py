@@ -1,9 +1,11 @@
 """Mask R-CNN, a small Pola-Swin, generated shapes, 8 epochs.
 
-Training of the quick start, from random weights; takes 6 minutes on two CPU cores, with a process on each.
+Training of the quick start, from random weights.
 
     python -m mmpola.shapes data/shapes --images 600
-    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_shapes.py 2 --cfg-options train_dataloader.batch_size=1
+    python tools/train.py configs/mask_rcnn_pola_swin_shapes.py    one process: 10 minutes on two CPU cores
+    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_shapes.py 2 \\
+        --cfg-options train_dataloader.batch_size=1                two processes, as in the quick start: 6 minutes
 
 All other settings are those of mask_rcnn_pola_swin_t_1x.py. Images are 192 x 160 pixels, so heads, anchors and the
 numbers of proposals are smaller as well. Initialisation, group norms and small batches are chosen for learning from

@@ -26,7 +26,7 @@ MASK_RCNN = [
     ),
     (
         {'model.roi_head.bbox_head.num_clases': 3},
-        'model.roi_head.bbox_head: expected arguments of Shared2FCBBoxHead, got num_clases; did you mean num_classes?',
+        'model.roi_head.bbox_head: expected arguments of ConvFCBBoxHead, got num_clases; did you mean num_classes?',
     ),
     (
         {'model.neck.num_outs': 2},
