@@ -30,7 +30,6 @@ from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
-from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.engine.config import add_common_arguments, load_config
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import run_main
@@ -65,11 +64,7 @@ def main() -> None:
     prediction.check_config(cfg)
     refuse_mistakes(cfg)
     images = prediction.find_images(args.images, args.out)
-    checkpoint = read(args.checkpoint)
-    check_fits(checkpoint, cfg)
-    if checkpoint.averaged:
-        print(f'{args.checkpoint}: {AVERAGED}')
-    predictor = prediction.build_predictor(cfg, checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     prediction.check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
     analysis.check_points(args.points, images, predictor)

@@ -21,7 +21,6 @@ from pathlib import Path
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
 from mmpola.analysis import server
-from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.engine.config import add_common_arguments, load_config
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import run_main
@@ -51,11 +50,7 @@ def main() -> None:
     cfg = load_config(args)
     prediction.check_config(cfg)
     refuse_mistakes(cfg)
-    checkpoint = read(args.checkpoint)
-    check_fits(checkpoint, cfg)
-    if checkpoint.averaged:
-        print(f'{args.checkpoint}: {AVERAGED}')
-    predictor = prediction.build_predictor(cfg, checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with server.listen(args.port) as listener:
         server.serve(predictor, layers, args.image, Path(args.config).stem, listener)

@@ -30,7 +30,6 @@ from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import prediction
-from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.engine.config import add_common_arguments, add_compile_argument, load_config
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.engine.mistakes import refuse_mistakes
@@ -69,11 +68,7 @@ def main() -> None:
     refuse_mistakes(cfg)
     images = prediction.find_images(args.images, args.out)
     prediction.check_outputs(images, args.out, suffixes, args.overwrite)
-    checkpoint = read(args.checkpoint)
-    check_fits(checkpoint, cfg)
-    if checkpoint.averaged:
-        print(f'{args.checkpoint}: {AVERAGED}')
-    predictor = prediction.build_predictor(cfg, checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     if args.compile is not None:
         compile_backbone(predictor.model, args.compile)
     outcome = prediction.predict(predictor, images, args.out, args.batch_size, args.score_thr)

@@ -2,7 +2,7 @@
 
 from mmpola.prediction.files import ImageFile, batches, check_outputs, find_images
 from mmpola.prediction.geometry import Geometry
-from mmpola.prediction.predictor import NOISE, Predictor, build_predictor, check_config, check_device
+from mmpola.prediction.predictor import NOISE, Predictor, build_predictor, check_config, check_device, load_predictor
 from mmpola.prediction.run import SKIPPED, Outcome, predict
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     'check_device',
     'check_outputs',
     'find_images',
+    'load_predictor',
     'predict',
 ]

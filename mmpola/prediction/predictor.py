@@ -17,7 +17,7 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
-from mmpola.checkpoint.training import TrainingCheckpoint
+from mmpola.checkpoint.training import AVERAGED, TrainingCheckpoint, check_fits, read
 from mmpola.data.class_counts import class_count_problems
 from mmpola.data.image_index import class_names
 from mmpola.engine.config import leaves
@@ -114,6 +114,19 @@ class Predictor:
         """Draw all instances of mmdet's sample, or the segmentation of mmseg's, over its image, RGB uint8 [H, W, 3]."""
         options = {'pred_score_thr': -1.0} if 'pred_instances' in sample else {}
         self.visualizer.add_datasample(path.name, pixels, sample.cpu(), draw_gt=False, out_file=str(path), **options)
+
+
+def load_predictor(cfg: Config, path: str, device: str) -> Predictor:
+    """Read a checkpoint, compare it with the config and build the predictor; averaged weights are named on stdout.
+
+    Raises:
+        UsageError: the file cannot be read or does not fit the config, or see `classifier_classes`.
+    """
+    checkpoint = read(path)
+    check_fits(checkpoint, cfg)
+    if checkpoint.averaged:
+        print(f'{path}: {AVERAGED}')
+    return build_predictor(cfg, checkpoint, device)
 
 
 def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) -> Predictor:

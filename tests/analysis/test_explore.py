@@ -12,32 +12,14 @@ import numpy as np
 import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
-from PIL import Image
 
 from mmpola.analysis import analyse_layer, choose_layers, observe
 from mmpola.analysis.exploration import explore
 from mmpola.checkpoint.training import read
 from mmpola.prediction import ImageFile, batches, build_predictor
 from tests.helpers import scripts
-from tests.helpers.small_training import small_config
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
-
-
-@pytest.fixture
-def classifier(colours, tmp_path):
-    """A config of a small classifier, which reads the centre of an image."""
-    path = tmp_path / 'small.py'
-    small_config(colours, tmp_path / 'work').dump(path)
-    return path
-
-
-@pytest.fixture
-def photo(tmp_path):
-    """An image of 90 x 60 pixels."""
-    path = tmp_path / 'photo.png'
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 90, 3), np.uint8)).save(path)
-    return path
 
 
 @pytest.fixture
