@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from mmpola.cache import cache_folder
 from mmpola.engine.progress import progress
 from mmpola.sequences.source import Findings, Sample, Source, Tokens
 
@@ -28,7 +29,7 @@ RECORD, TOKENS, TABLES = 'record.json', 'tokens.bin', ('ends', 'members', 'label
 
 def default_cache() -> Path:
     """Return the folder of the caches: `mmpola/tokens` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmpola' / 'tokens'
+    return cache_folder() / 'tokens'
 
 
 class TokenStore:

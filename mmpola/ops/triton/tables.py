@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
+from mmpola.cache import cache_folder
+
 ENVIRONMENT = 'MMPOLA_LAUNCHES'
 
 FORMAT = 1
@@ -117,8 +119,7 @@ def _forget() -> None:
 
 def user_table_path(gpu: str) -> Path:
     """Return the file of the user's own measurements on a GPU of that name."""
-    cache_folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
-    return cache_folder / 'mmpola' / f'launches-{gpu.replace(" ", "-").replace("/", "-")}.json'
+    return cache_folder() / f'launches-{gpu.replace(" ", "-").replace("/", "-")}.json'
 
 
 def gpu_of(device: torch.device) -> tuple[str, tuple[int, int]]:
