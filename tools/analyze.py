@@ -25,13 +25,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
-from mmpola.engine.config import add_common_arguments, load_config
-from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.engine.config import add_common_arguments
 from mmpola.messages import run_main
 
 
@@ -58,11 +56,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    for message in prediction.NOISE:
-        warnings.filterwarnings('ignore', message=message)
-    cfg = load_config(args)
-    prediction.check_config(cfg)
-    refuse_mistakes(cfg)
+    cfg = prediction.checked_config(args)
     images = prediction.find_images(args.images, args.out)
     predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)

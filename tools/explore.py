@@ -15,14 +15,12 @@ with exit status 0; 2: the arguments are invalid, nothing was started.
 from __future__ import annotations
 
 import argparse
-import warnings
 from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
 from mmpola.analysis import server
-from mmpola.engine.config import add_common_arguments, load_config
-from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.engine.config import add_common_arguments
 from mmpola.messages import run_main
 
 
@@ -45,11 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     server.check_installed()
-    for message in prediction.NOISE:
-        warnings.filterwarnings('ignore', message=message)
-    cfg = load_config(args)
-    prediction.check_config(cfg)
-    refuse_mistakes(cfg)
+    cfg = prediction.checked_config(args)
     predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with server.listen(args.port) as listener:

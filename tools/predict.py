@@ -25,14 +25,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import prediction
-from mmpola.engine.config import add_common_arguments, add_compile_argument, load_config
+from mmpola.engine.config import add_common_arguments, add_compile_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
-from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import UsageError, run_main
 
 
@@ -61,13 +59,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    for message in prediction.NOISE:
-        warnings.filterwarnings('ignore', message=message)
-    cfg = load_config(args)
-    suffixes = prediction.check_config(cfg)
-    refuse_mistakes(cfg)
+    cfg = prediction.checked_config(args)
     images = prediction.find_images(args.images, args.out)
-    prediction.check_outputs(images, args.out, suffixes, args.overwrite)
+    prediction.check_outputs(images, args.out, prediction.output_suffixes(cfg), args.overwrite)
     predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     if args.compile is not None:
         compile_backbone(predictor.model, args.compile)

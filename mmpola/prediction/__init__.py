@@ -1,12 +1,12 @@
 """Predict images with a detector, a segmenter or a classifier: find the files, predict, draw, write JSON."""
 
+from mmpola.prediction.config import check_device, checked_config, output_suffixes
 from mmpola.prediction.files import ImageFile, batches, check_outputs, find_images
 from mmpola.prediction.geometry import Geometry
-from mmpola.prediction.predictor import NOISE, Predictor, build_predictor, check_config, check_device, load_predictor
+from mmpola.prediction.predictor import Predictor, build_predictor, load_predictor
 from mmpola.prediction.run import SKIPPED, Outcome, predict
 
 __all__ = [
-    'NOISE',
     'SKIPPED',
     'Geometry',
     'ImageFile',
@@ -14,10 +14,11 @@ __all__ = [
     'Predictor',
     'batches',
     'build_predictor',
-    'check_config',
     'check_device',
     'check_outputs',
+    'checked_config',
     'find_images',
     'load_predictor',
+    'output_suffixes',
     'predict',
 ]

@@ -23,50 +23,12 @@ from mmpola.data.image_index import class_names
 from mmpola.engine.config import leaves
 from mmpola.engine.trained import trained_model
 from mmpola.messages import UsageError
+from mmpola.prediction.config import is_classifier
 from mmpola.prediction.files import Batch
 from mmpola.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
 
-NOISE = (
-    'Warning: The [a-z]+ is out of bounds',  # boxes that extend to the edge of the image
-    '.*build_loss.* would be deprecated',
-    'Default ..avg_non_ignore.. is False',
-)
-"""Patterns of OpenMMLab's warnings that are irrelevant to predictions."""
-
 OPACITY = 0.6
 """Opacity of a segmentation that is drawn over its image."""
-
-SUFFIXES = {'mmdet': ('.jpg', '.json'), 'mmseg': ('.jpg', '.png', '.json')}
-"""Suffixes of the results of each scope; those of a classifier are like a detector's."""
-
-
-def check_config(cfg: Config) -> tuple[str, ...]:
-    """Return the suffixes of the files that are written for each image.
-
-    Raises:
-        UsageError: the config is not one of a detector, segmenter or classifier, wraps the model for test-time
-            augmentation, or has a classifier's data in other than class folders.
-    """
-    if is_classifier(cfg):
-        if (kind := next(leaves(cfg.test_dataloader.dataset))['type']) != 'mmpola.ClassFolders':
-            raise UsageError(f'test_dataloader.dataset: expected the type mmpola.ClassFolders, got {kind}')
-        return SUFFIXES['mmdet']
-    if cfg.get('default_scope') not in SUFFIXES:
-        raise UsageError(
-            f'{cfg.filename}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
-            f'mmpola.ImageClassifier, got default_scope {cfg.get("default_scope")}'
-        )
-    if 'module' in cfg.model:
-        raise UsageError(
-            f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
-            'use the config that this one wraps'
-        )
-    return SUFFIXES[cfg.default_scope]
-
-
-def is_classifier(cfg: Config) -> bool:
-    """Whether the config's model is an `mmpola.ImageClassifier`."""
-    return cfg.get('model', {}).get('type') == 'mmpola.ImageClassifier'
 
 
 @dataclass
@@ -194,17 +156,3 @@ def classifier_classes(cfg: Config, dataset: dict[str, Any], checkpoint: Trainin
     if problems := class_count_problems([('model.num_classes', cfg.model.num_classes)], names, origin):
         raise UsageError(problems[0])
     return tuple(names)
-
-
-def check_device(name: str | None) -> str:
-    """Return the name of an available device; None means a GPU if there is one, else the CPU.
-
-    Raises:
-        UsageError: torch does not know the device, or there is no GPU of this number.
-    """
-    name = name or ('cuda' if torch.cuda.is_available() else 'cpu')
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f'--device: {name}: {str(error).splitlines()[0]}') from None
-    return name

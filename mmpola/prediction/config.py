@@ -1,0 +1,84 @@
+"""Config and arguments of the scripts that predict images: reading them, and checking that they can be used."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+
+import torch
+from mmengine.config import Config
+
+from mmpola.engine.config import leaves, load_config
+from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.messages import UsageError
+
+NOISE = (
+    'Warning: The [a-z]+ is out of bounds',  # boxes that extend to the edge of the image
+    '.*build_loss.* would be deprecated',
+    'Default ..avg_non_ignore.. is False',
+)
+"""Patterns of OpenMMLab's warnings that are irrelevant to predictions."""
+
+SUFFIXES = {'mmdet': ('.jpg', '.json'), 'mmseg': ('.jpg', '.png', '.json')}
+"""Suffixes of the results of each scope; those of a classifier are like a detector's."""
+
+
+def checked_config(args: argparse.Namespace) -> Config:
+    """Read the config as `load_config` does and check it; from then on, irrelevant warnings are not shown.
+
+    Raises:
+        UsageError: the config cannot be read, its model cannot predict images, or it has a mistake.
+    """
+    for message in NOISE:
+        warnings.filterwarnings('ignore', message=message)
+    cfg = load_config(args)
+    check_task(cfg)
+    refuse_mistakes(cfg)
+    return cfg
+
+
+def check_task(cfg: Config) -> None:
+    """Check that the config's model can predict images.
+
+    Raises:
+        UsageError: the config is not one of a detector, segmenter or classifier, wraps the model for test-time
+            augmentation, or has a classifier's data in other than class folders.
+    """
+    if is_classifier(cfg):
+        if (kind := next(leaves(cfg.test_dataloader.dataset))['type']) != 'mmpola.ClassFolders':
+            raise UsageError(f'test_dataloader.dataset: expected the type mmpola.ClassFolders, got {kind}')
+        return
+    if cfg.get('default_scope') not in SUFFIXES:
+        raise UsageError(
+            f'{cfg.filename}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
+            f'mmpola.ImageClassifier, got default_scope {cfg.get("default_scope")}'
+        )
+    if 'module' in cfg.model:
+        raise UsageError(
+            f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
+            'use the config that this one wraps'
+        )
+
+
+def is_classifier(cfg: Config) -> bool:
+    """Whether the config's model is an `mmpola.ImageClassifier`."""
+    return cfg.get('model', {}).get('type') == 'mmpola.ImageClassifier'
+
+
+def output_suffixes(cfg: Config) -> tuple[str, ...]:
+    """Return the suffixes of the files that are written for each image; the JSON is last."""
+    return SUFFIXES['mmdet' if is_classifier(cfg) else cfg.default_scope]
+
+
+def check_device(name: str | None) -> str:
+    """Return the name of an available device; None means a GPU if there is one, else the CPU.
+
+    Raises:
+        UsageError: torch does not know the device, or there is no GPU of this number.
+    """
+    name = name or ('cuda' if torch.cuda.is_available() else 'cpu')
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f'--device: {name}: {str(error).splitlines()[0]}') from None
+    return name
