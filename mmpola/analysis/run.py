@@ -16,8 +16,8 @@ from mmpola.analysis.maps import Scene, draw_maps
 from mmpola.analysis.points import Point, token_at, token_stride
 from mmpola.engine.curves import save
 from mmpola.engine.progress import progress
-from mmpola.prediction import Geometry, ImageFile, Predictor, batches
-from mmpola.prediction.files import Batch
+from mmpola.prediction import Geometry, ImageFile, Predictor
+from mmpola.prediction.files import Batch, readable_batches
 
 FORMATS = ('.png', '.svg')
 CHARTS = {'entropy': draw_entropy, 'parameters': draw_parameters, 'gates': draw_gates, 'rank': draw_rank}
@@ -49,18 +49,12 @@ def analyse(
         points: of every image, checked by `check_points`; none: the centre of what the network sees.
         names: of the layers in the backbone, from `choose_layers`.
     """
-    skipped = 0
+    done = 0
     with progress('analysing layers', len(images) * len(names)) as advance:
-
-        def skip(image: ImageFile, reason: str) -> None:
-            nonlocal skipped
-            skipped += 1
-            print(f'skipped: {image.path}: {reason}', flush=True)
-            advance(len(names))
-
-        for batch in batches(images, 1, False, skip):
+        for batch in readable_batches(images, 1, False, lambda: advance(len(names))):
             analyse_image(predictor, batch, out, points, names, lambda: advance(1))
-    return Outcome(len(images) - skipped, skipped)
+            done += 1
+    return Outcome(done, len(images) - done)
 
 
 def analyse_image(

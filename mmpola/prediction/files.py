@@ -123,3 +123,13 @@ def batches(images: list[ImageFile], size: int, mixed: bool, skip: Callable[[Ima
         batch.append((image, pixels))
     if batch:
         yield batch
+
+
+def readable_batches(images: list[ImageFile], size: int, mixed: bool, skipped: Callable[[], None]) -> Iterator[Batch]:
+    """Yield batches like `batches`; name each image that cannot be read on stdout, then call `skipped`."""
+
+    def skip(image: ImageFile, reason: str) -> None:
+        print(f'skipped: {image.path}: {reason}', flush=True)
+        skipped()
+
+    yield from batches(images, size, mixed, skip)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from mmpola.engine.progress import progress
 from mmpola.prediction.drawing import draw_classes, without_overlaps
-from mmpola.prediction.files import ImageFile, batches
+from mmpola.prediction.files import ImageFile, readable_batches
 from mmpola.prediction.predictor import Predictor
 from mmpola.prediction.results import best_classes, detections, segmentation, visible_instances
 
 SKIPPED = 3
-"""Exit status of tools/predict.py if images could not be read."""
+"""Exit status of tools/predict.py and tools/analyze.py if images could not be read."""
 
 
 class Outcome(NamedTuple):
@@ -30,20 +30,14 @@ class Outcome(NamedTuple):
 
 def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> Outcome:
     """Predict all images, write the results and return how it went."""
-    skipped = instances = 0
+    done = instances = 0
     with progress('predicting', len(images)) as advance:
-
-        def skip(image: ImageFile, reason: str) -> None:
-            nonlocal skipped
-            skipped += 1
-            print(f'skipped: {image.path}: {reason}', flush=True)
-            advance(1)
-
-        for batch in batches(images, batch_size, predictor.mixed, skip):
+        for batch in readable_batches(images, batch_size, predictor.mixed, lambda: advance(1)):
             for (image, pixels), sample in zip(batch, predictor(batch), strict=True):
                 instances += write(predictor, sample, image, pixels, out, threshold)
+            done += len(batch)
             advance(len(batch))
-    return Outcome(len(images) - skipped, skipped, instances)
+    return Outcome(done, len(images) - done, instances)
 
 
 def write(
