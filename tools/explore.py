@@ -1,15 +1,16 @@
 """Shows what the linear attention of a trained model does with an image, on a web page of this computer.
 
-    python tools/explore.py CONFIG CHECKPOINT [IMAGE] [--layers NAME …] [--port N] [--device cuda:0]
-                            [--cfg-options KEY=VALUE …]
+    python tools/explore.py CONFIG CHECKPOINT [IMAGE] [--layers NAME …] [--score-thr 0.3] [--port N]
+                            [--device cuda:0] [--cfg-options KEY=VALUE …]
 
 The script prints the page's address, which only this computer can open; nothing is sent or loaded over the network.
 Drop an image on the page, click a point of it, and choose a layer and a head: the page shows the model's prediction,
 the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio:
 pip install 'mmpola[explore]'.
 
-IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen. Ctrl-C ends the script
-with exit status 0; 2: the arguments are invalid, nothing was started.
+IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen. Detections with a
+score below --score-thr are left out. Ctrl-C ends the script with exit status 0; 2: the arguments are invalid, nothing
+was started.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
     parser.add_argument('image', nargs='?', type=Path, help='image file that is shown first')
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
+    prediction.add_score_argument(parser)
     parser.add_argument('--port', type=int, default=0, help='port of the page (default: a free one)')
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
     add_common_arguments(parser)
@@ -47,7 +49,7 @@ def main() -> None:
     predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with server.listen(args.port) as listener:
-        server.serve(predictor, layers, args.image, Path(args.config).stem, listener)
+        server.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listener)
 
 
 if __name__ == '__main__':

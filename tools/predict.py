@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
-    parser.add_argument('--score-thr', type=float, default=0.3, help='lowest score of a detection (default: 0.3)')
+    prediction.add_score_argument(parser)
     parser.add_argument('--batch-size', type=int, default=1, help='images per forward pass (default: 1)')
     parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
     add_compile_argument(parser)
@@ -51,8 +51,6 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.batch_size < 1:
         raise UsageError(f'--batch-size: expected a positive integer, got {args.batch_size}')
-    if not 0 <= args.score_thr <= 1:
-        raise UsageError(f'--score-thr: expected a number in [0, 1], got {args.score_thr:g}')
     args.device = prediction.check_device(args.device)
     return args
 

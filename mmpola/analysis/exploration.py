@@ -28,9 +28,6 @@ from mmpola.prediction import Geometry, ImageFile, Predictor, batches
 from mmpola.prediction.drawing import shown_name
 from mmpola.prediction.run import write
 
-SCORE = 0.3
-"""Lowest score of a detection that is drawn."""
-
 Rows = Callable[[Tensor], dict[str, Tensor]]
 """A function from the indices of queries [R] to their weights [H, R, M] for each of `MAPS`."""
 
@@ -120,8 +117,10 @@ class Exploration:
         return torch.tensor([row * layer.grid[1] + column])
 
 
-def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Exploration:
+def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: Path) -> Exploration:
     """Predict an image and keep what the weights of the layers `names` are computed from, in this order.
+
+    Detections with a score below `threshold` are left out.
 
     Raises:
         UsageError: the image cannot be read.
@@ -142,14 +141,14 @@ def explore(predictor: Predictor, names: Sequence[str], path: Path) -> Explorati
         with observing(predictor.model.backbone, keep, names) as layers:
             (sample,) = predictor(batch)
     with TemporaryDirectory() as folder:
-        write(predictor, sample, image, pixels, Path(folder), SCORE)
+        write(predictor, sample, image, pixels, Path(folder), threshold)
         found = json.loads(image.output(Path(folder), '.json').read_text())
         drawing = np.asarray(Image.open(image.output(Path(folder), '.jpg')))
     rgb = pixels[..., ::-1].copy()
     # A classifier's drawing has its classes beside the image.
     drawn = rgb if 'pred_score' in sample else drawing
     geometry = predictor.geometry(pixels.shape[:2])
-    return Exploration(rgb, drawn, _in_words(found), geometry, [layers[name] for name in names])
+    return Exploration(rgb, drawn, _in_words(found, threshold), geometry, [layers[name] for name in names])
 
 
 def _refuse(image: ImageFile, reason: str) -> NoReturn:
@@ -167,11 +166,11 @@ def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:
     )
 
 
-def _in_words(found: dict[str, Any]) -> str:
+def _in_words(found: dict[str, Any], threshold: float) -> str:
     """Describe a prediction's JSON in a line."""
     if 'instances' in found:
         every = [f'{instance["class"]} {instance["score"]:.0%}' for instance in found['instances']]
-        return f'{len(every)} detections with a score of at least {SCORE}' + (f': {listed(every)}' if every else '')
+        return f'{len(every)} detections with a score of at least {threshold}' + (f': {listed(every)}' if every else '')
     if 'label_map' in found:
         return 'share of the pixels: ' + listed(f'{entry["class"]} {entry["share"]:.0%}' for entry in found['classes'])
     return listed(f'{shown_name(entry["class"])} {entry["score"]:.1%}' for entry in found['classes'])

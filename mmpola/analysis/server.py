@@ -51,12 +51,15 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def serve(predictor: Predictor, names: list[str], image: Path | None, title: str, listener: socket.socket) -> None:
+def serve(
+    predictor: Predictor, names: list[str], threshold: float, image: Path | None, title: str, listener: socket.socket
+) -> None:
     """Serve the page until Ctrl-C; print its address.
 
     Args:
         predictor: model and test pipeline.
         names: of the layers, from `choose_layers`.
+        threshold: lowest score of a detection.
         image: shown first; None for none.
         title: of the page.
         listener: from `listen`.
@@ -64,7 +67,7 @@ def serve(predictor: Predictor, names: list[str], image: Path | None, title: str
     Raises:
         UsageError: `image` cannot be read.
     """
-    explored = lru_cache(KEPT)(partial(explore, predictor, names))
+    explored = lru_cache(KEPT)(partial(explore, predictor, names, threshold))
     if image is not None:
         explored(image)
     heads = {name: linear_layers(predictor.model.backbone)[name].num_heads for name in names}

@@ -1,6 +1,6 @@
 """Predict images with a detector, a segmenter or a classifier: find the files, predict, draw, write JSON."""
 
-from mmpola.prediction.config import check_device, checked_config, output_suffixes
+from mmpola.prediction.config import add_score_argument, check_device, checked_config, output_suffixes
 from mmpola.prediction.files import ImageFile, batches, check_outputs, find_images
 from mmpola.prediction.geometry import Geometry
 from mmpola.prediction.predictor import Predictor, build_predictor, load_predictor
@@ -12,6 +12,7 @@ __all__ = [
     'ImageFile',
     'Outcome',
     'Predictor',
+    'add_score_argument',
     'batches',
     'build_predictor',
     'check_device',

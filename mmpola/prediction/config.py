@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 
 import torch
@@ -68,6 +69,21 @@ def is_classifier(cfg: Config) -> bool:
 def output_suffixes(cfg: Config) -> tuple[str, ...]:
     """Return the suffixes of the files that are written for each image; the JSON is last."""
     return SUFFIXES['mmdet' if is_classifier(cfg) else cfg.default_scope]
+
+
+def add_score_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --score-thr, the lowest score of a detection, and refuse a value that is no score."""
+    parser.add_argument('--score-thr', type=_score, default=0.3, help='lowest score of a detection (default: 0.3)')
+
+
+def _score(text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not 0 <= score <= 1:
+        raise UsageError(f'--score-thr: expected a number in [0, 1], got {text}')
+    return score
 
 
 def check_device(name: str | None) -> str:

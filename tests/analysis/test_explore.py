@@ -16,6 +16,7 @@ from mmengine.registry import init_default_scope
 from mmpola.analysis import analyse_layer, choose_layers, observe
 from mmpola.analysis.exploration import explore
 from mmpola.checkpoint.training import read
+from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, batches, build_predictor
 from tests.helpers import scripts
 
@@ -33,26 +34,28 @@ def predictor(request, write_checkpoint, tmp_path):
     return build_predictor(cfg, read(write_checkpoint(config, tmp_path / 'random.pth')), 'cpu')
 
 
+DETECTING = {'model.test_cfg.rcnn.score_thr': 0.0}  # untrained scores count too
 SLIDING = {'model.test_cfg': {'mode': 'slide', 'crop_size': (64, 64), 'stride': (32, 32)}}
 
 
 @pytest.mark.parametrize(
-    ('predictor', 'passes', 'prediction'),
+    ('predictor', 'passes', 'threshold', 'prediction'),
     [
-        (('classifier', {}), 1, r'(blue|green|red) \d+\.\d%, .*'),
-        (('tiny_config', {}), 1, r'\d+ detections with a score of at least 0.3.*'),
-        (('tiny_segmentation', {}), 1, r'share of the pixels: .*'),
+        (('classifier', {}), 1, 0.3, r'(blue|green|red) \d+\.\d%, .*'),
+        (('tiny_config', DETECTING), 1, 0.1, r'[1-9]\d* detections with a score of at least 0.1: .*'),
+        (('tiny_config', DETECTING), 1, 1.0, r'0 detections with a score of at least 1.0'),
+        (('tiny_segmentation', {}), 1, 0.3, r'share of the pixels: .*'),
         # The windows, then the whole image.
-        (('tiny_segmentation', SLIDING), None, r'share of the pixels: .*'),
+        (('tiny_segmentation', SLIDING), None, 0.3, r'share of the pixels: .*'),
     ],
     indirect=['predictor'],
-    ids=['classifier', 'detector', 'segmenter', 'windows'],
+    ids=['classifier', 'detector', 'threshold', 'segmenter', 'windows'],
 )
-def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, prediction, photo):
+def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, threshold, prediction, photo):
     backbone, calls = predictor.model.backbone, []
     backbone.register_forward_pre_hook(lambda *_: calls.append(1))
     names = choose_layers(backbone, None)[::-1]
-    found = explore(predictor, names, photo)
+    found = explore(predictor, names, threshold, photo)
     assert [layer.name for layer in found.layers] == names
     assert re.fullmatch(prediction, found.prediction)
     assert found.drawn.shape == found.pixels.shape == (60, 90, 3)
@@ -157,6 +160,9 @@ def test_what_is_refused(classifier, write_checkpoint, photo, tmp_path, capsys, 
         'did you mean layers.1.blocks.0.attn?'
     )
     assert refusal(capsys, classifier, checkpoint, tmp_path / 'none.jpg') == 'none.jpg: no such file'
+    assert refusal(capsys, classifier, checkpoint, '--score-thr', '30') == (
+        '--score-thr: expected a number in [0, 1], got 30'
+    )
     with socket.socket() as other:
         other.bind(('127.0.0.1', 0))
         other.listen()
@@ -164,6 +170,17 @@ def test_what_is_refused(classifier, write_checkpoint, photo, tmp_path, capsys, 
         assert refusal(capsys, classifier, checkpoint, '--port', port).startswith(
             f'--port: expected a free port, got {port} ('
         )
+
+
+def test_the_page_gets_the_score_threshold(classifier, write_checkpoint, photo, tmp_path, capsys, monkeypatch):
+    def explore(predictor, names, threshold, path):
+        raise UsageError(f'{path.name}: {threshold}')
+
+    monkeypatch.setattr('mmpola.analysis.server.check_installed', lambda: None)
+    monkeypatch.setattr('mmpola.analysis.server.explore', explore)
+    arguments = classifier, write_checkpoint(classifier, tmp_path / 'random.pth'), photo
+    assert refusal(capsys, *arguments) == 'photo.png: 0.3'
+    assert refusal(capsys, *arguments, '--score-thr', '0.7') == 'photo.png: 0.7'
 
 
 def test_without_gradio(classifier, capsys, monkeypatch):

@@ -220,6 +220,7 @@ def test_other_scopes_and_arguments_out_of_range_are_refused(tmp_path, monkeypat
         ('--batch-size', '0', '--batch-size: expected a positive integer, got 0$'),
         ('--score-thr', '30', r'--score-thr: expected a number in \[0, 1\], got 30$'),
         ('--score-thr', 'nan', r'--score-thr: expected a number in \[0, 1\], got nan$'),
+        ('--score-thr', 'high', r'--score-thr: expected a number in \[0, 1\], got high$'),
     ):
         monkeypatch.setattr('sys.argv', [*arguments, option, value])
         with pytest.raises(UsageError, match=message):
