@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from mmpola.cache import file_name
+
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
 
@@ -21,4 +23,4 @@ def commit() -> str:
 
 def results_folder(machine: str) -> Path:
     """Return the folder of a machine's results, which may not exist yet."""
-    return ROOT / 'benchmarks' / 'results' / machine.replace(' ', '-').replace('/', '-')
+    return ROOT / 'benchmarks' / 'results' / file_name(machine)

@@ -18,6 +18,7 @@ from benchmarks.gpu.launches import Binary
 from benchmarks.gpu.session import Item, Session, earlier_parts
 from benchmarks.gpu.targets import verdicts
 from benchmarks.measure import Timing
+from benchmarks.origin import results_folder
 from mmpola.ops.triton import tables
 from mmpola.ops.triton.backend import INTERPRETED
 
@@ -265,3 +266,9 @@ def test_the_report_draws_what_was_measured(session):
     text = (session.folder / 'report.md').read_text()
     assert '| attention | one | 1 state | 10.00 | 70.00 |' in text
     assert '- peers, two: OutOfMemory' in text
+
+
+def test_results_and_launch_table_spell_the_name_of_a_gpu_alike():
+    gpu = 'NVIDIA A100/PCIe'
+    assert results_folder(gpu).name == 'NVIDIA-A100-PCIe'
+    assert tables.user_table_path(gpu).name == 'launches-NVIDIA-A100-PCIe.json'

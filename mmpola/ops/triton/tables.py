@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
-from mmpola.cache import cache_folder
+from mmpola.cache import cache_folder, file_name
 
 ENVIRONMENT = 'MMPOLA_LAUNCHES'
 
@@ -119,7 +119,7 @@ def _forget() -> None:
 
 def user_table_path(gpu: str) -> Path:
     """Return the file of the user's own measurements on a GPU of that name."""
-    return cache_folder() / f'launches-{gpu.replace(" ", "-").replace("/", "-")}.json'
+    return cache_folder() / f'launches-{file_name(gpu)}.json'
 
 
 def gpu_of(device: torch.device) -> tuple[str, tuple[int, int]]:
