@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from mmpola.backbones.arch import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.base import Backbone, run_block
 from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
-from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -145,7 +144,7 @@ class PolaFormerPPStage(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.downsample = downsample
-        self.rotary_channels = [block.attn.rotary_channels for block in blocks]
+        self.rotary_kinds = [(block.attn.rotary_channels, block.attn.rotary_dtype) for block in blocks]
 
     def forward(self, maps: Tensor, with_cp: bool) -> tuple[Tensor, Tensor | None]:
         """Run the blocks and the down-sampling.
@@ -159,11 +158,10 @@ class PolaFormerPPStage(nn.Module):
         """
         grid = (maps.shape[2], maps.shape[3])
         x = maps.flatten(2).transpose(1, 2).contiguous()
-        dtype = accumulation_dtype(x.dtype)
-        widths = sorted(set(self.rotary_channels))
-        tables = {channels: rotary_tables(grid, channels, x.device, dtype) for channels in widths}
-        for block, channels in zip(self.blocks, self.rotary_channels, strict=True):
-            x = run_block(block, with_cp, x, grid, tables[channels])
+        kinds = [(channels, dtype_for(x.dtype)) for channels, dtype_for in self.rotary_kinds]
+        tables = {kind: rotary_tables(grid, kind[0], x.device, kind[1]) for kind in dict.fromkeys(kinds)}
+        for block, kind in zip(self.blocks, kinds, strict=True):
+            x = run_block(block, with_cp, x, grid, tables[kind])
         return x, None if self.downsample is None else self.downsample(x.transpose(1, 2).unflatten(2, grid))
 
 

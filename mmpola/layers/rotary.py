@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmpola.ops.numerics import accumulation_dtype
+
 BASE = 10000.0
 
 
@@ -23,10 +25,11 @@ def rotary_tables(
         grid: (h, w) with h * w = N, or (N,) for a sequence.
         channels: channels to rotate, an even number per axis: 2D features in linear attention, D channels in softmax
             attention.
-        device, dtype: device and dtype of the tables.
+        device, dtype: device and dtype of the tables; the angles are computed in at least float32.
     """
-    frequencies = BASE ** -torch.linspace(0, 1, channels // (2 * len(grid)), device=device, dtype=dtype)
-    angles = [torch.arange(side, device=device, dtype=dtype)[:, None] * frequencies for side in grid]
+    exact = accumulation_dtype(dtype)
+    frequencies = BASE ** -torch.linspace(0, 1, channels // (2 * len(grid)), device=device, dtype=exact)
+    angles = [torch.arange(side, device=device, dtype=exact)[:, None] * frequencies for side in grid]
 
     def table(parts: list[Tensor]) -> Tensor:
         """[h, pairs] and [w, pairs] -> [h * w, channels], each angle for both channels of its pair."""
@@ -37,4 +40,4 @@ def rotary_tables(
             maps.append(part.repeat_interleave(2, dim=-1).expand(*grid, -1))
         return torch.cat(maps, dim=-1).flatten(0, -2)
 
-    return table([x.cos() for x in angles]), table([x.sin() for x in angles])
+    return table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])

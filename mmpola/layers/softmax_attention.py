@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -9,6 +10,7 @@ from mmpola.layers.position import Grid
 from mmpola.layers.spatial_reduction import reduce_tokens
 from mmpola.ops import mix_and_gate
 from mmpola.ops.backends import check_backend_name
+from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import rotate
 
 
@@ -70,11 +72,16 @@ class RotarySoftmaxAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
 
+    @staticmethod
+    def rotary_dtype(dtype: torch.dtype) -> torch.dtype:
+        """Return the dtype of the rotary tables for tokens of `dtype`."""
+        return accumulation_dtype(dtype)
+
     def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w; rotary (cos, sin), each [N, D] -> [B, N, C]."""
         q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
-        # The tables are at least float32, so q and k are rotated in that precision, whatever their dtype.
+        # The tables are at least float32, and q and k are rotated in that precision, whatever their dtype.
         rotated_q, rotated_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
         attended = F.scaled_dot_product_attention(rotated_q, rotated_k, v.transpose(1, 2)).transpose(1, 2)
         mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)

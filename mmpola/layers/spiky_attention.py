@@ -33,6 +33,14 @@ class SpikyAttention(PolarityAttention):
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
 
+    @staticmethod
+    def rotary_dtype(dtype: torch.dtype) -> torch.dtype:
+        """Return the dtype of the rotary tables for tokens of `dtype`: float16 for half precision.
+
+        In float32 they would be most of what the kernels read, and float16 is as accurate as the kernels' products.
+        """
+        return torch.float16 if dtype.itemsize == 2 else dtype
+
     def feature_map(self) -> ExpMap:
         """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)

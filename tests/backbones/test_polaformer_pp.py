@@ -116,7 +116,26 @@ def test_rotary_tables_are_computed_once_per_stage_and_width(monkeypatch):
 
     monkeypatch.setattr(polaformer_pp, 'rotary_tables', counted)
     PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S'))(images(1, 3, 64, 96))
-    assert calls == [((16, 24), 32), ((8, 12), 32), ((4, 6), 16), ((4, 6), 32), ((2, 3), 16)]
+    assert calls == [((16, 24), 32), ((8, 12), 32), ((4, 6), 32), ((4, 6), 16), ((2, 3), 16)]
+
+
+def test_half_precision_reads_short_rotary_tables_in_linear_attention_only(monkeypatch):
+    dtypes = []
+
+    def recorded(*args):
+        dtypes.append(args[3])
+        return rotary_tables(*args)
+
+    monkeypatch.setattr(polaformer_pp, 'rotary_tables', recorded)
+    PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S')).bfloat16()(images(1, 3, 64, 96).bfloat16())
+    assert dtypes == [torch.float16, torch.float16, torch.float16, torch.float32, torch.float32]
+
+
+def test_rotary_angles_are_exact_in_tables_of_half_precision():
+    short, exact = (rotary_tables((300, 5), 16, None, dtype) for dtype in (torch.float16, torch.float64))
+    for a, b in zip(short, exact, strict=True):
+        assert a.dtype == torch.float16
+        assert_close(a.double(), b, rtol=0, atol=3e-4)
 
 
 def test_trains_after_a_forward_in_inference_mode():
