@@ -25,7 +25,7 @@ def test_results_are_finite_where_half_features_would_overflow(kind):
 def test_large_exponents_are_exact(dtype, std, tolerance):
     """exp(x) overflows float32 from x = 88: compare with unshifted float64, in several programs and blocks."""
     tensors = draw_leaves(32, 70, 150, 'exp', dtype, std=std, position=False)
-    tensors[1][:, 64:] *= 1.5  # larger keys in later blocks: the sums so far are rescaled
+    tensors[1][:, 64:] *= 1.5  # larger keys in later programs, whose parts have a larger shift
     grad = torch.randn_like(tensors[0])
     found = results(tensors, 'exp', grad)
     names = [name for name, x in zip(LEAVES, tensors, strict=True) if x is not None]
@@ -36,11 +36,14 @@ def test_large_exponents_are_exact(dtype, std, tolerance):
         assert (found[what].double() - expected).norm() <= tolerance * expected.norm(), what
 
 
-@pytest.mark.parametrize('which', ['zero query', 'zero keys', 'one key'])
+@pytest.mark.parametrize('which', ['zero query', 'zero channel', 'zero keys', 'one key'])
 def test_large_exponents_next_to(which):
     tensors = draw_leaves(16, 20, 1 if which == 'one key' else 20, 'exp', torch.float16, std=30.0, position=False)
     if which == 'zero query':
         tensors[0][:, 0] = 0
+    elif which == 'zero channel':  # its keys must not raise the level of the others (E13)
+        tensors[0][..., 3] = 0
+        tensors[1][..., 3] = 300
     elif which == 'zero keys':
         tensors[1].zero_()
     found = results(tensors, 'exp', torch.randn_like(tensors[0]))

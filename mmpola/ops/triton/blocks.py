@@ -11,7 +11,7 @@ way. In memory the state of one head is a vector: S [2D, D], then k̄ [2D], then
 import triton
 import triton.language as tl
 
-from mmpola.ops.triton.approximations import round_factor
+from mmpola.ops.triton.approximations import COMPILED, round_factor
 
 
 @triton.jit
@@ -25,6 +25,15 @@ def locate_program(heads):
 def load_tokens(p_x, stride, o_n, o_c, mask):
     """Load rows o_n [BN] and channels o_c [BD] of the block of tokens at p_x as float32; 0 outside the mask."""
     return tl.load(p_x + (o_n * stride)[:, None] + o_c[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_keys(p_k, p_position, stride, i_n, i_h, heads, o_n, o_d, mask, D: tl.constexpr):
+    """Load a block of keys from token i_n on, with their key positions [M, H, D] added if there are any (E4)."""
+    b_k = load_tokens(p_k + i_n * stride, stride, o_n, o_d, mask)
+    if p_position is not None:
+        b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, mask)
+    return b_k
 
 
 @triton.jit
@@ -71,16 +80,47 @@ def store_halves(p_x, b_x_1, b_x_2, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def sign_mask(x):
+    """Return all bits set where x < 0, else none. Comparisons would occupy the seven predicates that a thread has."""
+    if COMPILED:
+        # Assembly, because the compiler turns arithmetic on the sign back into comparisons.
+        return tl.inline_asm_elementwise('shr.s32 $0, $1, 31;', '=r,r', [x], tl.int32, is_pure=True, pack=1)
+    else:  # noqa: RET505 - as in `reciprocal`
+        return x.to(tl.int32, bitcast=True) >> 31
+
+
+@triton.jit
 def split_by_sign(x, b_a):
     """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0."""
-    b_1 = tl.where(x > 0, b_a, 0.0)
-    return b_1, b_a - b_1
+    b_2 = (b_a.to(tl.int32, bitcast=True) & sign_mask(x)).to(tl.float32, bitcast=True)
+    return b_a - b_2, b_2
 
 
 @triton.jit
 def select_by_sign(x, b_1, b_2):
     """Select for each element of x the value that belongs to its one non-zero feature: b_2 for x < 0, else b_1."""
-    return tl.where(x < 0, b_2, b_1)
+    mask = sign_mask(x)
+    b_1, b_2 = b_1.to(tl.int32, bitcast=True), b_2.to(tl.int32, bitcast=True)
+    return ((b_1 & ~mask) | (b_2 & mask)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def with_sign_of(x, b_y):
+    """Return y where x > 0 and -y where x < 0."""
+    sign = x.to(tl.int32, bitcast=True) & -0x80000000
+    return (b_y.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
+    """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0.
+
+    The rows r and r + 8 of 16 rows go into one, because in the layout of products one thread holds both.
+    """
+    b_1, b_2 = split_by_sign(x, b_terms)
+    b_sum_1 += tl.reshape(tl.sum(tl.reshape(b_1, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))
+    b_sum_2 += tl.reshape(tl.sum(tl.reshape(b_2, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))
+    return b_sum_1, b_sum_2
 
 
 @triton.jit

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-LN_2 = tl.constexpr(0.6931471805599453)
+from mmpola.ops.triton.approximations import LN_2
 
 
 @triton.jit(do_not_specialize=['chunks', 'factor'])

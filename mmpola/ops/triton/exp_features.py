@@ -6,13 +6,20 @@ import triton
 import triton.language as tl
 
 from mmpola.ops.feature_map import EXCLUDED
-from mmpola.ops.triton.approximations import expm1, exponential, reciprocal, round_feature
+from mmpola.ops.triton.approximations import (
+    exponential,
+    one_minus_exponential,
+    reciprocal,
+    round_feature,
+    to_exponent,
+)
 from mmpola.ops.triton.blocks import (
     load_halves,
     load_state,
     load_tokens,
     select_channels,
     split_by_sign,
+    store_halves,
     store_state,
 )
 
@@ -22,35 +29,73 @@ SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 
 @triton.jit
 def shifted_expm1(b_size, b_offset, PRECISION: tl.constexpr):
-    """Compute a = (exp(size) - 1) exp(offset) and its slope exp(size + offset), but never exp(size) itself."""
+    """Compute a = (exp(size) - 1) exp(offset) and its slope exp(size + offset), but never exp(size) itself.
+
+    Size and offset are in the unit of `to_exponent`.
+    """
     b_slope = exponential(b_size + b_offset, PRECISION)
-    return -expm1(-b_size, PRECISION) * b_slope, b_slope
+    return one_minus_exponential(b_size, PRECISION) * b_slope, b_slope
 
 
 @triton.jit
 def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
-    """Compute a [BN, BD] of ψ' and its slope (E12) from the shifts [BD] of keys above and below 0."""
-    return shifted_expm1(tl.abs(b_k), -select_channels(b_k, b_shift_1, b_shift_2), PRECISION)
+    """Compute a [BN, BD] of ψ' and its slope (E12), 0 at k = 0, from the shifts [BD] of keys above and below 0."""
+    b_shift_1, b_shift_2 = to_exponent(b_shift_1, PRECISION), to_exponent(b_shift_2, PRECISION)
+    b_shift = select_channels(b_k, b_shift_1, b_shift_2)
+    b_a, b_slope = shifted_expm1(to_exponent(tl.abs(b_k), PRECISION), -b_shift, PRECISION)
+    return b_a, tl.where(b_k == 0, 0.0, b_slope)
+
+
+@triton.jit
+def load_stream_halves(p_x, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """Load the halves [BD] of a vector [2D] that belong to queries above 0 and below 0.
+
+    In the same-signed stream (STREAM = 0) they are the first and the second half, in the opposite-signed one (1) the
+    second and the first.
+    """
+    b_1, b_2 = load_halves(p_x, D, BD)
+    if STREAM == 0:
+        return b_1, b_2
+    else:  # noqa: RET505 - as in `reciprocal`
+        return b_2, b_1
+
+
+@triton.jit
+def store_stream_halves(p_x, b_x_1, b_x_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
+    """Store the vector that `load_stream_halves` loads."""
+    if STREAM == 0:
+        store_halves(p_x, b_x_1, b_x_2, D, BD)
+    else:
+        store_halves(p_x, b_x_2, b_x_1, D, BD)
+
+
+@triton.jit
+def load_temperature(
+    p_temperature, i_h, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Load a stream's halves [BD] of the temperatures [2D] of a head in the unit of `to_exponent`."""
+    b_t_1, b_t_2 = load_stream_halves(p_temperature + i_h * 2 * D, STREAM, D, BD)
+    return to_exponent(b_t_1.to(tl.float32), PRECISION), to_exponent(b_t_2.to(tl.float32), PRECISION)
 
 
 @triton.jit
 def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION: tl.constexpr):
     """Compute one stream's features of a block of queries and the inverse of their normaliser (E3, E9, E13).
 
-    Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0: the opposite-signed stream passes
-    temperatures, shifts and key means [BD] with their halves swapped.
+    Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0. Temperatures and shifts are in the
+    unit of `to_exponent`.
 
     Returns:
-        a of φ', its slope, its temperature and the key mean selected by sign, [BN, BD] each, and 1 / r [BN],
+        a of φ', its slope, its temperature, 0 at q = 0, and its key mean, [BN, BD] each, and 1 / r [BN],
         which is 0 outside the mask.
     """
-    b_t = select_channels(b_q, b_t_1, b_t_2)
+    b_t = tl.where(b_q == 0, 0.0, select_channels(b_q, b_t_1, b_t_2))
     b_size = tl.abs(b_q) * b_t
     b_shift = tl.where(b_q == 0, 0.0, select_channels(b_q, b_shift_1, b_shift_2))
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
     b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None], PRECISION)
     b_mean = select_channels(b_q, b_mean_1, b_mean_2)
-    r = tl.sum(b_a * b_mean, 1) + tl.maximum(eps * tl.exp(-b_level), SMALLEST_NORMAL)
+    r = tl.sum(b_a * b_mean, 1) + tl.maximum(eps * exponential(-b_level, PRECISION), SMALLEST_NORMAL)
     return b_a, b_slope, b_t, b_mean, tl.where(m_n, reciprocal(r, PRECISION), 0.0)
 
 
@@ -61,27 +106,14 @@ def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
 
 
 @triton.jit
-def query_feature_gradient(b_a, b_y_state, b_mean, inverse):
-    """Compute da [BN, BD] of one stream and its terms c a [BN, BD] of dk̄ (E15, E16).
+def load_query_shift(p_shift, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
+    """Load a stream's halves [BD] of the shift [2D] of (E11) for queries, in the unit of `to_exponent`.
 
-    `b_y_state` is y Sᵀ, selected by sign like the key mean. do·o of (E15) equals φ·(y Sᵀ), so o is not needed.
+    Channels in which no key is positive are excluded.
     """
-    c = -tl.sum(b_a * b_y_state, 1) * inverse
-    return b_y_state + c[:, None] * b_mean, c[:, None] * b_a
-
-
-@triton.jit
-def exp_gradient(x, b_size_gradient):
-    """Turn the gradient of |x| into that of x; 0 at x = 0."""
-    return tl.where(x == 0, 0.0, tl.where(x < 0, -b_size_gradient, b_size_gradient))
-
-
-@triton.jit
-def load_query_shift(p_shift, D: tl.constexpr, BD: tl.constexpr):
-    """Load the two halves of the shift [2D] of (E11) for queries: channels in which no key is positive are excluded."""
-    b_shift_1, b_shift_2 = load_halves(p_shift, D, BD)
-    b_shift_1 = tl.where(b_shift_1 == 0, EXCLUDED_SHIFT, b_shift_1)
-    b_shift_2 = tl.where(b_shift_2 == 0, EXCLUDED_SHIFT, b_shift_2)
+    b_shift_1, b_shift_2 = load_stream_halves(p_shift, STREAM, D, BD)
+    b_shift_1 = tl.where(b_shift_1 == 0, EXCLUDED_SHIFT, to_exponent(b_shift_1, PRECISION))
+    b_shift_2 = tl.where(b_shift_2 == 0, EXCLUDED_SHIFT, to_exponent(b_shift_2, PRECISION))
     return b_shift_1, b_shift_2
 
 
@@ -151,21 +183,16 @@ def rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.cons
 
 
 @triton.jit
-def load_streams(p_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr):
-    """Load a state [2D, D] as factors [BD, BC]: the two halves of S_same, then the two halves of S_opposite."""
-    b_same_1 = load_state(p_state, 0, 0, D // 2, D, BD, BC, PRECISION)
-    b_same_2 = load_state(p_state, D, 0, D // 2, D, BD, BC, PRECISION)
-    b_opposite_1 = load_state(p_state, 0, D // 2, D // 2, D, BD, BC, PRECISION)
-    b_opposite_2 = load_state(p_state, D, D // 2, D // 2, D, BD, BC, PRECISION)
-    return b_same_1, b_same_2, b_opposite_1, b_opposite_2
+def load_stream(
+    p_state, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Load a stream's columns of a state [2D, D] as factors [BD, BC], in the order of `load_stream_halves`."""
+    b_1 = load_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
+    return b_1, load_state(p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
 
 
 @triton.jit
-def store_streams(
-    p_state, b_same_1, b_same_2, b_opposite_1, b_opposite_2, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
-):
-    """Store the tiles that `load_streams` loads."""
-    store_state(p_state, 0, 0, D // 2, b_same_1, D, BD, BC)
-    store_state(p_state, D, 0, D // 2, b_same_2, D, BD, BC)
-    store_state(p_state, 0, D // 2, D // 2, b_opposite_1, D, BD, BC)
-    store_state(p_state, D, D // 2, D // 2, b_opposite_2, D, BD, BC)
+def store_stream(p_state, b_1, b_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr):
+    """Store the tiles that `load_stream` loads."""
+    store_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, b_1, D, BD, BC)
+    store_state(p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, b_2, D, BD, BC)

@@ -9,10 +9,12 @@ stream runs through the same device functions as the same-signed one, with all h
 import triton
 import triton.language as tl
 
-from mmpola.ops.triton.approximations import compute_once, round_factor
+from mmpola.ops.triton.approximations import compute_once, from_exponent, in_product_layout, round_factor
 from mmpola.ops.triton.blocks import (
+    add_by_sign,
     add_products,
     load_halves,
+    load_keys,
     load_state,
     load_tokens,
     load_values,
@@ -23,22 +25,25 @@ from mmpola.ops.triton.blocks import (
     select_channels,
     store_halves,
     store_state,
+    with_sign_of,
 )
 from mmpola.ops.triton.exp_features import (
-    exp_gradient,
     largest_of_pairs,
     load_half_rotation,
     load_query_shift,
     load_rotation,
-    load_streams,
-    query_feature_gradient,
+    load_stream,
+    load_stream_halves,
+    load_temperature,
+    rotate_back,
     rotate_factor,
     rotate_factors,
     rotate_halves_back,
     shifted_key,
     shifted_query,
     split_factor,
-    store_streams,
+    store_stream,
+    store_stream_halves,
 )
 
 
@@ -58,26 +63,23 @@ def polarity_attention_exp_state_kernel(
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
-    b_shift_1, b_shift_2 = tl.zeros((BD,), tl.float32), tl.zeros((BD,), tl.float32)
+    start = i_chunk * tokens
+    end = tl.minimum(start + tokens, keys)
+    o_w = tl.arange(0, 4 * BN)
+    b_max, b_min = tl.zeros((BD,), tl.float32), tl.zeros((BD,), tl.float32)
+    for i_n in range(start, end, 4 * BN):
+        m_k = (i_n + o_w < end)[:, None] & (o_d < D)[None, :]
+        b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_w, o_d, m_k, D)
+        b_max, b_min = tl.maximum(b_max, tl.max(b_k, 0)), tl.minimum(b_min, tl.min(b_k, 0))
+    b_shift_1, b_shift_2 = tl.ceil(b_max), tl.ceil(-b_min)  # (E11)
+    if p_cos is not None:
+        b_shift_1, b_shift_2 = largest_of_pairs(b_shift_1, BD), largest_of_pairs(b_shift_2, BD)
     b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
     b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
-    start = i_chunk * tokens
-    for i_n in range(start, tl.minimum(start + tokens, keys), BN):
+    for i_n in range(start, end, BN):
         m_n = i_n + o_n < keys
         m_k = m_n[:, None] & (o_d < D)[None, :]
-        b_k = load_tokens(p_k + i_n * k_n, k_n, o_n, o_d, m_k)
-        if p_position is not None:
-            b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, m_k)  # (E4)
-        b_old_1, b_old_2 = b_shift_1, b_shift_2
-        b_shift_1 = tl.maximum(b_shift_1, tl.ceil(tl.max(b_k, 0)))  # (E11)
-        b_shift_2 = tl.maximum(b_shift_2, tl.ceil(tl.max(-b_k, 0)))
-        if p_cos is not None:
-            b_shift_1, b_shift_2 = largest_of_pairs(b_shift_1, BD), largest_of_pairs(b_shift_2, BD)
-        b_decay_1, b_decay_2 = tl.exp(b_old_1 - b_shift_1), tl.exp(b_old_2 - b_shift_2)
-        b_mean_1 *= b_decay_1[None, :]
-        b_mean_2 *= b_decay_2[None, :]
-        b_state_1 *= b_decay_1[:, None]
-        b_state_2 *= b_decay_2[:, None]
+        b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a, _ = shifted_key(b_k, b_shift_1, b_shift_2, PRECISION)
         b_psi_1, b_psi_2 = split_factor(b_k, b_a, PRECISION, p_cos is not None)  # (E9, E12)
         b_mean_1 += b_psi_1  # (E1)
@@ -98,49 +100,121 @@ def polarity_attention_exp_state_kernel(
     store_halves(p_mean + 2 * D, b_shift_1, b_shift_2, D, BD)
 
 
+@triton.jit
+def output_of_stream(
+    p_q, p_temperature, p_cos, p_sin, p_state, p_o, q_n, o_stride, i_h, start, end, queries, eps,
+    STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute one stream's columns of o for the queries from `start` to `end`."""
+    o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
+    b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
+    b_state_1, b_state_2 = load_stream(p_state, STREAM, D, BD, BC, PRECISION)
+    b_mean_1, b_mean_2 = load_stream_halves(p_state + 2 * D * D, STREAM, D, BD)
+    b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), STREAM, D, BD, PRECISION)
+    for i_n in range(start, end, BN):
+        m_n = i_n + o_n < queries
+        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_n[:, None] & (o_d < D)[None, :])
+        b_a, _, _, _, inverse = shifted_query(
+            b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
+        )
+        b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
+        if p_cos is not None:  # (E10)
+            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
+            b_phi_1 = rotate_factor(b_phi_1, b_cos, b_sin, BN, BD, PRECISION)
+            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
+            b_phi_2 = rotate_factor(b_phi_2, b_cos, b_sin, BN, BD, PRECISION)
+        b_o = multiply(b_phi_1, b_phi_2, b_state_1, b_state_2, PRECISION) * inverse[:, None]
+        p_rows = p_o + i_n * o_stride + STREAM * (D // 2) + (o_n * o_stride)[:, None] + o_c[None, :]
+        tl.store(p_rows, b_o.to(p_o.dtype.element_ty), mask=m_n[:, None] & (o_c < D // 2)[None, :])
+
+
 @triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'eps'])
 def polarity_attention_exp_output_kernel(
     p_q, p_same, p_opposite, p_cos, p_sin, p_state, p_o,
     q_b, q_n, q_h, heads, queries, tokens, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute o [B, N, H, D] (E3) for `tokens` queries per program; the state stays on the chip for all of them."""
+    """Compute o [B, N, H, D] (E3) for `tokens` queries per program, one stream after the other."""
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
     p_o += (i_b * queries * heads + i_h) * D
-    o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
-    b_t_same_1, b_t_same_2 = load_halves(p_same + i_h * 2 * D, D, BD)
-    b_t_opposite_1, b_t_opposite_2 = load_halves(p_opposite + i_h * 2 * D, D, BD)
     p_state += i_bh * 2 * D * (D + 2)
-    b_same_1, b_same_2, b_opposite_1, b_opposite_2 = load_streams(p_state, D, BD, BC, PRECISION)
-    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
-    b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), D, BD)
     start = i_chunk * tokens
-    for i_n in range(start, tl.minimum(start + tokens, queries), BN):
+    end = tl.minimum(start + tokens, queries)
+    output_of_stream(
+        p_q, p_same, p_cos, p_sin, p_state, p_o, q_n, heads * D, i_h, start, end, queries, eps,
+        0, D, BN, BD, BC, PRECISION,
+    )  # fmt: skip
+    output_of_stream(
+        p_q, p_opposite, p_cos, p_sin, p_state, p_o, q_n, heads * D, i_h, start, end, queries, eps,
+        1, D, BN, BD, BC, PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def query_gradient_of_stream(
+    p_q, p_do, p_temperature, p_cos, p_sin, p_state, p_dq, p_dstate, p_dtemperature,
+    q_n, do_n, dq_n, i_h, start, end, queries, eps,
+    STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute one stream's share of dq, dS and the temperatures' gradient for the queries from `start` to `end`.
+
+    dq of the opposite-signed stream is added to what the same-signed one has stored. Returns the halves [BD] of dk̄.
+    """
+    o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
+    b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
+    b_state_1, b_state_2 = load_stream(p_state, STREAM, D, BD, BC, PRECISION)
+    b_mean_1, b_mean_2 = load_stream_halves(p_state + 2 * D * D, STREAM, D, BD)
+    b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), STREAM, D, BD, PRECISION)
+    b_dstate_1, b_dstate_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
+    # Sums over tokens stay [BN / 2, BD] to the end, which needs no shuffles per block.
+    b_dmean_1, b_dmean_2 = tl.zeros((BN // 2, BD), tl.float32), tl.zeros((BN // 2, BD), tl.float32)
+    b_dt_1, b_dt_2 = tl.zeros((BN // 2, BD), tl.float32), tl.zeros((BN // 2, BD), tl.float32)
+    for i_n in range(start, end, BN):
         m_n = i_n + o_n < queries
-        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_n[:, None] & (o_d < D)[None, :])
-        b_a_same, _, _, _, inverse_same = shifted_query(
-            b_q, b_t_same_1, b_t_same_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
+        m_q = m_n[:, None] & (o_d < D)[None, :]
+        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q)
+        b_q = in_product_layout(b_q, BN, BD, PRECISION)
+        b_a, b_slope, b_t, b_mean, inverse = shifted_query(
+            b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
         )
-        b_a_opposite, _, _, _, inverse_opposite = shifted_query(
-            b_q, b_t_opposite_2, b_t_opposite_1, b_shift_2, b_shift_1, b_mean_2, b_mean_1, m_n, eps, PRECISION
-        )
-        b_same_phi_1, b_same_phi_2 = split_factor(b_q, b_a_same, PRECISION, p_cos is not None)  # (E9, E13)
-        b_opposite_phi_2, b_opposite_phi_1 = split_factor(b_q, b_a_opposite, PRECISION, p_cos is not None)
-        if p_cos is not None:  # (E10)
-            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
-            b_same_phi_1 = rotate_factor(b_same_phi_1, b_cos, b_sin, BN, BD, PRECISION)
-            b_opposite_phi_1 = rotate_factor(b_opposite_phi_1, b_cos, b_sin, BN, BD, PRECISION)
-            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
-            b_same_phi_2 = rotate_factor(b_same_phi_2, b_cos, b_sin, BN, BD, PRECISION)
-            b_opposite_phi_2 = rotate_factor(b_opposite_phi_2, b_cos, b_sin, BN, BD, PRECISION)
-        b_o_same = multiply(b_same_phi_1, b_same_phi_2, b_same_1, b_same_2, PRECISION) * inverse_same[:, None]
-        b_o_opposite = multiply(b_opposite_phi_1, b_opposite_phi_2, b_opposite_1, b_opposite_2, PRECISION)
-        b_o_opposite *= inverse_opposite[:, None]
-        p_rows = p_o + i_n * heads * D + (o_n * heads * D)[:, None] + o_c[None, :]
-        m_o = m_n[:, None] & (o_c < D // 2)[None, :]
-        tl.store(p_rows, b_o_same.to(p_o.dtype.element_ty), mask=m_o)
-        tl.store(p_rows + D // 2, b_o_opposite.to(p_o.dtype.element_ty), mask=m_o)
+        b_y = load_tokens(p_do + i_n * do_n + STREAM * (D // 2), do_n, o_n, o_c, m_n[:, None] & (o_c < D // 2)[None, :])
+        b_y = round_factor(b_y * inverse[:, None], PRECISION)  # (E15)
+        if p_cos is not None:
+            b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
+            b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
+        # dS comes before the products with S: on sm_80 and sm_89 the compiler lays out the warps for the last products.
+        if p_dstate is not None:
+            b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
+            if p_cos is not None:  # (E10)
+                b_phi_1 = rotate_factor(b_phi_1, b_cos_1, b_sin_1, BN, BD, PRECISION)
+                b_phi_2 = rotate_factor(b_phi_2, b_cos_2, b_sin_2, BN, BD, PRECISION)
+            b_dstate_1, b_dstate_2 = add_products(b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION)  # (E16)
+        b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
+        if p_cos is not None:
+            b_1 = rotate_back(b_1, b_cos_1, b_sin_1, BN, BD)
+            b_2 = rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)
+        b_y_state = select_by_sign(b_q, b_1, b_2)
+        # do·o of (E15) is computed as φ·(y Sᵀ), so o is not needed.
+        c = -tl.sum(b_a * b_y_state, 1) * inverse
+        b_dmean_1, b_dmean_2 = add_by_sign(b_dmean_1, b_dmean_2, b_q, c[:, None] * b_a, BN, BD)
+        # The feature's size is |q| times the temperature.
+        b_dsize = (b_y_state + c[:, None] * b_mean) * b_slope
+        b_dt_1, b_dt_2 = add_by_sign(b_dt_1, b_dt_2, b_q, b_dsize * tl.abs(b_q), BN, BD)
+        if p_dq is not None:
+            b_dq = with_sign_of(b_q, from_exponent(b_dsize * b_t, PRECISION))
+            p_rows = p_dq + i_n * dq_n + (o_n * dq_n)[:, None] + o_d[None, :]
+            if STREAM == 1:
+                b_dq += tl.load(p_rows, mask=m_q, other=0.0).to(tl.float32)
+            tl.store(p_rows, b_dq.to(p_dq.dtype.element_ty), mask=m_q)
+
+    if p_dstate is not None:
+        store_stream(p_dstate, b_dstate_1, b_dstate_2, STREAM, D, BD, BC)
+    if p_dtemperature is not None:
+        store_stream_halves(p_dtemperature, tl.sum(b_dt_1, 0), tl.sum(b_dt_2, 0), STREAM, D, BD)
+    return tl.sum(b_dmean_1, 0), tl.sum(b_dmean_2, 0)
 
 
 @triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'eps'])
@@ -151,87 +225,36 @@ def polarity_attention_exp_query_gradient_kernel(
 ):  # fmt: skip
     """Compute dq and each program's part of the state's gradient [2D * (D + 1)] and of the temperatures' [4, D].
 
-    Outputs that are None are not computed. do·o of (E15) is computed as φ·(y Sᵀ), so o is not needed.
+    Outputs that are None are not computed. One stream follows the other, because the registers hold the sums of one.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
+    i_part = i_bh * tl.num_programs(1) + i_chunk
     p_q += i_b * q_b + i_h * q_h
     p_do += i_b * do_b + i_h * do_h
-    o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
-    b_t_same_1, b_t_same_2 = load_halves(p_same + i_h * 2 * D, D, BD)
-    b_t_opposite_1, b_t_opposite_2 = load_halves(p_opposite + i_h * 2 * D, D, BD)
     p_state += i_bh * 2 * D * (D + 2)
-    b_same_1, b_same_2, b_opposite_1, b_opposite_2 = load_streams(p_state, D, BD, BC, PRECISION)
-    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
-    b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), D, BD)
-    b_dsame_1, b_dsame_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
-    b_dopposite_1, b_dopposite_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
-    # Sums over tokens stay [BN, BD] to the end: as many registers as a replicated [BD], and no reduction per block.
-    b_dmean_1, b_dmean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
-    b_dt_same_1, b_dt_same_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
-    b_dt_opposite_1, b_dt_opposite_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
-    start = i_chunk * tokens
-    for i_n in range(start, tl.minimum(start + tokens, queries), BN):
-        m_n = i_n + o_n < queries
-        m_q, m_do = m_n[:, None] & (o_d < D)[None, :], m_n[:, None] & (o_c < D // 2)[None, :]
-        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q)
-        b_a_same, b_slope_same, b_t_same, b_mean_same, inverse_same = shifted_query(
-            b_q, b_t_same_1, b_t_same_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
-        )
-        b_a_opposite, b_slope_opposite, b_t_opposite, b_mean_opposite, inverse_opposite = shifted_query(
-            b_q, b_t_opposite_2, b_t_opposite_1, b_shift_2, b_shift_1, b_mean_2, b_mean_1, m_n, eps, PRECISION
-        )
-        b_y_same = load_tokens(p_do + i_n * do_n, do_n, o_n, o_c, m_do) * inverse_same[:, None]  # (E15)
-        b_y_opposite = load_tokens(p_do + i_n * do_n, do_n, o_n, D // 2 + o_c, m_do) * inverse_opposite[:, None]
-        b_y_same, b_y_opposite = round_factor(b_y_same, PRECISION), round_factor(b_y_opposite, PRECISION)
-        b_same_phi_1, b_same_phi_2 = split_factor(b_q, b_a_same, PRECISION, p_cos is not None)  # (E9, E13)
-        b_opposite_phi_2, b_opposite_phi_1 = split_factor(b_q, b_a_opposite, PRECISION, p_cos is not None)
-        if p_cos is not None:  # (E10)
-            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, D, BN, BD)
-            b_same_phi_1, b_same_phi_2 = rotate_factors(
-                b_same_phi_1, b_same_phi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD, PRECISION
-            )
-            b_opposite_phi_1, b_opposite_phi_2 = rotate_factors(
-                b_opposite_phi_1, b_opposite_phi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD, PRECISION
-            )
-        if p_dstate is not None:  # (E16)
-            b_dsame_1, b_dsame_2 = add_products(b_dsame_1, b_dsame_2, b_same_phi_1, b_same_phi_2, b_y_same, PRECISION)
-            b_dopposite_1, b_dopposite_2 = add_products(
-                b_dopposite_1, b_dopposite_2, b_opposite_phi_1, b_opposite_phi_2, b_y_opposite, PRECISION
-            )
-        b_1, b_2 = multiply_transposed(b_y_same, b_same_1, b_same_2, PRECISION)
-        if p_cos is not None:
-            b_1, b_2 = rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
-        b_da_same, b_c_same = query_feature_gradient(b_a_same, select_by_sign(b_q, b_1, b_2), b_mean_same, inverse_same)
-        b_1, b_2 = multiply_transposed(b_y_opposite, b_opposite_1, b_opposite_2, PRECISION)
-        if p_cos is not None:
-            b_1, b_2 = rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
-        b_da_opposite, b_c_opposite = query_feature_gradient(
-            b_a_opposite, select_by_sign(b_q, b_2, b_1), b_mean_opposite, inverse_opposite
-        )
-        if p_dstate is not None:  # (E16)
-            b_dmean_1 += select_by_sign(b_q, b_c_same, b_c_opposite)
-            b_dmean_2 += select_by_sign(b_q, b_c_opposite, b_c_same)
-        # The feature's size is |q| times the temperature.
-        b_dsize_same, b_dsize_opposite = b_da_same * b_slope_same, b_da_opposite * b_slope_opposite
-        b_dq = exp_gradient(b_q, b_dsize_same * b_t_same + b_dsize_opposite * b_t_opposite)
-        b_dt_same, b_dt_opposite = b_dsize_same * tl.abs(b_q), b_dsize_opposite * tl.abs(b_q)
-        b_dt_same_1 += select_by_sign(b_q, b_dt_same, 0.0)
-        b_dt_same_2 += select_by_sign(b_q, 0.0, b_dt_same)
-        b_dt_opposite_1 += select_by_sign(b_q, 0.0, b_dt_opposite)
-        b_dt_opposite_2 += select_by_sign(b_q, b_dt_opposite, 0.0)
-        if p_dq is not None:
-            p_rows = p_dq + ((i_b * queries + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
-            tl.store(p_rows, b_dq.to(p_dq.dtype.element_ty), mask=m_q)
-
-    i_part = i_bh * tl.num_programs(1) + i_chunk
+    p_dopposite = p_dtemperatures
+    if p_dq is not None:
+        p_dq += (i_b * queries * heads + i_h) * D
     if p_dstate is not None:
         p_dstate += i_part * 2 * D * (D + 1)
-        store_streams(p_dstate, b_dsame_1, b_dsame_2, b_dopposite_1, b_dopposite_2, D, BD, BC)
-        store_halves(p_dstate + 2 * D * D, tl.sum(b_dmean_1, 0), tl.sum(b_dmean_2, 0), D, BD)
     if p_dtemperatures is not None:
         p_dtemperatures += i_part * 4 * D
-        store_halves(p_dtemperatures, tl.sum(b_dt_same_1, 0), tl.sum(b_dt_same_2, 0), D, BD)
-        store_halves(p_dtemperatures + 2 * D, tl.sum(b_dt_opposite_1, 0), tl.sum(b_dt_opposite_2, 0), D, BD)
+        p_dopposite = p_dtemperatures + 2 * D
+    start = i_chunk * tokens
+    end = tl.minimum(start + tokens, queries)
+    b_same_1, b_same_2 = query_gradient_of_stream(
+        p_q, p_do, p_same, p_cos, p_sin, p_state, p_dq, p_dstate, p_dtemperatures,
+        q_n, do_n, heads * D, i_h, start, end, queries, eps,
+        0, D, BN, BD, BC, PRECISION,
+    )  # fmt: skip
+    tl.debug_barrier()  # a thread may add to dq that another one has stored
+    b_opposite_1, b_opposite_2 = query_gradient_of_stream(
+        p_q, p_do, p_opposite, p_cos, p_sin, p_state, p_dq, p_dstate, p_dopposite,
+        q_n, do_n, heads * D, i_h, start, end, queries, eps,
+        1, D, BN, BD, BC, PRECISION,
+    )  # fmt: skip
+    if p_dstate is not None:
+        store_halves(p_dstate + 2 * D * D, b_same_1 + b_opposite_2, b_same_2 + b_opposite_1, D, BD)
 
 
 @triton.jit(do_not_specialize=['heads', 'keys', 'tokens'])
@@ -255,9 +278,7 @@ def polarity_attention_exp_key_gradient_kernel(
         m_n = i_n + o_n < keys
         m_k = m_n[:, None] & (o_d < D)[None, :]
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None]
-        b_k = load_tokens(p_k + i_n * k_n, k_n, o_n, o_d, m_k)
-        if p_position is not None:
-            b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, m_k)  # (E4)
+        b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a, b_slope = shifted_key(b_k, b_shift_1, b_shift_2, PRECISION)  # (E9, E12)
         if BD > 32:  # narrower ones are cheaper to compute again
             b_a, b_slope = compute_once(b_a), compute_once(b_slope)
@@ -269,7 +290,7 @@ def polarity_attention_exp_key_gradient_kernel(
             if p_cos is not None:
                 b_dpsi_1, b_dpsi_2 = rotate_halves_back(b_dpsi_1, b_dpsi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
             b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2) + select_channels(b_k, b_dmean_1, b_dmean_2)
-            b_dk = exp_gradient(b_k, b_da * b_slope)
+            b_dk = with_sign_of(b_k, b_da * b_slope)
             tl.store(p_dk + o_row + o_d[None, :], b_dk.to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:
             b_psi_1, b_psi_2 = split_factor(b_k, b_a, PRECISION, p_cos is not None)

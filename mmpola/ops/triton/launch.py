@@ -80,29 +80,29 @@ LAUNCHES: dict[tuple[str, str], dict[int, Launch]] = {
         16: Launch(16, 1, 2, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
     },
     ('state', 'exp'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 2, 1),
+        16: Launch(32, 1, 3, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 3, 2), 128: Launch(32, 8, 3, 1),
     },
     ('output', 'exp'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 12), 64: Launch(32, 2, 1, 6), 128: Launch(32, 4, 2, 2),
     },
     ('query_gradient', 'exp'): {
-        16: Launch(16, 1, 1, 8), 32: Launch(16, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(32, 8, 3, 1),
     },
     ('key_gradient', 'exp'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 6), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 2, 16), 32: Launch(32, 2, 3, 6), 64: Launch(32, 4, 3, 2), 128: Launch(32, 8, 3, 1),
     },
     # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those of k and v.
     ('state', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 2, 8), 64: Launch(32, 4, 1, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(16, 8, 3, 1),
     },
     ('output', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 3), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(32, 4, 1, 2),
     },
     ('query_gradient', 'rotary'): {
-        16: Launch(16, 1, 1, 8), 32: Launch(16, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(32, 8, 1, 1),
     },
     ('key_gradient', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 14), 32: Launch(32, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
     },
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from mmpola.ops.triton.approximations import (
 from mmpola.ops.triton.blocks import (
     add_products,
     load_halves,
+    load_keys,
     load_state,
     load_tokens,
     load_values,
@@ -115,9 +116,7 @@ def polarity_attention_power_state_kernel(
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, keys), BN):
         m_k = (i_n + o_n < keys)[:, None] & (o_d < D)[None, :]
-        b_k = load_tokens(p_k + i_n * k_n, k_n, o_n, o_d, m_k)
-        if p_position is not None:
-            b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, m_k)  # (E4)
+        b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a = round_feature(power(b_k, b_exponent, b_offset, PRECISION), PRECISION)
         b_psi_1, b_psi_2 = split_by_sign(b_k, b_a)  # (E6)
         b_mean_1 += b_psi_1  # (E1)
@@ -253,9 +252,7 @@ def polarity_attention_power_key_gradient_kernel(
     for i_n in range(start, tl.minimum(start + tokens, keys), BN):
         m_k = (i_n + o_n < keys)[:, None] & (o_d < D)[None, :]
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
-        b_k = load_tokens(p_k + i_n * k_n, k_n, o_n, o_d, m_k)
-        if p_position is not None:
-            b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, m_k)  # (E4)
+        b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, PRECISION)
         if BD > 32:  # narrower ones are cheaper to compute again
             b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
