@@ -231,8 +231,8 @@ def launch_mix_and_gate_gradient(
     """
     heads, dim = values.shape[2:]
     plan = plan_tiles('mix_and_gate_gradient', values.shape, values.dtype, values.device, grid, _window(taps))
-    do = torch.empty(values.shape, device=dy.device, dtype=dy.dtype) if wants[0] else None
-    dg = torch.empty(gate.shape, device=dy.device, dtype=dy.dtype) if wants[1] else None
+    do = dy.new_empty(values.shape) if wants[0] else None
+    dg = dy.new_empty(gate.shape) if wants[1] else None
     if plan.programs and (wants[0] or wants[1]):
         with on_device_of(values):
             mix_and_gate_gradient_kernel[(plan.programs,)](
@@ -252,9 +252,9 @@ def launch_taps_gradient(
     plan = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width))
     columns = plan.programs // max(1, plan.tiles)  # blocks of channels of all heads
     count, tiles = split_tiles(plan.tiles, columns * height, values.device)
-    parts = torch.empty((count, height * width + 1, heads, dim), device=dy.device, dtype=torch.float32)
-    d_weight = torch.empty(weight.shape, device=weight.device, dtype=weight.dtype)
-    d_bias = None if bias is None else torch.empty(bias.shape, device=bias.device, dtype=bias.dtype)
+    parts = dy.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
+    d_weight = weight.new_empty(weight.shape)
+    d_bias = None if bias is None else bias.new_empty(bias.shape)
     with on_device_of(values):
         if count:
             mix_and_gate_taps_kernel[columns, height, count](

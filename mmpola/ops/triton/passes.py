@@ -86,12 +86,12 @@ def backward(
 
 def _like(x: Tensor) -> Tensor:
     """Allocate a contiguous tensor of x's shape."""
-    return torch.empty(x.shape, device=x.device, dtype=x.dtype)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _floats(x: Tensor, *shape: int) -> Tensor:
     """Allocate float32 memory on the device of x."""
-    return torch.empty(shape, device=x.device, dtype=torch.float32)
+    return x.new_empty(shape, dtype=torch.float32)
 
 
 def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
