@@ -31,6 +31,9 @@ TICKS = ('512x512', '800x1344', '1280x1280', '1600x1600')
 LABEL_DISTANCE = 0.07
 """Smallest distance between two labels, as a share of the axis."""
 
+LEGEND_WIDTH = 106
+"""Characters of the labels in a row of a legend."""
+
 
 def plot(name: str, record: Record) -> Figure:
     """Draw the figure of one suite's record. Equal records give equal SVG text."""
@@ -53,14 +56,17 @@ def ratios(rows: list[Row]) -> Figure:
 def bars(rows: list[Row], names: list[str], label: str) -> Figure:
     """Draw a bar for each of the named columns, grouped by case; the axis has a label."""
     height = 0.8 / len(names)
-    figure, axes = plt.subplots(figsize=(8, 1 + 0.16 * len(rows) * len(names)), layout='constrained')
+    columns = min(3, LEGEND_WIDTH // max(map(len, names)))
+    inches = 1.2 + 0.2 * -(-len(names) // columns) + 0.16 * len(rows) * len(names)
+    figure, axes = plt.subplots(figsize=(8, inches), layout='constrained')
+    axes.set_prop_cycle(color=[plt.get_cmap('tab10' if len(names) <= 10 else 'tab20')(i) for i in range(len(names))])
     for i, name in enumerate(names):
         places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(rows))]
         axes.barh(places, [row[name] if _is_ratio(row[name]) else 0 for row in rows], height, label=name)
     axes.set(yticks=range(len(rows)), yticklabels=[row['case'] for row in rows], xlabel=label)
     axes.margins(y=0.01)
     axes.invert_yaxis()
-    axes.legend(loc='upper center', bbox_to_anchor=(0.4, -0.3 / len(rows) - 0.06), ncols=3, frameon=False)
+    figure.legend(loc='outside lower center', ncols=columns, frameon=False)
     return figure
 
 
