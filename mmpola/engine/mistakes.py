@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from mmpola.checkpoint.meta_model import model_on_meta
 from mmpola.config_parts import argument_message, arguments_of, class_of, type_message, unknown_argument
-from mmpola.engine.options import READ
+from mmpola.engine.options import READ, is_variable
 from mmpola.messages import UsageError, did_you_mean, nearest
 
 SPLITS = ('train', 'val', 'test')
@@ -60,8 +59,7 @@ def refuse_mistakes(cfg: Config) -> None:
 def _check_names(cfg: Config) -> None:
     """Refuse a top-level key that resembles one that is read, unless the config's text uses it as a variable."""
     for name in cfg:
-        variable = len(re.findall(rf'\b{name}\b', cfg.text)) > 1
-        if name not in READ and not variable and (meant := nearest(name, READ, MISSPELT)):
+        if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
             raise UsageError(f'{name}: expected a key that training reads, got {name}{did_you_mean(meant)}')
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,15 +69,26 @@ class _DictCalls(ast.NodeTransformer):
         return ast.Dict([ast.Constant(name) for name in names], [keyword.value for keyword in node.keywords])
 
 
+def is_variable(cfg: Config, name: str) -> bool:
+    """Return whether a top-level key of a config is not read by MMEngine, but used in the text of its files."""
+    return name not in READ and re.search(rf'\b{re.escape(name)}\b(?!\s*=[^=])', cfg.text) is not None
+
+
 def apply_options(cfg: Config, options: dict[str, Any]) -> None:
     """Write `options`, values by dotted key, into a config. A dict is merged into a dict and replaces any other value.
 
     Raises:
         UsageError: a key leads through a value that is neither a dict nor a list, to an entry that a list does not
-            have, or to a new entry that nothing reads or whose name resembles that of an existing one.
+            have, to a new entry that nothing reads or whose name resembles that of an existing one, or to a variable,
+            which the file has been computed from already.
     """
     for key, value in options.items():
         *parents, last = key.split('.')
+        if is_variable(cfg, first := key.split('.')[0]):
+            raise UsageError(
+                f'--cfg-options: {key}: expected a key that is read later, got {first}, a variable of the config file; '
+                'set the keys that are computed from it'
+            )
         node: Any = cfg._cfg_dict
         for depth, name in enumerate(parents):
             entry = _entry(node, name, key, depth)

@@ -84,3 +84,17 @@ def test_keys_that_have_no_place(cfg, entry, message):
     with pytest.raises(UsageError) as raised:
         apply_options(cfg, parsed(entry))
     assert str(raised.value) == f'--cfg-options: {message}'
+
+
+def test_a_variable_of_the_file_is_refused(tmp_path):
+    file = tmp_path / 'config.py'
+    file.write_text("root = 'a'\nread_by_a_hook = 1\ntrain_dataloader = dict(dataset=dict(root=root))\n")
+    cfg = Config.fromfile(file)
+    apply_options(cfg, parsed('read_by_a_hook=2', 'train_dataloader.dataset.root=b'))
+    assert (cfg.read_by_a_hook, cfg.train_dataloader.dataset.root) == (2, 'b')
+    with pytest.raises(UsageError) as raised:
+        apply_options(cfg, parsed('root=c'))
+    assert str(raised.value) == (
+        '--cfg-options: root: expected a key that is read later, got root, a variable of the config file; '
+        'set the keys that are computed from it'
+    )
