@@ -29,7 +29,7 @@ from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
-from mmpola.engine.config import add_common_arguments
+from mmpola.engine.config import add_options_argument
 from mmpola.messages import run_main
 
 
@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
     parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
-    add_common_arguments(parser)
+    add_options_argument(parser)
     args = parser.parse_args()
     args.points = analysis.parse_points(args.points)
     args.device = prediction.check_device(args.device)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 
 from mmpola.data.checks import check_data, print_table
-from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.engine.config import add_options_argument, load_config
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import run_main
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Check a config and the data that it names')
     parser.add_argument('config', help='config file')
     parser.add_argument('--strict', action='store_true', help='treat what a loader drops as an error')
-    add_common_arguments(parser)
+    add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)
     refuse_mistakes(cfg)

@@ -21,7 +21,7 @@ from pathlib import Path
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
 from mmpola.analysis import server
-from mmpola.engine.config import add_common_arguments
+from mmpola.engine.config import add_options_argument
 from mmpola.messages import run_main
 
 
@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     prediction.add_score_argument(parser)
     parser.add_argument('--port', type=int, default=0, help='port of the page (default: a free one)')
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
-    add_common_arguments(parser)
+    add_options_argument(parser)
     args = parser.parse_args()
     args.device = prediction.check_device(args.device)
     return args

@@ -33,7 +33,7 @@ from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.data.checks.images import unreadable
 from mmpola.data.class_folders import ClassFolders
 from mmpola.data.read_image import rgb_image
-from mmpola.engine.config import add_common_arguments, leaves, load_config
+from mmpola.engine.config import add_options_argument, leaves, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
 from mmpola.engine.mistakes import refuse_mistakes
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument('--image', type=Path, help='image to compare on (default: the first of the test data)')
     parser.add_argument('--overwrite', action='store_true', help='overwrite OUT')
-    add_common_arguments(parser)
+    add_options_argument(parser)
     args = parser.parse_args()
     if args.opset is not None and args.opset < LOWEST_OPSET:
         raise UsageError(f'--opset: expected an integer from {LOWEST_OPSET}, got {args.opset}')

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from mmpola.engine.config import add_common_arguments, load_config
+from mmpola.engine.config import add_options_argument, load_config
 from mmpola.engine.flops import print_table
 from mmpola.messages import UsageError, listed, run_main
 
@@ -26,7 +26,7 @@ def main() -> None:
         metavar='SIZE',
         help='height and width of an image (default: 800 1280), or the tokens of a sequence (default: the longest)',
     )
-    add_common_arguments(parser)
+    add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)
     is_sequence = 'length' in (cfg.model.get('backbone') or {})

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import prediction
-from mmpola.engine.config import add_common_arguments, add_compile_argument
+from mmpola.engine.config import add_compile_argument, add_options_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.messages import UsageError, run_main
 
@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--batch-size', type=int, default=1, help='images per forward pass (default: 1)')
     parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
     add_compile_argument(parser)
-    add_common_arguments(parser)
+    add_options_argument(parser)
     args = parser.parse_args()
     if args.batch_size < 1:
         raise UsageError(f'--batch-size: expected a positive integer, got {args.batch_size}')

@@ -17,9 +17,8 @@ from mmpola.engine.options import OptionsAction, apply_options
 from mmpola.messages import UsageError
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that every OpenMMLab script has."""
-    parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG_NAME)')
+def add_options_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --cfg-options, which every script has that reads a config."""
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -27,6 +26,13 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help='override settings of the config, e.g. model.backbone.init_cfg=None optim_wrapper.optimizer.lr=2e-4',
     )
+    parser.set_defaults(work_dir=None, launcher='none')  # for `load_config`
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that OpenMMLab's scripts for training and testing have."""
+    parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG_NAME)')
+    add_options_argument(parser)
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
 
 

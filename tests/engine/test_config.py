@@ -1,5 +1,7 @@
 """Changes to a config before MMEngine sees it."""
 
+import argparse
+
 import pytest
 from mmengine.config import Config
 
@@ -27,3 +29,16 @@ def test_pretrained_weights_are_removed_everywhere():
     cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
     config.remove_pretrained(cfg.model)
     assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}
+
+
+def test_scripts_that_only_read_a_config_have_no_work_dir(tmp_path):
+    file = tmp_path / 'name.py'
+    file.write_text('resume = False')
+    reading, training = argparse.ArgumentParser(), argparse.ArgumentParser()
+    config.add_options_argument(reading)
+    config.add_common_arguments(training)
+    for parser, arguments, work_dir in ((reading, [], 'work_dirs/name'), (training, ['--work-dir', 'w'], 'w')):
+        cfg = config.load_config(parser.parse_args(arguments, argparse.Namespace(config=str(file))))
+        assert (cfg.work_dir, cfg.launcher) == (work_dir, 'none')
+    with pytest.raises(SystemExit):
+        reading.parse_args(['--work-dir', 'w'])
