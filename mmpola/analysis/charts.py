@@ -49,7 +49,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     axes.set_ylabel('entropy / log(number of keys)')
     axes.set_title('Entropy of the attention weights; 1: all keys have the same weight', fontsize=11)
     _label_layers(axes, layers)
-    axes.legend(fontsize=9, frameon=False, loc='center left', bbox_to_anchor=(1, 0.5))
+    _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -105,6 +105,7 @@ def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
         )
         axes.set_title(NAMES[name], fontsize=11)
         axes.set_ylabel('median, quartiles, 5 to 95 %', fontsize=9)
+        axes.ticklabel_format(axis='y', useOffset=False)
         _label_layers(axes, layers)
     return figure
 
@@ -131,7 +132,7 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     correlations.set_ylim(-1.05, 1.05)
     for axes in (means, correlations):
         axes.axhline(0, color=GREY, linewidth=0.8, linestyle='--')
-        axes.legend(fontsize=9, frameon=False)
+        _legend(axes)
         _label_layers(axes, layers)
     _draw_components(lower, layers, rows)
     return figure
@@ -139,7 +140,9 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
 
 def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) -> None:
     """Draw a panel per layer with the tokens' gates, same-signed and opposite-signed, on two principal components."""
-    figure.suptitle('Gates of tokens on the first two principal components of both halves', fontsize=11)
+    figure.suptitle(
+        'Gates of tokens on the first (across) and second (up) principal component of both halves', fontsize=11
+    )
     panels = figure.subplots(rows, PCA_COLUMNS, squeeze=False).ravel()
     for axes, layer in zip(panels, layers, strict=False):
         for points, (label, colour, marker) in zip(layer.gate.components, STREAM_STYLES, strict=True):
@@ -148,6 +151,10 @@ def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) ->
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(layers) :]:
         axes.axis('off')
+    entries = panels[0].get_legend_handles_labels()
+    legend = figure.legend(*entries, fontsize=9, frameon=False, loc='outside lower center', ncols=2, markerscale=3)
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)
 
 
 def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
@@ -168,7 +175,7 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
     axes.set_ylabel('effective rank / rows')
     axes.set_title('Effective rank of the token mixing', fontsize=11)
     _label_layers(axes, layers, [f'{layer.rank.rows} of {layer.grid[0] * layer.grid[1]} rows' for layer in layers])
-    axes.legend(fontsize=9, frameon=False)
+    _legend(axes, 'single heads, each stream')
     return figure
 
 
@@ -183,6 +190,12 @@ def _dots(axes: Axes, values: Sequence[NDArray[Any]], colour: str) -> None:
     """Draw a dot for each head of each layer."""
     for position, heads in enumerate(values):
         axes.scatter([position] * len(heads), heads, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1)
+
+
+def _legend(axes: Axes, dots: str = 'single heads', **place: Any) -> None:
+    """Add a legend with an entry for what `_dots` drew; `place` are arguments of `Axes.legend`."""
+    axes.plot([], [], '.', color=GREY, alpha=0.6, label=dots)
+    axes.legend(fontsize=9, frameon=False, **place)
 
 
 def _label_layers(axes: Axes, layers: Sequence[LayerAnalysis], notes: Sequence[str] | None = None) -> None:

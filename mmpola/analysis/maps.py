@@ -71,7 +71,7 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
             panel.set_title(TITLES[kind], fontsize=10)
         for panel in axes[:-1]:
             _mark(panel, point, scene)
-        axes[0].set_ylabel(f'{point[0]}, {point[1]}', fontsize=9)
+        axes[0].set_ylabel(f'pixel {point[0]}, {point[1]}', fontsize=9)
         _add_colour_bar(figure, drawn, cax=axes[-1])
     return figure
 
