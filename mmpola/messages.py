@@ -14,6 +14,10 @@ except ModuleNotFoundError:
     print_log = None
 
 
+CTRL_C = 130
+"""Exit status after Ctrl-C, as in shells."""
+
+
 class UsageError(Exception):
     """An argument, config or file of the user is invalid; the message says what is wrong and what to do."""
 
@@ -43,11 +47,14 @@ def info(message: str) -> None:
         print_log(message, logger='current')
 
 
-def run_main(main: Callable[[], None]) -> None:
-    """Run a script's main(); print a `UsageError` as one line and exit with status 2."""
+def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None:
+    """Run a script's main(); a `UsageError` ends it with one line and status 2, Ctrl-C with `interrupted` and 130."""
     os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
     try:
         main()
     except UsageError as error:
         print(f'error: {error}', file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        sys.exit(CTRL_C)

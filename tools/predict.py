@@ -18,7 +18,8 @@ as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
     NAME.png     segmentation: the label of every pixel, as numbered in the JSON
 
 Existing results are overwritten only with --overwrite, input images never. Exit status 0: all images are done; 2: the
-arguments are invalid, nothing was done; 3: unreadable images were named and skipped, all others are done.
+arguments are invalid, nothing was done; 3: unreadable images were named and skipped, all others are done;
+130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations

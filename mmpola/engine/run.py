@@ -16,9 +16,9 @@ from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.config_parts import nodes
 from mmpola.engine.config import check_pretrained, remove_pretrained
 from mmpola.engine.hooks.checkpoint import SaveError
-from mmpola.engine.hooks.preemption import CTRL_C
 from mmpola.engine.processes import end_children_with_this_process
 from mmpola.engine.resume import Resume, newest_checkpoint
+from mmpola.messages import CTRL_C
 
 
 def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) -> None:

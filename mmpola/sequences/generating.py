@@ -6,7 +6,6 @@ import argparse
 import multiprocessing
 import shutil
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -45,12 +44,8 @@ def expect(name: str, value: int, lowest: int, highest: int | None = None) -> No
 
 
 def run_generator(main: Callable[[], None]) -> None:
-    """Run a generator's main(); Ctrl-C prints one line and exits with status 130."""
-    try:
-        run_main(main)
-    except KeyboardInterrupt:
-        print('interrupted, nothing written', file=sys.stderr)
-        sys.exit(130)
+    """Run a generator's main(); after Ctrl-C, say that nothing was written."""
+    run_main(main, 'interrupted, nothing written')
 
 
 @contextmanager

@@ -19,13 +19,11 @@ from mmengine.hooks import EMAHook, Hook
 
 from mmpola.engine.hooks.checkpoint import ATOMIC, INTERRUPTED, save_and_point
 from mmpola.engine.loop import ExactEpochLoop, ExactIterLoop
+from mmpola.messages import CTRL_C
 from mmpola.registry import HOOKS
 
 PREEMPTED = 75
 """Exit status: EX_TEMPFAIL of sysexits.h, temporary failure, try again. torchrun turns every status but 0 into 1."""
-
-CTRL_C = 130
-"""Exit status after Ctrl-C, as in shells."""
 
 REPEATED = 2.0
 """Seconds after which another Ctrl-C means to stop at once; torchrun passes the first one on a moment later."""
