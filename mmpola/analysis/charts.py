@@ -43,7 +43,9 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     figure, (axes,) = _figure(layers, panels=1)
     for kind, (label, colour, line) in ENTROPY_STYLES.items():
         shares = [layer.entropy[kind] / layer.largest_entropy for layer in layers]
-        axes.plot([x.mean() for x in shares], line, color=colour, markersize=6, linewidth=1.6, label=label)
+        # Softmax often coincides with elu + 1, whose wide line then shows behind it.
+        size, width = (10, 4) if kind == 'linear' else (6, 1.6)
+        axes.plot([x.mean() for x in shares], line, color=colour, markersize=size, linewidth=width, label=label)
         _dots(axes, shares, colour)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')

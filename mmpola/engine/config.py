@@ -51,11 +51,14 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file, apply `--cfg-options` and `--launcher`, and set the work dir.
 
     Raises:
-        UsageError: the file does not exist, or an option has no place in it.
+        UsageError: the file does not exist or cannot be read with its bases, or an option has no place in it.
     """
     if not Path(args.config).is_file():
         raise UsageError(f'{args.config}: no such config file')
-    cfg = Config.fromfile(args.config)
+    try:
+        cfg = Config.fromfile(args.config)
+    except Exception as error:  # a config is a program, which can raise anything
+        raise UsageError(f'{args.config}: expected a config, got {type(error).__name__}: {error}') from error
     cfg.launcher = args.launcher
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)

@@ -31,6 +31,21 @@ def test_pretrained_weights_are_removed_everywhere():
     assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}
 
 
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ("_base_ = 'absent.py'", r'name\.py: expected a config, got FileNotFoundError: .*absent\.py'),
+        ('model = (', r'name\.py: expected a config, got SyntaxError: '),
+        ('model = backbone', r"name\.py: expected a config, got NameError: name 'backbone'"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_refused(text, message, tmp_path):
+    file = tmp_path / 'name.py'
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        config.load_config(argparse.Namespace(config=str(file)))
+
+
 def test_scripts_that_only_read_a_config_have_no_work_dir(tmp_path):
     file = tmp_path / 'name.py'
     file.write_text('resume = False')
