@@ -125,34 +125,35 @@ def largest_of_pairs(x, BD: tl.constexpr):
 
 
 @triton.jit
+def even_and_odd(x, BN: tl.constexpr, BD: tl.constexpr):
+    """Split x [BN, BD] into its even and odd channels [BN, BD / 2]; one thread holds the two channels of a pair."""
+    return tl.split(tl.reshape(x, (BN, BD // 2, 2)))
+
+
+@triton.jit
 def load_half_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
-    """Load cos and the sin that `rotate` needs [BN, BD]: tokens from i_n on, feature channels from `first` on."""
+    """Load cos and sin of the pairs [BN, BD / 2]: tokens from i_n on, feature channels from `first` on."""
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     mask = m_n[:, None] & (o_d < D)[None, :]
-    b_cos = load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask)
-    b_sin = load_tokens(p_sin + i_n * 2 * D + first, 2 * D, o_n, o_d, mask)
-    return b_cos, tl.where((o_d % 2 == 0)[None, :], -b_sin, b_sin)
+    b_cos, _ = even_and_odd(load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
+    b_sin, _ = even_and_odd(load_tokens(p_sin + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
+    return b_cos, b_sin
 
 
 @triton.jit
 def load_rotation(p_cos, p_sin, i_n, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
-    """Load cos and sin of both halves as tiles [BN, BD]."""
+    """Load cos and sin of the pairs of both halves, [BN, BD / 2] each."""
     b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
     b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
     return b_cos_1, b_sin_1, b_cos_2, b_sin_2
 
 
 @triton.jit
-def swap_pairs(x, BN: tl.constexpr, BD: tl.constexpr):
-    """Swap the two channels of each pair. One thread holds both, after a load or a product, so nothing is shuffled."""
-    even, odd = tl.split(tl.reshape(x, (BN, BD // 2, 2)))
-    return tl.reshape(tl.join(odd, even), (BN, BD))
-
-
-@triton.jit
 def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
     """Rotate interleaved pairs: (a, b) -> (a cos - b sin, b cos + a sin) (E10)."""
-    return x * b_cos + swap_pairs(x, BN, BD) * b_sin
+    b_even, b_odd = even_and_odd(x, BN, BD)
+    b_rotated = tl.join(b_even * b_cos - b_odd * b_sin, b_odd * b_cos + b_even * b_sin)
+    return tl.reshape(b_rotated, (BN, BD))
 
 
 @triton.jit
@@ -163,8 +164,8 @@ def rotate_factor(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr, PRECISION
 
 @triton.jit
 def rotate_back(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
-    """Apply the transpose of `rotate`."""
-    return x * b_cos + swap_pairs(x * b_sin, BN, BD)
+    """Apply the transpose of `rotate`, a rotation by the opposite angles."""
+    return rotate(x, b_cos, -b_sin, BN, BD)
 
 
 @triton.jit

@@ -280,7 +280,7 @@ def polarity_attention_exp_key_gradient_kernel(
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a, b_slope = shifted_key(b_k, b_shift_1, b_shift_2, PRECISION)  # (E9, E12)
-        if BD > 32:  # narrower ones are cheaper to compute again
+        if BD > 32 or p_cos is not None:  # otherwise they are cheaper to compute again
             b_a, b_slope = compute_once(b_a), compute_once(b_slope)
         if p_cos is not None:
             b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, D, BN, BD)

@@ -99,10 +99,10 @@ LAUNCHES: dict[tuple[str, str], dict[int, Launch]] = {
         16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(32, 4, 1, 2),
     },
     ('query_gradient', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(32, 8, 1, 1),
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 2, 1),
     },
     ('key_gradient', 'rotary'): {
-        16: Launch(16, 1, 3, 14), 32: Launch(32, 2, 2, 4), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 14), 32: Launch(32, 2, 2, 6), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
     },
 }  # fmt: skip
 
