@@ -59,10 +59,11 @@ class Source:
     Attributes:
         files: all that are read; a change in them changes the samples.
         read: see `Read`.
-        steps: the amount of work, in any unit, for a progress bar.
+        steps: the amount of work in `unit`, for a progress bar.
         dtype: of the tokens.
         options: everything else on which the samples depend.
         notes: what is unusual about the files themselves.
+        unit: what `steps` counts.
     """
 
     files: list[Path]
@@ -71,6 +72,7 @@ class Source:
     dtype: type[np.generic] = np.uint8
     options: tuple[Any, ...] = ()
     notes: list[str] = field(default_factory=list)
+    unit: str = 'files'
 
 
 def existing(path: Path, split: str) -> Path:

@@ -127,7 +127,7 @@ def _write_arrays(source: Source, name: str, folder: Path, findings: Findings) -
     ends: list[int] = []
     members: list[list[int]] = []
     labels: list[int] = []
-    with (folder / TOKENS).open('wb') as file, progress(f'reading {name}', source.steps) as advance:
+    with (folder / TOKENS).open('wb') as file, progress(f'reading {name}, {source.unit}', source.steps) as advance:
         for sequences, label in source.read(findings, advance):
             members.append([])
             for tokens in sequences:

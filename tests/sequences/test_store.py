@@ -28,6 +28,15 @@ def test_unchanged_files_are_not_read_again(build, tmp_path, reads):
     assert len(reads) == 2
 
 
+def test_progress_says_what_it_counts(build, tmp_path, capsys):
+    root = write_listops(tmp_path / 'lists')
+    build('ListOps', root)
+    build('ByteText', write_text(tmp_path / 'texts'))
+    output, size = capsys.readouterr().out, (root / 'basic_train.tsv').stat().st_size
+    assert f'reading listops-train, bytes: {size} of {size}' in output
+    assert 'reading bytetext-train, files: 4 of 4' in output
+
+
 def test_changed_files_are_read_again_and_replace_the_cache(build, tmp_path, cache, reads):
     root = write_listops(tmp_path / 'data')
     old = build('ListOps', root)

@@ -35,7 +35,7 @@ def source(root: Path, split: str, brackets: bool) -> Source:
         UsageError: the split has no file.
     """
     path = existing(root / FILES[split], split)
-    return Source([path], partial(_read, path, brackets), path.stat().st_size, options=(brackets,))
+    return Source([path], partial(_read, path, brackets), path.stat().st_size, options=(brackets,), unit='bytes')
 
 
 def _read(path: Path, brackets: bool, findings: Findings, advance: Callable[[int], None]) -> Iterator[Sample]:

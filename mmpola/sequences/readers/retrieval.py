@@ -36,7 +36,7 @@ def source(root: Path, split: str, max_length: int) -> Source:
         UsageError: the split has no file.
     """
     path = existing(root / FILES[split], split)
-    return Source([path], partial(_read, path, max_length), path.stat().st_size, np.int16, (max_length,))
+    return Source([path], partial(_read, path, max_length), path.stat().st_size, np.int16, (max_length,), unit='bytes')
 
 
 def _read(path: Path, max_length: int, findings: Findings, advance: Callable[[int], None]) -> Iterator[Sample]:
