@@ -164,7 +164,7 @@ def _draw_attention(
 ) -> Problem:
     tokens = TOKENS[device.type]
     # So long that up to D = 64 several programs share a head, and so many heads that each loops over several blocks:
-    # that checks the sum of partial states, pipelining and the running shift too.
+    # that checks the sum of partial states with different shifts and pipelining too.
     batch = 8 if device.type == 'cuda' else 1
     return attention_problem(
         device,
