@@ -56,8 +56,8 @@ def polarity_attention_exp_state_kernel(
     """Compute partial states with their shifts [B * H, chunks, 2D * (D + 2)] of `tokens` keys per program.
 
     1/M = shrink * grow. Values are multiplied by the power of two `shrink`, which keeps half values exact in a tf32
-    product, and sums by `grow`; without `shrink` the sums could overflow. The shift is the largest key so far (E11):
-    whenever it grows, the sums so far are multiplied by exp(old - new).
+    product, and sums by `grow`; without `shrink` the sums could overflow. The shift is the largest of the program's own
+    keys (E11), which a loop of its own finds before.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
@@ -65,7 +65,7 @@ def polarity_attention_exp_state_kernel(
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     start = i_chunk * tokens
     end = tl.minimum(start + tokens, keys)
-    o_w = tl.arange(0, 4 * BN)
+    o_w = tl.arange(0, 4 * BN)  # four blocks at a time, because this loop waits for its loads only
     b_max, b_min = tl.zeros((BD,), tl.float32), tl.zeros((BD,), tl.float32)
     for i_n in range(start, end, 4 * BN):
         m_k = (i_n + o_w < end)[:, None] & (o_d < D)[None, :]

@@ -37,8 +37,8 @@ class SmallTensors(NamedTuple):
         return 'power' if self.exponent is not None else 'exp' if self.cos is None else 'rotary'
 
 
-LARGEST_TOKEN_STRIDE = 2**23
-"""Largest number of elements between two tokens: offsets inside a block of up to 128 tokens are 32-bit."""
+LARGEST_TOKEN_STRIDE = 2**22
+"""Largest number of elements between two tokens: offsets inside four blocks of up to 128 tokens are 32-bit."""
 
 
 def as_tokens(x: Tensor) -> Tensor:
