@@ -25,11 +25,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
-from mmpola.engine.config import add_options_argument
 from mmpola.messages import run_main
 
 
@@ -37,17 +35,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what linear attention does with images, and write it as JSON', allow_abbrev=False
     )
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
-    parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
-    parser.add_argument('--out', type=Path, required=True, help='folder for the results')
+    prediction.add_model_arguments(parser)
+    prediction.add_files_arguments(parser)
     parser.add_argument(
         '--points', nargs='+', default=[], metavar='X,Y', help='pixels whose queries are drawn (default: the centre)'
     )
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
-    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
-    parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
-    add_options_argument(parser)
     args = parser.parse_args()
     args.points = analysis.parse_points(args.points)
     args.device = prediction.check_device(args.device)

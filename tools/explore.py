@@ -21,7 +21,6 @@ from pathlib import Path
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
 from mmpola.analysis import server
-from mmpola.engine.config import add_options_argument
 from mmpola.messages import run_main
 
 
@@ -29,14 +28,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Show what linear attention does with an image, on a web page of this computer', allow_abbrev=False
     )
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    prediction.add_model_arguments(parser)
     parser.add_argument('image', nargs='?', type=Path, help='image file that is shown first')
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
     prediction.add_score_argument(parser)
     parser.add_argument('--port', type=int, default=0, help='port of the page (default: a free one)')
-    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
-    add_options_argument(parser)
     args = parser.parse_args()
     args.device = prediction.check_device(args.device)
     return args

@@ -26,11 +26,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import prediction
-from mmpola.engine.config import add_compile_argument, add_options_argument
+from mmpola.engine.config import add_compile_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.messages import UsageError, run_main
 
@@ -39,16 +38,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what a model finds in images, and write it as JSON', allow_abbrev=False
     )
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
-    parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
-    parser.add_argument('--out', type=Path, required=True, help='folder for the results')
-    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    prediction.add_model_arguments(parser)
+    prediction.add_files_arguments(parser)
     prediction.add_score_argument(parser)
     parser.add_argument('--batch-size', type=int, default=1, help='images per forward pass (default: 1)')
-    parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
     add_compile_argument(parser)
-    add_options_argument(parser)
     args = parser.parse_args()
     if args.batch_size < 1:
         raise UsageError(f'--batch-size: expected a positive integer, got {args.batch_size}')

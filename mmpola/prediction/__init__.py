@@ -1,6 +1,13 @@
 """Predict images with a detector, a segmenter or a classifier: find the files, predict, draw, write JSON."""
 
-from mmpola.prediction.config import add_score_argument, check_device, checked_config, output_suffixes
+from mmpola.prediction.config import (
+    add_files_arguments,
+    add_model_arguments,
+    add_score_argument,
+    check_device,
+    checked_config,
+    output_suffixes,
+)
 from mmpola.prediction.files import ImageFile, batches, check_outputs, find_images
 from mmpola.prediction.geometry import Geometry
 from mmpola.prediction.predictor import Predictor, build_predictor, load_predictor
@@ -12,6 +19,8 @@ __all__ = [
     'ImageFile',
     'Outcome',
     'Predictor',
+    'add_files_arguments',
+    'add_model_arguments',
     'add_score_argument',
     'batches',
     'build_predictor',

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import warnings
+from pathlib import Path
 
 import torch
 from mmengine.config import Config
 
-from mmpola.engine.config import leaves, load_config
+from mmpola.engine.config import add_options_argument, leaves, load_config
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import UsageError
 
@@ -69,6 +70,21 @@ def is_classifier(cfg: Config) -> bool:
 def output_suffixes(cfg: Config) -> tuple[str, ...]:
     """Return the suffixes of the files that are written for each image; the JSON is last."""
     return SUFFIXES['mmdet' if is_classifier(cfg) else cfg.default_scope]
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which model predicts: config, checkpoint, --device and --cfg-options."""
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    add_options_argument(parser)
+
+
+def add_files_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which images are read and where results are written: images, --out, --overwrite."""
+    parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
+    parser.add_argument('--out', type=Path, required=True, help='folder for the results')
+    parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
 
 
 def add_score_argument(parser: argparse.ArgumentParser) -> None:

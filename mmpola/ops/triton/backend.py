@@ -76,13 +76,11 @@ def polarity_attention_triton(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D] in q's dtype. The first call imports triton."""
     from mmpola.ops.triton.polarity_attention import attend
 
-    cos, sin = inputs.rotary or (None, None)
-    return attend(*inputs.tensors(), cos, sin, inputs.eps)
+    return attend(inputs)
 
 
 def mix_and_gate_triton(inputs: MixAndGateInputs) -> Tensor:
     """Compute y [B, N, C] in the dtype of `attended`. The first call imports triton."""
     from mmpola.ops.triton.mix_and_gate import mix
 
-    rows, columns = inputs.grid
-    return mix(*inputs.tensors(), rows, columns)
+    return mix(inputs)

@@ -141,10 +141,10 @@ def load_half_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.co
 
 
 @triton.jit
-def load_rotation(p_cos, p_sin, i_n, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
-    """Load cos and sin of the pairs of both halves, [BN, BD / 2] each."""
-    b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
-    b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
+def load_rotation(p_cos, p_sin, i_n, m_n, STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+    """Load cos and sin of the pairs of both halves, [BN, BD / 2] each, in the order of `load_stream_halves`."""
+    b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
+    b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
     return b_cos_1, b_sin_1, b_cos_2, b_sin_2
 
 

@@ -35,7 +35,6 @@ from mmpola.ops.triton.exp_features import (
     load_stream,
     load_stream_halves,
     load_temperature,
-    rotate_back,
     rotate_factor,
     rotate_factors,
     rotate_halves_back,
@@ -183,19 +182,18 @@ def query_gradient_of_stream(
         b_y = load_tokens(p_do + i_n * do_n + STREAM * (D // 2), do_n, o_n, o_c, m_n[:, None] & (o_c < D // 2)[None, :])
         b_y = round_factor(b_y * inverse[:, None], PRECISION)  # (E15)
         if p_cos is not None:
-            b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
-            b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
+            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)
         # dS comes before the products with S: on sm_80 and sm_89 the compiler lays out the warps for the last products.
         if p_dstate is not None:
             b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
             if p_cos is not None:  # (E10)
-                b_phi_1 = rotate_factor(b_phi_1, b_cos_1, b_sin_1, BN, BD, PRECISION)
-                b_phi_2 = rotate_factor(b_phi_2, b_cos_2, b_sin_2, BN, BD, PRECISION)
+                b_phi_1, b_phi_2 = rotate_factors(
+                    b_phi_1, b_phi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD, PRECISION
+                )
             b_dstate_1, b_dstate_2 = add_products(b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION)  # (E16)
         b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
         if p_cos is not None:
-            b_1 = rotate_back(b_1, b_cos_1, b_sin_1, BN, BD)
-            b_2 = rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)
+            b_1, b_2 = rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
         b_y_state = select_by_sign(b_q, b_1, b_2)
         # do·o of (E15) is computed as φ·(y Sᵀ), so o is not needed.
         c = -tl.sum(b_a * b_y_state, 1) * inverse
@@ -283,7 +281,7 @@ def polarity_attention_exp_key_gradient_kernel(
         if BD > 32 or p_cos is not None:  # otherwise they are cheaper to compute again
             b_a, b_slope = compute_once(b_a), compute_once(b_slope)
         if p_cos is not None:
-            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, D, BN, BD)
+            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
         if p_dk is not None:
             b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
             b_dpsi_1, b_dpsi_2 = multiply_transposed(b_v, b_dstate_1, b_dstate_2, PRECISION)  # (E17)

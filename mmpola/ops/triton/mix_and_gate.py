@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
-from mmpola.ops.inputs import MixAndGateTensors
+from mmpola.ops.inputs import MixAndGateInputs, MixAndGateTensors
 from mmpola.ops.numerics import is_observed
 from mmpola.ops.triton.mix_and_gate_kernels import (
     launch_mix_and_gate,
@@ -23,12 +23,11 @@ from mmpola.ops.triton.mix_and_gate_kernels import (
 from mmpola.ops.triton.polarity_attention import empty_gradients, no_second_gradient
 
 
-def mix(
-    attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
-) -> Tensor:
+def mix(inputs: MixAndGateInputs) -> Tensor:
     """Compute y [B, N, C], differentiable, with as little time on the host as the surroundings allow."""
-    arguments = attended, values, gate, weight, bias, rows, columns
-    if is_observed(attended):
+    rows, columns = inputs.grid
+    arguments = *inputs.tensors(), rows, columns
+    if is_observed(inputs.attended):
         return mix_and_gate_operator(*arguments)
     if torch.is_grad_enabled():
         return _MixAndGate.apply(*arguments)
@@ -128,18 +127,9 @@ def _(attended: Tensor, values: Tensor, gate: Tensor, *_: Any) -> Tensor:
 
 
 @mix_and_gate_gradient_operator.register_fake
-def _(
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rows: int,
-    columns: int,
-    dy: Tensor,
-    wanted: list[bool],
-) -> list[Tensor]:
-    return empty_gradients(MixAndGateTensors(attended, values, gate, weight, bias), wanted, dy)
+def _(*arguments: Any) -> list[Tensor]:
+    *tensors, _rows, _columns, dy, wanted = arguments
+    return empty_gradients(tensors, wanted, dy)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -14,32 +14,21 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
-from mmpola.ops.inputs import AttentionTensors
+from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import is_observed
 from mmpola.ops.triton.launch import SmallTensors
 from mmpola.ops.triton.passes import Wanted, backward, forward
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_position: Tensor | None,
-    exponent: Tensor | None,
-    scale: Tensor | None,
-    same: Tensor | None,
-    opposite: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    eps: float,
-) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D], differentiable, with as little time on the host as the surroundings allow."""
-    arguments = q, k, v, key_position, exponent, scale, same, opposite, cos, sin, eps
+    cos, sin = inputs.rotary or (None, None)
+    q, k, v, *others = inputs.tensors()
     if is_observed(q):
-        return polarity_attention_operator(*arguments)[0]
+        return polarity_attention_operator(q, k, v, *others, cos, sin, inputs.eps)[0]
     if torch.is_grad_enabled():
-        return _Attention.apply(*arguments)
-    return forward(q, k, v, _small(*arguments[3:10]), eps)[0]
+        return _Attention.apply(q, k, v, *others, cos, sin, inputs.eps)
+    return forward(q, k, v, _small(*others, cos, sin), inputs.eps)[0]
 
 
 class _Attention(Function):
@@ -123,24 +112,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, exponent: Te
 
 
 @polarity_attention_gradient_operator.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_position: Tensor | None,
-    exponent: Tensor | None,
-    scale: Tensor | None,
-    same: Tensor | None,
-    opposite: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    eps: float,
-    do: Tensor,
-    o: Tensor | None,
-    state: Tensor,
-    wanted: list[bool],
-) -> list[Tensor]:
-    tensors = AttentionTensors(q, k, v, key_position, exponent, scale, same, opposite)
+def _(*arguments: Any) -> list[Tensor]:
+    *tensors, _cos, _sin, _eps, do, _o, _state, wanted = arguments
     return empty_gradients(tensors, wanted, do)
 
 
