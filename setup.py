@@ -1,6 +1,6 @@
 """Adds configs, tools and the model index to the package's folder `.mim`, as OpenMMLab's projects do.
 
-A wheel contains copies, an editable installation links into the repository. All metadata is in pyproject.toml.
+A wheel contains copies, an editable installation links into the repository. The metadata is in pyproject.toml.
 """
 
 from __future__ import annotations
