@@ -1,3 +1,56 @@
-"""mmpola: polarity-aware linear attention backbones for OpenMMLab."""
+"""mmpola: polarity-aware linear attention backbones for OpenMMLab, timm and plain PyTorch.
+
+Every public name is an attribute of this package, `mmpola.PolaSwin` in Python as in a config, and its module is
+imported on first use (PEP 562). `dir(mmpola)` lists the names.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = '0.1.0'
+
+_NAMES = {
+    'mmpola.ops': ('ExpMap', 'PowerMap', 'available_backends', 'mix_and_gate', 'polarity_attention'),
+    'mmpola.backbones.pola_deit': ('PolaDeiT',),
+    'mmpola.backbones.pola_pvt': ('PolaPVT',),
+    'mmpola.backbones.pola_pvt_v2': ('PolaPVTv2',),
+    'mmpola.backbones.pola_swin': ('PolaSwin',),
+    'mmpola.backbones.polaformer_pp': ('PolaFormerPP',),
+    'mmpola.classification.accuracy': ('Accuracy',),
+    'mmpola.classification.hooks': ('ClassCountHook', 'UnreadableImagesHook'),
+    'mmpola.classification.image_classifier': ('ImageClassifier',),
+    'mmpola.classification.preprocessor': ('ClassificationPreprocessor',),
+    'mmpola.data.class_folders': ('ClassFolders',),
+    'mmpola.sequences.classifier': ('SequenceClassifier',),
+    'mmpola.sequences.collate': ('sequence_collate',),
+    'mmpola.sequences.datasets': ('ByteText', 'GreyCIFAR', 'ListOps', 'Pathfinder', 'Retrieval'),
+    'mmpola.sequences.encoder': ('SequenceEncoder',),
+    'mmpola.sequences.preprocessor': ('SequencePreprocessor',),
+    'mmpola.engine.draws': ('DrawnBatches', 'DrawnDataset', 'RepeatSampler'),
+    'mmpola.engine.loop': ('ExactEpochLoop', 'ExactIterLoop'),
+    'mmpola.engine.optim': ('LayerDecayOptimizerConstructor',),
+    'mmpola.engine.hooks': (
+        'AtomicCheckpointHook',
+        'BatchSizeHook',
+        'CompileBackboneHook',
+        'FinalTestHook',
+        'MeanBuffersHook',
+        'PreemptionHook',
+        'ThroughputHook',
+    ),
+}
+MODULES = {name: module for module, names in _NAMES.items() for name in names}
+"""The module of each public name; `mmpola.registry` reads it too."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    value = globals()[name] = getattr(import_module(MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *MODULES})

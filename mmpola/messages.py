@@ -18,6 +18,10 @@ CTRL_C = 130
 """Exit status after Ctrl-C, as in shells."""
 
 
+BrokenRule = tuple[str, str]
+"""(rule, file that breaks it, with the value found)."""
+
+
 class UsageError(Exception):
     """An argument, config or file of the user is invalid; the message says what is wrong and what to do."""
 
@@ -27,6 +31,14 @@ def listed(names: Iterable[object], shown: int | None = 5) -> str:
     every = [str(name) for name in names]
     more = '' if shown is None or len(every) <= shown else f' and {len(every) - shown} more'
     return ', '.join(every[:shown]) + more
+
+
+def grouped(broken: Iterable[BrokenRule]) -> list[str]:
+    """Write one line per broken rule, with the first files that break it."""
+    by_rule: dict[str, list[str]] = {}
+    for rule, item in broken:
+        by_rule.setdefault(rule, []).append(item)
+    return [f'{rule} ({len(items)}): {listed(items)}' for rule, items in by_rule.items()]
 
 
 def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
 
 import pytest
+from mmengine.registry import Registry
+
+import mmpola.registry
 
 
 def run(code, root):
@@ -75,6 +79,38 @@ def test_backbones_work_without_triton_and_openmmlab(root):
 def test_importing_the_package_imports_nothing_else(root):
     output = run("import sys, mmpola; print('torch' in sys.modules, mmpola.__version__)", root)
     assert output.startswith('False ')
+
+
+def test_a_backbone_imports_neither_the_runner_nor_data_sets(root):
+    output = run(
+        """
+        import sys
+        from mmengine.registry import MODELS
+        MODELS.build(dict(type='mmpola.PolaSwin'))
+        print(*sys.modules)
+        """,
+        root,
+    )
+    imported = output.split()
+    unneeded = ('mmengine.runner', 'pycocotools', 'mmpola.engine', 'mmpola.data', 'mmpola.sequences', 'mmpola.timm')
+    assert [name for name in imported if name.startswith(unneeded)] == []
+
+
+def test_public_names_are_attributes_of_the_package():
+    assert set(mmpola.MODULES) <= set(dir(mmpola))
+    for name, module in mmpola.MODULES.items():
+        assert getattr(mmpola, name) is getattr(import_module(module), name)
+    with pytest.raises(AttributeError, match='PolaSwim'):
+        mmpola.PolaSwim  # noqa: B018
+
+
+def test_every_registered_name_is_public():
+    for registry in vars(mmpola.registry).values():
+        if isinstance(registry, Registry):
+            registry.import_from_location()
+            assert set(registry.module_dict) <= set(mmpola.MODULES), registry.name
+            for name, registered in registry.module_dict.items():
+                assert registered is getattr(mmpola, name)
 
 
 def test_the_operator_needs_torch_alone(root):

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpola.data.checks.contents import BrokenRule, grouped
-from mmpola.messages import UsageError
+from mmpola.messages import BrokenRule, UsageError, grouped
 
 Tokens = NDArray[Any]
 """A sequence of tokens: uint8 or int16 [n]."""

@@ -14,12 +14,12 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from mmpola.config_parts import nodes, predicted_classes
 from mmpola.data.checks.batch import batch_problems
-from mmpola.data.checks.contents import BrokenRule, Contents, FileCheck, grouped
+from mmpola.data.checks.contents import Contents, FileCheck
 from mmpola.data.checks.kinds import Kind, kind_of, openmmlab_paths
 from mmpola.data.class_counts import class_count_problems
 from mmpola.engine.config import leaves
 from mmpola.engine.progress import progress
-from mmpola.messages import UsageError, listed
+from mmpola.messages import BrokenRule, UsageError, grouped, listed
 
 SPLITS = ('train', 'val', 'test')
 

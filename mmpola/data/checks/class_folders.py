@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mmpola.data.checks.contents import BrokenRule, Contents
+from mmpola.data.checks.contents import Contents
 from mmpola.data.read_image import rgb_image
+from mmpola.messages import BrokenRule
 
 
 def matches(dataset: dict[str, Any]) -> bool:

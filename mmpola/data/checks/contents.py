@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mmpola.messages import listed
-
-BrokenRule = tuple[str, str]
-"""(rule, file that breaks it, with the value found)."""
+from mmpola.messages import BrokenRule
 
 FileCheck = Callable[[], list[BrokenRule]]
 """Reads one file and returns the rules that it breaks."""
@@ -40,11 +37,3 @@ class Contents:
     without_mask: list[str] = field(default_factory=list)
     image_files: list[FileCheck] = field(default_factory=list)
     label_files: list[FileCheck] = field(default_factory=list)
-
-
-def grouped(broken: Iterable[BrokenRule]) -> list[str]:
-    """Write one line per broken rule, with the first files that break it."""
-    by_rule: dict[str, list[str]] = {}
-    for rule, item in broken:
-        by_rule.setdefault(rule, []).append(item)
-    return [f'{rule} ({len(items)}): {listed(items)}' for rule, items in by_rule.items()]

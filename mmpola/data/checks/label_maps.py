@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmpola.data.checks.contents import BrokenRule, Contents
+from mmpola.data.checks.contents import Contents
 from mmpola.data.checks.images import size_as_loaded, unreadable
-from mmpola.messages import listed
+from mmpola.messages import BrokenRule, listed
 
 ONE_CHANNEL = ('1', 'L', 'P')
 """Pillow's modes of images with one value from 0 to 255 per pixel."""
