@@ -233,7 +233,7 @@ def test_tensorboard_gets_the_losses(load, tmp_path):
 def test_the_checkpoint_holds_averages(load):
     runner = train(load('with_averages'))
     saved = torch.load(f'{runner.work_dir}/epoch_1.pth', weights_only=False)
-    name = 'layers.0.blocks.0.mlp.fc1.weight'
+    name = 'stages.0.blocks.0.mlp.fc1.weight'
     trained = runner.model.backbone.get_parameter(name)
     average = saved['state_dict'][f'backbone.{name}']
     assert torch.equal(saved['ema_state_dict'][f'module.backbone.{name}'], trained)
@@ -250,7 +250,7 @@ def test_activations_are_recomputed(load, monkeypatch):
 
     monkeypatch.setattr(base, 'checkpoint', recompute)
     runner = train(load('less_memory'))
-    blocks = [stage.blocks[0] for stage in runner.model.backbone.layers]
+    blocks = [stage.blocks[0] for stage in runner.model.backbone.stages]
     assert calls == blocks * 2  # steps
 
 
@@ -260,9 +260,7 @@ def test_frozen_stages_do_not_change(load):
     before = backbone_weights(runner)
     runner.train()
     moved = {name for name, weights in backbone_weights(runner).items() if not torch.equal(weights, before[name])}
-    frozen = {
-        name for name in before if name.startswith(('patch_embed.', 'layers.0.', 'layers.1.', 'norm0.', 'norm1.'))
-    }
+    frozen = {name for name in before if name.startswith(('stem.', 'stages.0.', 'stages.1.', 'norms.0.', 'norms.1.'))}
     assert moved == before.keys() - frozen
 
 
@@ -275,10 +273,10 @@ def test_learning_rates_by_layer(load):
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     settings = {names[id(group['params'][0])]: group for group in groups}
     expected = {
-        'backbone.patch_embed.proj.weight': (0.8**5, 0.05),
-        'backbone.layers.0.blocks.0.attn.power': (0.8**4, 0.0),
-        'backbone.layers.3.blocks.0.mlp.fc1.weight': (0.8, 0.05),
-        'backbone.norm3.weight': (1.0, 0.0),
+        'backbone.stem.proj.weight': (0.8**5, 0.05),
+        'backbone.stages.0.blocks.0.attn.power': (0.8**4, 0.0),
+        'backbone.stages.3.blocks.0.mlp.fc1.weight': (0.8, 0.05),
+        'backbone.norms.3.weight': (1.0, 0.0),
         'roi_head.bbox_head.fc_cls.weight': (1.0, 0.05),
     }
     for name, (factor, decay) in expected.items():

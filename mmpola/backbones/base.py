@@ -1,9 +1,8 @@
-"""The base class of all backbones: outputs, initial weights, freezing, checkpointing, loading, image sizes."""
+"""The base class of all backbones: stem and stages, outputs, initial weights, freezing, checkpointing, loading."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -12,34 +11,92 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from mmpola.backbones.arch import STRIDES, token_grid
+from mmpola.backbones.pyramid import STRIDES, token_grid
+from mmpola.backbones.weight_names import Rule, to_ours
 from mmpola.checkpoint.weights import Loadable, check_init_cfg, load_weights
-from mmpola.layers import Grid, PowerAttention, resize_table
-from mmpola.layers.padding import cells
+from mmpola.layers import Grid, WithPositionTable
+
+FIRST_CONV = 'stem.proj'
+"""Name of the convolution that reads the image."""
+
+
+class Stage(WithPositionTable):
+    """The blocks at one resolution, after the down-sampling to it and its position table.
+
+    Args:
+        blocks: modules with attention `attn`, called as block(x, *arguments), see `block_arguments`.
+        downsample: module that turns a map [B, C', h', w'] into tokens [B, N, C] and their grid; None after the stem.
+        grid: token grid (h, w) of the training images.
+        table: channels C of a learned position table that is added to the tokens; None for no table.
+        drop: dropout rate on the tokens that the blocks read.
+    """
+
+    table_name = 'pos_embed'
+
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        downsample: nn.Module | None,
+        grid: Grid,
+        *,
+        table: int | None = None,
+        drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.downsample = downsample
+        self.pos_embed = None if table is None else nn.Parameter(torch.zeros(1, grid[0] * grid[1], table))
+        self.drop = nn.Dropout(drop)
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, grid: Grid, with_cp: bool) -> tuple[Tensor, Grid]:
+        """Run the stage.
+
+        Args:
+            x: tokens [B, N', C'] of the previous stage, or of the stem.
+            grid: their grid (h', w').
+            with_cp: recompute each block's activations in the backward pass.
+
+        Returns:
+            The stage's tokens [B, N, C] and their grid (h, w).
+        """
+        if self.downsample is not None:
+            x, grid = self.downsample(x.transpose(1, 2).unflatten(2, grid))
+        if self.pos_embed is not None:
+            x = x + self.position_table(grid)
+        x = self.drop(x)
+        for block, arguments in zip(self.blocks, self.block_arguments(x, grid), strict=True):
+            if with_cp and torch.is_grad_enabled():
+                x = checkpoint(block, x, *arguments, use_reentrant=False)
+            else:
+                x = block(x, *arguments)
+        return x, grid
+
+    def block_arguments(self, x: Tensor, grid: Grid) -> list[tuple[Any, ...]]:
+        """Return what each block is called with after its tokens [B, N, C] on `grid`, for example a shared mask."""
+        return [(grid,)] * len(self.blocks)
 
 
 class Backbone(Loadable):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per entry of `out_indices`.
 
-    A subclass builds its parts as local variables and passes them to this constructor, which registers them,
-    initialises the weights of their linear layers (truncated normal with standard deviation 0.02, biases 0) and freezes
-    those of `frozen_stages`. Its method `stage_maps` runs the parts. It builds no stage after the last of
-    `out_indices`, because DistributedDataParallel needs a gradient for every parameter.
+    A subclass builds the stem and the stages up to the last of `out_indices` (DistributedDataParallel needs a gradient
+    for every parameter) and passes them to this constructor, which draws the weights of their linear layers (truncated
+    normal with standard deviation 0.02, biases 0) and freezes those of `frozen_stages`. Parameters have the same names
+    in all families: `stem`, `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J
+    from 0. `load_state_dict` takes the names of the released files too.
 
     Args:
-        parts: the modules and parameters of the backbone without its output norms, by name, in the order of the
-            released weights.
-        stage_parts: names of the parts (dotted if nested, as `layers.0`) in the order in which they are frozen: first
-            those of the patch embedding, then those of each stage. All parameters must be among them.
+        stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid (h, w).
+        stages: the stages to build.
         embed_dims: channels of each stage, including those that are not built.
         strides: pixels per token of each stage.
-        table_grids: token grid (h, w) that each position table [1, h*w, C] among the parts is learned on, by name.
         in_channels: channels of the input image.
         out_indices: stages to return, from 0, in ascending order.
-        out_norm: whether to apply a LayerNorm `norm{i}` to output i.
+        out_norm: whether to apply a LayerNorm to each output.
         norm_eps: its epsilon.
-        frozen_stages: -1 freezes nothing, 0 the patch embedding, i also the stages 1 ... i with the down-sampling and
-            the output norm of each. Frozen parameters need no gradient; frozen modules stay in eval mode.
+        frozen_stages: -1 freezes nothing, 0 the stem, i also the stages 1 ... i with the down-sampling, the position
+            table and the output norm of each. Frozen parameters need no gradient; frozen modules stay in eval mode.
         norm_eval: keep BatchNorm layers in eval mode while training.
         with_cp: recompute each block's activations in the backward pass to save memory.
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), read by `init_weights()`.
@@ -48,42 +105,41 @@ class Backbone(Loadable):
         ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
-    first_conv: ClassVar[str] = 'patch_embed.proj'
-    """Name of the convolution that reads the image."""
+    released_names: ClassVar[tuple[Rule, ...]]
+    """How the family's released files name the parameters."""
+
+    chained_norms: ClassVar[bool] = False
+    """Whether the norm of a stage is also applied to what the next stage reads; then a file must have it."""
+
+    stages: nn.ModuleList
 
     def __init__(
         self,
-        parts: dict[str, nn.Module | nn.Parameter],
-        stage_parts: Sequence[Sequence[str]],
+        stem: nn.Module,
+        stages: Sequence[Stage],
         *,
         embed_dims: Sequence[int],
         strides: Sequence[int] = STRIDES,
-        table_grids: dict[str, Grid] | None = None,
         in_channels: int,
         out_indices: Sequence[int],
         out_norm: bool,
         norm_eps: float,
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        with_cp: bool = False,
-        init_cfg: dict[str, Any] | None = None,
+        frozen_stages: int,
+        norm_eval: bool,
+        with_cp: bool,
+        init_cfg: dict[str, Any] | None,
     ) -> None:
         super().__init__()
         self.embed_dims, self.strides = tuple(embed_dims), tuple(strides)
         self.in_channels, self.out_indices, self.out_norm = in_channels, tuple(out_indices), out_norm
-        self.num_stages = len(stage_parts) - 1
-        self.table_grids = dict(table_grids or {})
-        if frozen_stages not in range(-1, self.num_stages + 1):
-            raise ValueError(f'frozen_stages: expected -1 ... {self.num_stages}, got {frozen_stages}')
+        if frozen_stages not in range(-1, len(stages) + 1):
+            raise ValueError(f'frozen_stages: expected -1 ... {len(stages)}, got {frozen_stages}')
         check_init_cfg(init_cfg)
         self.frozen_stages, self.norm_eval, self.with_cp, self.init_cfg = frozen_stages, norm_eval, with_cp, init_cfg
 
-        self.stage_parts = [list(names) for names in stage_parts]
-        for index in self.out_indices if out_norm else ():
-            self.add_module(f'norm{index}', nn.LayerNorm(embed_dims[index], eps=norm_eps))
-            self.stage_parts[index + 1].append(f'norm{index}')
-        for name, part in parts.items():
-            setattr(self, name, part)
+        self.stem, self.stages = stem, nn.ModuleList(stages)
+        norms = {index: nn.LayerNorm(embed_dims[int(index)], eps=norm_eps) for index in self._norms_in_use(len(stages))}
+        self.norms = nn.ModuleDict(norms)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=0.02)
@@ -93,9 +149,15 @@ class Backbone(Loadable):
             part.requires_grad_(False)
         self._set_eval_where_frozen()
 
-    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """Yield the tokens [B, N, C] of each built stage and their grid (h, w), for images [B, in_channels, H, W]."""
-        raise NotImplementedError
+    @property
+    def num_stages(self) -> int:
+        """Number of stages that are built."""
+        return len(self.stages)
+
+    @classmethod
+    def stage_count(cls, arch: str | dict[str, Any]) -> int:
+        """Return how many stages, from which `out_indices` selects, an `arch` has."""
+        return len(STRIDES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images [B, in_channels, H, W] of any size -> one map [B, C_i, h_i, w_i] per entry of `out_indices`.
@@ -107,8 +169,9 @@ class Backbone(Loadable):
         outputs = []
         for index, (tokens, grid) in enumerate(self.stage_maps(x)):
             if index in self.out_indices:
-                normed = getattr(self, f'norm{index}')(tokens) if self.out_norm else tokens
-                outputs.append(normed.transpose(1, 2).unflatten(2, grid).contiguous())
+                if self.out_norm and not self.chained_norms:
+                    tokens = self.norms[str(index)](tokens)
+                outputs.append(tokens.transpose(1, 2).unflatten(2, grid).contiguous())
         return tuple(outputs)
 
     def check_images(self, x: Tensor) -> None:
@@ -116,33 +179,35 @@ class Backbone(Loadable):
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}')
 
-    @classmethod
-    def stage_count(cls, arch: str | dict[str, Any]) -> int:
-        """Return how many stages, from which `out_indices` selects, an `arch` has."""
-        return len(STRIDES)
+    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
+        """Yield the tokens [B, N, C] of each built stage, without optional output norm, and their grid (h, w)."""
+        tokens, grid = self.stem(x)
+        for index, stage in enumerate(self.stages):
+            tokens, grid = stage(tokens, grid, self.with_cp)
+            if not self.chained_norms or str(index) not in self.norms:
+                yield tokens, grid
+                continue
+            normed = self.norms[str(index)](tokens)
+            yield (normed if self.out_norm else tokens), grid
+            tokens = normed
 
     def stage_module(self, stage: int) -> str:
-        """Return the name of the module whose output is the tokens [B, N, C] of a built stage: its last block."""
-        blocks: Any = self.get_submodule(f'layers.{stage}.blocks')
-        return f'layers.{stage}.blocks.{len(blocks) - 1}'
+        """Return the name of the module whose output is the tokens [B, N, C] of a built stage."""
+        if self.chained_norms and self.out_norm:
+            return f'norms.{stage}'
+        blocks: Any = self.get_submodule(f'stages.{stage}.blocks')
+        return f'stages.{stage}.blocks.{len(blocks) - 1}'
 
-    def keep_stages(self, number: int) -> None:
-        """Remove the stages after the first `number` and the down-sampling to them, as if they had not been built.
+    def prune_stages(self, number: int) -> None:
+        """Remove the stages after the first `number`, as if they had not been built.
 
-        If none of `out_indices` is left, the last remaining stage is returned, without an output norm.
+        If none of `out_indices` is left, the last remaining stage is returned, without an optional output norm.
         """
-        for names in self.stage_parts[number + 1 :]:
-            for name in names:
-                parent, _, child = name.rpartition('.')
-                delattr(self.get_submodule(parent), child)
-                self.table_grids.pop(name, None)
-        del self.stage_parts[number + 1 :]
-        self.num_stages = number
+        del self.stages[number:]
         kept = tuple(index for index in self.out_indices if index < number)
-        self.out_indices, self.out_norm = kept or (number - 1,), self.out_norm and bool(kept)
-        layers: Any = getattr(self, 'layers', None)
-        if layers is not None:
-            layers[-1].downsample = None
+        self.out_indices, self.out_norm = kept or (number - 1,), self.out_norm and bool(kept or self.chained_norms)
+        for index in set(self.norms) - set(self._norms_in_use(number)):
+            del self.norms[index]
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Resize all position tables to the token grids of another image size, as if trained on it.
@@ -154,18 +219,10 @@ class Backbone(Loadable):
         Args:
             img_size: side of the images in pixels, or (height, width).
         """
-        for index, names in enumerate(self.stage_parts):
-            grid = token_grid(img_size, self.strides[max(index - 1, 0)])  # the first parts are the patch embedding's
-            for name in names:
-                part = attrgetter(name)(self)
-                if name in self.table_grids:
-                    setattr(self, name, _resized(part, self.table_grids[name], grid))
-                    self.table_grids[name] = grid
-                for module in part.modules() if isinstance(part, nn.Module) else ():
-                    if isinstance(module, PowerAttention):
-                        keys = cells(grid, getattr(module, 'sr_ratio', 1))
-                        module.positional_encoding = _resized(module.positional_encoding, module.grid, keys)
-                        module.grid = keys
+        for stride, part in zip((self.strides[0], *self.strides), (self.stem, *self.stages), strict=False):
+            for module in part.modules():
+                if isinstance(module, WithPositionTable):
+                    module.set_token_grid(token_grid(img_size, stride))
 
     def init_weights(self) -> None:
         """Load the file of `init_cfg`; without one, keep the weights that the constructor initialised."""
@@ -178,56 +235,30 @@ class Backbone(Loadable):
         self._set_eval_where_frozen()
         return self
 
-    def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors under `backbone.` without that prefix, or all tensors if none has it."""
-        prefix = 'backbone.'
-        inside = {key.removeprefix(prefix): x for key, x in weights.items() if key.startswith(prefix)}
-        return inside or weights
+    def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Rename released names, with or without the prefix `backbone.`, to those of this backbone; others stay."""
+        return to_ours({name.removeprefix('backbone.'): x for name, x in weights.items()}, self.released_names)
 
-    def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes, in a full checkpoint, of stages `layers.i` and down-sampling that are not built."""
-        last, stages = self.num_stages - 1, len(self.embed_dims)
-        return (f'layers.{last}.downsample.', *(f'layers.{stage}.' for stage in range(self.num_stages, stages)))
-
-    def fresh_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of the output norms, which a pretrained file may lack."""
-        return tuple(f'norm{index}.' for index in self.out_indices) if self.out_norm else ()
-
-    def position_tables(self) -> dict[str, Grid]:
-        """Return the training grid of each learned position table by parameter name."""
-        keys = {
-            f'{name}.positional_encoding': module.grid
-            for name, module in self.named_modules()
-            if isinstance(module, PowerAttention)
-        }
-        return self.table_grids | keys
+    def optional_prefixes(self) -> tuple[str, ...]:
+        """Return the prefixes of tensors that a pretrained file may lack: the output norms."""
+        return () if self.chained_norms else ('norms.',)
 
     @final
-    def _frozen_parts(self) -> list[nn.Module | nn.Parameter]:
-        names = [name for numbered in self.stage_parts[: self.frozen_stages + 1] for name in numbered]
-        return [attrgetter(name)(self) for name in names]
+    def _norms_in_use(self, stages: int) -> list[str]:
+        """Return the keys of `norms` for so many stages: the outputs, and with chained norms all but the last stage."""
+        used = {*(self.out_indices if self.out_norm else ()), *range(stages - 1 if self.chained_norms else 0)}
+        return [str(index) for index in sorted(used)]
+
+    @final
+    def _frozen_parts(self) -> list[nn.Module]:
+        norms = [norm for index, norm in self.norms.items() if int(index) < self.frozen_stages]
+        return [self.stem, *self.stages][: self.frozen_stages + 1] + norms
 
     @final
     def _set_eval_where_frozen(self) -> None:
         for part in self._frozen_parts():
-            if isinstance(part, nn.Module):
-                part.eval()
+            part.eval()
         if self.norm_eval:
             for module in self.modules():
                 if isinstance(module, _BatchNorm):
                     module.eval()
-
-
-def _resized(table: nn.Parameter, source: Grid, target: Grid) -> nn.Parameter:
-    """Resize a position table [1, h*w, C] to another grid; return the same parameter if the grids are equal."""
-    if source == target:
-        return table
-    resized = resize_table(table.detach(), source, target).contiguous()
-    return nn.Parameter(resized, requires_grad=table.requires_grad)
-
-
-def run_block(block: nn.Module, with_cp: bool, x: Tensor, *args: Any) -> Tensor:
-    """Return block(x, *args); if `with_cp`, its activations are recomputed in the backward pass."""
-    if with_cp and torch.is_grad_enabled():
-        return checkpoint(block, x, *args, use_reentrant=False)
-    return block(x, *args)

@@ -5,6 +5,7 @@ Parameter names of the heads are those of the released weights.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.weights import Loadable
-from mmpola.layers import Grid
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
 """Prefixes of a head's tensors in the authors' files; all other tensors there are the backbone's."""
@@ -67,23 +67,17 @@ class ModelWithBackbone(Loadable):
 
     backbone: Backbone
 
-    def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add the prefix `backbone.` to all tensors but the head's, unless the file has it already."""
-        if any(key.startswith('backbone.') for key in weights):
-            return weights
-        return {key if key.startswith(HEAD_PREFIXES) else f'backbone.{key}': x for key, x in weights.items()}
+    def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Rename a file's tensors to `backbone.…` and the head's names; without that prefix all others are its own."""
+        head = {name: x for name, x in weights.items() if name.startswith(HEAD_PREFIXES)}
+        if any(name.startswith('backbone.') for name in weights):
+            head = {name: x for name, x in weights.items() if not name.startswith('backbone.')}
+        own = self.backbone.rename_weights({name: x for name, x in weights.items() if name not in head})
+        return {f'backbone.{name}': x for name, x in own.items()} | head
 
-    def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes, in a full checkpoint, of stages that the backbone does not build."""
-        return tuple(f'backbone.{prefix}' for prefix in self.backbone.unbuilt_prefixes())
-
-    def fresh_prefixes(self) -> tuple[str, ...]:
+    def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""
-        return tuple(f'backbone.{prefix}' for prefix in self.backbone.fresh_prefixes())
-
-    def position_tables(self) -> dict[str, Grid]:
-        """Return the training grid of each learned position table by parameter name."""
-        return {f'backbone.{name}': grid for name, grid in self.backbone.position_tables().items()}
+        return tuple(f'backbone.{prefix}' for prefix in self.backbone.optional_prefixes())
 
 
 class Classifier(ModelWithBackbone):

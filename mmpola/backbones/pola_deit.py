@@ -1,12 +1,12 @@
 """Pola-DeiT: DeiT with linear polarity-aware attention in every block, its ablations and its softmax baseline.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), tables 1 (tiny) and 3; block
-layout and parameter names from DeiT (ICML 2021). No weights of these models have been published.
+layout from DeiT (ICML 2021). No weights of these models have been published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import (
+from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.pyramid import (
     block_types,
     check_heads,
     check_rate,
@@ -23,8 +24,15 @@ from mmpola.backbones.arch import (
     stages_to_build,
     token_grid,
 )
-from mmpola.backbones.base import Backbone, run_block
-from mmpola.layers import Grid, PatchEmbed, PolaAttention, SpatialReductionAttention, TransformerBlock, resize_table
+from mmpola.backbones.weight_names import POLA_DEIT
+from mmpola.layers import (
+    Grid,
+    PatchEmbed,
+    PolaAttention,
+    SpatialReductionAttention,
+    TransformerBlock,
+    WithPositionTable,
+)
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -35,6 +43,27 @@ ARCHS: dict[str, dict[str, Any]] = {
 ARCH_KEYS = ('embed_dims', 'depth', 'num_heads')
 PATCH_SIZE = 16
 NORM_EPS = 1e-6
+
+
+class Stem(PatchEmbed, WithPositionTable):
+    """Patches without a norm, and the learned position table that is added to them.
+
+    Args:
+        in_channels, dim: channels of the image and of a token.
+        grid: token grid (h, w) of the training images.
+    """
+
+    table_name = 'pos_embed'
+
+    def __init__(self, in_channels: int, dim: int, grid: Grid) -> None:
+        super().__init__(in_channels, dim, PATCH_SIZE, norm=False)
+        self.grid = grid
+        self.pos_embed = nn.Parameter(trunc_normal_(torch.zeros(1, grid[0] * grid[1], dim), std=0.02))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / 16), ceil(W / 16))."""
+        tokens, grid = super().forward(x)
+        return tokens + self.position_table(grid), grid
 
 
 @MODELS.register_module()
@@ -58,7 +87,7 @@ class PolaDeiT(Backbone):
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0.
         out_indices: blocks to return, from 0, in ascending order; None: the last. Later blocks are not built.
         out_norm: whether to apply a LayerNorm to each output.
-        frozen_stages: -1 freezes nothing, 0 patch_embed and pos_embed, i also blocks 1 ... i and their output norms.
+        frozen_stages: -1 freezes nothing, 0 the stem, i also blocks 1 ... i and their output norms.
         norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
@@ -66,10 +95,7 @@ class PolaDeiT(Backbone):
         ValueError: an argument is invalid; the message names it.
     """
 
-    patch_embed: PatchEmbed
-    pos_embed: nn.Parameter
-    pos_drop: nn.Dropout
-    blocks: nn.ModuleList
+    released_names = POLA_DEIT
 
     def __init__(
         self,
@@ -89,8 +115,11 @@ class PolaDeiT(Backbone):
         drop_path_rate: float = 0.1,
         out_indices: Sequence[int] | None = None,
         out_norm: bool = True,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
         backend: str = 'auto',
-        **common: Any,
+        init_cfg: dict[str, Any] | None = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
@@ -115,47 +144,29 @@ class PolaDeiT(Backbone):
         make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
         (types,) = block_types([attn_types], [depth])
 
-        patch_embed = PatchEmbed(in_channels, dim, PATCH_SIZE, norm=False)
-        pos_embed = nn.Parameter(trunc_normal_(torch.zeros(1, grid[0] * grid[1], dim), std=0.02))
-        blocks = []
+        stem = Stem(in_channels, dim, grid)
+        stages: list[Stage] = []
         for attn_type, rate in zip(types[:built], drop_path_rates(drop_path_rate, depth)[:built], strict=True):
             attn = softmax(dim, heads) if attn_type == 'S' else linear(dim, heads, grid)
-            blocks.append(make_block(attn, dim, mlp_ratio, drop_path=rate))
+            block = make_block(attn, dim, mlp_ratio, drop_path=rate)
+            stages.append(Stage([block], None, grid, drop=0.0 if stages else drop_rate))
         super().__init__(
-            {
-                'patch_embed': patch_embed,
-                'pos_embed': pos_embed,
-                'pos_drop': nn.Dropout(drop_rate),
-                'blocks': nn.ModuleList(blocks),
-            },
-            stage_parts=[['patch_embed', 'pos_embed'], *([f'blocks.{block}'] for block in range(built))],
+            stem,
+            stages,
             embed_dims=(dim,) * depth,
             strides=(PATCH_SIZE,) * depth,
-            table_grids={'pos_embed': grid},
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            **common,
+            frozen_stages=frozen_stages,
+            norm_eval=norm_eval,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
-
-    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        tokens, grid = self.patch_embed(x)
-        tokens = self.pos_drop(tokens + resize_table(self.pos_embed, self.table_grids['pos_embed'], grid))
-        for block in self.blocks:
-            tokens = run_block(block, self.with_cp, tokens, grid)
-            yield tokens, grid
 
     @classmethod
     def stage_count(cls, arch: str | dict[str, Any]) -> int:
         """Return the number of blocks of an `arch`, each of which counts as a stage."""
         depth: int = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)['depth']
         return depth
-
-    def stage_module(self, stage: int) -> str:
-        """Return the name of a block."""
-        return f'blocks.{stage}'
-
-    def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Return the names, in a full checkpoint, of the blocks that are not built."""
-        return tuple(f'blocks.{block}.' for block in range(self.num_stages, len(self.embed_dims)))

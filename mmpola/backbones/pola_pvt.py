@@ -1,28 +1,19 @@
 """Pola-PVT: Pyramid Vision Transformer with linear polarity-aware attention over all tokens.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 and section 4;
-block layout from Pyramid Vision Transformer (ICCV 2021). Parameter names are those of the released weights.
+block layout from Pyramid Vision Transformer (ICCV 2021).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from mmpola.backbones.arch import AttnTypes, StageSpec, check_rate, check_ratios, resolve_arch, stage_specs
-from mmpola.backbones.base import Backbone, run_block
-from mmpola.layers import (
-    Grid,
-    PatchEmbed,
-    ReducedPolaAttention,
-    SpatialReductionAttention,
-    TransformerBlock,
-    resize_table,
-)
+from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.pyramid import AttnTypes, StageSpec, check_rate, check_ratios, resolve_arch, stage_specs
+from mmpola.backbones.weight_names import POLA_PVT
+from mmpola.layers import PatchEmbed, ReducedPolaAttention, SpatialReductionAttention, TransformerBlock
 from mmpola.registry import MODELS
 
 _WIDTHS = {'embed_dims': (64, 128, 320, 512), 'num_heads': (1, 2, 5, 8), 'mlp_ratios': (8, 8, 4, 4)}
@@ -65,13 +56,6 @@ def pvt_attention(
     return ReducedPolaAttention(spec.dim, spec.num_heads, spec.grid, sr_ratio=sr_ratio, **shared, **pola)
 
 
-def pvt_stage_parts(parts: Iterable[str], stages: int) -> list[list[str]]:
-    """Return the `stage_parts` of a PVT: `patch_embed1`, then per stage all other names that end with its number."""
-    groups = [[name for name in parts if name.endswith(str(number))] for number in range(1, stages + 1)]
-    groups[0].remove('patch_embed1')
-    return [['patch_embed1'], *groups]
-
-
 @MODELS.register_module()
 class PolaPVT(Backbone):
     """Pola-PVT as a feature pyramid. Arguments that are not described here are those of `Backbone`.
@@ -92,21 +76,14 @@ class PolaPVT(Backbone):
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
         drop_rate: dropout rate on tokens, projections and MLPs.
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
-        out_indices, out_norm, norm_eval, with_cp, init_cfg: see `Backbone`.
-        frozen_stages: -1 freezes nothing, 0 patch_embed1, i also the patch_embed, pos_embed, block and output norm of
-            stages 1 ... i.
+        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument is invalid; the message names it.
     """
 
-    first_conv = 'patch_embed1.proj'
-
-    patch_embed1: PatchEmbed
-    pos_embed1: nn.Parameter
-    pos_drop: nn.Dropout
-    block1: nn.ModuleList
+    released_names = POLA_PVT
 
     def __init__(
         self,
@@ -124,8 +101,11 @@ class PolaPVT(Backbone):
         drop_path_rate: float | None = None,
         out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = False,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
         backend: str = 'auto',
-        **common: Any,
+        init_cfg: dict[str, Any] | None = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         check_ratios('pola_sr_ratios', pola_sr_ratios)
@@ -144,39 +124,25 @@ class PolaPVT(Backbone):
         )
         make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
 
-        parts: dict[str, nn.Module | nn.Parameter] = {'pos_drop': nn.Dropout(drop_rate)}
-        channels, patch_size = in_channels, 4
+        stem = PatchEmbed(in_channels, settings['embed_dims'][0], 4)
+        stages: list[Stage] = []
         for spec in specs:
-            number, dim, (rows, columns) = spec.index + 1, spec.dim, spec.grid
-            parts[f'patch_embed{number}'] = PatchEmbed(channels, dim, patch_size)
-            parts[f'pos_embed{number}'] = nn.Parameter(torch.zeros(1, rows * columns, dim))
-            parts[f'block{number}'] = nn.ModuleList(
-                make_block(attention(attn_type, spec), dim, spec.mlp_ratio, drop_path=rate)
+            downsample = PatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 2) if stages else None
+            blocks = [
+                make_block(attention(attn_type, spec), spec.dim, spec.mlp_ratio, drop_path=rate)
                 for attn_type, rate in spec.blocks
-            )
-            channels, patch_size = dim, 2
+            ]
+            stages.append(Stage(blocks, downsample, spec.grid, table=spec.dim, drop=drop_rate))
         super().__init__(
-            parts,
-            stage_parts=pvt_stage_parts(parts, len(specs)),
+            stem,
+            stages,
             embed_dims=settings['embed_dims'],
-            table_grids={f'pos_embed{spec.index + 1}': spec.grid for spec in specs},
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            **common,
+            frozen_stages=frozen_stages,
+            norm_eval=norm_eval,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
-
-    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        for number in range(1, self.num_stages + 1):
-            name = f'pos_embed{number}'
-            tokens, grid = getattr(self, f'patch_embed{number}')(x)
-            tokens = self.pos_drop(tokens + resize_table(getattr(self, name), self.table_grids[name], grid))
-            for block in getattr(self, f'block{number}'):
-                tokens = run_block(block, self.with_cp, tokens, grid)
-            yield tokens, grid
-            x = tokens.transpose(1, 2).unflatten(2, grid)
-
-    def stage_module(self, stage: int) -> str:
-        """Return the name of the module whose output is the tokens [B, N, C] of a built stage: its last block."""
-        return f'block{stage + 1}.{len(getattr(self, f"block{stage + 1}")) - 1}'

@@ -1,13 +1,13 @@
 """Pola-PVTv2: PVT v2 with linear polarity-aware attention over all tokens.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 (b0, b1); block layout
-and parameter names from PVT v2 (Computational Visual Media, 2022). No weights of these models have been published.
+from PVT v2 (Computational Visual Media, 2022). No weights of these models have been published.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
-from mmpola.backbones.base import Backbone, run_block
-from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention, pvt_stage_parts
+from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention
+from mmpola.backbones.pyramid import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
+from mmpola.backbones.weight_names import POLA_PVT_V2
 from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
@@ -120,8 +121,8 @@ class PolaPVTv2(Backbone):
     """Pola-PVTv2 as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
     No position table is added to the tokens: positions follow from the zero padding of the convolutions and from the
-    key table of linear attention. A stage ends with a LayerNorm as in PVT v2, `norm1` ... `norm4`. The next stage reads
-    the normalised map.
+    key table of linear attention. A stage ends with a LayerNorm as in PVT v2, and the next stage reads the normalised
+    map.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
@@ -136,15 +137,15 @@ class PolaPVTv2(Backbone):
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: PVT v2's for `arch`.
         out_norm: return each map after its stage's norm, as PVT v2 does; if False, before it, and the last stage has no
             norm.
-        out_indices, norm_eval, with_cp, init_cfg: see `Backbone`.
-        frozen_stages: -1 freezes nothing, 0 patch_embed1, i also the patch_embed, block and norm of stages 1 ... i.
+        out_indices, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
         ValueError: an argument is invalid; the message names it.
     """
 
-    first_conv = 'patch_embed1.proj'
+    released_names = POLA_PVT_V2
+    chained_norms = True
 
     def __init__(
         self,
@@ -161,8 +162,11 @@ class PolaPVTv2(Backbone):
         drop_path_rate: float | None = None,
         out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
         backend: str = 'auto',
-        **common: Any,
+        init_cfg: dict[str, Any] | None = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)
@@ -179,45 +183,28 @@ class PolaPVTv2(Backbone):
             backend=backend,
         )
 
-        parts: dict[str, nn.Module | nn.Parameter] = {}
-        channels, patch_size, stride = in_channels, 7, 4
+        stem = OverlapPatchEmbed(in_channels, settings['embed_dims'][0], 7, 4)
+        stages: list[Stage] = []
         for spec in specs:
-            number, dim = spec.index + 1, spec.dim
-            blocks = nn.ModuleList(
-                PvtV2Block(attention(attn_type, spec), dim, spec.mlp_ratio, drop_rate, rate)
+            downsample = OverlapPatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 3, 2) if stages else None
+            blocks = [
+                PvtV2Block(attention(attn_type, spec), spec.dim, spec.mlp_ratio, drop_rate, rate)
                 for attn_type, rate in spec.blocks
-            )
-            parts[f'patch_embed{number}'] = OverlapPatchEmbed(channels, dim, patch_size, stride)
-            parts[f'block{number}'] = blocks
-            if number < len(specs) or out_norm:
-                parts[f'norm{number}'] = nn.LayerNorm(dim, eps=NORM_EPS)
-            channels, patch_size, stride = dim, 3, 2
+            ]
+            stages.append(Stage(blocks, downsample, spec.grid))
         super().__init__(
-            parts,
-            stage_parts=pvt_stage_parts(parts, len(specs)),
+            stem,
+            stages,
             embed_dims=settings['embed_dims'],
             in_channels=in_channels,
             out_indices=out_indices,
-            out_norm=False,  # `norm1` ... `norm4` are parts of their stages
+            out_norm=out_norm,
             norm_eps=NORM_EPS,
-            **common,
+            frozen_stages=frozen_stages,
+            norm_eval=norm_eval,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
-        self.returns_normed = out_norm
-
-    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        for number in range(1, self.num_stages + 1):
-            tokens, grid = getattr(self, f'patch_embed{number}')(x)
-            for block in getattr(self, f'block{number}'):
-                tokens = run_block(block, self.with_cp, tokens, grid)
-            norm = getattr(self, f'norm{number}', None)
-            normed = tokens if norm is None else norm(tokens)
-            yield (normed if self.returns_normed else tokens), grid
-            x = normed.transpose(1, 2).unflatten(2, grid)
-
-    def stage_module(self, stage: int) -> str:
-        """Return the name of the module whose output is the tokens [B, N, C] of a built stage."""
-        number = stage + 1
-        return f'norm{number}' if self.returns_normed else f'block{number}.{len(getattr(self, f"block{number}")) - 1}'
 
 
 def _draw_weights(conv: nn.Conv2d) -> None:

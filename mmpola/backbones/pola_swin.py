@@ -1,20 +1,21 @@
 """Pola-Swin: Swin with linear polarity-aware attention over all tokens in its early stages.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 and section 4;
-block layout from Swin Transformer (ICCV 2021). Parameter names are those of the released weights.
+block layout from Swin Transformer (ICCV 2021).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from einops import rearrange
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, check_rate, resolve_arch, stage_specs
-from mmpola.backbones.base import Backbone, run_block
+from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
+from mmpola.backbones.weight_names import POLA_SWIN
 from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, WindowAttention, window_mask
 from mmpola.layers.padding import cells, pad_to_cells
 from mmpola.registry import MODELS
@@ -38,42 +39,29 @@ class PatchMerging(nn.Module):
         self.norm = nn.LayerNorm(4 * dim)
         self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
 
-    def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        """x [B, N, C] on the token grid (h, w) -> [B, N', 2C] and its grid (ceil(h / 2), ceil(w / 2))."""
-        maps = pad_to_cells(x.unflatten(1, grid), grid, 2, channels_last=True)
+    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """Map [B, C, h, w] -> tokens [B, N', 2C] and their grid (ceil(h / 2), ceil(w / 2))."""
+        grid = (x.shape[2], x.shape[3])
+        maps = pad_to_cells(x.permute(0, 2, 3, 1), grid, 2, channels_last=True)
         merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
         return self.reduction(self.norm(merged)), cells(grid, 2)
 
 
-class SwinStage(nn.Module):
-    """Blocks at one resolution and, unless it is the last stage that is built, the down-sampling after them."""
+class SwinStage(Stage):
+    """A stage whose blocks with softmax windows share one mask per shift."""
 
-    def __init__(self, blocks: list[TransformerBlock], downsample: PatchMerging | None) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.downsample = downsample
-
-    def forward(self, x: Tensor, grid: Grid, with_cp: bool) -> tuple[Tensor, tuple[Tensor, Grid] | None]:
-        """Run the blocks and the down-sampling.
-
-        Args:
-            x: tokens [B, N, C].
-            grid: (h, w), h * w = N.
-            with_cp: recompute each block's activations in the backward pass.
-
-        Returns:
-            The stage's tokens [B, N, C], and the tokens and grid that the next stage reads; None if it is the last.
-        """
-        masks: dict[int, Tensor | None] = {}  # by shift: one mask serves every second block
+    def block_arguments(self, x: Tensor, grid: Grid) -> list[tuple[Any, ...]]:
+        masks: dict[int, Tensor | None] = {}
+        arguments: list[tuple[Any, ...]] = []
         for block in self.blocks:
-            if isinstance(block.attn, WindowAttention):
-                shift = block.attn.shift
-                if shift not in masks:
-                    masks[shift] = window_mask(x, grid, block.attn.window_size, shift)
-                x = run_block(block, with_cp, x, grid, masks[shift])
-            else:
-                x = run_block(block, with_cp, x, grid)
-        return x, None if self.downsample is None else self.downsample(x, grid)
+            attn: Any = block.attn
+            if not isinstance(attn, WindowAttention):
+                arguments.append((grid,))
+                continue
+            if attn.shift not in masks:
+                masks[attn.shift] = window_mask(x, grid, attn.window_size, attn.shift)
+            arguments.append((grid, masks[attn.shift]))
+        return arguments
 
 
 @MODELS.register_module()
@@ -99,9 +87,7 @@ class PolaSwin(Backbone):
         ValueError: an argument is invalid; the message names it.
     """
 
-    patch_embed: PatchEmbed
-    pos_drop: nn.Dropout
-    layers: nn.ModuleList
+    released_names = POLA_SWIN
 
     def __init__(
         self,
@@ -119,8 +105,11 @@ class PolaSwin(Backbone):
         drop_path_rate: float | None = None,
         out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
         backend: str = 'auto',
-        **common: Any,
+        init_cfg: dict[str, Any] | None = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         if window_size < 1:
@@ -135,9 +124,10 @@ class PolaSwin(Backbone):
         softmax = partial(WindowAttention, window_size=window_size, qkv_bias=qkv_bias, drop=drop_rate)
         make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
 
-        patch_embed = PatchEmbed(in_channels, embed_dims[0])
-        stages = []
+        stem = PatchEmbed(in_channels, embed_dims[0])
+        stages: list[Stage] = []
         for spec in specs:
+            downsample = PatchMerging(spec.dim // 2) if stages else None
             blocks = []
             for number, (attn_type, rate) in enumerate(spec.blocks):
                 attn: nn.Module
@@ -146,22 +136,17 @@ class PolaSwin(Backbone):
                 else:
                     attn = linear(spec.dim, spec.num_heads, spec.grid)
                 blocks.append(make_block(attn, spec.dim, spec.mlp_ratio, drop_path=rate))
-            stages.append(SwinStage(blocks, None if spec is specs[-1] else PatchMerging(spec.dim)))
+            stages.append(SwinStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
         super().__init__(
-            {'patch_embed': patch_embed, 'pos_drop': nn.Dropout(drop_rate), 'layers': nn.ModuleList(stages)},
-            stage_parts=[['patch_embed'], *([f'layers.{spec.index}'] for spec in specs)],
+            stem,
+            stages,
             embed_dims=embed_dims,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            **common,
+            frozen_stages=frozen_stages,
+            norm_eval=norm_eval,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
-
-    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        tokens, grid = self.patch_embed(x)
-        next_input = (self.pos_drop(tokens), grid)
-        for stage in self.layers:
-            tokens, grid = next_input
-            tokens, next_input = stage(tokens, grid, self.with_cp)
-            yield tokens, grid

@@ -1,12 +1,11 @@
 """PolaFormer++: linear attention with exponential features in early stages, softmax over all tokens in late ones.
 
-Source: PolaFormer++; equations E9 and E10 in mmpola/ops/README.md. Parameter names are those of the released weights.
+Source: PolaFormer++; equations E9 and E10 in mmpola/ops/README.md.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from mmpola.backbones.arch import AttnTypes, check_rate, resolve_arch, stage_specs
-from mmpola.backbones.base import Backbone, run_block
+from mmpola.backbones.base import Backbone, Stage
+from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
+from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
@@ -59,11 +59,12 @@ class Stem(nn.Module):
         widths = (in_channels, dim // 2, dim // 2, dim // 2, dim)
         for before, after, stride in zip(widths, widths[1:], (2, 1, 1, 2), strict=False):
             layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.BatchNorm2d(after), nn.GELU()]
-        self.proj = nn.Sequential(*layers[:-1])
+        self.proj = layers[0]
+        self.layers = nn.Sequential(*layers[1:-1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, in_channels, H, W] -> [B, C, ceil(H / 4), ceil(W / 4)]."""
-        return self.proj(x)
+    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / 4), ceil(W / 4))."""
+        return _tokens(self.layers(self.proj(x)))
 
 
 class Downsample(nn.Module):
@@ -74,9 +75,9 @@ class Downsample(nn.Module):
         self.reduction = nn.Conv2d(dim, out_dim, 3, stride=2, padding=1)
         self.norm = nn.BatchNorm2d(out_dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, C, h, w] -> [B, C', ceil(h / 2), ceil(w / 2)]."""
-        return self.norm(self.reduction(x))
+    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """Map [B, C, h, w] -> tokens [B, N, C'] and their grid (ceil(h / 2), ceil(w / 2))."""
+        return _tokens(self.norm(self.reduction(x)))
 
 
 class ConvMlp(nn.Module):
@@ -121,9 +122,9 @@ class PolaFormerPPBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.pos = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
-        self.norm1 = _named_norm(dim)
+        self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.attn = attn
-        self.norm2 = _named_norm(dim)
+        self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.ffn = ConvMlp(dim, int(dim * mlp_ratio), drop)
         self.drop_path = DropPath(drop_path)
         for name in ('gamma_1', 'gamma_2'):
@@ -137,32 +138,14 @@ class PolaFormerPPBlock(nn.Module):
         return x + self.drop_path(_scaled(self.ffn(self.norm2(x), grid), self.gamma_2))
 
 
-class PolaFormerPPStage(nn.Module):
-    """Blocks at one resolution and, unless it is the last stage that is built, the down-sampling after them."""
+class PolaFormerPPStage(Stage):
+    """A stage whose blocks share the rotary tables of their kind of attention."""
 
-    def __init__(self, blocks: list[PolaFormerPPBlock], downsample: Downsample | None) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.downsample = downsample
-        self.rotary_kinds = [(block.attn.rotary_channels, block.attn.rotary_dtype) for block in blocks]
-
-    def forward(self, maps: Tensor, with_cp: bool) -> tuple[Tensor, Tensor | None]:
-        """Run the blocks and the down-sampling.
-
-        Args:
-            maps: [B, C, h, w].
-            with_cp: recompute each block's activations in the backward pass.
-
-        Returns:
-            The stage's tokens [B, N, C], N = h * w, and the map that the next stage reads; None if it is the last.
-        """
-        grid = (maps.shape[2], maps.shape[3])
-        x = maps.flatten(2).transpose(1, 2).contiguous()
-        kinds = [(channels, dtype_for(x.dtype)) for channels, dtype_for in self.rotary_kinds]
+    def block_arguments(self, x: Tensor, grid: Grid) -> list[tuple[Any, ...]]:
+        layers: list[Any] = [block.attn for block in self.blocks]
+        kinds = [(attn.rotary_channels, attn.rotary_dtype(x.dtype)) for attn in layers]
         tables = {kind: rotary_tables(grid, kind[0], x.device, kind[1]) for kind in dict.fromkeys(kinds)}
-        for block, kind in zip(self.blocks, kinds, strict=True):
-            x = run_block(block, with_cp, x, grid, tables[kind])
-        return x, None if self.downsample is None else self.downsample(x.transpose(1, 2).unflatten(2, grid))
+        return [(grid, tables[kind]) for kind in kinds]
 
 
 @MODELS.register_module()
@@ -185,11 +168,7 @@ class PolaFormerPP(Backbone):
         ValueError: an argument is invalid; the message names it.
     """
 
-    first_conv = 'patch_embed.proj.0'
-
-    patch_embed: Stem
-    pos_drop: nn.Dropout
-    layers: nn.ModuleList
+    released_names = POLAFORMER_PP
 
     def __init__(
         self,
@@ -202,8 +181,11 @@ class PolaFormerPP(Backbone):
         drop_path_rate: float | None = None,
         out_indices: Sequence[int] = (0, 1, 2, 3),
         out_norm: bool = True,
+        frozen_stages: int = -1,
+        norm_eval: bool = False,
+        with_cp: bool = False,
         backend: str = 'auto',
-        **common: Any,
+        init_cfg: dict[str, Any] | None = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         keys = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'layer_scale', 'layer_scale_init')
@@ -213,38 +195,34 @@ class PolaFormerPP(Backbone):
         _check_rotary(embed_dims, settings['num_heads'])
 
         stem = Stem(in_channels, embed_dims[0])
-        stages = []
+        stages: list[Stage] = []
         for spec in specs:
-            downsample = None if spec is specs[-1] else Downsample(spec.dim, embed_dims[spec.index + 1])
+            downsample = Downsample(embed_dims[spec.index - 1], spec.dim) if stages else None
             gamma = settings['layer_scale_init'][spec.index] if settings['layer_scale'][spec.index] else None
             blocks = []
             for attn_type, rate in spec.blocks:
                 attention = RotarySoftmaxAttention if attn_type == 'S' else SpikyAttention
                 attn = attention(spec.dim, spec.num_heads, drop=drop_rate, backend=backend)
                 blocks.append(PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma))
-            stages.append(PolaFormerPPStage(blocks, downsample))
+            stages.append(PolaFormerPPStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
         super().__init__(
-            {'patch_embed': stem, 'pos_drop': nn.Dropout(drop_rate), 'layers': nn.ModuleList(stages)},
-            stage_parts=[['patch_embed'], *([f'layers.{spec.index}'] for spec in specs)],
+            stem,
+            stages,
             embed_dims=embed_dims,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
             norm_eps=NORM_EPS,
-            **common,
+            frozen_stages=frozen_stages,
+            norm_eval=norm_eval,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
 
-    def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        maps = self.pos_drop(self.patch_embed(x))
-        for stage in self.layers:
-            grid = (maps.shape[2], maps.shape[3])
-            tokens, maps = stage(maps, self.with_cp)
-            yield tokens, grid
 
-
-def _named_norm(dim: int) -> nn.Sequential:
-    """Build a LayerNorm under the name `norm`, as the released weights have it."""
-    return nn.Sequential(OrderedDict(norm=nn.LayerNorm(dim, eps=NORM_EPS)))
+def _tokens(maps: Tensor) -> tuple[Tensor, Grid]:
+    """[B, C, h, w] -> [B, N, C] and (h, w)."""
+    return maps.flatten(2).transpose(1, 2).contiguous(), (maps.shape[2], maps.shape[3])
 
 
 def _scaled(x: Tensor, gamma: Tensor | None) -> Tensor:

@@ -69,7 +69,7 @@ def released_checkpoint(model: str) -> Path:
     """The released weights of a model: a file in `checkpoints/`, else from the authors' repository.
 
     Args:
-        model: a name of `mmpola.backbones.named.NAMED`, e.g. 'pola_swin_tiny'.
+        model: a name of `mmpola.backbones.zoo.NAMED`, e.g. 'pola_swin_tiny'.
 
     Raises:
         CheckpointError: see `local_checkpoint`.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.reading import read_checkpoint
-from mmpola.layers import Grid, resize_bias_table, resize_table
-from mmpola.messages import info
+from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
+from mmpola.messages import info, listed
 
 CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
 """Keys under which files store weights, in order of preference. MMEngine's EMAHook saves averages in `state_dict`."""
@@ -22,27 +22,22 @@ CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
 WRAPPERS = ('_orig_mod.', 'module.')
 """Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
-SIZE_DEPENDENT = ('relative_position_index', 'attn_mask', 'angle')
-"""Buffers that follow from the input size or the architecture: always computed, never read from a file."""
-
 
 class Loadable(nn.Module):
-    """A model that knows how files name its weights, which of them may be missing, and which tables are resized."""
+    """A model that knows how files name its weights, and which of them a file may lack."""
 
-    def own_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename a file's tensors to the names in this model; tensors that are not its own may keep any name."""
         raise NotImplementedError
 
-    def unbuilt_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of tensors in a full checkpoint whose stages this model does not build."""
-        raise NotImplementedError
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Rename names in a state dict: the hook of `load_state_dict`, torch's and MMEngine's, of any outer model."""
+        own = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict) if name.startswith(prefix)}
+        state_dict |= {prefix + name: x for name, x in self.rename_weights(own).items()}
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def fresh_prefixes(self) -> tuple[str, ...]:
+    def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
-        raise NotImplementedError
-
-    def position_tables(self) -> dict[str, Grid]:
-        """Return the grid (h, w) of each learned position table [1, h*w, C], by parameter name."""
         raise NotImplementedError
 
 
@@ -70,13 +65,13 @@ class LoadReport:
         lines = [f'{self.source}: loaded {len(self.loaded)} tensors from {self.container!r}']
         for name in ('resized', 'dropped', 'new'):
             if entries := getattr(self, name):
-                lines.append(f'{name}: ' + ', '.join(entries))
+                lines.append(f'{name}: {listed(entries)}')
         return '; '.join(lines)
 
 
 def check_init_cfg(init_cfg: dict[str, Any] | None) -> None:
     """Raise ValueError unless `init_cfg` is None or names a file to load."""
-    if init_cfg is not None and (init_cfg.get('type') != 'Pretrained' or 'checkpoint' not in init_cfg):
+    if init_cfg is not None and (init_cfg.get('type') != 'Pretrained' or set(init_cfg) != {'type', 'checkpoint'}):
         raise ValueError(f"init_cfg: expected None or dict(type='Pretrained', checkpoint=PATH), got {init_cfg}")
 
 
@@ -131,7 +126,7 @@ def fit_weights(
         model: gives the names, the shapes and the grids of the position tables.
         weights: the file's tensors by name.
         source: the file, for messages.
-        may_lack: prefixes of tensors that the file need not have, in addition to the model's `fresh_prefixes()`.
+        may_lack: prefixes of tensors that the file need not have, in addition to the model's `optional_prefixes()`.
 
     Returns:
         (tensors under the model's names with tables resized, report on every tensor).
@@ -139,18 +134,16 @@ def fit_weights(
     Raises:
         CheckpointError: listing every tensor that does not fit.
     """
-    weights = model.own_weights(dict(weights))
+    weights = model.rename_weights(weights)
     expected = model.state_dict()
-    roots = {_root(key) for key in expected}
-    tables = model.position_tables()
+    parts = {_part(key) for key in expected}
+    tables = position_tables(model)
     report = LoadReport(source)
     fitted: dict[str, Tensor] = {}
     problems = []
     for key, x in weights.items():
-        if key.endswith(SIZE_DEPENDENT):
-            continue
         if key not in expected:
-            if _root(key) in roots and not key.startswith(model.unbuilt_prefixes()):
+            if _part(key) in parts:
                 problems.append(f'unknown: {key} {list(x.shape)}')
             else:
                 report.dropped.append(key)
@@ -163,7 +156,7 @@ def fit_weights(
         else:
             fitted[key] = resized
     for key in expected.keys() - weights.keys():
-        if key.startswith((*model.fresh_prefixes(), *may_lack)):
+        if key.startswith((*model.optional_prefixes(), *may_lack)):
             report.new.append(key)
         else:
             problems.append(f'missing: {key} {list(expected[key].shape)}')
@@ -184,9 +177,10 @@ def _problem(key: str, x: Tensor, resized: Tensor, expected: Tensor) -> str | No
     return None
 
 
-def _root(key: str) -> str:
-    """Return the top-level module that a tensor belongs to; unknown tensors in a module of the model are an error."""
-    return key.removeprefix('backbone.').split('.')[0]
+def _part(key: str) -> str:
+    """Return the part of a model that a tensor belongs to; the tensors of a file in parts that a model has must fit."""
+    first, *rest = key.removeprefix('backbone.').split('.')
+    return f'{first}.{rest[0]}' if first in ('stages', 'norms') and rest else first  # of which some may not be built
 
 
 def _of_classes(key: str, expected: Tensor, x: Tensor) -> str:
@@ -196,7 +190,7 @@ def _of_classes(key: str, expected: Tensor, x: Tensor) -> str:
     return f' (num_classes is {len(expected)}, the file has {len(x)})'
 
 
-def _resized(key: str, x: Tensor, target: Tensor, tables: dict[str, tuple[int, int]]) -> Tensor:
+def _resized(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
     """Resize a position table to the model's grid; return any other tensor unchanged."""
     if x.shape == target.shape or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
         return x

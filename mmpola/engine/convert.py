@@ -17,11 +17,12 @@ from torch import Tensor
 import mmpola
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.weight_names import COMPUTED
+from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import sha256
 from mmpola.checkpoint.reading import read_checkpoint
-from mmpola.checkpoint.weights import SIZE_DEPENDENT, LoadReport, find_weights, fit_weights
+from mmpola.checkpoint.weights import LoadReport, find_weights, fit_weights
 from mmpola.checkpoint.writing import write_atomically
 from mmpola.messages import UsageError, listed
 
@@ -99,7 +100,7 @@ def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, 
     if not any(key.startswith(PREFIX) for key in weights):
         weights = {key if key.startswith(HEAD_PREFIXES) else PREFIX + key: x for key, x in weights.items()}
     prefixes = (PREFIX,) if backbone_only or 'head.weight' not in weights else (PREFIX, *HEAD_PREFIXES)
-    return {key: x for key, x in weights.items() if key.startswith(prefixes) and not key.endswith(SIZE_DEPENDENT)}
+    return {key: x for key, x in weights.items() if key.startswith(prefixes) and not key.endswith(COMPUTED)}
 
 
 def find_arch(weights: dict[str, Tensor]) -> str | None:
@@ -159,7 +160,7 @@ def _problems(error: CheckpointError) -> str:
 
 def _part(key: str) -> str:
     """Return the part of a model under which a dropped tensor is counted."""
-    if key.endswith(SIZE_DEPENDENT):
+    if key.endswith(COMPUTED):
         return 'size-dependent buffers'
     first, *others = key.split('.')
     return f'{PREFIX}{others[0]}' if key.startswith(PREFIX) else first

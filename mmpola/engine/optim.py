@@ -72,7 +72,7 @@ class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
                 f'layer-wise decay: expected a model with a backbone of mmpola, got {type(backbone).__name__}'
             )
         names = {id(parameter): name for name, parameter in backbone.named_parameters()}
-        layers = BackboneLayers(names.values(), backbone.fresh_prefixes())
+        layers = BackboneLayers(names.values(), backbone.optional_prefixes())
         rate, factor = self.paramwise_cfg['decay_rate'], self.paramwise_cfg.get('backbone_lr_mult', 1.0)
         for group in params:
             name = names.get(id(group['params'][0]))

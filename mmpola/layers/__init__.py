@@ -5,7 +5,7 @@ from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.patch_embed import PatchEmbed
 from mmpola.layers.pola_attention import PolaAttention, PowerAttention, ReducedPolaAttention
 from mmpola.layers.polarity_attention import PolarityAttention
-from mmpola.layers.position import Grid, resize_bias_table, resize_table
+from mmpola.layers.position import Grid, WithPositionTable, position_tables, resize_bias_table, resize_table
 from mmpola.layers.rotary import rotary_tables
 from mmpola.layers.sequence_attention import (
     SEQUENCE_ATTENTION,
@@ -41,6 +41,8 @@ __all__ = [
     'SpikyAttention',
     'TransformerBlock',
     'WindowAttention',
+    'WithPositionTable',
+    'position_tables',
     'resize_bias_table',
     'resize_table',
     'rotary_tables',

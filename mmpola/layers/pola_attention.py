@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.padding import cells
 from mmpola.layers.polarity_attention import PolarityAttention
-from mmpola.layers.position import Grid, resize_table
+from mmpola.layers.position import Grid, WithPositionTable
 from mmpola.layers.spatial_reduction import reduce_tokens, spread_tokens
 from mmpola.ops import PowerMap
 from mmpola.ops.numerics import accumulation_dtype
@@ -24,7 +24,7 @@ MIXINGS = ('dwc', 'dcn', None)
 """Local mixing of the values: depth-wise convolution, depth-wise deformable convolution, none."""
 
 
-class PowerAttention(PolarityAttention):
+class PowerAttention(PolarityAttention, WithPositionTable):
     """What PolaFormer's attention layers share: learned powers, a key position table, depth-wise convolution and gate.
 
     Source: PolaFormer (ICLR 2025), eq. 3-9. A subclass projects its input to queries, keys, values and gate.
@@ -48,6 +48,8 @@ class PowerAttention(PolarityAttention):
     Raises:
         ValueError: `gate`, `mixing`, `polarity` or `backend` is invalid.
     """
+
+    table_name = 'positional_encoding'
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class PowerAttention(PolarityAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, key_grid: Grid) -> Tensor:
         """Attend from q [B, N, C] to k and v [B, M, C], whose M tokens are the cells of `key_grid` -> [B, N, H, D]."""
-        position = resize_table(self.positional_encoding, self.grid, key_grid)[0]
+        position = self.position_table(key_grid)[0]
         q, k, v, position = (self.split_heads(x) for x in (q, k, v, position))
         if self.polarity:
             return self.run_attention(q, k, v, key_position=position)
@@ -191,6 +193,10 @@ class ReducedPolaAttention(PowerAttention):
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim)
+
+    def set_token_grid(self, grid: Grid) -> None:
+        """Resize the key position table to the keys of a token grid (h, w)."""
+        super().set_token_grid(cells(grid, self.sr_ratio))
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""

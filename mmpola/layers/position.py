@@ -1,15 +1,50 @@
-"""Resizing of learned position tables to another grid of tokens or another window."""
+"""Learned position tables: layers that have one, and resizing to another grid of tokens or another window."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from timm.layers import resize_rel_pos_bias_table_simple
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmpola.ops.numerics import accumulation_dtype, is_traced
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
+
+
+class WithPositionTable(nn.Module):
+    """A layer with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
+
+    Attributes:
+        table_name: name of the table's parameter.
+        grid: (h, w) that the table is learned on.
+    """
+
+    table_name: ClassVar[str]
+    grid: Grid
+
+    def position_table(self, grid: Grid) -> Tensor:
+        """Return the table for the tokens of another grid (h', w'): [1, h'*w', C]."""
+        return resize_table(getattr(self, self.table_name), self.grid, grid)
+
+    def set_token_grid(self, grid: Grid) -> None:
+        """Replace the table by one that is learned on another grid; with an equal grid, keep the parameter."""
+        table = getattr(self, self.table_name)
+        if table is not None and grid != self.grid:
+            resized = resize_table(table.detach(), self.grid, grid).contiguous()
+            setattr(self, self.table_name, nn.Parameter(resized, requires_grad=table.requires_grad))
+        self.grid = grid
+
+
+def position_tables(model: nn.Module) -> dict[str, Grid]:
+    """Return the grid of each learned position table inside a model, by the parameter's name."""
+    return {
+        f'{name}.{module.table_name}'.removeprefix('.'): module.grid
+        for name, module in model.named_modules()
+        if isinstance(module, WithPositionTable) and getattr(module, module.table_name) is not None
+    }
 
 
 def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:

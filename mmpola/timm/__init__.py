@@ -24,7 +24,7 @@ import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.zoo import NAMED
 from mmpola.timm.models import TimmClassifier, TimmFeatures, TimmModel
 from mmpola.timm.pretrained import load_pretrained, pretrained_config
 

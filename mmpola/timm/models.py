@@ -10,7 +10,7 @@ from timm.models import FeatureInfo, register_notrace_module
 from torch import Tensor, nn
 
 from mmpola.backbones import PolaDeiT
-from mmpola.backbones.base import Backbone
+from mmpola.backbones.base import FIRST_CONV, Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.checkpoint import CheckpointError
@@ -62,11 +62,6 @@ class TimmModel(ModelWithBackbone):
         own = self.state_dict()
         return name in own and name in weights and own[name].shape != weights[name].shape
 
-    @property
-    def first_conv(self) -> str:
-        """Name of the convolution that reads the image."""
-        return f'backbone.{self.backbone.first_conv}'
-
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block's activations in the backward pass to save memory, or stop doing so."""
         self.backbone.with_cp = enable
@@ -97,7 +92,7 @@ class TimmModel(ModelWithBackbone):
             coarse: count a stage as one layer.
         """
         names = [name for name, _ in self.backbone.named_parameters()]
-        layers = BackboneLayers(names, self.backbone.fresh_prefixes())
+        layers = BackboneLayers(names, self.backbone.optional_prefixes())
 
         def layer_of(name: str) -> int:
             inside = name.startswith('backbone.')
@@ -108,8 +103,8 @@ class TimmModel(ModelWithBackbone):
 
     def _remedy(self, state_dict: Mapping[str, Any]) -> str:
         """Advice for a file with another number of classes or input channels, '' for any other."""
-        weights = self.own_weights(dict(state_dict))
-        if not any(self.other_shape(weights, f'{name}.weight') for name in ('head', self.first_conv)):
+        weights = self.rename_weights(state_dict)
+        if not any(self.other_shape(weights, f'{name}.weight') for name in ('head', f'backbone.{FIRST_CONV}')):
             return ''
         return (
             '\n  to renew the head or adapt the first convolution, pass the file as pretrained=True, '
@@ -228,7 +223,7 @@ class TimmClassifier(TimmModel, Classifier):
         wanted = _stages(indices, self.backbone.num_stages)
         prune_end = max(wanted) + 1 < self.backbone.num_stages
         if prune_end:
-            self.backbone.keep_stages(max(wanted) + 1)
+            self.backbone.prune_stages(max(wanted) + 1)
             self.feature_info = self.feature_info[: max(wanted) + 1]
             self.num_features = self.backbone.embed_dims[max(wanted)]
         if isinstance(self.norm, nn.LayerNorm) and (prune_norm or prune_end):

@@ -10,9 +10,10 @@ from timm.models import adapt_input_conv, load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
 
 from mmpola.backbones import PolaDeiT, PolaPVTv2
-from mmpola.backbones.arch import STRIDES, token_grid
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
+from mmpola.backbones.pyramid import STRIDES, token_grid
+from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.reading import extend_torch_allow_list, read_checkpoint
 from mmpola.checkpoint.weights import find_weights, fit_weights
 from mmpola.messages import info
@@ -40,7 +41,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
         'interpolation': 'bicubic',
         'mean': IMAGENET_DEFAULT_MEAN,
         'std': IMAGENET_DEFAULT_STD,
-        'first_conv': f'backbone.{backbone.first_conv}',
+        'first_conv': f'backbone.{FIRST_CONV}',
         'classifier': 'head',
     }
 
@@ -62,17 +63,18 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
     """
     source, content = _read(model.pretrained_cfg, cache_dir)
     container, weights = find_weights(content, source)
-    weights = model.own_weights(weights)
+    weights = model.rename_weights(weights)
     may_lack: tuple[str, ...] = ()
     if model.other_shape(weights, 'head.weight'):
         classes = len(weights.pop('head.weight'))
         weights.pop('head.bias', None)
         may_lack = ('head.',)
         info(f'{source}: the head is new, the file has {classes} classes and the model {model.num_classes}')
-    conv = f'{model.first_conv}.weight'
-    if model.other_shape(weights, conv) and weights[conv].shape[1] == 3:
-        weights[conv] = adapt_input_conv(model.in_chans, weights[conv])
-        info(f'{source}: {model.first_conv} converted from 3 to {model.in_chans} input channels')
+    conv = f'backbone.{FIRST_CONV}'
+    weight = f'{conv}.weight'
+    if model.other_shape(weights, weight) and weights[weight].shape[1] == 3:
+        weights[weight] = adapt_input_conv(model.in_chans, weights[weight])
+        info(f'{source}: {conv} converted from 3 to {model.in_chans} input channels')
     tensors, report = fit_weights(model, weights, source, may_lack)
     report.container = container
     model.load_state_dict(tensors, strict=False)

@@ -20,7 +20,7 @@ def refusal(capsys, *arguments):
 
 
 def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo, tmp_path, capsys):
-    out, first = tmp_path / 'out', 'layers.0.blocks.0.attn'
+    out, first = tmp_path / 'out', 'stages.0.blocks.0.attn'
     broken = tmp_path / 'broken.jpg'
     broken.write_text('no picture')
     arguments = [classifier, write_checkpoint(classifier, tmp_path / 'random.pth'), photo, broken, '--out', out]
@@ -30,7 +30,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
         *(f'analysing layers: {number} of 4' for number in (2, 3, 4)),
         f'{out}: 1 images done, 1 skipped; 2 layers each',
     ]
-    names = [*CHARTS, f'maps_{first}', 'maps_layers.1.blocks.0.attn']
+    names = [*CHARTS, f'maps_{first}', 'maps_stages.1.blocks.0.attn']
     figures = {f'photo/{name}{suffix}' for name in names for suffix in ('.png', '.svg')}
     assert {str(path.relative_to(out)) for path in out.rglob('*') if path.is_file()} == figures | {'photo.json'}
     for path in out.glob('photo/*.png'):
@@ -55,7 +55,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
 
 @pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
 def test_detectors_and_segmenters(task, request, write_checkpoint, photo, tmp_path, capsys):
-    config, name = request.getfixturevalue(task), {'tiny_config': 'layers.1.blocks.0.attn'}.get(task, 'block2.0.attn')
+    config, name = request.getfixturevalue(task), 'stages.1.blocks.0.attn'
     checkpoint, out = write_checkpoint(config, tmp_path / 'random.pth'), tmp_path / 'out'
     assert scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name) == 0
     assert capsys.readouterr().out.endswith(f'{out}: 1 images done, 0 skipped; 1 layers each\n')
@@ -79,9 +79,9 @@ def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_p
     assert refusal(capsys, *arguments, '--points', '5;30') == (
         '--points: expected X,Y in pixels, such as 120,80, got 5;30'
     )
-    assert refusal(capsys, *arguments, '--layers', 'layers.2.blocks.0.attn') == (
-        '--layers: expected layers among layers.0.blocks.0.attn, layers.1.blocks.0.attn, got layers.2.blocks.0.attn; '
-        'did you mean layers.1.blocks.0.attn?'
+    assert refusal(capsys, *arguments, '--layers', 'stages.2.blocks.0.attn') == (
+        '--layers: expected layers among stages.0.blocks.0.attn, stages.1.blocks.0.attn, got stages.2.blocks.0.attn; '
+        'did you mean stages.1.blocks.0.attn?'
     )
     assert refusal(capsys, tiny_config, checkpoint, photo, '--out', out).startswith(
         f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}'

@@ -13,19 +13,19 @@ from tests.helpers.small_configs import SMALL_ARCHS, WIDTHS
 BACKBONES = {
     'PolaSwin': (
         lambda: PolaSwin(SMALL_ARCHS['mmpola.PolaSwin']),
-        ['layers.0.blocks.0.attn', 'layers.1.blocks.0.attn'],
+        ['stages.0.blocks.0.attn', 'stages.1.blocks.0.attn'],
     ),
     'PolaPVT': (
         lambda: PolaPVT(WIDTHS, attn_types='LLSS', pola_sr_ratios=(2, 1, 1, 1)),
-        ['block1.0.attn', 'block2.0.attn'],
+        ['stages.0.blocks.0.attn', 'stages.1.blocks.0.attn'],
     ),
     'PolaFormerPP': (
         lambda: PolaFormerPP(SMALL_ARCHS['mmpola.PolaFormerPP']),
-        ['layers.0.blocks.0.attn', 'layers.1.blocks.0.attn'],
+        ['stages.0.blocks.0.attn', 'stages.1.blocks.0.attn'],
     ),
     'PolaDeiT': (
         lambda: PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}, out_indices=(0,)),
-        ['blocks.0.attn'],
+        ['stages.0.blocks.0.attn'],
     ),
 }
 
@@ -65,7 +65,12 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
     model, image = PolaPVT(WIDTHS).double(), torch.randn(1, 3, 64, 64, dtype=torch.float64)
 
     def analysed():
-        return observe(model, image, lambda layer: analyse_layer(layer, [(1, 1)]), ['block1.0.attn', 'block4.0.attn'])
+        return observe(
+            model,
+            image,
+            lambda layer: analyse_layer(layer, [(1, 1)]),
+            ['stages.0.blocks.0.attn', 'stages.3.blocks.0.attn'],
+        )
 
     def in_plain_pytorch(q, k, v, feature_map, *, key_position, rotary, backend):
         return polarity_attention_reference(AttentionInputs(q, k, v, feature_map, key_position, rotary, 1e-6))
@@ -83,12 +88,12 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
 
 def test_what_is_refused():
     model = PolaSwin(SMALL_ARCHS['mmpola.PolaSwin'])
-    assert choose_layers(model, ['layers.1.blocks.0.attn'] * 2) == ['layers.1.blocks.0.attn']
+    assert choose_layers(model, ['stages.1.blocks.0.attn'] * 2) == ['stages.1.blocks.0.attn']
     with pytest.raises(UsageError) as raised:
-        choose_layers(model, ['layers.1.blocks.0.attm'])
+        choose_layers(model, ['stages.1.blocks.0.attm'])
     assert str(raised.value) == (
-        '--layers: expected layers among layers.0.blocks.0.attn, layers.1.blocks.0.attn, got layers.1.blocks.0.attm; '
-        'did you mean layers.1.blocks.0.attn?'
+        '--layers: expected layers among stages.0.blocks.0.attn, stages.1.blocks.0.attn, got stages.1.blocks.0.attm; '
+        'did you mean stages.1.blocks.0.attn?'
     )
     with pytest.raises(UsageError) as raised:
         choose_layers(torch.nn.Linear(3, 3), None)

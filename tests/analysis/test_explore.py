@@ -122,7 +122,7 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
 
     before = maps.get_attribute('src')
     browser.locator('#layer input').click()
-    browser.get_by_role('option', name='layers.1.blocks.0.attn').click()
+    browser.get_by_role('option', name='stages.1.blocks.0.attn').click()
     expect(query).to_contain_text('row 1, column 4 of 4 x 4. Entropy of its weights in nats, at most 2.77, mean of 2')
     expect(maps).not_to_have_attribute('src', before)
     before = maps.get_attribute('src')
@@ -155,9 +155,9 @@ def test_what_is_refused(classifier, write_checkpoint, photo, tmp_path, capsys, 
     monkeypatch.setattr('mmpola.analysis.server.check_installed', lambda: None)
     assert refusal(capsys, tmp_path / 'none.py', checkpoint) == f'{tmp_path}/none.py: no such config file'
     assert refusal(capsys, classifier, tmp_path / 'none.pth') == f'{tmp_path}/none.pth: no such checkpoint'
-    assert refusal(capsys, classifier, checkpoint, '--layers', 'layers.2.blocks.0.attn') == (
-        '--layers: expected layers among layers.0.blocks.0.attn, layers.1.blocks.0.attn, got layers.2.blocks.0.attn; '
-        'did you mean layers.1.blocks.0.attn?'
+    assert refusal(capsys, classifier, checkpoint, '--layers', 'stages.2.blocks.0.attn') == (
+        '--layers: expected layers among stages.0.blocks.0.attn, stages.1.blocks.0.attn, got stages.2.blocks.0.attn; '
+        'did you mean stages.1.blocks.0.attn?'
     )
     assert refusal(capsys, classifier, checkpoint, tmp_path / 'none.jpg') == 'none.jpg: no such file'
     assert refusal(capsys, classifier, checkpoint, '--score-thr', '30') == (

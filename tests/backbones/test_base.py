@@ -3,10 +3,11 @@
 import copy
 import inspect
 import pickle
-from operator import attrgetter
+import re
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from mmpola.backbones import (
     PolaDeiT,
@@ -21,7 +22,8 @@ from mmpola.backbones import (
     polaformer_pp,
 )
 from mmpola.backbones.base import Backbone
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.weight_names import to_released
+from mmpola.backbones.zoo import NAMED
 
 MODULES = {
     pola_swin: PolaSwin,
@@ -80,7 +82,7 @@ def test_images_are_independent_of_their_batch(name):
     x = torch.randn(3, 3, 50, 70, dtype=torch.float64)
     with torch.no_grad():
         for together, alone in zip(model(x), model(x[1:2]), strict=True):
-            torch.testing.assert_close(together[1:2], alone)
+            assert_close(together[1:2], alone)
 
 
 @EVERY_SMALL
@@ -117,44 +119,36 @@ def test_out_norm_normalises_each_output(name):
 @pytest.mark.parametrize('frozen_stages', [-1, 0, 1, 3, 4])
 def test_freezing_freezes_exactly_what_it_says(name, frozen_stages):
     stages = build(name).num_stages
-    frozen_stages = min(frozen_stages, stages)
-    model = build(name, frozen_stages=frozen_stages, out_norm=True)
-    frozen = {id(p) for stage in range(frozen_stages + 1) for p in stage_parameters(model, stage)}
+    model = build(name, frozen_stages=frozen_stages, out_norm=True, drop_rate=0.1)
+    frozen = ('stem.',) if frozen_stages >= 0 else ()
+    frozen += tuple(f'{part}.{stage}.' for stage in range(frozen_stages) for part in ('stages', 'norms'))
     for key, parameter in model.named_parameters():
-        assert parameter.requires_grad == (id(parameter) not in frozen), key
+        assert parameter.requires_grad != key.startswith(frozen), key
     for prepare in (lambda: model, model.train):  # as constructed, and after a call of train()
         prepare()
-        for stage in range(stages + 1):
-            for part in stage_parts(model, stage):
-                if isinstance(part, torch.nn.Module):
-                    assert all(m.training == (stage > frozen_stages) for m in part.modules())
+        for key, module in model.named_modules():
+            if key not in ('', 'stages', 'norms'):
+                assert module.training != f'{key}.'.startswith(frozen), key
     assert any(p.requires_grad for p in model.parameters()) == (frozen_stages < stages)
-
-
-def stage_parts(model, stage):
-    return [attrgetter(name)(model) for name in model.stage_parts[stage]]
-
-
-def stage_parameters(model, stage):
-    for part in stage_parts(model, stage):
-        yield from [part] if isinstance(part, torch.nn.Parameter) else part.parameters()
 
 
 @EVERY_SMALL
 @pytest.mark.parametrize('out_norm', [False, True])
-def test_every_parameter_belongs_to_one_stage(name, out_norm):
+def test_parameters_have_the_same_names_in_every_family(name, out_norm):
     model = build(name, out_norm=out_norm)
-    owned = [id(p) for stage in range(model.num_stages + 1) for p in stage_parameters(model, stage)]
-    assert sorted(owned) == sorted(id(p) for p in model.parameters())
+    pattern = r'stem\.|stages\.\d\.(downsample\.|pos_embed$|blocks\.\d\.)|norms\.\d\.'
+    assert [key for key in model.state_dict() if not re.match(pattern, key)] == []
+    released = to_released(model.state_dict(), model.released_names)
+    assert len(released) == len(model.state_dict())
+    other = build(name, out_norm=out_norm)
+    other.load_state_dict(released)
+    assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
 @EVERY_SMALL
 def test_output_norms_belong_to_their_stage(name):
     model = build(name, out_norm=True)
-    for stage in range(1, model.num_stages + 1):
-        norms = [key for key in model.stage_parts[stage] if key.startswith('norm')]
-        assert len(norms) == 1
-        assert getattr(model, norms[0]).normalized_shape == (model.embed_dims[stage - 1],)
+    assert [norm.normalized_shape for norm in model.norms.values()] == [(dim,) for dim in model.embed_dims]
 
 
 @EVERY_SMALL
@@ -188,7 +182,7 @@ def test_checkpointing_changes_neither_outputs_nor_gradients(name):
     for model in (plain, recomputing):
         sum(y.square().sum() for y in model(x)).backward()
     for (key, a), (_, b) in zip(plain.named_parameters(), recomputing.named_parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, msg=key)
+        assert_close(a.grad, b.grad, msg=key)
 
 
 @EVERY_SMALL
@@ -209,7 +203,7 @@ def test_copies_pickles_and_state_dicts_give_the_same_maps(name):
     with torch.no_grad():
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded):
             for a, b in zip(model(x), other(x), strict=True):
-                torch.testing.assert_close(a, b, rtol=0, atol=0)
+                assert_close(a, b, rtol=0, atol=0)
 
 
 @EVERY_SMALL
@@ -219,7 +213,7 @@ def test_half_precision_and_channels_last(name):
     with torch.no_grad():
         expected = model(x)
         for a, b in zip(expected, model(x.to(memory_format=torch.channels_last)), strict=True):
-            torch.testing.assert_close(a, b)
+            assert_close(a, b)
         for a, b in zip(expected, copy.deepcopy(model).bfloat16()(x.bfloat16()), strict=True):
             assert b.dtype == torch.bfloat16
             assert (a - b).norm() / a.norm() < 0.05
@@ -238,7 +232,7 @@ def test_rates_are_probabilities_below_1(name, argument, rate):
 def test_stochastic_depth_rises_linearly(name):
     model = build(name, drop_path_rate=0.5)
     rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']
-    torch.testing.assert_close(torch.tensor(rates), torch.linspace(0, 0.5, len(rates)))
+    assert_close(torch.tensor(rates), torch.linspace(0, 0.5, len(rates)))
     assert len(rates) == (4 if SMALL[name][0] is PolaDeiT else 6)
 
 
@@ -262,7 +256,7 @@ def test_the_exported_program_gives_equal_outputs(name):
     model = build(name, out_indices=(model.num_stages - 1,)).eval()
     x = torch.randn(1, 3, 64, 64)
     exported = torch.export.export(model, (x,)).module()
-    torch.testing.assert_close(exported(x)[0], model(x)[0])
+    assert_close(exported(x)[0], model(x)[0])
 
 
 @pytest.mark.parametrize(('cls', 'arch'), [(cls, arch) for module, cls in MODULES.items() for arch in module.ARCHS])

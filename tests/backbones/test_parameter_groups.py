@@ -11,63 +11,44 @@ from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers, w
 DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
 SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
 PLUS = {**DEEP, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
-BACKBONES = {  # layer of every kind of parameter outside the blocks; 1 + 2 + 1 + 3 blocks
-    'PolaSwin': (
-        lambda: PolaSwin(SWIN),
-        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
-    ),
-    'PolaFormerPP': (
-        lambda: PolaFormerPP(PLUS),
-        {'patch_embed.': 0, 'layers.0.downsample.': 2, 'layers.1.downsample.': 4, 'layers.2.downsample.': 5, 'norm': 8},
-    ),
-    'PolaPVT': (
-        lambda: PolaPVT(DEEP, out_norm=True),
-        {
-            **{f'{name}_embed{stage}': layer for name in ('patch', 'pos') for stage, layer in ((2, 2), (3, 4), (4, 5))},
-            'patch_embed1.': 0,
-            'pos_embed1': 0,
-            'norm': 8,
-        },
-    ),
-    'PolaPVTv2': (
-        lambda: PolaPVTv2(DEEP),
-        {
-            **{f'patch_embed{stage}.': layer for stage, layer in ((1, 0), (2, 2), (3, 4), (4, 5))},
-            **{f'norm{stage}.': layer for stage, layer in ((1, 1), (2, 3), (3, 4), (4, 7))},
-        },
-    ),
+BACKBONES = {
+    'PolaSwin': lambda: PolaSwin(SWIN),
+    'PolaFormerPP': lambda: PolaFormerPP(PLUS),
+    'PolaPVT': lambda: PolaPVT(DEEP, out_norm=True),
+    'PolaPVTv2': lambda: PolaPVTv2(DEEP),
 }
+OUTSIDE = {'stem.': 0, 'stages.0.': 0, 'stages.1.': 2, 'stages.2.': 4, 'stages.3.': 5, 'norms.': 8}
+"""Layer of every kind of parameter outside the blocks; 1 + 2 + 1 + 3 blocks."""
+BETWEEN = {'norms.0.': 1, 'norms.1.': 3, 'norms.2.': 4, 'norms.3.': 7}
+"""The same of norms that the next stage reads (PolaPVTv2)."""
 BLOCKS = [(0, 0, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (3, 0, 5), (3, 1, 6), (3, 2, 7)]
 """(stage, block, layer), the first two from 0."""
 
 
 @pytest.mark.parametrize('name', BACKBONES)
 def test_layers_of_every_parameter(name):
-    build, outside = BACKBONES[name]
-    backbone = build()
+    backbone = BACKBONES[name]()
     names = [name for name, _ in backbone.named_parameters()]
-    layers = BackboneLayers(names, backbone.fresh_prefixes())
+    layers = BackboneLayers(names, backbone.optional_prefixes())
     assert layers.number == 7
-    expected = {
-        prefix: layer
-        for stage, block, layer in BLOCKS
-        for prefix in (f'layers.{stage}.blocks.{block}.', f'block{stage + 1}.{block}.')
-    } | outside
+    blocks = {f'stages.{stage}.blocks.{block}.': layer for stage, block, layer in BLOCKS}
+    expected = blocks | (BETWEEN if name == 'PolaPVTv2' else {}) | OUTSIDE
     for name in names:
         assert layers.layer_of(name) == next(layer for prefix, layer in expected.items() if name.startswith(prefix))
 
 
 def test_layers_of_deit():
     backbone = PolaDeiT({'embed_dims': 8, 'depth': 3, 'num_heads': 1}, pretrain_img_size=32)
-    layers = BackboneLayers([name for name, _ in backbone.named_parameters()], backbone.fresh_prefixes())
-    found = {name.split('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()}
-    assert found == {'pos_embed': 0, 'patch_embed': 0, 'norm2': 4, 'blocks': 3}
-    assert layers.layer_of('blocks.1.norm1.weight') == 2
+    layers = BackboneLayers([name for name, _ in backbone.named_parameters()], backbone.optional_prefixes())
+    found = {name.rpartition('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()}
+    assert found['stem'] == found['stem.proj'] == 0
+    assert found['stages.1.blocks.0.norm1'] == 2
+    assert found['norms.2'] == 4
 
 
 def test_an_unknown_parameter():
     with pytest.raises(ValueError) as raised:
-        BackboneLayers(['layers.0.blocks.0.attn.q']).layer_of('gate.weight')
+        BackboneLayers(['stages.0.blocks.0.attn.q']).layer_of('gate.weight')
     assert (
         str(raised.value) == "layer-wise decay: expected the name of a known layer of the backbone, got 'gate.weight'"
     )
@@ -81,12 +62,12 @@ def test_stages_of_layers():
 
 @pytest.mark.parametrize('name', BACKBONES)
 def test_learned_shapes_of_attention_tables_and_layer_scales_have_no_decay(name):
-    backbone = BACKBONES[name][0]()
+    backbone = BACKBONES[name]()
     exempt = without_weight_decay([key for key, _ in backbone.named_parameters()])
     assert exempt
     for key, parameter in backbone.named_parameters():
         is_weight = key.endswith('.weight') and parameter.ndim > 1
-        is_vector = parameter.ndim == 1 and not key.startswith('gamma')
+        is_vector = parameter.ndim == 1 and 'gamma' not in key
         assert (key in exempt) != (is_weight or is_vector), key
 
 

@@ -8,6 +8,7 @@ from mmpola.backbones import PolaPVTv2
 from mmpola.backbones.pola_pvt_v2 import DepthwiseMlp, OverlapPatchEmbed
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.weights import load_weights
+from mmpola.layers import position_tables
 
 SMALL = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
 
@@ -28,21 +29,20 @@ def test_number_of_parameters(arch, parameters, millions):
     counted = sum(x.numel() for x in model.parameters()) + head
     assert counted == parameters
     if millions:
-        tables = sum(x.numel() for key, x in model.named_parameters() if key in model.position_tables())
+        tables = sum(x.numel() for key, x in model.named_parameters() if key in position_tables(model))
         assert round((counted - tables) / 1e6, 1) == millions
 
 
 def test_the_next_stage_reads_the_normed_map_whatever_is_returned():
     normed, plain = build().eval(), build(out_norm=False).eval()
-    assert set(normed.state_dict()) - set(plain.state_dict()) == {'norm4.weight', 'norm4.bias'}
+    assert set(normed.state_dict()) - set(plain.state_dict()) == {'norms.3.weight', 'norms.3.bias'}
     with torch.no_grad():
-        for number in range(1, 5):
-            normed.get_parameter(f'norm{number}.bias').normal_()
+        for norm in normed.norms.values():
+            norm.bias.normal_()
     plain.load_state_dict(normed.state_dict(), strict=False)
     x = torch.randn(1, 3, 40, 56)
     with torch.no_grad():
-        for number, (a, b) in enumerate(zip(normed(x), plain(x), strict=True), 1):
-            norm = getattr(normed, f'norm{number}')
+        for norm, a, b in zip(normed.norms.values(), normed(x), plain(x), strict=True):
             assert_close(a, norm(b.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), rtol=1e-5, atol=1e-5)
 
 
@@ -65,9 +65,9 @@ def test_the_feed_forward_mixes_neighbours_before_the_activation():
 
 def test_a_file_without_its_stage_norms_is_refused(tmp_path):
     weights = build().state_dict()
-    del weights['norm2.bias']
+    del weights['norms.1.bias']
     torch.save(weights, tmp_path / 'weights.pth')
-    with pytest.raises(CheckpointError, match=r'missing: norm2.bias \[16\]'):
+    with pytest.raises(CheckpointError, match=r'missing: norms.1.bias \[16\]'):
         load_weights(build(), tmp_path / 'weights.pth')
 
 
@@ -75,12 +75,12 @@ def test_a_file_without_its_stage_norms_is_refused(tmp_path):
 def test_resizing_key_tables_on_loading_equals_resizing_them_in_the_forward_pass(size, tmp_path):
     learned = build().eval()
     with torch.no_grad():
-        for key in learned.position_tables():
+        for key in position_tables(learned):
             learned.get_parameter(key).normal_()
     torch.save(learned.state_dict(), tmp_path / 'learned.pth')
     resized = build(pretrain_img_size=size).eval()
     report = load_weights(resized, tmp_path / 'learned.pth')
-    assert {entry.split()[0] for entry in report.resized} == set(learned.position_tables())
+    assert {entry.split()[0] for entry in report.resized} == set(position_tables(learned))
     x = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
     with torch.no_grad():
         for a, b in zip(learned(x), resized(x), strict=True):

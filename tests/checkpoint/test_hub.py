@@ -7,7 +7,7 @@ import sys
 import huggingface_hub.constants
 import pytest
 
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED, local_checkpoint, matches_model, released_checkpoint, short_name
 from tests.helpers.hub_server import content

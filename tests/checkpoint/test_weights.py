@@ -67,24 +67,24 @@ def test_fitting_returns_the_tensors_and_loads_nothing(weights):
     tensors, report = fit_weights(model, prefixed(weights, 'backbone.') | {'head.weight': torch.ones(2)}, 'a file')
     assert tensors.keys() == weights.keys()
     assert all(torch.equal(tensors[key], x) for key, x in weights.items())
-    assert (report.source, report.dropped, len(report.loaded)) == ('a file', [], len(weights))
+    assert (report.source, report.dropped, len(report.loaded)) == ('a file', ['head.weight'], len(weights))
     assert_loaded(model, before)
 
 
 def test_heads_and_unbuilt_stages_are_dropped_and_output_norms_may_be_new(weights, tmp_path):
-    authors = {key: x for key, x in weights.items() if not key.startswith('norm')}
+    authors = {key: x for key, x in weights.items() if not key.startswith('norms.')}
     authors |= {'norm.weight': torch.ones(128), 'head.weight': torch.ones(10, 128)}
     authors |= {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(9, 9, dtype=torch.int64)}
     model = build(out_indices=(0, 2))
     report = load_weights(model, save({'model': authors}, tmp_path))
-    assert {'head.weight', 'norm.weight', 'layers.3.blocks.0.attn.qkv.weight'} <= set(report.dropped)
-    assert 'layers.2.downsample.reduction.weight' in report.dropped
-    assert sorted(report.new) == ['norm0.bias', 'norm0.weight', 'norm2.bias', 'norm2.weight']
+    assert {'head.weight', 'norm.weight', 'stages.3.blocks.0.attn.qkv.weight'} <= set(report.dropped)
+    assert 'stages.3.downsample.reduction.weight' in report.dropped
+    assert sorted(report.new) == ['norms.0.bias', 'norms.0.weight', 'norms.2.bias', 'norms.2.weight']
     assert_loaded(build_loaded := model, {**weights, **{k: build_loaded.state_dict()[k] for k in report.new}})
 
 
 def test_tables_are_resized_to_the_grid_and_window_of_the_model(weights, tmp_path):
-    key, bias = 'layers.0.blocks.0.attn.positional_encoding', 'layers.2.blocks.0.attn.relative_position_bias_table'
+    key, bias = 'stages.0.blocks.0.attn.positional_encoding', 'stages.2.blocks.0.attn.relative_position_bias_table'
     weights[key] = torch.arange(16.0).repeat_interleave(16).reshape(1, 256, 1).expand(1, 256, 16).contiguous()
     model = PolaSwin(ARCH, pretrain_img_size=(128, 64), window_size=12)
     report = load_weights(model, save(weights, tmp_path))
@@ -95,10 +95,10 @@ def test_tables_are_resized_to_the_grid_and_window_of_the_model(weights, tmp_pat
 
 
 def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(weights, tmp_path):
-    del weights['patch_embed.proj.bias']
-    weights['patch_embed.norm.weight'] = torch.ones(17)
-    weights['layers.0.blocks.1.norm1.weight'] = torch.ones(16)
-    weights['patch_embed.norm.bias'][3] = float('nan')
+    del weights['stem.proj.bias']
+    weights['stem.norm.weight'] = torch.ones(17)
+    weights['stages.0.blocks.1.norm1.weight'] = torch.ones(16)
+    weights['stem.norm.bias'][3] = float('nan')
     path = save(weights, tmp_path)
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}
@@ -106,10 +106,10 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(weights, tmp_pa
         load_weights(model, path)
     assert str(raised.value) == (
         f'{path}: does not fit PolaSwin; nothing was loaded\n'
-        '  missing: patch_embed.proj.bias [16]\n'
-        '  not finite: patch_embed.norm.bias has 1 NaN or infinite values\n'
-        '  unknown: layers.0.blocks.1.norm1.weight [16]\n'
-        '  wrong shape: patch_embed.norm.weight expected [16], got [17]'
+        '  missing: stem.proj.bias [16]\n'
+        '  not finite: stem.norm.bias has 1 NaN or infinite values\n'
+        '  unknown: stages.0.blocks.1.norm1.weight [16]\n'
+        '  wrong shape: stem.norm.weight expected [16], got [17]'
     )
     assert_loaded(model, before)
 

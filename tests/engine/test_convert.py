@@ -207,8 +207,8 @@ def test_the_head_can_be_left_out(weights, tmp_path):
 
 
 def test_a_norm_without_a_last_layer_is_not_a_head():
-    weights = {'norm.weight': torch.ones(1), 'layers.0.x': torch.ones(1)}
-    assert set(named_weights(weights, backbone_only=False)) == {'backbone.layers.0.x'}
+    weights = {'norm.weight': torch.ones(1), 'stages.0.x': torch.ones(1)}
+    assert set(named_weights(weights, backbone_only=False)) == {'backbone.stages.0.x'}
 
 
 def test_views_and_parameters_are_written_without_their_storage(weights, tmp_path):
@@ -223,7 +223,7 @@ def test_views_and_parameters_are_written_without_their_storage(weights, tmp_pat
 def test_a_name_is_found_if_only_one_fits():
     weights = dict(named())
     assert find_arch(weights) == 'pola_pvt_v2_b0'
-    del weights['backbone.block1.0.attn.power']
+    del weights['backbone.stages.0.blocks.0.attn.power']
     assert find_arch(weights) is None
 
 
@@ -263,7 +263,7 @@ def test_converting_again_keeps_the_description(weights, tmp_path):
 
 def test_the_script_prints_what_happened(weights, tmp_path, capsys):
     weights['neck.weight'] = torch.zeros(2)
-    weights['backbone.layers.2.blocks.0.attn.relative_position_index'] = torch.zeros(9, 9, dtype=torch.int64)
+    weights['backbone.stages.2.blocks.0.attn.relative_position_index'] = torch.zeros(9, 9, dtype=torch.int64)
     source, slim = (
         save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth'),
         tmp_path / 's.pth',

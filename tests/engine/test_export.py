@@ -114,7 +114,7 @@ def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image,
 
 def test_what_float16_cannot_hold_is_refused(image, tmp_path):
     backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
-    backbone.patch_embed.proj.weight.data.mul_(1e6)
+    backbone.stem.proj.weight.data.mul_(1e6)
     model = ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False)
     with pytest.raises(UsageError) as raised:
         export(model, image, tmp_path / 'half.onnx', shape=(64, 64), half=True)

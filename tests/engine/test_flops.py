@@ -50,7 +50,7 @@ def test_a_deformable_convolution_counts_like_an_ordinary_one():
 @pytest.mark.slow
 def test_flops_table_of_a_detector(run_tool, tiny_config):
     output = run_tool('get_flops.py', tiny_config, '--shape', 80, 96).stdout
-    for part in ('backbone.patch_embed', 'backbone.layers.3', 'neck', 'roi_head', 'total'):
+    for part in ('backbone.stem', 'backbone.stages.3', 'neck', 'roi_head', 'total'):
         assert part in output
 
 

@@ -46,10 +46,10 @@ def test_rates_fall_towards_the_image_and_decay_rules_stay():
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert groups.keys() == trained
     assert groups['head.weight'] == (10.0, 0.25)
-    assert groups['backbone.norm3.weight'] == (1.0, 0.0)
-    assert groups['backbone.layers.3.blocks.2.mlp.fc1.weight'] == (0.5, 0.25)
-    assert groups['backbone.layers.3.blocks.0.mlp.fc1.bias'] == (0.125, 0.0)
-    assert groups['backbone.layers.1.blocks.0.attn.power'] == (0.5**6, 0.0)
+    assert groups['backbone.norms.3.weight'] == (1.0, 0.0)
+    assert groups['backbone.stages.3.blocks.2.mlp.fc1.weight'] == (0.5, 0.25)
+    assert groups['backbone.stages.3.blocks.0.mlp.fc1.bias'] == (0.125, 0.0)
+    assert groups['backbone.stages.1.blocks.0.attn.power'] == (0.5**6, 0.0)
 
 
 def test_a_rate_of_one_is_mmengines_own_constructor():
@@ -61,9 +61,9 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
     paramwise = {**PARAMWISE, 'decay_rate': 1.0, 'backbone_lr_mult': 0.1}
     groups = groups_of(Model(PolaSwin(SWIN)), paramwise)
     assert groups['head.weight'] == (1.0, 0.25)
-    assert groups['backbone.norm3.weight'] == (1.0, 0.0)  # an output norm starts from random weights
-    assert groups['backbone.layers.3.blocks.2.mlp.fc1.weight'] == (0.1, 0.25)
-    assert groups['backbone.patch_embed.norm.weight'] == (0.1, 0.0)
+    assert groups['backbone.norms.3.weight'] == (1.0, 0.0)  # an output norm starts from random weights
+    assert groups['backbone.stages.3.blocks.2.mlp.fc1.weight'] == (0.1, 0.25)
+    assert groups['backbone.stem.norm.weight'] == (0.1, 0.0)
 
 
 def test_every_rate_is_used_in_a_step():
@@ -76,8 +76,8 @@ def test_every_rate_is_used_in_a_step():
     wrapper.step()
     steps = {name: (before[name] - parameter).mean().item() for name, parameter in model.named_parameters()}
     assert steps['head.weight'] == pytest.approx(1.0)
-    assert steps['backbone.patch_embed.proj.weight'] == pytest.approx(0.5**8, rel=1e-4)
-    assert steps['backbone.layers.0.downsample.reduction.weight'] == pytest.approx(0.5**6, rel=1e-4)
+    assert steps['backbone.stem.proj.weight'] == pytest.approx(0.5**8, rel=1e-4)
+    assert steps['backbone.stages.1.downsample.reduction.weight'] == pytest.approx(0.5**6, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_the_norm_of_intermediates_is_that_of_the_last_width():
 
 def test_stopping_early_skips_the_later_stages():
     model, ran = timm.create_model('pola_swin_tiny', **SWIN).eval(), []
-    for index, stage in enumerate(model.backbone.layers):
+    for index, stage in enumerate(model.backbone.stages):
         stage.register_forward_hook(lambda *_, index=index: ran.append(index))
     last, maps = model.forward_intermediates(images(1, 3, 64, 64), indices=[0, 1], stop_early=True)
     assert ran == [0, 1]

@@ -12,8 +12,10 @@ from timm.models import adapt_input_conv, save_for_hf
 from torch.testing import assert_close
 
 import mmpola.timm  # noqa: F401  # registers the models
+from mmpola.backbones.weight_names import to_released
 from mmpola.checkpoint import CheckpointError
 from mmpola.classification import ImageClassifier
+from mmpola.layers import position_tables
 from tests.helpers.hub_server import Hub, serve
 from tests.helpers.timm_models import SMALL, SWIN, images
 
@@ -64,7 +66,7 @@ def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
     assert_close(back(x), trained(x), rtol=0, atol=0)
 
     larger = timm.create_model('pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **{**SWIN, 'img_size': 96})
-    assert larger.backbone.layers[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
+    assert larger.backbone.stages[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
     with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5') as raised:
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
     assert str(raised.value).endswith(
@@ -85,6 +87,7 @@ def test_partial_state_dicts_load_if_not_strict():
 def saved(model, path):
     """Write a model's weights as the authors do: under 'model', without the prefix 'backbone.'."""
     weights = {key.removeprefix('backbone.'): x for key, x in model.state_dict().items()}
+    weights = to_released(weights, model.backbone.released_names)
     torch.save({'model': weights, 'config': 'text'}, path)
     return model
 
@@ -167,7 +170,7 @@ def test_a_file_that_does_not_fit_loads_nothing(tmp_path):
     path = tmp_path / 'trained.pth'
     saved(timm.create_model('pola_swin_tiny', num_classes=9, **SWIN), path)
     deeper = {'arch': {**SWIN['arch'], 'depths': (1, 1, 2, 1)}, 'img_size': 64}
-    with pytest.raises(CheckpointError, match=r'missing: backbone\.layers\.2\.blocks\.1'):
+    with pytest.raises(CheckpointError, match=r'missing: backbone\.stages\.2\.blocks\.1'):
         timm.create_model(
             'pola_swin_tiny', pretrained=True, pretrained_cfg_overlay={'file': str(path)}, num_classes=5, **deeper
         )
@@ -224,7 +227,7 @@ def test_saved_for_the_hub_and_loaded_from_its_folder(name, safe, tmp_path):
     again = timm.create_model(f'local-dir:{tmp_path}', pretrained=True).eval()
     x = images(1, 1, 64, 96)
     assert_close(again(x), model(x), rtol=0, atol=0)
-    assert again.position_tables() == model.position_tables()
+    assert position_tables(again) == position_tables(model)
     assert (again.in_chans, again.num_classes) == (1, 5)
 
     renewed = timm.create_model(f'local-dir:{tmp_path}', pretrained=True, num_classes=3).eval()

@@ -269,7 +269,7 @@ def backbone_table() -> str:
     """Return the table of backbones in Markdown: blocks, channels and strides of the stages of every `arch`."""
     import torch
 
-    from mmpola.backbones.named import NAMED
+    from mmpola.backbones.zoo import NAMED
 
     rows = ['| model | `type` | `arch` | blocks | channels | strides |', '| --- | --- | --- | --- | --- | --- |']
     for name, (cls, arguments) in NAMED.items():

@@ -4,7 +4,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.zoo import NAMED
 from mmpola.classification import ImageClassifier
 from mmpola.engine.flops import count_model
 from mmpola.messages import UsageError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmpola.backbones.arch import StageSpec, block_types, drop_path_rates, stage_specs, stages_to_build, token_grid
+from mmpola.backbones.pyramid import StageSpec, block_types, drop_path_rates, stage_specs, stages_to_build, token_grid
 
 SETTINGS = {
     'embed_dims': (8, 16, 24, 32),
