@@ -51,19 +51,23 @@ class ChunkedAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        output, shift, state, key_mean, *tensors = ctx.saved_tensors
-        _, _, *needed = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
-            inputs = AttentionInputs.from_tensors(AttentionTensors._make(tensors), ctx.rotary, ctx.eps)
-            wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
-            recorded = polarity_attention_reference(inputs)
-            found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
-            return None, None, *(next(found) if need else None for need in needed)
-        leaves = [
-            None if x is None else x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)
-        ]
-        inputs = AttentionInputs.from_tensors(AttentionTensors._make(leaves), ctx.rotary, ctx.eps)
-        return None, None, *_backward(inputs, shift, state, key_mean, output, grad)
+        with without_autocast(grad.device):  # on, where `loss.backward()` is called inside an autocast region
+            return None, None, *_gradients(ctx, grad)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """Compute the gradients of the saved tensors, recorded by autograd if it is to derive them again."""
+    output, shift, state, key_mean, *tensors = ctx.saved_tensors
+    _, _, *needed = ctx.needs_input_grad
+    if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
+        inputs = AttentionInputs.from_tensors(AttentionTensors._make(tensors), ctx.rotary, ctx.eps)
+        wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
+        recorded = polarity_attention_reference(inputs)
+        found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
+        return [next(found) if need else None for need in needed]
+    leaves = [None if x is None else x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)]
+    inputs = AttentionInputs.from_tensors(AttentionTensors._make(leaves), ctx.rotary, ctx.eps)
+    return _backward(inputs, shift, state, key_mean, output, grad)
 
 
 def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:

@@ -221,12 +221,21 @@ def test_low_precision_costs_one_rounding_of_the_result(kind, dtype, tolerance):
     assert (output.double() - exact).norm() / exact.norm() < tolerance
 
 
-def test_autocast_does_not_reach_the_products():
-    q, k, v = draw(dtype=torch.float32, std=20.0)
-    feature_map = make_map('power', dtype=torch.float32)
+@pytest.mark.parametrize('create_graph', [False, True])
+@pytest.mark.parametrize('kind', MAPS)
+def test_autocast_reaches_neither_the_products_nor_those_of_the_backward_pass(kind, create_graph):
+    leaves = [x.requires_grad_() for x in draw(dtype=torch.float32, std=5.0)]
+    feature_map = make_map(kind, dtype=torch.float32)
+    leaves += [x.requires_grad_() for x in feature_map.parameters().values() if x is not None]
+
+    def results():
+        output = polarity_attention(*leaves[:3], feature_map)
+        return output, *torch.autograd.grad(output.square().sum(), leaves, create_graph=create_graph)
+
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        inside = polarity_attention(q, k, v, feature_map)
-    torch.testing.assert_close(inside, polarity_attention(q, k, v, feature_map), rtol=0, atol=0)
+        inside = results()
+    for found, expected in zip(inside, results(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4 if create_graph else 0, atol=0)
 
 
 def test_any_strides():
