@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from mmpola.ops.feature_map import FeatureMap
 from mmpola.ops.inputs import AttentionInputs, AttentionTensors
-from mmpola.ops.numerics import accumulation_dtype, is_traced, without_autocast
+from mmpola.ops.numerics import accumulation_dtype, is_recorded, without_autocast
 from mmpola.ops.reference import add_key_position, normaliser, polarity_attention_reference, read_state
 
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
@@ -27,11 +27,11 @@ Rotation = Tensor | None
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D] in q's dtype. Under tracing, record the reference instead, which compilers can fuse."""
+    """Compute o [B, N, H, D] in q's dtype. Where `is_recorded`, compute the reference instead."""
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
     with without_autocast(inputs.q.device):
-        if is_traced():
+        if is_recorded():
             output = polarity_attention_reference(inputs)
         else:
             output = ChunkedAttention.apply(inputs.rotary, inputs.eps, *inputs.tensors())
@@ -85,7 +85,7 @@ def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Te
     streams = feature_map.streams(state, key_mean)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     for chunk, o, turn in _chunks(rotation, q, output):
-        phis = feature_map.query(chunk, shift, inputs.eps)  # (E7, E8, E9, E13)
+        phis = feature_map.query(chunk, shift, inputs.eps)  # (E7-E9, E13)
         outputs = [
             read_state(phi, _rotate(phi, turn), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)
         ]

@@ -26,7 +26,7 @@ def polarity_attention_reference(inputs: AttentionInputs) -> Tensor:
     key_mean = psi.mean(dim=-2).unsqueeze(-1)  # [B, H, 2D, 1]  (E1)
     state = rotate(psi, rotary).mT @ (v / v.shape[-2])  # [B, H, 2D, D] = [S_same | S_opposite]  (E2, E10)
     streams = feature_map.streams(state, key_mean)
-    phis = feature_map.query(q, shift, inputs.eps)  # one or two pairs (phi [B, H, N, 2D], eps)  (E7, E8, E9, E13)
+    phis = feature_map.query(q, shift, inputs.eps)  # one or two pairs (phi [B, H, N, 2D], eps)  (E7-E9, E13)
     outputs = [
         read_state(phi, rotate(phi, rotary), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)
     ]

@@ -259,6 +259,28 @@ def test_empty_batch_and_no_queries():
         assert not k.grad.any()
 
 
+@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+def test_torch_func_transforms_the_operator(kind, with_rotary):
+    """vmap, grad and jvp give what the batch and autograd give, also next to zeros."""
+    q, k, v = draw(queries=7)
+    q[:, 0], k[:, 1, :, 0] = 0, 0
+    parameters = [x for x in make_map(kind).parameters().values() if x is not None]
+    tensors = [q, k, v, torch.randn(7, 3, 4, dtype=torch.float64), *parameters]
+    run, leaves = operator_of(tensors, kind, rotary_tables(7, 4) if with_rotary else None)
+    together = torch.func.vmap(run, in_dims=(0, 0, 0, *[None] * (len(leaves) - 3)))
+    samples = [x.unflatten(0, (2, 1)) for x in leaves[:3]]
+    expected = run(*leaves)
+    torch.testing.assert_close(together(*samples, *leaves[3:]).flatten(0, 1), expected)
+
+    tangents = [torch.randn_like(x) for x in leaves]
+    gradients = torch.autograd.grad(expected.square().sum(), leaves)
+    found = torch.func.grad(lambda *x: run(*x).square().sum(), argnums=tuple(range(len(leaves))))(*leaves)
+    for gradient, truth in zip(found, gradients, strict=True):
+        torch.testing.assert_close(gradient, truth)
+    _, slope = torch.func.jvp(lambda *x: run(*x).square().sum(), tuple(leaves), tuple(tangents))
+    torch.testing.assert_close(slope, sum((a * b).sum() for a, b in zip(gradients, tangents, strict=True)))
+
+
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_compiles_as_one_graph(kind):
     leaves = draw(keys=5, dtype=torch.float32)
