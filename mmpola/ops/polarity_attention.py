@@ -35,7 +35,8 @@ def polarity_attention(
         key_position: [M, H, D] added to k, or None.
         rotary: (cos, sin), each [N, 2D], with equal angles for both channels of an interleaved pair; applied to the
             numerator only. Requires an ExpMap and M = N.
-        eps: added to the normaliser.
+        eps: added to the normaliser, at least the smallest normal number: a query of zeros gives 0 even with eps = 0,
+            but its gradient is then not finite.
         backend: 'auto' or the name of a backend, see `available_backends()`.
 
     Returns:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.attention_results import LEAVES, attend, draw_leaves, results
+from tests.helpers.attention_results import DEVICE, LEAVES, attend, draw_leaves, results
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 
@@ -18,6 +18,16 @@ def test_gradients_computed_alone_are_the_same(kind):
         some = results(tensors, kind, grad, wanted=wanted)
         for what in wanted:
             assert torch.equal(some[what], everything[what]), (wanted, what)
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_autocast_does_not_reach_the_gradients(kind):
+    tensors = draw_leaves(16, 20, 20, kind)
+    grad = torch.randn_like(tensors[0])
+    expected = results(tensors, kind, grad)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = results(tensors, kind, grad)
+    assert all(torch.equal(found[what], expected[what]) for what in expected)
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
