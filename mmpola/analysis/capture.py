@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmpola.layers import Grid, PolarityAttention
-from mmpola.layers.padding import cells
+from mmpola.layers import Grid, LinearAttention, ceil_div
 from mmpola.messages import UsageError, did_you_mean, listed, nearest
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
@@ -40,10 +39,10 @@ class LayerInputs:
     @property
     def key_grid(self) -> Grid:
         """(h, w) of the keys."""
-        return cells(self.grid, self.sr_ratio)
+        return ceil_div(self.grid, self.sr_ratio)
 
 
-def linear_layers(model: nn.Module) -> dict[str, PolarityAttention]:
+def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:
     """Return the linear attention layers of a model by name, in the order of their definition.
 
     Ablated layers, without gate, depth-wise convolution or opposite-signed stream, are left out.
@@ -51,7 +50,7 @@ def linear_layers(model: nn.Module) -> dict[str, PolarityAttention]:
     Raises:
         UsageError: the model has none.
     """
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, PolarityAttention)}
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LinearAttention)}
     found = {name: module for name, module in layers.items() if module.complete}
     if not found:
         ablated = ', only ablated ones' if layers else ''

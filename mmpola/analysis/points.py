@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from mmpola.data.checks.images import size_as_loaded
-from mmpola.layers import Grid
-from mmpola.layers.padding import cells
+from mmpola.layers import Grid, ceil_div
 from mmpola.messages import UsageError
 from mmpola.prediction import Geometry, ImageFile, Predictor
 
@@ -64,7 +63,7 @@ def visible_pixels(geometry: Geometry, size: tuple[int, int]) -> tuple[int, int,
 def token_stride(input_size: tuple[int, int], grid: Grid) -> int:
     """Return the side of a token in pixels of the network's input: the power of two that gives the grid."""
     stride = 1
-    while cells(input_size, stride) != grid:
+    while ceil_div(input_size, stride) != grid:
         if stride > max(input_size):
             raise ValueError(f'grid: expected {input_size} divided by a power of two, got {grid}')
         stride *= 2

@@ -7,10 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 NO_WEIGHT_DECAY = (
-    'attn.power',
-    'attn.scale',
-    'attn.s1',
-    'attn.s2',
+    'attn.feature_map',
     'positional_encoding',
     'pos_embed',
     'relative_position_bias_table',

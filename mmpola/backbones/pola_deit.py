@@ -77,8 +77,8 @@ class PolaDeiT(Backbone):
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depth: int, num_heads: int).
         attn_types: 'L' (linear) or 'S' (softmax) for all blocks, or a letter per block.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: side of the depth-wise convolution on values (E14).
-        gate, mixing, polarity: ablations of the linear blocks, see `PowerAttention`.
+        dwc_kernel_size: side of the depth-wise convolution on values (E14).
+        gate, mixing, polarity: ablations of the linear blocks, see `PolaAttention`.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
@@ -103,7 +103,7 @@ class PolaDeiT(Backbone):
         *,
         attn_types: str = 'L',
         alpha: float = 4,
-        kernel_size: int = 5,
+        dwc_kernel_size: int = 5,
         gate: bool = True,
         mixing: str | None = 'dwc',
         polarity: bool = True,
@@ -133,7 +133,7 @@ class PolaDeiT(Backbone):
             PolaAttention,
             qkv_bias=qkv_bias,
             alpha=alpha,
-            kernel_size=kernel_size,
+            dwc_kernel_size=dwc_kernel_size,
             gate=gate,
             mixing=mixing,
             polarity=polarity,

@@ -13,7 +13,7 @@ from typing import Any
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, StageSpec, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_PVT
-from mmpola.layers import PatchEmbed, ReducedPolaAttention, SpatialReductionAttention, TransformerBlock
+from mmpola.layers import PatchEmbed, PolaAttention, SpatialReductionAttention, TransformerBlock
 from mmpola.registry import MODELS
 
 _WIDTHS = {'embed_dims': (64, 128, 320, 512), 'num_heads': (1, 2, 5, 8), 'mlp_ratios': (8, 8, 4, 4)}
@@ -37,7 +37,7 @@ def pvt_attention(
     qkv_bias: bool,
     drop: float,
     **pola: Any,
-) -> ReducedPolaAttention | SpatialReductionAttention:
+) -> PolaAttention | SpatialReductionAttention:
     """Build the attention layer of a block of PVT or PVT v2.
 
     Args:
@@ -47,13 +47,13 @@ def pvt_attention(
             and values.
         qkv_bias: bias of the projections.
         drop: dropout rate after the output projection.
-        pola: `alpha`, `kernel_size` and `backend` of linear attention.
+        pola: `alpha`, `dwc_kernel_size` and `backend` of linear attention.
     """
     shared: dict[str, Any] = {'qkv_bias': qkv_bias, 'drop': drop}
     if attn_type == 'S':
         return SpatialReductionAttention(spec.dim, spec.num_heads, sr_ratio=softmax_sr_ratios[spec.index], **shared)
     sr_ratio = pola_sr_ratios[spec.index]
-    return ReducedPolaAttention(spec.dim, spec.num_heads, spec.grid, sr_ratio=sr_ratio, **shared, **pola)
+    return PolaAttention(spec.dim, spec.num_heads, spec.grid, sr_ratio=sr_ratio, joint=False, **shared, **pola)
 
 
 @MODELS.register_module()
@@ -70,7 +70,7 @@ class PolaPVT(Backbone):
             models).
         softmax_sr_ratios: the same for softmax attention.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: side of the depth-wise convolution on values (E14).
+        dwc_kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
@@ -93,7 +93,7 @@ class PolaPVT(Backbone):
         pola_sr_ratios: Sequence[int] = (1, 1, 1, 1),
         softmax_sr_ratios: Sequence[int] = (8, 4, 2, 1),
         alpha: float = 4,
-        kernel_size: int = 5,
+        dwc_kernel_size: int = 5,
         qkv_bias: bool = True,
         in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
@@ -119,7 +119,7 @@ class PolaPVT(Backbone):
             qkv_bias=qkv_bias,
             drop=drop_rate,
             alpha=alpha,
-            kernel_size=kernel_size,
+            dwc_kernel_size=dwc_kernel_size,
             backend=backend,
         )
         make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)

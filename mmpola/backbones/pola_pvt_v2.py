@@ -19,7 +19,7 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention
 from mmpola.backbones.pyramid import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_PVT_V2
-from mmpola.layers import Grid, ReducedPolaAttention, SpatialReductionAttention
+from mmpola.layers import Grid, PolaAttention, SpatialReductionAttention
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -97,7 +97,7 @@ class PvtV2Block(nn.Module):
 
     def __init__(
         self,
-        attn: ReducedPolaAttention | SpatialReductionAttention,
+        attn: PolaAttention | SpatialReductionAttention,
         dim: int,
         mlp_ratio: float,
         drop: float,
@@ -129,7 +129,7 @@ class PolaPVTv2(Backbone):
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter per block.
         softmax_sr_ratios: per stage, the stride at which softmax attention reduces its keys and values.
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: side of the depth-wise convolution on values (E14).
+        dwc_kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the key tables.
@@ -154,7 +154,7 @@ class PolaPVTv2(Backbone):
         attn_types: AttnTypes = 'LLLL',
         softmax_sr_ratios: Sequence[int] = (8, 4, 2, 1),
         alpha: float = 4,
-        kernel_size: int = 5,
+        dwc_kernel_size: int = 5,
         qkv_bias: bool = True,
         in_channels: int = 3,
         pretrain_img_size: int | tuple[int, int] = 224,
@@ -179,7 +179,7 @@ class PolaPVTv2(Backbone):
             qkv_bias=qkv_bias,
             drop=drop_rate,
             alpha=alpha,
-            kernel_size=kernel_size,
+            dwc_kernel_size=dwc_kernel_size,
             backend=backend,
         )
 

@@ -16,8 +16,16 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_SWIN
-from mmpola.layers import Grid, PatchEmbed, PolaAttention, TransformerBlock, WindowAttention, window_mask
-from mmpola.layers.padding import cells, pad_to_cells
+from mmpola.layers import (
+    Grid,
+    PatchEmbed,
+    PolaAttention,
+    TransformerBlock,
+    WindowAttention,
+    ceil_div,
+    pad_to_cells,
+    window_mask,
+)
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -44,7 +52,7 @@ class PatchMerging(nn.Module):
         grid = (x.shape[2], x.shape[3])
         maps = pad_to_cells(x.permute(0, 2, 3, 1), grid, 2, channels_last=True)
         merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
-        return self.reduction(self.norm(merged)), cells(grid, 2)
+        return self.reduction(self.norm(merged)), ceil_div(grid, 2)
 
 
 class SwinStage(Stage):
@@ -73,7 +81,7 @@ class PolaSwin(Backbone):
         attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, shifted windows), or a letter per block.
         window_size: side of the softmax windows, in tokens (12 in the released 384 model).
         alpha: exponents lie in (1, 1 + alpha) (E5).
-        kernel_size: side of the depth-wise convolution on values (E14).
+        dwc_kernel_size: side of the depth-wise convolution on values (E14).
         mlp_ratio: hidden channels of the MLP, as a multiple of the stage's channels.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
@@ -96,7 +104,7 @@ class PolaSwin(Backbone):
         attn_types: AttnTypes = 'LLSS',
         window_size: int = 7,
         alpha: float = 4,
-        kernel_size: int = 5,
+        dwc_kernel_size: int = 5,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         in_channels: int = 3,
@@ -119,7 +127,12 @@ class PolaSwin(Backbone):
         settings = {**settings, 'embed_dims': embed_dims, 'mlp_ratios': [mlp_ratio] * 4}
         specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
         linear = partial(
-            PolaAttention, qkv_bias=qkv_bias, alpha=alpha, kernel_size=kernel_size, drop=drop_rate, backend=backend
+            PolaAttention,
+            qkv_bias=qkv_bias,
+            alpha=alpha,
+            dwc_kernel_size=dwc_kernel_size,
+            drop=drop_rate,
+            backend=backend,
         )
         softmax = partial(WindowAttention, window_size=window_size, qkv_bias=qkv_bias, drop=drop_rate)
         make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)

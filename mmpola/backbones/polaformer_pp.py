@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLAFORMER_PP
-from mmpola.layers import Grid, RotarySoftmaxAttention, SpikyAttention, rotary_tables
+from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, rotary_tables
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -113,7 +113,7 @@ class PolaFormerPPBlock(nn.Module):
 
     def __init__(
         self,
-        attn: SpikyAttention | RotarySoftmaxAttention,
+        attn: PolaPlusAttention | RotarySoftmaxAttention,
         dim: int,
         mlp_ratio: float,
         drop: float,
@@ -201,7 +201,7 @@ class PolaFormerPP(Backbone):
             gamma = settings['layer_scale_init'][spec.index] if settings['layer_scale'][spec.index] else None
             blocks = []
             for attn_type, rate in spec.blocks:
-                attention = RotarySoftmaxAttention if attn_type == 'S' else SpikyAttention
+                attention = RotarySoftmaxAttention if attn_type == 'S' else PolaPlusAttention
                 attn = attention(spec.dim, spec.num_heads, drop=drop_rate, backend=backend)
                 blocks.append(PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma))
             stages.append(PolaFormerPPStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))

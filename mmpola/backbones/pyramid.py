@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from timm.layers import calculate_drop_path_rates, to_2tuple
 
-from mmpola.layers import Grid
-from mmpola.layers.padding import cells
+from mmpola.layers import Grid, ceil_div
 
 STRIDES = (4, 8, 16, 32)
 """Pixels per token of the four stages of a pyramid."""
@@ -112,7 +111,7 @@ def drop_path_rates(last: float, blocks: int) -> list[float]:
 
 def token_grid(image_size: int | tuple[int, int], stride: int) -> Grid:
     """Return the token grid (h, w) of an image, given its side or (height, width) in pixels."""
-    return cells(to_2tuple(image_size), stride)
+    return ceil_div(to_2tuple(image_size), stride)
 
 
 def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS') -> list[str]:

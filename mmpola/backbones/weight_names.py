@@ -34,9 +34,17 @@ class Rule(NamedTuple):
 NORMS = Rule('normI.', 'norms.I.')
 """Output norms, which are in no released file; files of ours had them under this name."""
 
+
+def _feature_map(released: str, ours: str, shift: int = 0) -> tuple[Rule, ...]:
+    """Return the rules of a block's learned feature map, which is a module of its own here."""
+    names = ('power', 'scale', 's1', 's2')
+    return tuple(Rule(f'{released}attn.{name}', f'{ours}attn.feature_map.{name}', shift) for name in names)
+
+
 POLA_SWIN = (
     Rule('patch_embed.', 'stem.'),
     Rule('layers.I.downsample.', 'stages.I.downsample.', 1),
+    *_feature_map('layers.I.blocks.J.', 'stages.I.blocks.J.'),
     Rule('layers.I.', 'stages.I.'),
     NORMS,
 )
@@ -44,6 +52,7 @@ POLA_PVT = (
     Rule('patch_embed1.', 'stem.'),
     Rule('patch_embedI.', 'stages.I.downsample.', -1),
     Rule('pos_embedI', 'stages.I.pos_embed', -1),
+    *_feature_map('blockI.J.', 'stages.I.blocks.J.', -1),
     Rule('blockI.', 'stages.I.blocks.', -1),
     NORMS,
 )
@@ -51,6 +60,7 @@ POLA_PVT_V2 = (*POLA_PVT[:-1], Rule('normI.', 'norms.I.', -1))
 POLA_DEIT = (
     Rule('pos_embed', 'stem.pos_embed'),
     Rule('patch_embed.', 'stem.'),
+    *_feature_map('blocks.I.', 'stages.I.blocks.0.'),
     Rule('blocks.I.', 'stages.I.blocks.0.'),
     NORMS,
 )

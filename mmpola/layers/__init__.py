@@ -1,47 +1,49 @@
 """Layers with parameters: attention, patch embedding, transformer block, position tables."""
 
+from mmpola.layers.attention import LinearAttention, PolaAttention, PolaPlusAttention
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
-from mmpola.layers.patch_embed import PatchEmbed
-from mmpola.layers.pola_attention import PolaAttention, PowerAttention, ReducedPolaAttention
-from mmpola.layers.polarity_attention import PolarityAttention
-from mmpola.layers.position import Grid, WithPositionTable, position_tables, resize_bias_table, resize_table
-from mmpola.layers.rotary import rotary_tables
-from mmpola.layers.sequence_attention import (
+from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
+from mmpola.layers.patches import PatchEmbed, ceil_div, pad_to_cells
+from mmpola.layers.positions import (
+    Grid,
+    WithPositionTable,
+    position_tables,
+    resize_bias_table,
+    resize_table,
+    rotary_tables,
+)
+from mmpola.layers.sequence import (
     SEQUENCE_ATTENTION,
     EluSequenceAttention,
-    ExpSequenceAttention,
-    PolaritySequenceAttention,
-    PowerSequenceAttention,
+    PolaSequenceAttention,
     SequenceAttention,
     SoftmaxSequenceAttention,
 )
-from mmpola.layers.softmax_attention import RotarySoftmaxAttention, SpatialReductionAttention
-from mmpola.layers.spiky_attention import SpikyAttention
-from mmpola.layers.window_attention import WindowAttention
+from mmpola.layers.softmax import RotarySoftmaxAttention, SpatialReductionAttention, WindowAttention
 from mmpola.layers.windows import window_mask
 
 __all__ = [
     'SEQUENCE_ATTENTION',
     'DepthwiseDeformableConv',
     'EluSequenceAttention',
-    'ExpSequenceAttention',
     'Grid',
+    'LearnedExpMap',
+    'LearnedPowerMap',
+    'LinearAttention',
     'PatchEmbed',
     'PolaAttention',
-    'PolarityAttention',
-    'PolaritySequenceAttention',
-    'PowerAttention',
-    'PowerSequenceAttention',
-    'ReducedPolaAttention',
+    'PolaPlusAttention',
+    'PolaSequenceAttention',
     'RotarySoftmaxAttention',
     'SequenceAttention',
     'SoftmaxSequenceAttention',
     'SpatialReductionAttention',
-    'SpikyAttention',
     'TransformerBlock',
     'WindowAttention',
     'WithPositionTable',
+    'ceil_div',
+    'pad_to_cells',
     'position_tables',
     'resize_bias_table',
     'resize_table',

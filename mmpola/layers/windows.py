@@ -17,15 +17,15 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from mmpola.layers.padding import cells, pad_to_cells
-from mmpola.layers.position import Grid
+from mmpola.layers.patches import ceil_div, pad_to_cells
+from mmpola.layers.positions import Grid
 from mmpola.ops.numerics import is_compiled, is_exported, is_traced
 
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
     """Return the (row, column) shift: 0 along a side that fits into one window, where a shift would separate tokens."""
     # 1 // windows is 1 for one window and else 0, without a branch that would fix the image size under tracing
-    rows, columns = (shift * (1 - 1 // windows) for windows in cells(grid, window_size))
+    rows, columns = (shift * (1 - 1 // windows) for windows in ceil_div(grid, window_size))
     return rows, columns
 
 
@@ -57,7 +57,7 @@ def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
     The map is padded to a multiple of s and rolled by the `effective_shift` first. The values of padding are
     unspecified: `window_mask` keeps real tokens from reading them.
     """
-    shifts, (high, wide) = effective_shift(grid, window_size, shift), cells(grid, window_size)
+    shifts, (high, wide) = effective_shift(grid, window_size, shift), ceil_div(grid, window_size)
     if is_exported():
         sources = []
         positions = _positions_in_windows(grid, window_size, x.device)
@@ -74,7 +74,7 @@ def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
 
 def join_windows(windows: Tensor, grid: Grid, window_size: int, shift: int, batch: int) -> Tensor:
     """Join windows [B * windows, s*s, C] to the tokens [B, N, C] on `grid`: the inverse of `cut_windows`."""
-    shifts, (high, wide) = effective_shift(grid, window_size, shift), cells(grid, window_size)
+    shifts, (high, wide) = effective_shift(grid, window_size, shift), ceil_div(grid, window_size)
     if is_exported():
         token = torch.arange(grid[0] * grid[1], device=windows.device)
         row = token // grid[1]
@@ -93,7 +93,7 @@ def join_windows(windows: Tensor, grid: Grid, window_size: int, shift: int, batc
 
 def _mask(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
     """Compute `window_mask` where some tokens do not attend to each other."""
-    batch, (high, wide) = x.shape[0], cells(grid, window_size)
+    batch, (high, wide) = x.shape[0], ceil_div(grid, window_size)
     positions = _positions_in_windows(grid, window_size, x.device)
     labels = []
     for position, side, windows, side_shift in zip(positions, grid, (high, wide), shifts, strict=True):
@@ -116,7 +116,7 @@ def _cut(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
 
 def _join(windows: Tensor, grid: Grid, window_size: int, shifts: Grid, batch: int) -> Tensor:
     """Join windows to tokens [B, N, C], roll back and remove the padding."""
-    (high, wide), pattern = cells(grid, window_size), '(b wh ww) (s t) c -> b (wh s) (ww t) c'
+    (high, wide), pattern = ceil_div(grid, window_size), '(b wh ww) (s t) c -> b (wh s) (ww t) c'
     maps = rearrange(windows, pattern, b=batch, wh=high, ww=wide, s=window_size, t=window_size)
     if is_traced() or any(shifts):
         maps = maps.roll(shifts, dims=(1, 2))
@@ -125,7 +125,7 @@ def _join(windows: Tensor, grid: Grid, window_size: int, shifts: Grid, batch: in
 
 def _positions_in_windows(grid: Grid, window_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Compute rows and columns, in the padded map, of all tokens window by window: int64 [windows * s*s] each."""
-    high, wide = cells(grid, window_size)
+    high, wide = ceil_div(grid, window_size)
     index = torch.arange(high * wide * window_size**2, device=device)
     window, inside = index // window_size**2, index % window_size**2
     window_row = window // wide
@@ -162,12 +162,12 @@ if HAS_OPERATORS:
 
     @mask_operator.register_fake
     def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
-        high, wide = cells((rows, columns), window_size)
+        high, wide = ceil_div((rows, columns), window_size)
         return x.new_empty(x.shape[0] * high * wide, window_size**2, window_size**2, dtype=torch.bool)
 
     @cut_operator.register_fake
     def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
-        high, wide = cells((rows, columns), window_size)
+        high, wide = ceil_div((rows, columns), window_size)
         return x.new_empty(x.shape[0] * high * wide, window_size**2, x.shape[2])
 
     @join_operator.register_fake

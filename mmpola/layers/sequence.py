@@ -1,4 +1,4 @@
-"""Attention over a padded batch of sequences, in four variants on the same projections: two polarity-aware, two others.
+"""Attention over a padded batch of sequences (LRA), in four variants on the same projections: two of ours, two others.
 
 Padding is masked by zeroed keys and values. Both feature maps map a zero key to zero features, so neither operator of
 `mmpola.ops` needs a mask.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.rotary import rotary_tables
-from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
+from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
+from mmpola.layers.positions import rotary_tables
+from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import EPS, accumulation_dtype, without_autocast
 
@@ -57,15 +57,18 @@ class SequenceAttention(nn.Module):
         raise NotImplementedError
 
 
-class PolaritySequenceAttention(SequenceAttention):
+class PolaSequenceAttention(SequenceAttention):
     """Polarity-aware linear attention, a depth-wise convolution of the values along the sequence, and a gate.
 
-    The gate is a projection of x. A subclass defines the feature map.
+    The gate is a projection of x. PolaFormer's variant has learned powers and one convolution for all heads (E4-E8);
+    there is no table of key positions, which would double the parameters on 4,096 tokens. PolaFormer++'s has
+    exponential features, rotary positions and a convolution kernel per channel (E9, E10).
 
     Args:
         dim, num_heads, length, drop: see `SequenceAttention`; D is even.
-        kernels: channels of the convolution: D, shared by all heads, or C.
-        kernel_size: taps of the convolution, odd.
+        plus: PolaFormer++'s variant.
+        alpha: exponents of PolaFormer's lie in (1, 1 + alpha) (E5).
+        dwc_kernel_size: taps of the convolution, odd.
         gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as nn.Linear's.
         backend: backend of `mmpola.ops`: 'auto', 'triton' or 'reference'.
 
@@ -73,14 +76,18 @@ class PolaritySequenceAttention(SequenceAttention):
         ValueError: `gate_init` or `backend` is unknown.
     """
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(
         self,
         dim: int,
         num_heads: int,
         length: int,
         *,
-        kernels: int,
-        kernel_size: int = 5,
+        plus: bool = False,
+        alpha: float = 3,
+        dwc_kernel_size: int = 5,
         gate_init: str = 'kaiming',
         drop: float = 0.0,
         backend: str = 'auto',
@@ -89,18 +96,16 @@ class PolaritySequenceAttention(SequenceAttention):
         if gate_init not in GATE_INITS:
             raise ValueError(f'gate_init: expected one of {list(GATE_INITS)}, got {gate_init!r}')
         super().__init__(dim, num_heads, length, drop=drop)
-        self.backend = backend
+        self.plus, self.backend = plus, backend
         self.gate = nn.Linear(dim, dim)
-        self.dwc = nn.Conv1d(kernels, kernels, kernel_size, padding=kernel_size // 2, groups=kernels)
+        kernels = dim if plus else dim // num_heads
+        self.dwc = nn.Conv1d(kernels, kernels, dwc_kernel_size, padding=dwc_kernel_size // 2, groups=kernels)
         GATE_INITS[gate_init](self.gate.weight)
-
-    def feature_map(self) -> PowerMap | ExpMap:
-        """Return the feature map of queries and keys that the current parameters define."""
-        raise NotImplementedError
-
-    def rotary_tables(self, tokens: int) -> tuple[Tensor, Tensor] | None:
-        """Return the rotary tables of the first `tokens` positions, None without rotary positions."""
-        return None
+        self.feature_map = LearnedExpMap(dim, num_heads) if plus else LearnedPowerMap(dim, num_heads, alpha)
+        if plus:
+            tables = rotary_tables((length,), 2 * dim // num_heads, None, torch.get_default_dtype())
+            for name, table in zip(('cos', 'sin'), tables, strict=True):
+                self.register_buffer(name, table, persistent=False)
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, add the convolved values and multiply by the gate (E1-E14)."""
@@ -110,65 +115,10 @@ class PolaritySequenceAttention(SequenceAttention):
         # (E1) divides by the number of keys, padding included. With this epsilon the result does not depend on how much
         # of the padding was cropped.
         eps = EPS * self.length / tokens
-        rotary = self.rotary_tables(tokens)
+        rotary = (self.cos[:tokens], self.sin[:tokens]) if self.plus else None
         attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend)
         weight, bias = self.dwc.weight, self.dwc.bias
         return mix_and_gate(attended, v, self.gate(x), weight, bias, (tokens,), backend=self.backend)
-
-
-class PowerSequenceAttention(PolaritySequenceAttention):
-    """PolaFormer's attention on sequences: learned powers, one convolution for all heads (E4-E8).
-
-    There is no table of key positions: on 4,096 tokens it would double the parameters.
-
-    Args:
-        dim, num_heads, length: see `SequenceAttention`.
-        alpha: exponents lie in (1, 1 + alpha) (E5).
-        shared: `kernel_size`, `gate_init`, `drop` and `backend` of `PolaritySequenceAttention`.
-    """
-
-    def __init__(self, dim: int, num_heads: int, length: int, *, alpha: float = 3, **shared: Any) -> None:
-        head_dim = dim // num_heads
-        super().__init__(dim, num_heads, length, kernels=head_dim, **shared)
-        self.alpha = alpha
-        self.power = nn.Parameter(torch.zeros(num_heads, head_dim))
-        self.scale = nn.Parameter(torch.zeros(num_heads, head_dim))
-
-    def feature_map(self) -> PowerMap:
-        """Return p = 1 + alpha sigmoid(power) (E5) and s = softplus(scale) (E4) in the accumulation dtype."""
-        dtype = accumulation_dtype(self.power.dtype)
-        power, scale = self.power.to(dtype), self.scale.to(dtype)
-        return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale))
-
-
-class ExpSequenceAttention(PolaritySequenceAttention):
-    """PolaFormer++'s attention on sequences: exponential features, rotary positions, LePE (E9, E10).
-
-    Args:
-        dim, num_heads, length: see `SequenceAttention`.
-        shared: `kernel_size`, `gate_init`, `drop` and `backend` of `PolaritySequenceAttention`.
-    """
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, dim: int, num_heads: int, length: int, **shared: Any) -> None:
-        super().__init__(dim, num_heads, length, kernels=dim, **shared)
-        features = 2 * dim // num_heads  # two signs per channel
-        self.s1 = nn.Parameter(torch.zeros(num_heads, features))
-        self.s2 = nn.Parameter(torch.zeros(num_heads, features))
-        cos, sin = rotary_tables((length,), features, None, torch.get_default_dtype())
-        self.register_buffer('cos', cos, persistent=False)
-        self.register_buffer('sin', sin, persistent=False)
-
-    def feature_map(self) -> ExpMap:
-        """Return sigmoid(s1) and sigmoid(s2) (E9) in the accumulation dtype."""
-        dtype = accumulation_dtype(self.s1.dtype)
-        return ExpMap(self.s1.to(dtype).sigmoid(), self.s2.to(dtype).sigmoid())
-
-    def rotary_tables(self, tokens: int) -> tuple[Tensor, Tensor]:
-        """Return (cos, sin) of the first `tokens` positions, each [N, 2D]."""
-        return self.cos[:tokens], self.sin[:tokens]
 
 
 class SoftmaxSequenceAttention(SequenceAttention):
@@ -199,9 +149,9 @@ class EluSequenceAttention(SequenceAttention):
         return output.to(dtype).transpose(1, 2).flatten(2)
 
 
-SEQUENCE_ATTENTION: dict[str, type[SequenceAttention]] = {
-    'pola': PowerSequenceAttention,
-    'pola_pp': ExpSequenceAttention,
+SEQUENCE_ATTENTION: dict[str, Callable[..., SequenceAttention]] = {
+    'pola': PolaSequenceAttention,
+    'pola_plus': partial(PolaSequenceAttention, plus=True),
     'softmax': SoftmaxSequenceAttention,
     'linear': EluSequenceAttention,
 }

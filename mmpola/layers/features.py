@@ -1,0 +1,56 @@
+"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of an attention layer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mmpola.ops import ExpMap, PowerMap
+from mmpola.ops.numerics import accumulation_dtype
+
+
+class LearnedPowerMap(nn.Module):
+    """PolaFormer's feature map with a learned exponent per channel and a learned scale (E4, E5).
+
+    Parameters have the shapes of the released weights: power [1, H, 1, D], scale [1, 1, C].
+
+    Args:
+        dim: channels C.
+        num_heads: heads H; D = C / H is even.
+        alpha: exponents lie in (1, 1 + alpha).
+    """
+
+    def __init__(self, dim: int, num_heads: int, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, dim // num_heads))
+        self.scale = nn.Parameter(torch.zeros(1, 1, dim))
+
+    def forward(self) -> PowerMap:
+        """Return p = 1 + alpha sigmoid(power) (E5) and s = softplus(scale) (E4), [H, D] in the accumulation dtype."""
+        dtype = accumulation_dtype(self.power.dtype)
+        power, scale = self.power[0, :, 0].to(dtype), self.scale[0, 0].to(dtype)
+        return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale).view_as(power))
+
+
+class LearnedExpMap(nn.Module):
+    """PolaFormer++'s feature map with a learned temperature per feature (E9).
+
+    Parameters have the shapes of the released weights: s1, s2 [1, H, 1, 2D].
+
+    Args:
+        dim: channels C.
+        num_heads: heads H; D = C / H is even.
+    """
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        features = 2 * dim // num_heads  # two signs per channel
+        self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
+        self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
+
+    def forward(self) -> ExpMap:
+        """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
+        dtype = accumulation_dtype(self.s1.dtype)
+        return ExpMap(*(s[0, :, 0].to(dtype).sigmoid() for s in (self.s1, self.s2)))
