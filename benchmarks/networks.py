@@ -101,7 +101,7 @@ def run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
         return literal_mix_and_gate(*arguments)
 
     with (
-        mock.patch('mmpola.layers.polarity_attention.polarity_attention', attend),
-        mock.patch('mmpola.layers.polarity_attention.mix_and_gate', mix),
+        mock.patch('mmpola.layers.attention.polarity_attention', attend),
+        mock.patch('mmpola.layers.attention.mix_and_gate', mix),
     ):
         return run_network(model, image, training)

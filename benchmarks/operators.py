@@ -13,7 +13,7 @@ from benchmarks.cases import ATTENTION, MIX_AND_GATE, SCALING, Case
 from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
 from benchmarks.progress import track
-from mmpola.layers.rotary import rotary_tables
+from mmpola.layers import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
 
 Row = dict[str, Any]

@@ -49,7 +49,7 @@ PEERS = {
         'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
-        'sequences': ['stored softmax', 'pola_pp', 'linear'],
+        'sequences': ['stored softmax', 'pola_plus', 'linear'],
         'host': ['literal'],
     },
     # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
@@ -59,7 +59,7 @@ PEERS = {
         'backbones': ['literal', 'mmdet', 'timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
-        'sequences': ['stored softmax', 'pola_pp', 'linear'],
+        'sequences': ['stored softmax', 'pola_plus', 'linear'],
         'host': ['literal'],
     },
 }

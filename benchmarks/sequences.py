@@ -31,7 +31,7 @@ BATCHES = {
 """Task -> samples per step; on a GPU those of the configs. A sample of Retrieval is a pair of sequences."""
 
 
-RATIOS = (('pola', 'softmax'), ('pola', 'stored softmax'), ('pola_pp', 'softmax'), ('linear', 'softmax'))
+RATIOS = (('pola', 'softmax'), ('pola', 'stored softmax'), ('pola_plus', 'softmax'), ('linear', 'softmax'))
 """The pairs of variants that are compared."""
 
 

@@ -26,7 +26,7 @@ class SequenceEncoder(nn.Module):
     Args:
         vocab_size: number of tokens, 0 included.
         length: positions, at least the length of the longest sequence.
-        attention: 'pola' (PolaFormer), 'pola_pp' (PolaFormer++), 'softmax', or 'linear' (elu + 1).
+        attention: 'pola' (PolaFormer), 'pola_plus' (PolaFormer++), 'softmax', or 'linear' (elu + 1).
         dim: channels C.
         depth: number of blocks.
         num_heads: heads of each block.

@@ -76,7 +76,7 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
         return polarity_attention_reference(AttentionInputs(q, k, v, feature_map, key_position, rotary, 1e-6))
 
     found = analysed()
-    monkeypatch.setattr('mmpola.layers.polarity_attention.polarity_attention', in_plain_pytorch)
+    monkeypatch.setattr('mmpola.layers.attention.polarity_attention', in_plain_pytorch)
     for name, layer in analysed().items():
         for kind, weights in layer.maps.items():
             assert weights == pytest.approx(found[name].maps[kind], rel=1e-5)

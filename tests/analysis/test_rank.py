@@ -6,14 +6,16 @@ import torch
 from mmpola.analysis.capture import observe
 from mmpola.analysis.rank import convolution_rows, effective_rank, effective_ranks
 from mmpola.analysis.weights import attention_rows
-from mmpola.layers import PolaAttention, ReducedPolaAttention, SpikyAttention, rotary_tables
+from mmpola.layers import PolaAttention, PolaPlusAttention, rotary_tables
 from mmpola.ops.reference import convolve_tokens
 from tests.helpers.analysis import OneLayer
 
 GRID = (5, 6)
 LAYERS = {
     'one kernel for all heads': lambda: OneLayer(PolaAttention(24, 3, GRID), GRID),
-    'a kernel per channel': lambda: OneLayer(SpikyAttention(24, 3), GRID, rotary_tables(GRID, 16, None, torch.float32)),
+    'a kernel per channel': lambda: OneLayer(
+        PolaPlusAttention(24, 3), GRID, rotary_tables(GRID, 16, None, torch.float32)
+    ),
 }
 
 
@@ -53,7 +55,7 @@ def test_ranks_are_those_of_the_whole_matrices(name):
 
 
 def test_a_layer_that_reduces_its_keys_has_no_square_mixing_matrix():
-    model = OneLayer(ReducedPolaAttention(24, 3, GRID, sr_ratio=2), GRID)
+    model = OneLayer(PolaAttention(24, 3, GRID, sr_ratio=2), GRID)
     (layer,) = observe(model, torch.randn(1, 24, *GRID), lambda layer: layer).values()
     assert (layer.grid, layer.key_grid) == (GRID, (3, 3))
     ranks = effective_ranks(layer, rows=30, channels=4)

@@ -29,7 +29,7 @@ def test_names_of_the_authors_files_go_there_and_back(name, golden):
         (POLA_PVT, 'pos_embed3', 'stages.2.pos_embed'),
         (POLA_PVT, 'patch_embed1.proj.bias', 'stem.proj.bias'),
         (POLA_PVT, 'patch_embed2.proj.bias', 'stages.1.downsample.proj.bias'),
-        (POLA_PVT, 'block10.11.attn.scale', 'stages.9.blocks.11.attn.scale'),
+        (POLA_PVT, 'block10.11.attn.scale', 'stages.9.blocks.11.attn.feature_map.scale'),
         (POLA_PVT_V2, 'norm4.weight', 'norms.3.weight'),
         (POLA_DEIT, 'pos_embed', 'stem.pos_embed'),
         (POLA_DEIT, 'blocks.11.norm1.bias', 'stages.11.blocks.0.norm1.bias'),

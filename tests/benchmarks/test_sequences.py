@@ -28,7 +28,7 @@ def test_a_row_per_task_compares_each_attention_with_softmax():
         for name, base in (('pola', 'softmax'), ('pola', 'stored softmax'), ('linear', 'softmax')):
             assert row[f'{name} over {base}, throughput'] == pytest.approx(speed[name] / speed[base])
             assert row[f'{name} over {base}, peak memory'] == 1.0
-        assert row['pola_pp over softmax, throughput'] == row['pola_pp over softmax, peak memory'] == 'absent'
+        assert row['pola_plus over softmax, throughput'] == row['pola_plus over softmax, peak memory'] == 'absent'
 
 
 def test_models_of_another_shape_are_not_timed():

@@ -74,7 +74,7 @@ def test_no_decay_on_norms_biases_tables_powers_and_scales(downstream):
     decayed = {id(p) for group in wrapper.optimizer.param_groups if group['weight_decay'] for p in group['params']}
     norms = {id(p) for m in model.modules() if isinstance(m, NORMS) for p in m.parameters()}
     tables = ('positional_encoding', 'pos_embed', 'relative_position_bias_table')
-    exempt = ('.bias', *tables, 'attn.power', 'attn.scale', 'attn.s1', 'attn.s2', 'gamma_1', 'gamma_2')
+    exempt = ('.bias', *tables, 'attn.feature_map', 'gamma_1', 'gamma_2')
     for name, parameter in model.backbone.named_parameters():
         free = id(parameter) in norms or any(word in name for word in exempt)
         assert (id(parameter) in decayed) != free, name

@@ -123,7 +123,7 @@ def test_what_is_decayed(name, root):
     free = {key for key, p in model.named_parameters() if decay[id(p)] == 0.0}
     assert free == {key for key, p in model.named_parameters() if p.ndim == 1 or key.endswith('.bias')}
     if 'swin' in name:
-        assert {'backbone.stages.0.blocks.0.attn.power', 'backbone.stages.0.blocks.0.attn.scale'}.isdisjoint(free)
+        assert {f'backbone.stages.0.blocks.0.attn.feature_map.{name}' for name in ('power', 'scale')}.isdisjoint(free)
 
 
 def test_the_learning_rate_warms_up_and_falls_by_the_cosine(root):

@@ -27,7 +27,7 @@ VARIANTS = {
     'pola_a3': ('pola', 3, 8_960),
     'pola_a5': ('pola', 5, 8_960),
     'pola_a7': ('pola', 7, 8_960),
-    'pola_pp': ('pola_pp', None, 9_600),
+    'pola_plus': ('pola_plus', None, 9_600),
     'softmax': ('softmax', None, 0),
     'linear': ('linear', None, 0),
 }
@@ -125,7 +125,7 @@ def small(root, name, work, *, steps, workers=0):
     return cfg
 
 
-@pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_pp', 'lra_retrieval_softmax', 'lra_text_linear'])
+@pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_plus', 'lra_retrieval_softmax', 'lra_text_linear'])
 def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     runner = run(small(root, name, tmp_path, steps=30))
     assert runner.message_hub.get_scalar('val/accuracy/top1').current() == 100.0

@@ -223,7 +223,7 @@ def test_views_and_parameters_are_written_without_their_storage(weights, tmp_pat
 def test_a_name_is_found_if_only_one_fits():
     weights = dict(named())
     assert find_arch(weights) == 'pola_pvt_v2_b0'
-    del weights['backbone.stages.0.blocks.0.attn.power']
+    del weights['backbone.stages.0.blocks.0.attn.feature_map.power']
     assert find_arch(weights) is None
 
 

@@ -41,7 +41,7 @@ def groups_of(model, paramwise):
 
 def test_rates_fall_towards_the_image_and_decay_rules_stay():
     model = Model(PolaSwin(SWIN, frozen_stages=1))
-    paramwise = {**PARAMWISE, 'custom_keys': {'attn.power': {'decay_mult': 0.0}, 'head': {'lr_mult': 10.0}}}
+    paramwise = {**PARAMWISE, 'custom_keys': {'feature_map.power': {'decay_mult': 0.0}, 'head': {'lr_mult': 10.0}}}
     groups = groups_of(model, paramwise)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert groups.keys() == trained
@@ -49,7 +49,7 @@ def test_rates_fall_towards_the_image_and_decay_rules_stay():
     assert groups['backbone.norms.3.weight'] == (1.0, 0.0)
     assert groups['backbone.stages.3.blocks.2.mlp.fc1.weight'] == (0.5, 0.25)
     assert groups['backbone.stages.3.blocks.0.mlp.fc1.bias'] == (0.125, 0.0)
-    assert groups['backbone.stages.1.blocks.0.attn.power'] == (0.5**6, 0.0)
+    assert groups['backbone.stages.1.blocks.0.attn.feature_map.power'] == (0.5**6, 0.0)
 
 
 def test_a_rate_of_one_is_mmengines_own_constructor():

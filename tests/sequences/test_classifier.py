@@ -17,7 +17,7 @@ TASKS = {
 }
 """Task -> (parameters of Skyformer's model, settings)."""
 
-EXTRA = {'pola': 8_960, 'pola_pp': 9_600, 'softmax': 0, 'linear': 0}
+EXTRA = {'pola': 8_960, 'pola_plus': 9_600, 'softmax': 0, 'linear': 0}
 """Parameters of gate, feature map and convolution in two blocks."""
 
 
@@ -134,7 +134,7 @@ def test_sequences_that_do_not_fit_are_refused(tokens, message):
     [
         (
             {'attention': 'polar'},
-            "attention: expected one of ['pola', 'pola_pp', 'softmax', 'linear'], got 'polar'",
+            "attention: expected one of ['pola', 'pola_plus', 'softmax', 'linear'], got 'polar'",
         ),
         ({'mask': 'none'}, "mask: expected one of ['padding', 'zeros'], got 'none'"),
         ({'num_classes': 0}, 'num_classes: expected a positive integer, got 0'),

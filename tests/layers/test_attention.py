@@ -6,19 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmpola.layers import (
-    DepthwiseDeformableConv,
-    PolaAttention,
-    PolarityAttention,
-    PowerAttention,
-    ReducedPolaAttention,
-    SpikyAttention,
-)
+from mmpola.layers import DepthwiseDeformableConv, PolaAttention, PolaPlusAttention
 
 LAYERS = {
-    'PolaAttention': PolaAttention,
-    'ReducedPolaAttention': ReducedPolaAttention,
-    'ReducedPolaAttention, stride 2': partial(ReducedPolaAttention, sr_ratio=2),
+    'joint': PolaAttention,
+    'two projections': partial(PolaAttention, joint=False),
+    'stride 2': partial(PolaAttention, sr_ratio=2),
 }
 EVERY_LAYER = pytest.mark.parametrize('layer', LAYERS.values(), ids=LAYERS)
 ABLATIONS = [{'gate': False}, {'mixing': None}, {'mixing': 'dcn'}, {'polarity': False}]
@@ -28,8 +21,8 @@ EVERY_ABLATION = pytest.mark.parametrize('ablation', ABLATIONS, ids=str)
 @EVERY_LAYER
 def test_exponents_and_scales_stay_in_their_ranges(layer):
     attention = layer(8, 2, (4, 4), alpha=3)
-    torch.nn.init.normal_(attention.power, std=10)
-    torch.nn.init.normal_(attention.scale, std=10)
+    for parameter in attention.feature_map.parameters():
+        torch.nn.init.normal_(parameter, std=10)
     feature_map = attention.feature_map()
     assert feature_map.exponent.shape == feature_map.scale.shape == (2, 4)
     assert (feature_map.exponent >= 1).all()
@@ -56,26 +49,18 @@ def test_half_precision_keeps_its_dtype(layer):
 
 def test_both_projections_compute_the_same_attention():
     """Given the same weights and no reduction, Pola-PVT's layer equals Pola-Swin's."""
-    attention, reduced = PolaAttention(8, 2, (4, 4)).double(), ReducedPolaAttention(8, 2, (4, 4)).double()
+    attention, other = (PolaAttention(8, 2, (4, 4), joint=joint).double() for joint in (True, False))
     weights = attention.state_dict()
     for kind in ('weight', 'bias'):
         q, k, v, gate = weights.pop(f'qkvg.{kind}').chunk(4)
         weights |= {f'qg.{kind}': torch.cat([q, gate]), f'kv.{kind}': torch.cat([k, v])}
-    reduced.load_state_dict(weights)
+    other.load_state_dict(weights)
     x = torch.randn(2, 15, 8, dtype=torch.float64)
-    torch.testing.assert_close(reduced(x, (3, 5)), attention(x, (3, 5)))
-
-
-def test_all_linear_attention_layers_share_one_base_class():
-    for layer in (PolaAttention, ReducedPolaAttention, SpikyAttention):
-        assert issubclass(layer, PolarityAttention)
-    assert issubclass(PolaAttention, PowerAttention)
-    assert issubclass(ReducedPolaAttention, PowerAttention)
-    assert not issubclass(ReducedPolaAttention, PolaAttention)
+    torch.testing.assert_close(other(x, (3, 5)), attention(x, (3, 5)))
 
 
 @pytest.mark.parametrize(
-    'build', [lambda: PolaAttention(8, 2, (4, 4), backend='tritn'), lambda: SpikyAttention(8, 2, backend='tritn')]
+    'build', [lambda: PolaAttention(8, 2, (4, 4), backend='tritn'), lambda: PolaPlusAttention(8, 2, backend='tritn')]
 )
 def test_an_unknown_backend_is_refused(build):
     with pytest.raises(ValueError) as raised:
@@ -86,7 +71,7 @@ def test_an_unknown_backend_is_refused(build):
 def drawn(layer, **arguments):
     """Build a layer in float64 with drawn powers, scales and key positions."""
     attention = layer(8, 2, (4, 4), **arguments).double()
-    for table in (attention.power, attention.scale, attention.positional_encoding):
+    for table in (*attention.feature_map.parameters(), attention.positional_encoding):
         torch.nn.init.normal_(table)
     return attention
 
@@ -116,7 +101,8 @@ def test_an_ablated_layer_runs_under_autocast_and_in_half_precision(ablation):
 def literal(attention, x, grid):
     """Write the layer down with an [N, M] matrix of weights per stream and a padded map, on the training grid."""
     q, k, v, *gate = attention.qkvg(x).chunk(attention.qkvg.out_features // 8, dim=-1)
-    exponent, scale = 1 + attention.alpha * attention.power.sigmoid()[0, :, 0], F.softplus(attention.scale)
+    learned = attention.feature_map
+    exponent, scale = 1 + learned.alpha * learned.power.sigmoid()[0, :, 0], F.softplus(learned.scale)
     q, k = q / scale, (k + attention.positional_encoding) / scale
     q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (q, k, v))  # [B, H, N, D]
     positive_q, negative_q, positive_k, negative_k = (t.relu() ** exponent[:, None] for t in (q, -q, k, -k))

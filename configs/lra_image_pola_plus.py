@@ -1,6 +1,6 @@
 """Sequence classifier, PolaFormer++, LRA Image, 50,000 steps.
 
-    python tools/train.py configs/lra_image_pola_pp.py    one GPU; batch 256
+    python tools/train.py configs/lra_image_pola_plus.py    one GPU; batch 256
 
 Trains from random weights. Needs data/lra/cifar-10-batches-py/{data_batch_1…5,test_batch}.
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in fp16, as in Skyformer.
@@ -10,4 +10,4 @@ Expected accuracy: not in the paper; ours: not yet run.
 
 _base_ = './_base_/lra_image.py'
 
-model = dict(backbone=dict(attention='pola_pp'))
+model = dict(backbone=dict(attention='pola_plus'))

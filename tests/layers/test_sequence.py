@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmpola.layers import SEQUENCE_ATTENTION, ExpSequenceAttention, PowerSequenceAttention, rotary_tables
-from mmpola.layers.sequence_attention import GATE_INITS
+from mmpola.layers import SEQUENCE_ATTENTION, PolaSequenceAttention, rotary_tables
+from mmpola.layers.sequence import GATE_INITS
 from mmpola.ops import polarity_attention
 from mmpola.ops.numerics import EPS
 from tests.helpers.attention_inputs import MAPS, draw, make_map
@@ -69,8 +69,8 @@ def test_linear_attention_is_its_equation():
 
 
 def test_alpha_bounds_the_exponents():
-    attention = PowerSequenceAttention(16, 2, LENGTH, alpha=7)
-    attention.power.data.uniform_(-20, 20)
+    attention = PolaSequenceAttention(16, 2, LENGTH, alpha=7)
+    attention.feature_map.power.data.uniform_(-20, 20)
     exponent = attention.feature_map().exponent
     assert exponent.min() >= 1
     assert 7.9 < exponent.max() <= 8
@@ -87,7 +87,7 @@ def test_alpha_bounds_the_exponents():
     ],
 )
 def test_the_gates_initial_weight(name, low, high, std):
-    weight = PowerSequenceAttention(64, 2, LENGTH, gate_init=name).gate.weight
+    weight = PolaSequenceAttention(64, 2, LENGTH, gate_init=name).gate.weight
     assert low <= weight.min() and weight.max() <= high
     assert weight.std().item() == pytest.approx(std, rel=0.05)
     assert name in GATE_INITS
@@ -95,7 +95,7 @@ def test_the_gates_initial_weight(name, low, high, std):
 
 def test_an_unknown_initial_value_is_named():
     with pytest.raises(ValueError) as raised:
-        ExpSequenceAttention(16, 2, LENGTH, gate_init='one')
+        PolaSequenceAttention(16, 2, LENGTH, plus=True, gate_init='one')
     assert str(raised.value) == (
         "gate_init: expected one of ['kaiming', 'zeros', 'normal', 'uniform', 'ones'], got 'one'"
     )
