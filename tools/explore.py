@@ -42,7 +42,7 @@ def main() -> None:
     args = parse_arguments()
     server.check_installed()
     cfg = prediction.checked_config(args)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with server.listen(args.port) as listener:
         server.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listener)

@@ -215,8 +215,8 @@ def test_a_head_with_other_classes_is_refused(golden, tmp_path):
         load_weights(model, tmp_path / 'authors.pth')
     assert str(raised.value) == (
         f'{tmp_path / "authors.pth"}: does not fit ImageClassifier; nothing was loaded\n'
-        '  wrong shape: head.bias expected [7], got [10] (num_classes is 7, the file has 10)\n'
-        '  wrong shape: head.weight expected [7, 128], got [10, 128] (num_classes is 7, the file has 10)'
+        '  wrong shape: head.weight expected [7, 128], got [10, 128] (num_classes is 7, the file has 10), '
+        'head.bias expected [7], got [10] (num_classes is 7, the file has 10)'
     )
     assert_close(model.state_dict(), before, rtol=0, atol=0)
 
@@ -224,7 +224,7 @@ def test_a_head_with_other_classes_is_refused(golden, tmp_path):
 def test_a_file_without_a_head_is_refused(tmp_path):
     model = build('PolaSwin')
     torch.save(model.backbone.state_dict(), tmp_path / 'backbone.pth')
-    with pytest.raises(CheckpointError, match=r'missing: head.weight \[5, 128\]'):
+    with pytest.raises(CheckpointError, match=r'missing: .*head.weight \[5, 128\]'):
         load_weights(model, tmp_path / 'backbone.pth')
 
 
