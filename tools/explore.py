@@ -5,8 +5,8 @@
 
 The script prints the page's address, which only this computer can open; nothing is sent or loaded over the network.
 Drop an image on the page, click a point of it, and choose a layer and a head: the page shows the model's prediction,
-the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio:
-pip install 'mmpola[explore]'.
+the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio, which
+tools/install.sh --dev installs.
 
 IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen. Detections with a
 score below --score-thr are left out. Ctrl-C ends the script with exit status 0; 2: the arguments are invalid, nothing
