@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
@@ -13,6 +14,7 @@ from torch.testing import assert_close
 from mmpola.backbones import classifier
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.training import read_fitting
 from mmpola.checkpoint.weights import load_weights
 from mmpola.classification import ImageClassifier
 
@@ -94,18 +96,20 @@ def backbone_of(record, attn_types):
 
 @pytest.mark.parametrize('name', GOLDEN)
 def test_gives_the_authors_logits_from_their_files(name, golden, tmp_path):
+    """By `init_cfg`, and with the weights that the scripts read for this config."""
     record = golden(name)
     torch.save(record['checkpoint'], tmp_path / 'authors.pth')
-    model = MODELS.build(
-        {
-            'type': 'mmpola.ImageClassifier',
-            'backbone': backbone_of(record, GOLDEN[name]),
-            'num_classes': record['config']['num_classes'],
-            'projection': record['config'].get('projection'),
-            'init_cfg': pretrained(tmp_path / 'authors.pth'),
-        }
-    )
+    settings = {
+        'type': 'mmpola.ImageClassifier',
+        'backbone': backbone_of(record, GOLDEN[name]),
+        'num_classes': record['config']['num_classes'],
+        'projection': record['config'].get('projection'),
+        'init_cfg': pretrained(tmp_path / 'authors.pth'),
+    }
+    model = MODELS.build(settings)
     model.init_weights()
+    weights = read_fitting(tmp_path / 'authors.pth', Config({'model': settings})).weights
+    assert_close(weights, dict(model.state_dict()), rtol=0, atol=0)
     model = model.double().eval()
     logits = model(record['image_u8'].double() / 64 - 2, mode='tensor')
     assert ((logits - record['logits']).norm() / record['logits'].norm()).item() < 1e-5
