@@ -27,6 +27,7 @@ extensions = [
     'sphinx.ext.napoleon',
     'sphinx.ext.viewcode',
     'sphinx_copybutton',
+    'sphinx-mathjax-offline',  # sets mathjax_path: pages load nothing from the network
 ]
 exclude_patterns = ['_build']
 nitpicky = True

@@ -273,11 +273,11 @@ def test_learning_rates_by_layer(load):
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     settings = {names[id(group['params'][0])]: group for group in groups}
     expected = {
-        'backbone.stem.proj.weight': (0.8**5, 0.05),
+        'backbone.stem.proj.weight': (0.8**5, 1e-4),
         'backbone.stages.0.blocks.0.attn.feature_map.power': (0.8**4, 0.0),
-        'backbone.stages.3.blocks.0.mlp.fc1.weight': (0.8, 0.05),
+        'backbone.stages.3.blocks.0.mlp.fc1.weight': (0.8, 1e-4),
         'backbone.norms.3.weight': (1.0, 0.0),
-        'roi_head.bbox_head.fc_cls.weight': (1.0, 0.05),
+        'roi_head.bbox_head.fc_cls.weight': (1.0, 1e-4),
     }
     for name, (factor, decay) in expected.items():
         assert settings[name]['lr'] == pytest.approx(1e-4 * factor)

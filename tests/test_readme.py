@@ -1,6 +1,7 @@
 """The Python in README.md and docs/outside_openmmlab.md runs, and the README's config builds the promised network."""
 
 import re
+import subprocess
 
 import pytest
 import timm
@@ -8,9 +9,11 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
+from mmpola.backbones.named import NAMED
 
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin
+from tests.helpers.own_project import config_files
 
 BLOCK = re.compile(r'^```python\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -26,7 +29,7 @@ def blocks(root):
     return found
 
 
-def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, tmp_path):
+def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, root, tmp_path):
     config = tmp_path / 'config.py'
     config.write_text(blocks[0])
     cfg = Config.fromfile(config)
@@ -37,6 +40,53 @@ def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, tmp_path):
     assert model.backbone.init_cfg['checkpoint'] == 'mmpola://pola_swin_tiny'
     assert sum(parameter.numel() for parameter in model.parameters()) == 48_791_944  # of mask_rcnn_pola_swin_t_1x
     assert isinstance(build_optim_wrapper(model, cfg.optim_wrapper).optimizer, torch.optim.AdamW)
+    assert recipe(cfg) == recipe(Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_t_1x.py'))
+
+
+def recipe(cfg):
+    """Return the optimizer, its learning rate, and what has no weight decay."""
+    torch_defaults = {'betas': (0.9, 0.999)}
+    return {**torch_defaults, **cfg.optim_wrapper.optimizer}, cfg.optim_wrapper.paramwise_cfg
+
+
+@pytest.mark.parametrize(
+    ('name', 'config'),
+    [
+        ('faster_rcnn_pola_swin.py', 'mask_rcnn_pola_swin_t_1x.py'),
+        ('upernet_pola_swin.py', 'upernet_pola_swin_t_160k.py'),
+    ],
+)
+def test_own_projects_train_by_the_same_recipe(name, config, root, tmp_path):
+    (tmp_path / name).write_text(config_files(root)[name])
+    assert recipe(Config.fromfile(tmp_path / name)) == recipe(Config.fromfile(root / 'configs' / config))
+
+
+@pytest.mark.parametrize('page', ['weights.md', 'pretrain.md'])
+def test_the_first_command_checks_released_weights_beside_the_papers_figures(page, root):
+    text = (root / 'docs' / page).read_text()
+    first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
+    assert 'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n' in first
+    row = re.compile(r'^\| `mmpola://(\w+)` .*/configs/(\w+)\.py\) \| ([\d.]+) \| not yet run \|$', re.MULTILINE)
+    rows = row.findall(text)
+    assert len(rows) == 12
+    for model, config, figure in rows:
+        path = root / 'configs' / f'{config}.py'
+        assert f'Expected top-1: {figure} (paper' in path.read_text()
+        backbone = Config.fromfile(path).model.backbone
+        cls, arguments = NAMED[model]
+        assert backbone.type == f'mmpola.{cls.__name__}'
+        assert all(backbone[name] == value for name, value in arguments.items())
+
+
+def test_nothing_tells_to_install_a_package_that_is_not_published(root):
+    files = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, text=True, check=True).stdout
+    named = re.compile(r'pip install [^\n]*\bmmpola(\[|[=<>]|$|[\'"` ])', re.MULTILINE)
+    told = {
+        name
+        for name in files.split('\0')
+        if name.endswith(('.md', '.py', '.sh', '.toml')) and named.search((root / name).read_text())
+    }
+    assert told <= {'CHANGELOG.md'}  # what was true then
 
 
 def test_the_timm_models_run(blocks):

@@ -51,7 +51,7 @@ def main() -> None:
     args = parse_arguments()
     cfg = prediction.checked_config(args)
     images = prediction.find_images(args.images, args.out)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     prediction.check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
     analysis.check_points(args.points, images, predictor)

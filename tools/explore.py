@@ -5,8 +5,8 @@
 
 The script prints the page's address, which only this computer can open; nothing is sent or loaded over the network.
 Drop an image on the page, click a point of it, and choose a layer and a head: the page shows the model's prediction,
-the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio:
-pip install 'mmpola[explore]'.
+the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio, which
+tools/install.sh --dev installs.
 
 IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen. Detections with a
 score below --score-thr are left out. Ctrl-C ends the script with exit status 0; 2: the arguments are invalid, nothing
@@ -42,7 +42,7 @@ def main() -> None:
     args = parse_arguments()
     server.check_installed()
     cfg = prediction.checked_config(args)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with server.listen(args.port) as listener:
         server.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listener)

@@ -29,11 +29,12 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from mmpola.checkpoint.training import AVERAGED, check_fits, read
+from mmpola.checkpoint.training import read_fitting
 from mmpola.data.checks.images import unreadable
+from mmpola.data.class_counts import name_imagenet_classes
 from mmpola.data.class_folders import ClassFolders
 from mmpola.data.read_image import rgb_image
-from mmpola.engine.config import add_options_argument, leaves, load_config
+from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, leaves, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
 from mmpola.engine.mistakes import refuse_mistakes
@@ -46,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
     parser.add_argument('out', type=Path, metavar='OUT', help='file to write, .onnx')
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument(
@@ -102,11 +103,9 @@ def main() -> None:
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
     refuse_mistakes(cfg)
+    name_imagenet_classes(cfg)
     image = read_image(args.image, cfg)
-    checkpoint = read(args.checkpoint)
-    check_fits(checkpoint, cfg)
-    if checkpoint.averaged:
-        print(f'{args.checkpoint}: {AVERAGED}')
+    checkpoint = read_fitting(args.checkpoint, cfg)
     model = export_model(cfg, checkpoint, args.backbone)
     shape = None if args.dynamic else tuple(args.shape or default_shape(cfg))
     report = export(model, image, args.out, shape=shape, opset=args.opset, half=args.half)

@@ -1,7 +1,11 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
-python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
-bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
+    python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
+    python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny    the authors' weights
+    bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
+
+CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a bare state dict or
+.safetensors; docs/weights.md describes the names that it may be given by.
 """
 
 from __future__ import annotations
@@ -9,9 +13,11 @@ from __future__ import annotations
 import argparse
 
 import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
-from mmpola.checkpoint.training import AVERAGED, check_fits, read
+from mmpola.checkpoint.training import read_fitting
 from mmpola.data.checks import check_data, print_notes
+from mmpola.data.class_counts import name_imagenet_classes
 from mmpola.engine.config import (
+    CHECKPOINT_HELP,
     add_common_arguments,
     add_compile_argument,
     draw_predictions,
@@ -26,7 +32,7 @@ from mmpola.messages import run_main
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
     parser.add_argument('--show-dir', help='draw predictions next to the ground truth into this folder')
     add_compile_argument(parser)
     add_common_arguments(parser)
@@ -38,11 +44,9 @@ def main() -> None:
     cfg = load_config(args)
     request_compilation(cfg, args.compile)
     refuse_mistakes(cfg)
-    checkpoint = read(args.checkpoint)
+    checkpoint = read_fitting(args.checkpoint, cfg)
+    name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))
-    check_fits(checkpoint, cfg)
-    if checkpoint.averaged:
-        print(f'{args.checkpoint}: {AVERAGED}')
     if args.show_dir:
         draw_predictions(cfg, args.show_dir)
     evaluate(cfg, checkpoint)

@@ -31,7 +31,7 @@ def check_installed() -> None:
         UsageError: Gradio is not installed.
     """
     if importlib.util.find_spec('gradio') is None:
-        raise UsageError("tools/explore.py needs Gradio, which is not installed: pip install 'mmpola[explore]'")
+        raise UsageError("gradio: not installed, but tools/explore.py needs it; pip install 'gradio>=6.31,<7'")
 
 
 def listen(port: int) -> socket.socket:

@@ -22,6 +22,9 @@ CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
 WRAPPERS = ('_orig_mod.', 'module.')
 """Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
+COUNTER = 'num_batches_tracked'
+"""Of BatchNorm layers; old files lack it, which torch and MMEngine accept too."""
+
 
 class Loadable(nn.Module):
     """A model that knows how files name its weights, and which of them a file may lack."""
@@ -86,7 +89,7 @@ def load_weights(model: Loadable, path: str | Path) -> LoadReport:
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: the file cannot be read (see `read_checkpoint`), or tensors are missing, unknown, of a wrong
-            shape or not finite: the message lists all of them, and the model keeps its weights.
+            shape or not finite: the message names the first of each, and the model keeps its weights.
     """
     container, weights = find_weights(read_checkpoint(path), path)
     tensors, report = fit_weights(model, weights, str(path))
@@ -132,7 +135,7 @@ def fit_weights(
         (tensors under the model's names with tables resized, report on every tensor).
 
     Raises:
-        CheckpointError: listing every tensor that does not fit.
+        CheckpointError: tensors do not fit; see `misfits`.
     """
     weights = model.rename_weights(weights)
     expected = model.state_dict()
@@ -140,41 +143,47 @@ def fit_weights(
     tables = position_tables(model)
     report = LoadReport(source)
     fitted: dict[str, Tensor] = {}
-    problems = []
     for key, x in weights.items():
-        if key not in expected:
-            if _part(key) in parts:
-                problems.append(f'unknown: {key} {list(x.shape)}')
-            else:
-                report.dropped.append(key)
+        if key not in expected and _part(key) not in parts:
+            report.dropped.append(key)
             continue
-        resized = _resized(key, x, expected[key], tables)
-        if resized.shape != x.shape:
-            report.resized.append(f'{key} {list(x.shape)} -> {list(resized.shape)}')
-        if problem := _problem(key, x, resized, expected[key]):
-            problems.append(problem)
-        else:
-            fitted[key] = resized
-    for key in expected.keys() - weights.keys():
-        if key.startswith((*model.optional_prefixes(), *may_lack)):
-            report.new.append(key)
-        else:
-            problems.append(f'missing: {key} {list(expected[key].shape)}')
-    if problems:
-        listing = '\n  '.join(sorted(problems))
+        fitted[key] = _resized(key, x, expected[key], tables) if key in expected else x
+        if fitted[key].shape != x.shape:
+            report.resized.append(f'{key} {list(x.shape)} -> {list(fitted[key].shape)}')
+    may_lack = (*model.optional_prefixes(), *may_lack)
+    if problems := misfits(expected, fitted, may_lack):
+        listing = '\n  '.join(problems)
         raise CheckpointError(f'{source}: does not fit {type(model).__name__}; nothing was loaded\n  {listing}')
+    report.new = [key for key in expected if key not in fitted and key.startswith(may_lack)]
     report.loaded = list(fitted)
     return fitted, report
 
 
-def _problem(key: str, x: Tensor, resized: Tensor, expected: Tensor) -> str | None:
-    """Describe why a tensor of the file cannot be loaded, None if it can."""
-    if resized.shape != expected.shape:
-        shapes = f'expected {list(expected.shape)}, got {list(x.shape)}'
-        return f'wrong shape: {key} {shapes}{_of_classes(key, expected, x)}'
-    if not torch.isfinite(x).all():
-        return f'not finite: {key} has {int((~torch.isfinite(x)).sum())} NaN or infinite values'
-    return None
+def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], may_lack: tuple[str, ...] = ()) -> list[str]:
+    """Describe how `weights` differ from a model whose state dict is `expected`: a line per kind, with the first names.
+
+    Tensors that begin with `may_lack` may be missing, and so may the counters of BatchNorm layers, as in torch.
+    """
+    shared = {key: x for key, x in weights.items() if key in expected}
+    found = {
+        'missing': [
+            f'{key} {list(x.shape)}'
+            for key, x in expected.items()
+            if key not in weights and not key.endswith(COUNTER) and not key.startswith(may_lack)
+        ],
+        'not finite': [
+            f'{key} has {int((~torch.isfinite(x)).sum())} NaN or infinite values'
+            for key, x in shared.items()
+            if not torch.isfinite(x).all()
+        ],
+        'unknown': [f'{key} {list(x.shape)}' for key, x in weights.items() if key not in expected],
+        'wrong shape': [
+            f'{key} expected {list(expected[key].shape)}, got {list(x.shape)}{_of_classes(key, expected[key], x)}'
+            for key, x in shared.items()
+            if x.shape != expected[key].shape
+        ],
+    }
+    return [f'{what}: {listed(entries)}' for what, entries in found.items() if entries]
 
 
 def _part(key: str) -> str:

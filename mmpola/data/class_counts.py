@@ -1,9 +1,15 @@
-"""Check that a model predicts as many classes as its data set has."""
+"""Check that a model predicts as many classes as its data set has; find what names the classes of a classifier."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
+from mmengine.config import Config
+
+from mmpola.data.image_index import IMAGENET
+from mmpola.engine.config import leaves
 from mmpola.messages import listed
 
 
@@ -20,3 +26,30 @@ def class_count_problems(predicted: Iterable[tuple[str, int]], classes: Sequence
         for key, count in predicted
         if count != len(classes)
     ]
+
+
+def class_source(dataset: dict[str, Any], num_classes: int) -> str:
+    """Return what defines the classes of a classifier's test data: its `classes`, else its `root`.
+
+    A classifier of 1,000 classes has those of ImageNet, unless that folder or file exists and has 1,000 classes too:
+    released weights can be used without the training images.
+
+    Args:
+        dataset: config of the data.
+        num_classes: of the classifier.
+    """
+    source = Path(str(dataset.get('classes') or dataset.get('root') or 'test_dataloader.dataset.classes'))
+    if num_classes == 1000 and not source.is_file():
+        classes = [path for path in source.glob('[!.]*') if path.is_dir() or path.suffix == '.tar']
+        return str(source) if len(classes) == 1000 else IMAGENET
+    return str(source)
+
+
+def name_imagenet_classes(cfg: Config) -> None:
+    """Let the class folders of a classifier's test data have the classes of ImageNet where `class_source` says so."""
+    for dataset in leaves(cfg.test_dataloader.dataset) if 'test_dataloader' in cfg else ():
+        if (
+            dataset.get('type') == 'mmpola.ClassFolders'
+            and class_source(dataset, cfg.model.get('num_classes')) == IMAGENET
+        ):
+            dataset['classes'] = IMAGENET

@@ -31,8 +31,8 @@ class ClassFolders(Dataset[dict[str, Any]]):
         root: folder or tar file.
         training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
-        classes: what defines the labels: the training folder or tar file, or a text file with one class name per line.
-            None: the data set's own classes, in natural order.
+        classes: what defines the labels: the training folder or tar file, a text file with one class name per line, or
+            'imagenet-1k', of whose classes some may be absent. None: the data set's own classes, in natural order.
         strict: raise an error for an image that cannot be read.
 
     Raises:

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from timm.data import ImageNetInfo
 from timm.utils.misc import natural_key
 
 from mmpola.data.read_image import IMAGE_SUFFIXES
 from mmpola.messages import listed
+
+IMAGENET = 'imagenet-1k'
+"""Stands for ImageNet's 1,000 classes, by their WordNet numbers, where a folder or file could define the classes."""
 
 
 class Place(NamedTuple):
@@ -83,8 +87,8 @@ def build_index(root: str, classes: str | None = None) -> ImageIndex:
 
     Args:
         root: folder or tar file.
-        classes: what defines the labels: the training folder or tar file, or a text file with one class name per line;
-            None: the classes under `root`.
+        classes: what defines the labels: the training folder or tar file, a text file with one class name per line, or
+            'imagenet-1k', of whose classes some may be absent; None: the classes under `root`.
 
     Raises:
         ValueError: a folder, classes or images are missing, or classes differ; the message lists all problems.
@@ -101,11 +105,17 @@ def build_index(root: str, classes: str | None = None) -> ImageIndex:
             problems.append(f'{root}: classes that are both a folder and a tar file: {listed(twice)}')
     if problems:
         raise ValueError('\n'.join(problems))
-    return ImageIndex(root, tuple(expected), places)
+    return ImageIndex(root, tuple(expected), {name: places.get(name, []) for name in expected})
 
 
 def class_names(path: str) -> list[str]:
-    """Return the lines of a text file, or the classes under a folder or tar file in natural order: 2 before 10."""
+    """Return the lines of a text file, or the classes under a folder or tar file in natural order: 2 before 10.
+
+    `IMAGENET` stands for its classes in the order of their labels.
+    """
+    if path == IMAGENET:
+        names: list[str] = ImageNetInfo(IMAGENET).label_names()
+        return names
     if path.endswith('.txt'):
         return [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
     return sorted({name for name, _ in _classes(path)}, key=natural_key)
@@ -113,7 +123,7 @@ def class_names(path: str) -> list[str]:
 
 def _path_problems(root: str, classes: str | None) -> list[str]:
     for path in (root, classes):
-        if path is not None and not Path(path).exists():
+        if path not in (None, IMAGENET) and not Path(path).exists():
             return [f'{path}: no such folder or file']
     if Path(root).is_file():
         return [] if root.endswith('.tar') else [f'{root}: expected a folder or a .tar file']
@@ -133,7 +143,8 @@ def _class_problems(root: str, places: dict[str, list[Place]], classes: str | No
         suffixes = ' '.join(IMAGE_SUFFIXES)
         problems.append(f'{root}: class folders without images ({suffixes}): {listed(empty)}')
     if classes is not None:
-        if missing := [name for name in expected if name not in places]:
+        missing = [name for name in expected if name not in places]
+        if missing and classes != IMAGENET:
             problems.append(f'{root}: lacks classes that {classes} has: {listed(missing)}')
         if extra := sorted(set(places) - set(expected), key=natural_key):
             problems.append(f'{root}: has classes that {classes} lacks: {listed(extra)}')

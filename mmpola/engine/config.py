@@ -14,7 +14,9 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
 from mmpola.config_parts import nodes
 from mmpola.engine.options import OptionsAction, apply_options
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, info
+
+CHECKPOINT_HELP = 'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
 
 
 def add_options_argument(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +104,19 @@ def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from leaves(inner)
     else:
         yield dataset
+
+
+def evaluation_transform(cfg: Config) -> dict[str, Any]:
+    """Return the arguments of timm's transforms for the test images of a classifier, `input_size` among them.
+
+    They are those of the first test data; of data without such arguments, timm's defaults apply.
+    """
+    dataset: dict[str, Any] = next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}
+    given = dataset.get('transform')
+    if not isinstance(given, dict):
+        info("test_dataloader.dataset.transform: no arguments for timm's transforms; its defaults are used")
+        given = {}
+    return {'input_size': cfg.model.backbone.get('pretrain_img_size', 224), **given}
 
 
 def check_pretrained(cfg: Config) -> None:

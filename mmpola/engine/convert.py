@@ -155,7 +155,7 @@ def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
 
 
 def _problems(error: CheckpointError) -> str:
-    return listed([line.strip() for line in str(error).splitlines()[1:]], shown=3)
+    return '; '.join(line.strip() for line in str(error).splitlines()[1:])
 
 
 def _part(key: str) -> str:

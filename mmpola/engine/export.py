@@ -64,7 +64,7 @@ class Report:
 def check_packages() -> None:
     """Raise UsageError if a package that exporting needs is not installed."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise UsageError(f'{listed(missing)}: not installed; pip install "mmpola[export]"')
+        raise UsageError(f'{listed(missing)}: not installed; pip install {" ".join(PACKAGES)}')
 
 
 def check_destination(path: Path, overwrite: bool) -> None:

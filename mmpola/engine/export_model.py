@@ -15,7 +15,7 @@ from torch.utils import _pytree
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.engine.config import leaves
+from mmpola.engine.config import evaluation_transform
 from mmpola.engine.trained import trained_model
 
 Outputs = dict[str, Tensor]
@@ -27,8 +27,8 @@ def default_shape(cfg: Config) -> tuple[int, int]:
     scope = cfg.get('default_scope')
     if scope in ('mmdet', 'mmseg'):
         return (800, 1344) if scope == 'mmdet' else (512, 512)
-    side = _test_transform(cfg).get('input_size', 224)
-    return (side, side)
+    size = evaluation_transform(cfg)['input_size']
+    return (size, size) if isinstance(size, int) else tuple(size[-2:])
 
 
 class ExportModel(nn.Module):
@@ -81,21 +81,13 @@ def export_model(cfg: Config, checkpoint: TrainingCheckpoint, backbone_only: boo
         converts = getattr(preprocessor, '_channel_conversion', getattr(preprocessor, 'channel_conversion', False))
         reverse = not converts  # their images are loaded as BGR
     else:
-        transform = _test_transform(cfg)
+        transform = evaluation_transform(cfg)
         mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
         std = 255 * torch.tensor(transform.get('std', IMAGENET_DEFAULT_STD))
         reverse = False
     if backbone_only:
         return ExportModel(model.backbone, backbone_maps, mean, std, reverse)
     return ExportModel(model, choose_outputs(model), mean, std, reverse)
-
-
-def _test_transform(cfg: Config) -> dict[str, Any]:
-    """Return the arguments of timm's transforms in a classifier's test data; empty for other data."""
-    if 'test_dataloader' not in cfg:
-        return {}
-    transform = next(leaves(cfg.test_dataloader.dataset)).get('transform')
-    return transform if isinstance(transform, dict) else {}
 
 
 def replace_upsampling(model: nn.Module) -> None:

@@ -33,18 +33,20 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
         UsageError: pretrained weights of the config are missing, or `load_from` does not fit its backbone.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written.
     """
+    content = {} if resume is None else resume.content
     if resume is None:
         check_pretrained(cfg)
         if cfg.get('load_from') and not cfg.get('resume'):
             start = training_checkpoint.read(cfg.load_from)
             print(training_checkpoint.check_start(start, cfg))
+            content = {cfg.load_from: start.content}
         if cfg.get('resume'):
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
         elif overwrite:  # else a later --resume would continue from the end of the earlier run
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     else:
         remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
-    prepare_process(cfg, None if resume is None else resume.content)
+    prepare_process(cfg, content)
     try:
         Runner.from_cfg(cfg).train()
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
-from mmpola.engine.config import add_options_argument, leaves, load_config
+from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.messages import UsageError
 
@@ -43,14 +43,10 @@ def check_task(cfg: Config) -> None:
     """Check that the config's model can predict images.
 
     Raises:
-        UsageError: the config is not one of a detector, segmenter or classifier, wraps the model for test-time
-            augmentation, or has a classifier's data in other than class folders.
+        UsageError: the config is not one of a detector, segmenter or classifier, or wraps the model for test-time
+            augmentation.
     """
-    if is_classifier(cfg):
-        if (kind := next(leaves(cfg.test_dataloader.dataset))['type']) != 'mmpola.ClassFolders':
-            raise UsageError(f'test_dataloader.dataset: expected the type mmpola.ClassFolders, got {kind}')
-        return
-    if cfg.get('default_scope') not in SUFFIXES:
+    if not is_classifier(cfg) and cfg.get('default_scope') not in SUFFIXES:
         raise UsageError(
             f'{cfg.filename}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
             f'mmpola.ImageClassifier, got default_scope {cfg.get("default_scope")}'
@@ -75,7 +71,7 @@ def output_suffixes(cfg: Config) -> tuple[str, ...]:
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which model predicts: config, checkpoint, --device and --cfg-options."""
     parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='checkpoint of tools/train.py: a path, URL or name, see docs/weights.md')
+    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
     parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
     add_options_argument(parser)
 

@@ -17,10 +17,10 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
-from mmpola.checkpoint.training import AVERAGED, TrainingCheckpoint, check_fits, read
-from mmpola.data.class_counts import class_count_problems
-from mmpola.data.image_index import class_names
-from mmpola.engine.config import leaves
+from mmpola.checkpoint.training import TrainingCheckpoint, read_fitting
+from mmpola.data.class_counts import class_count_problems, class_source
+from mmpola.data.image_index import IMAGENET, class_names
+from mmpola.engine.config import evaluation_transform, leaves
 from mmpola.engine.trained import trained_model
 from mmpola.messages import UsageError
 from mmpola.prediction.config import is_classifier
@@ -78,20 +78,22 @@ class Predictor:
         self.visualizer.add_datasample(path.name, pixels, sample.cpu(), draw_gt=False, out_file=str(path), **options)
 
 
-def load_predictor(cfg: Config, path: str, device: str) -> Predictor:
-    """Read a checkpoint, compare it with the config and build the predictor; averaged weights are named on stdout.
+def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> Predictor:
+    """Read weights as `read_fitting` does and build the predictor.
+
+    Args:
+        cfg: of a detector, segmenter or classifier.
+        path: path or name of the checkpoint.
+        device: where the model runs.
+        named: whether predictions need the names of a classifier's classes.
 
     Raises:
         UsageError: the file cannot be read or does not fit the config, or see `classifier_classes`.
     """
-    checkpoint = read(path)
-    check_fits(checkpoint, cfg)
-    if checkpoint.averaged:
-        print(f'{path}: {AVERAGED}')
-    return build_predictor(cfg, checkpoint, device)
+    return build_predictor(cfg, read_fitting(path, cfg), device, named)
 
 
-def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) -> Predictor:
+def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str, named: bool = True) -> Predictor:
     """Build the config's model and test pipeline, with the checkpoint's weights and class names.
 
     A checkpoint without class names gets those of the config's test data.
@@ -100,10 +102,10 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str) ->
         UsageError: see `classifier_classes`.
     """
     model = trained_model(cfg, checkpoint).to(device)
-    dataset = next(leaves(cfg.test_dataloader.dataset))
     if is_classifier(cfg):
-        classes = classifier_classes(cfg, dataset, checkpoint)
-        return Predictor(model, ClassifierTransform(dataset), default_collate, classes, mixed=True)
+        classes = classifier_classes(cfg, checkpoint, named)
+        return Predictor(model, ClassifierTransform(evaluation_transform(cfg)), default_collate, classes, mixed=True)
+    dataset = next(leaves(cfg.test_dataloader.dataset))
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
     classes = tuple(names.get('classes') or own['classes'])
@@ -124,35 +126,46 @@ def loaded(pixels: NDArray[Any], path: str) -> dict[str, Any]:
 
 
 class ClassifierTransform:
-    """The test transform of a `ClassFolders` config, for a dict with the pixels `img`, BGR uint8 [H, W, 3].
+    """The test transform of a classifier's config, for a dict with the pixels `img`, BGR uint8 [H, W, 3].
+
+    Args:
+        transform: arguments of timm.data.create_transform.
 
     Attributes:
         steps: its transforms of an RGB image, in their order.
     """
 
-    def __init__(self, dataset: dict[str, Any]) -> None:
-        self.transform = create_transform(is_training=False, **dataset['transform'])
+    def __init__(self, transform: dict[str, Any]) -> None:
+        self.transform = create_transform(is_training=False, **transform)
         self.steps: list[Callable[[Any], Any]] = self.transform.transforms
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
         return {'inputs': self.transform(Image.fromarray(item['img'][..., ::-1]))}
 
 
-def classifier_classes(cfg: Config, dataset: dict[str, Any], checkpoint: TrainingCheckpoint) -> tuple[str, ...]:
-    """Return a classifier's class names: the checkpoint's, else those of its config's test data.
+def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint, named: bool) -> tuple[str, ...]:
+    """Return a classifier's class names: the checkpoint's, else those of `class_source`.
+
+    Args:
+        cfg: of the classifier.
+        checkpoint: fits the config.
+        named: whether names are needed; otherwise numbers take the place of unknown ones.
 
     Raises:
-        UsageError: the checkpoint has none and the data is missing, or their number is not `model.num_classes`.
+        UsageError: names are needed, and nothing defines them or their number is not `model.num_classes`.
     """
-    names, origin = (checkpoint.meta.get('dataset_meta') or {}).get('classes'), checkpoint.path
-    if not names:
-        origin = dataset.get('classes') or dataset['root']
-        if not Path(origin).exists():
-            raise UsageError(
-                f'{checkpoint.path}: has no class names, and {origin}, which would define them, does not exist; set '
-                'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
-            )
-        names = class_names(origin)
-    if problems := class_count_problems([('model.num_classes', cfg.model.num_classes)], names, origin):
+    if checkpoint.classes:  # as many as the model has, as `read_fitting` has checked
+        return tuple(checkpoint.classes)
+    count = cfg.model.num_classes
+    source = class_source(next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}, count)
+    if source != IMAGENET and not Path(source).exists():
+        problems = [
+            f'{checkpoint.path}: has no class names, and {source}, which would define them, does not exist; set '
+            'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
+        ]
+    else:
+        names = class_names(source)
+        problems = class_count_problems([('model.num_classes', count)], names, source)
+    if problems and named:
         raise UsageError(problems[0])
-    return tuple(names)
+    return tuple(f'class {number}' for number in range(count)) if problems else tuple(names)

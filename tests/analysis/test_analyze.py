@@ -84,7 +84,7 @@ def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_p
         'did you mean stages.1.blocks.0.attn?'
     )
     assert refusal(capsys, tiny_config, checkpoint, photo, '--out', out).startswith(
-        f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}'
+        f'{checkpoint}: expected the weights of a whole MaskRCNN, '
     )
     softmax = tmp_path / 'softmax.py'
     softmax.write_text(f"_base_ = {str(classifier)!r}\nmodel = dict(backbone=dict(attn_types='SSSS'))")

@@ -185,6 +185,4 @@ def test_the_page_gets_the_score_threshold(classifier, write_checkpoint, photo, 
 
 def test_without_gradio(classifier, capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-    assert refusal(capsys, classifier, 'none.pth') == (
-        "tools/explore.py needs Gradio, which is not installed: pip install 'mmpola[explore]'"
-    )
+    assert refusal(capsys, classifier, 'none.pth').startswith('gradio: not installed, ')

@@ -1,6 +1,7 @@
 """The number of classes of a model, compared with that of its data."""
 
-from mmpola.data.class_counts import class_count_problems
+from mmpola.data.class_counts import class_count_problems, class_source
+from mmpola.data.image_index import IMAGENET
 
 
 def test_every_head_with_another_number_is_named():
@@ -8,3 +9,16 @@ def test_every_head_with_another_number_is_named():
     assert class_count_problems(predicted, ('a', 'b', 'c'), 'val_dataloader') == [
         'model.box_head.num_classes: expected 3, the number of classes in val_dataloader (a, b, c), got 80'
     ]
+
+
+def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tmp_path):
+    folder, names = tmp_path / 'train', tmp_path / 'names.txt'
+    for number in range(1000):
+        (folder / f'class {number}').mkdir(parents=True)
+    names.touch()
+    for dataset in ({'classes': str(folder)}, {'classes': str(names)}, {'root': str(folder)}):
+        assert class_source(dataset, 1000) == next(iter(dataset.values()))
+    (folder / 'class 0').rmdir()
+    for dataset in ({'classes': 'none'}, {'classes': str(folder)}, {'root': str(folder)}, {}):
+        assert class_source(dataset, 1000) == IMAGENET
+    assert class_source({'root': str(folder), 'classes': None}, 999) == str(folder)

@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from mmpola.data.image_index import build_index, class_names
+from mmpola.data.image_index import IMAGENET, build_index, class_names
 
 
 def fill(folder, classes):
@@ -76,6 +76,17 @@ def test_labels_follow_the_classes_of_the_other_folder(tree, tmp_path):
         index = build_index(str(tree), classes)
         assert index.labels.tolist() == labels
     assert class_names(str(tmp_path / 'classes.txt')) == ['10', '2']
+
+
+def test_some_classes_of_imagenet_keep_its_labels(tmp_path):
+    for name in ('n02102040', 'n01440764'):
+        (tmp_path / 'val' / name).mkdir(parents=True)
+        (tmp_path / 'val' / name / 'a.jpg').touch()
+    index = build_index(str(tmp_path / 'val'), IMAGENET)
+    assert (index.labels.tolist(), len(index.classes)) == ([0, 217], 1000)
+    (tmp_path / 'val' / 'dogs').mkdir()
+    with pytest.raises(ValueError, match='has classes that imagenet-1k lacks: dogs'):
+        build_index(str(tmp_path / 'val'), IMAGENET)
 
 
 def test_names_that_are_not_utf8_are_read(tmp_path):

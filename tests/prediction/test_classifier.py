@@ -73,7 +73,3 @@ def test_missing_or_other_class_names_are_refused(config, write_checkpoint, tmp_
     assert message(config, other, tmp_path / 'out', capsys) == (
         f'model.num_classes: expected 2, the number of classes in {other} (a, b), got 3'
     )
-    loader = 'test_dataloader.dataset.type=MyImages'
-    assert message(config, bare, tmp_path / 'out', capsys, '--cfg-options', loader) == (
-        'test_dataloader.dataset: expected the type mmpola.ClassFolders, got MyImages'
-    )

@@ -48,7 +48,7 @@ def test_a_point_is_where_the_pipeline_puts_it(name, size):
         transforms = Compose(PIPELINES[name])
         geometry = pipeline_geometry(transforms, loaded(white_square(size, 0, 0), ''))
     else:
-        transforms = ClassifierTransform({'transform': TRANSFORMS[name]})
+        transforms = ClassifierTransform(TRANSFORMS[name])
         geometry = transform_geometry(transforms.steps, size)
     for x, y in ((size[1] // 2, size[0] // 2), (size[1] // 2 - 20, size[0] // 2 + 15)):
         inputs = transforms(loaded(white_square(size, x, y), ''))['inputs']

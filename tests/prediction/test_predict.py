@@ -115,7 +115,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_list(
         assert first == headline
         assert ' missing: backbone.' in missing and missing.endswith(' more')
         assert ' unknown: backbone.stages.0.pos_embed [1, 3136, 8], ' in unknown
-        assert ' neck.lateral_convs.0.conv.weight [16, 8, 1, 1] instead of [64, 8, 1, 1]' in misshapen
+        assert ' neck.lateral_convs.0.conv.weight expected [64, 8, 1, 1], got [16, 8, 1, 1]' in misshapen
     assert not out.exists() and not work.exists()
 
 

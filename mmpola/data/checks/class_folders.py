@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmpola.data.checks.contents import Contents
+from mmpola.data.image_index import IMAGENET
 from mmpola.data.read_image import rgb_image
 from mmpola.messages import BrokenRule
 
@@ -20,7 +21,7 @@ def matches(dataset: dict[str, Any]) -> bool:
 
 def paths(dataset: dict[str, Any]) -> list[Path]:
     """Return the folder or tar file, and the folder or file that names the classes."""
-    return [Path(dataset[key]) for key in ('root', 'classes') if dataset.get(key)]
+    return [Path(dataset[key]) for key in ('root', 'classes') if dataset.get(key) not in (None, '', IMAGENET)]
 
 
 def inspect(dataset: Any) -> Contents:

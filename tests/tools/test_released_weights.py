@@ -1,0 +1,151 @@
+"""The scripts take what `init_cfg` takes: authors' files, bare state dicts, safetensors, averaged weights."""
+
+import json
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from PIL import Image
+from safetensors.torch import save_file
+
+from mmpola.checkpoint.training import read, read_fitting
+from mmpola.engine import run as engine_run
+from mmpola.messages import UsageError
+from tests.helpers import scripts
+from tests.helpers.small_training import small_config
+
+SPANIEL = 217  # label of ImageNet's n02102040
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """A function that writes a config of a small classifier of so many classes; no image of its training exists."""
+
+    def write(num_classes=1000, **backbone):
+        cfg = small_config(tmp_path / 'absent', tmp_path / 'work')
+        cfg.model.num_classes = num_classes
+        cfg.model.backbone.update(backbone)
+        path = tmp_path / f'{num_classes}.py'
+        cfg.dump(path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def weights(classifier):
+    """Weights of such a classifier, under the authors' names, that finds a spaniel in every image."""
+    torch.manual_seed(0)
+    state_dict = MODELS.build(Config.fromfile(classifier()).model).state_dict()
+    state_dict['head.bias'][SPANIEL] = 50
+    authors = {name.removeprefix('backbone.'): x for name, x in state_dict.items()}
+    return authors | {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(49, 49, dtype=torch.long)}
+
+
+@pytest.fixture
+def photo(tmp_path):
+    """A photo in the folder of its class."""
+    path = tmp_path / 'absent' / 'val' / 'n02102040' / 'photo.png'
+    path.parent.mkdir(parents=True)
+    Image.new('RGB', (50, 40), (200, 90, 30)).save(path)
+    return path
+
+
+FORMATS = {
+    'authors.pth': lambda weights: {'model': weights, 'config': 1},
+    'bare.pth': lambda weights: weights,
+    'averaged.pth': lambda weights: {'model': {k: 0 * x for k, x in weights.items()}, 'model_ema': weights},
+    'weights.safetensors': None,
+}
+
+
+def save(name, weights, folder):
+    if FORMATS[name] is None:
+        save_file(weights, folder / name)
+    else:
+        torch.save(FORMATS[name](weights), folder / name)
+    return folder / name
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_a_photo_is_classified_and_evaluated_without_the_training_images(
+    name, classifier, weights, photo, tmp_path, capsys
+):
+    config, checkpoint, out = classifier(), save(name, weights, tmp_path), tmp_path / 'out'
+    assert scripts.run('predict', config, checkpoint, photo, '--out', out) == 0
+    best = json.loads((out / 'photo.json').read_text())['classes'][0]
+    assert (best['label'], best['class'], best['score']) == (SPANIEL, 'n02102040', pytest.approx(1, abs=1e-6))
+    assert scripts.run('test', config, checkpoint) == 0
+    scalars = next((tmp_path / 'work').glob('*/*.json')).read_text()
+    assert json.loads(scalars)['accuracy/top1'] == 100
+    assert ('averaged (EMA)' in capsys.readouterr().out) == (name == 'averaged.pth')
+
+
+def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights, photo, tmp_path):
+    config = classifier()
+    arguments = '--cfg-options', "default_hooks.average=dict(type='EMAHook', ema_type='ExponentialMovingAverage')"
+    assert scripts.run('test', config, save('authors.pth', weights, tmp_path), *arguments) == 0
+    assert json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
+
+
+def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys):
+    config = classifier(pretrain_img_size=64)
+    checkpoint = read_fitting(save('authors.pth', weights, tmp_path), Config.fromfile(config))
+    model = MODELS.build(Config.fromfile(config).model)
+    model.init_cfg = {'checkpoint': checkpoint.path}
+    model.init_weights()
+    expected = model.state_dict()
+    assert checkpoint.weights.keys() == expected.keys() == checkpoint.content['state_dict'].keys()
+    assert all(torch.equal(x, expected[name]) for name, x in checkpoint.weights.items())
+    assert 'resized: backbone.stages.0.blocks.0.attn.positional_encoding [1, 64, 8] -> [1, 256, 8]' in (
+        capsys.readouterr().out
+    )
+
+
+def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, tmp_path, monkeypatch):
+    config = classifier(num_classes=7)
+    checkpoint = save('bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path)
+    options = '--cfg-options', 'test_dataloader.dataset.type=MyImages', 'test_dataloader.dataset.transform=None'
+    layer = '--layers', 'stages.0.blocks.0.attn'
+    assert scripts.run('analyze', config, checkpoint, photo, '--out', tmp_path / 'out', *layer, *options) == 0
+    assert (tmp_path / 'out' / 'photo.json').is_file()
+    assert scripts.run('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
+    predictors = []
+    monkeypatch.setattr('mmpola.analysis.server.check_installed', lambda: None)
+    monkeypatch.setattr('mmpola.analysis.server.serve', lambda predictor, *_: predictors.append(predictor))
+    assert scripts.run('explore', config, checkpoint, *options) == 0
+    assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
+
+
+def refused(config, path):
+    with pytest.raises(UsageError) as raised:
+        read_fitting(path, Config.fromfile(config))
+    return str(raised.value)
+
+
+def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
+    config = classifier()
+    del weights['norm.weight'], weights['patch_embed.proj.bias']
+    path = save('authors.pth', weights, tmp_path)
+    first, missing = refused(config, path).splitlines()
+    assert first == f'{path}: does not fit the ImageClassifier of {config}'
+    assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
+
+
+def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
+    path = save('authors.pth', weights, tmp_path)
+    assert refused(tiny_config, path).startswith(
+        f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, roi_head; '
+    )
+
+
+def test_training_starts_from_the_weights_that_were_compared(tiny_config, write_checkpoint, tmp_path, monkeypatch):
+    """MMEngine itself reads `state_dict` only, and would load nothing of a file that holds its weights elsewhere."""
+    state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
+    path = save('authors.pth', state_dict, tmp_path)
+    given = []
+    monkeypatch.setattr(engine_run, 'prepare_process', lambda cfg, content: given.append(content))
+    monkeypatch.setattr(engine_run.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
+    assert scripts.run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}') == 0
+    assert given[0][str(path)]['state_dict'].keys() == state_dict.keys() == read(path).weights.keys()
