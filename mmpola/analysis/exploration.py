@@ -123,7 +123,7 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     Detections with a score below `threshold` are left out.
 
     Raises:
-        UsageError: the image cannot be read.
+        UsageError: the image cannot be read; the message does not name it.
     """
     batch = next(batches([ImageFile(path, Path('prediction'))], 1, False, _refuse))
     ((image, pixels),) = batch
@@ -151,8 +151,8 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     return Exploration(rgb, drawn, _in_words(found, threshold), geometry, [layers[name] for name in names])
 
 
-def _refuse(image: ImageFile, reason: str) -> NoReturn:
-    raise UsageError(f'{image.path.name}: {reason}')
+def _refuse(_: ImageFile, reason: str) -> NoReturn:
+    raise UsageError(reason)
 
 
 def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:
