@@ -19,8 +19,7 @@ from torch import Tensor
 from mmpola.analysis.capture import LayerInputs, observe, observing
 from mmpola.analysis.entropy import positive_sequence_entropy
 from mmpola.analysis.layer import MAPS, Array
-from mmpola.analysis.points import Point, token_at, token_stride, visible_pixels
-from mmpola.analysis.run import centre
+from mmpola.analysis.points import Point, centre, token_at, token_stride, visible_pixels
 from mmpola.analysis.weights import attention_rows, without_rotary
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
@@ -81,7 +80,7 @@ class Exploration:
     @property
     def centre(self) -> Point:
         """The pixel of the image in the centre of what the network sees."""
-        return centre(self.geometry)
+        return centre(self.geometry, (self.pixels.shape[0], self.pixels.shape[1]))
 
     @property
     def visible(self) -> tuple[int, int, int, int]:

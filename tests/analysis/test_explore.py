@@ -22,6 +22,7 @@ from PIL import Image
 
 from mmpola.analysis import analyse_layer, choose_layers, observe, server
 from mmpola.analysis.exploration import explore
+from mmpola.analysis.page import View
 from mmpola.checkpoint.training import read
 from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, batches, build_predictor
@@ -82,6 +83,28 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
             np.testing.assert_allclose(mean[kind], weights[0].mean(axis=0) * weights[0, 0].size, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(first[kind], weights[0, 0] * weights[0, 0].size, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(entropy[kind], expected.token_entropy[kind][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'predictor', [('classifier', {}), ('tiny_config', {}), ('tiny_segmentation', {})], indirect=True
+)
+@pytest.mark.parametrize('size', [(1, 1), (1, 60), (60, 1)])
+def test_an_image_one_pixel_wide_is_shown(predictor, size, tmp_path):
+    path = tmp_path / 'thin.png'
+    Image.new('RGB', size).save(path)
+    found = explore(predictor, choose_layers(predictor.model.backbone, None)[:1], 0.3, path)
+    view = View(found, None, 0, None).as_json()
+    assert view['size'] == size
+    assert all(0 <= place < side for place, side in zip(view['point'], size, strict=True))
+
+
+@pytest.mark.parametrize('predictor', [('tiny_config', {})], indirect=True)
+def test_an_image_that_is_resized_to_nothing_is_refused(predictor, tmp_path):
+    path = tmp_path / 'thin.png'
+    Image.new('RGB', (1, 500)).save(path)
+    with pytest.raises(UsageError) as raised:
+        explore(predictor, choose_layers(predictor.model.backbone, None), 0.3, path)
+    assert str(raised.value) == '1 x 500 pixels, too narrow for the test transforms'
 
 
 @pytest.fixture
