@@ -17,8 +17,8 @@ and NAME.json with the numbers. docs/analysis.md defines them.
 
 Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre. Without --layers all
 linear attention layers of the backbone are analysed. Existing results are overwritten only with --overwrite, input
-images never. Exit status 0: all images are done; 2: the arguments are invalid, nothing was done; 3: unreadable images
-were named and skipped, all others are done; 130: stopped by Ctrl-C.
+images never. Exit status 0: all images are done; 2: the arguments are invalid, nothing was done; 3: images that are
+unreadable or too narrow were named and skipped, all others are done; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python tools/explore.py CONFIG CHECKPOINT [IMAGE] [--layers NAME …] [--score-thr 0.3] [--port N]
                             [--device cuda:0] [--cfg-options KEY=VALUE …]
 
-The script prints the page's address, which only this computer can open; nothing is sent or loaded over the network.
-Drop an image on the page, click a point of it, and choose a layer and a head: the page shows the model's prediction,
-the weights of the point's query over the image, and their entropy. docs/analysis.md defines them. Needs Gradio, which
-tools/install.sh --dev installs.
+The script prints the page's address, which only this computer can open, and which contains a random token that no other
+user or website knows; nothing is sent or loaded over the network. Drop an image on the page, click a point of it, and
+choose a layer and a head: the page shows the model's prediction, the weights of the point's query over the image, and
+their entropy. docs/analysis.md defines them.
 
 IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen. Detections with a
 score below --score-thr are left out. Ctrl-C ends the script with exit status 0; 2: the arguments are invalid, nothing
@@ -40,12 +40,11 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    server.check_installed()
     cfg = prediction.checked_config(args)
     predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
-    with server.listen(args.port) as listener:
-        server.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listener)
+    with server.listen(args.port) as listening:
+        server.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listening)
 
 
 if __name__ == '__main__':

@@ -19,8 +19,7 @@ from torch import Tensor
 from mmpola.analysis.capture import LayerInputs, observe, observing
 from mmpola.analysis.entropy import positive_sequence_entropy
 from mmpola.analysis.layer import MAPS, Array
-from mmpola.analysis.points import Point, token_at, token_stride, visible_pixels
-from mmpola.analysis.run import centre
+from mmpola.analysis.points import Point, centre, token_at, token_stride, visible_pixels
 from mmpola.analysis.weights import attention_rows, without_rotary
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
@@ -81,7 +80,7 @@ class Exploration:
     @property
     def centre(self) -> Point:
         """The pixel of the image in the centre of what the network sees."""
-        return centre(self.geometry)
+        return centre(self.geometry, (self.pixels.shape[0], self.pixels.shape[1]))
 
     @property
     def visible(self) -> tuple[int, int, int, int]:
@@ -123,7 +122,7 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     Detections with a score below `threshold` are left out.
 
     Raises:
-        UsageError: the image cannot be read.
+        UsageError: the image cannot be read; the message does not name it.
     """
     batch = next(batches([ImageFile(path, Path('prediction'))], 1, False, _refuse))
     ((image, pixels),) = batch
@@ -151,8 +150,8 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     return Exploration(rgb, drawn, _in_words(found, threshold), geometry, [layers[name] for name in names])
 
 
-def _refuse(image: ImageFile, reason: str) -> NoReturn:
-    raise UsageError(f'{image.path.name}: {reason}')
+def _refuse(_: ImageFile, reason: str) -> NoReturn:
+    raise UsageError(reason)
 
 
 def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:

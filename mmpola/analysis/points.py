@@ -42,7 +42,10 @@ def check_points(points: Sequence[Point], images: Iterable[ImageFile], predictor
         if size is None:  # reported when the image is read
             continue
         width, height = size
-        left, top, right, bottom = visible_pixels(geometry_of((height, width)), (height, width))
+        try:
+            left, top, right, bottom = visible_pixels(geometry_of((height, width)), (height, width))
+        except UsageError:  # reported when the image is analysed
+            continue
         for x, y in points:
             if not (0 <= x < width and 0 <= y < height):
                 raise UsageError(f'--points: expected pixels of {image.path}, {width} x {height}, got {x},{y}')
@@ -55,9 +58,24 @@ def check_points(points: Sequence[Point], images: Iterable[ImageFile], predictor
 
 def visible_pixels(geometry: Geometry, size: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom (exclusive) of the pixels, in an image of (height, width), that are seen."""
-    left, top = geometry.to_image(0, 0)
-    right, bottom = geometry.to_image(geometry.size[1], geometry.size[0])
-    return max(0, round(left)), max(0, round(top)), min(size[1], round(right)), min(size[0], round(bottom))
+    begin, end = geometry.to_image(0, 0), geometry.to_image(geometry.size[1], geometry.size[0])
+    (left, right), (top, bottom) = (_visible_range(*axis) for axis in zip(begin, end, size[::-1], strict=True))
+    return left, top, right, bottom
+
+
+def _visible_range(begin: float, end: float, size: int) -> tuple[int, int]:
+    """Return the first and the last (exclusive) of `size` pixels that are seen: one pixel, if it is not even that."""
+    first, last = max(0, round(begin)), min(size, round(end))
+    if first < last:
+        return first, last
+    only = min(max(int((begin + end) / 2), 0), size - 1)
+    return only, only + 1
+
+
+def centre(geometry: Geometry, size: tuple[int, int]) -> Point:
+    """Return the pixel in the centre of what is seen of an image of (height, width)."""
+    left, top, right, bottom = visible_pixels(geometry, size)
+    return (left + right) // 2, (top + bottom) // 2
 
 
 def token_stride(input_size: tuple[int, int], grid: Grid) -> int:

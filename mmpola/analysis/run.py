@@ -13,10 +13,11 @@ from mmpola.analysis.capture import LayerInputs, observe
 from mmpola.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
 from mmpola.analysis.layer import LayerAnalysis, analyse_layer
 from mmpola.analysis.maps import Scene, draw_maps
-from mmpola.analysis.points import Point, token_at, token_stride
+from mmpola.analysis.points import Point, centre, token_at, token_stride
 from mmpola.engine.curves import save
 from mmpola.engine.progress import progress
-from mmpola.prediction import Geometry, ImageFile, Predictor
+from mmpola.messages import UsageError
+from mmpola.prediction import ImageFile, Predictor
 from mmpola.prediction.files import Batch, readable_batches
 
 FORMATS = ('.png', '.svg')
@@ -52,7 +53,12 @@ def analyse(
     done = 0
     with progress('analysing layers', len(images) * len(names)) as advance:
         for batch in readable_batches(images, 1, False, lambda: advance(len(names))):
-            analyse_image(predictor, batch, out, points, names, lambda: advance(1))
+            try:
+                analyse_image(predictor, batch, out, points, names, lambda: advance(1))
+            except UsageError as error:
+                print(f'skipped: {batch[0][0].path}: {error}', flush=True)
+                advance(len(names))
+                continue
             done += 1
     return Outcome(done, len(images) - done)
 
@@ -65,10 +71,14 @@ def analyse_image(
     names: Sequence[str],
     layer_done: Callable[[], None],
 ) -> None:
-    """Analyse the only image of a batch and write its files; the JSON comes last and marks them as complete."""
+    """Analyse the only image of a batch and write its files; the JSON comes last and marks them as complete.
+
+    Raises:
+        UsageError: the image is too narrow for the test transforms; nothing has been written.
+    """
     ((image, pixels),) = batch
     geometry = predictor.geometry(pixels.shape[:2])
-    scene = Scene(pixels[..., ::-1].copy(), points or [centre(geometry)], geometry)
+    scene = Scene(pixels[..., ::-1].copy(), points or [centre(geometry, pixels.shape[:2])], geometry)
     inputs = predictor.network_input(batch)
     input_size = (inputs.shape[2], inputs.shape[3])
 
@@ -84,12 +94,6 @@ def analyse_image(
         _save(draw(layers), image, out, name)
     described = describe(image, scene, input_size, layers)
     image.output(out, '.json').write_text(json.dumps(described, indent=1))
-
-
-def centre(geometry: Geometry) -> Point:
-    """Return the pixel of an image in the centre of the network's input."""
-    x, y = geometry.to_image(geometry.size[1] / 2, geometry.size[0] / 2)
-    return int(x), int(y)
 
 
 def describe(

@@ -162,9 +162,10 @@ def _classes(root: str) -> Iterator[tuple[str, Iterable[Place]]]:
         yield from _by_class(_in_tar(Path(root), '')).items()
         return
     entries = sorted(os.scandir(root), key=lambda entry: natural_key(entry.name))
+    seen: dict[str, str] = {}
     for entry in entries:
         if entry.is_dir() and not entry.name.startswith('.'):
-            yield entry.name, _in_folder(root, entry.name)
+            yield entry.name, _in_folder(root, entry.name, seen)
     tars = [
         place for entry in entries if entry.name.endswith('.tar') for place in _in_tar(Path(entry.path), entry.name)
     ]
@@ -180,8 +181,16 @@ def _by_class(places: Iterable[Place]) -> dict[str, list[Place]]:
     return found
 
 
-def _in_folder(root: str, name: str) -> Iterator[Place]:
+def _in_folder(root: str, name: str, seen: dict[str, str]) -> Iterator[Place]:
+    """Yield the images of a class; `seen` are all folders so far, by their path without links.
+
+    Raises:
+        ValueError: a link leads to one of them: its images would be read twice, perhaps as another class, or endlessly.
+    """
     for folder, inner, files in os.walk(os.path.join(root, name), followlinks=True):
+        first = seen.setdefault(os.path.realpath(folder), folder)
+        if first != folder:
+            raise ValueError(f'{root}: expected every folder once, got {folder}, which is the same as {first}')
         inner.sort()
         for file in sorted(filter(_is_image, files)):
             yield Place(os.path.relpath(os.path.join(folder, file), root))

@@ -60,7 +60,12 @@ def transform_geometry(steps: Sequence[Callable[[Any], Any]], size: tuple[int, i
 
 
 def _line(coordinates: Any) -> tuple[float, float]:
-    """Return scale and shift of input = scale * image + shift, from the image coordinates of a row of pixels."""
+    """Return scale and shift of input = scale * image + shift, from the image coordinates of a row of pixels.
+
+    A row that shows a single pixel of the image is taken for the whole of it: where it is cropped cannot be read.
+    """
     first, last = len(coordinates) // 4, len(coordinates) - 1 - len(coordinates) // 4
+    if coordinates[first] == coordinates[last]:
+        return float(len(coordinates)), -len(coordinates) * float(coordinates[first] - 0.5)
     scale = (last - first) / float(coordinates[last] - coordinates[first])
     return scale, first + 0.5 - scale * float(coordinates[first])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -64,18 +65,31 @@ class Predictor:
         return inputs
 
     def geometry(self, size: tuple[int, int]) -> Geometry:
-        """Return where the pixels of an image of (height, width) are in the network's input."""
+        """Return where the pixels of an image of (height, width) are in the network's input.
+
+        Raises:
+            UsageError: the image is too narrow for the test transforms.
+        """
         if isinstance(self.transforms, ClassifierTransform):
             return transform_geometry(self.transforms.steps, size)
-        return pipeline_geometry(self.transforms, loaded(np.zeros((*size, 3), np.uint8), ''))
+        return pipeline_geometry(self._transformed, loaded(np.zeros((*size, 3), np.uint8), ''))
 
     def _collated(self, batch: Batch) -> Any:
-        return self.collate([self.transforms(loaded(pixels, str(image.path))) for image, pixels in batch])
+        return self.collate([self._transformed(loaded(pixels, str(image.path))) for image, pixels in batch])
+
+    def _transformed(self, item: dict[str, Any]) -> Any:
+        try:
+            return self.transforms(item)
+        except cv2.error:  # the shorter side is resized to nothing
+            height, width = item['ori_shape']
+            raise UsageError(f'{width} x {height} pixels, too narrow for the test transforms') from None
 
     def draw(self, sample: Any, pixels: NDArray[Any], path: Path) -> None:
         """Draw all instances of mmdet's sample, or the segmentation of mmseg's, over its image, RGB uint8 [H, W, 3]."""
         options = {'pred_score_thr': -1.0} if 'pred_instances' in sample else {}
-        self.visualizer.add_datasample(path.name, pixels, sample.cpu(), draw_gt=False, out_file=str(path), **options)
+        # mmseg's visualizer takes a tensor of one pixel for a number; mmdet's needs tensors.
+        sample = sample.numpy() if 'pred_sem_seg' in sample else sample.cpu()
+        self.visualizer.add_datasample(path.name, pixels, sample, draw_gt=False, out_file=str(path), **options)
 
 
 def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> Predictor:

@@ -93,3 +93,15 @@ def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_p
         'model: expected linear attention layers of mmpola, got PolaSwin without any'
     )
     assert not out.exists()
+
+
+def test_images_one_pixel_wide_are_drawn_or_skipped(tiny_config, write_checkpoint, tmp_path, capsys):
+    thin, thinner, out = tmp_path / 'thin.png', tmp_path / 'thinner.png', tmp_path / 'out'
+    Image.new('RGB', (1, 60)).save(thin)
+    Image.new('RGB', (1, 500)).save(thinner)
+    arguments = tiny_config, write_checkpoint(tiny_config, tmp_path / 'random.pth'), thinner, thin, '--out', out
+    assert scripts.run('analyze', *arguments, '--layers', 'stages.1.blocks.0.attn', '--points', '0,30') == 3
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f'skipped: {thinner}: 1 x 500 pixels, too narrow for the test transforms'
+    assert printed[-1] == f'{out}: 1 images done, 1 skipped; 1 layers each'
+    assert sorted(path.name for path in out.iterdir()) == ['thin', 'thin.json']

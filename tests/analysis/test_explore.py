@@ -1,20 +1,28 @@
 """tools/explore.py: what it captures of an image, its page in a browser, and what it refuses."""
 
-import importlib.util
+import io
+import json
 import re
 import shutil
 import signal
 import socket
+import struct
+import threading
+import urllib.error
+import urllib.request
+import zlib
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from PIL import Image
 
-from mmpola.analysis import analyse_layer, choose_layers, observe
+from mmpola.analysis import analyse_layer, choose_layers, observe, server
 from mmpola.analysis.exploration import explore
+from mmpola.analysis.page import View
 from mmpola.checkpoint.training import read
 from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, batches, build_predictor
@@ -77,11 +85,133 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
             np.testing.assert_allclose(entropy[kind], expected.token_entropy[kind][0], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    'predictor', [('classifier', {}), ('tiny_config', {}), ('tiny_segmentation', {})], indirect=True
+)
+@pytest.mark.parametrize('size', [(1, 1), (1, 60), (60, 1)])
+def test_an_image_one_pixel_wide_is_shown(predictor, size, tmp_path):
+    path = tmp_path / 'thin.png'
+    Image.new('RGB', size).save(path)
+    found = explore(predictor, choose_layers(predictor.model.backbone, None)[:1], 0.3, path)
+    view = View(found, None, 0, None).as_json()
+    assert view['size'] == size
+    assert all(0 <= place < side for place, side in zip(view['point'], size, strict=True))
+
+
+@pytest.mark.parametrize('predictor', [('tiny_config', {})], indirect=True)
+def test_an_image_that_is_resized_to_nothing_is_refused(predictor, tmp_path):
+    path = tmp_path / 'thin.png'
+    Image.new('RGB', (1, 500)).save(path)
+    with pytest.raises(UsageError) as raised:
+        explore(predictor, choose_layers(predictor.model.backbone, None), 0.3, path)
+    assert str(raised.value) == '1 x 500 pixels, too narrow for the test transforms'
+
+
+@pytest.fixture
+def address(predictor, photo):
+    """The address of a page that shows the photo, served by a thread."""
+    listening = server.listen(0)
+    names = choose_layers(predictor.model.backbone, None)
+    thread = threading.Thread(target=server.serve, args=(predictor, names, 0.3, photo, 'small', listening))
+    thread.start()
+    yield listening.address
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def answer(address, path, data=None, **headers):
+    """The status and the content of the answer to a request, a POST if there are data."""
+    names = {name.replace('_', '-'): value for name, value in headers.items()}
+    request = urllib.request.Request(f'{address}{path}', data, names)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as found:
+            return found.status, json.loads(found.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())['error']
+
+
+def encoded(image, kind='png'):
+    """The bytes of an image file."""
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+served = pytest.mark.parametrize('predictor', [('classifier', {})], indirect=True)
+LAYER = 'stages.0.blocks.0.attn'
+
+
+@served
+def test_a_dropped_image_is_shown(address):
+    status, start = answer(address, 'start')
+    assert (status, start['title'], start['image'], start['layers'][0]['name']) == (200, 'small', '0', LAYER)
+    number = answer(address, 'image', encoded(Image.new('RGB', (40, 40))))[1]['image']
+    for image, size in (('0', [90, 60]), (number, [40, 40])):
+        status, view = answer(address, f'view?{urlencode({"image": image, "layer": LAYER})}')
+        assert (status, view['size']) == (200, size)
+    query = {'image': '0', 'layer': 'stages.1.blocks.0.attn', 'head': 1, 'point': '50,20'}
+    text = answer(address, f'view?{urlencode(query)}')[1]['query']
+    assert text.startswith('Pixel 50, 20 is in the query of row 2, column 3 of 4 x 4.')
+    assert text.endswith('head 2 of 2:')
+
+
+@served
+def test_paths_and_addresses_are_no_images(address, photo):
+    for image in (photo, photo.parent / 'none.png', f'file://{photo}', 'http://127.0.0.1/a.png', '../photo.png', '-1'):
+        found = answer(address, f'view?{urlencode({"image": image, "layer": LAYER})}')
+        assert found == (400, f'image: expected one of 1 images since the start, got {str(image)!r}')
+        assert answer(address, 'image', str(image).encode())[0] == 400
+        assert answer(address, str(image))[0] == 404
+    for layer, head, point in (('blocks', '', ''), (LAYER, '2', ''), (LAYER, '', '90,10'), (LAYER, '', '1e9,-1')):
+        query = {'image': '0', 'layer': layer, 'head': head, 'point': point}
+        assert answer(address, f'view?{urlencode(query)}')[0] == 400
+
+
+@served
+def test_others_get_no_answer(address):
+    root, wrong = address[: address.index('/', 7) + 1], address[:-2] + '/'
+    host = urlsplit(address).netloc
+    query = f'view?{urlencode({"image": "0", "layer": LAYER})}'
+    for path, data in (('', None), ('start', None), (query, None), ('image', encoded(Image.new('RGB', (40, 40))))):
+        assert answer(root, path, data) == (403, 'expected the whole address that the script prints')
+        assert answer(wrong, path, data)[0] == 403
+        for origin in ('http://evil.example', 'null', 'http://127.0.0.1:1', f'https://{host}'):
+            assert answer(address, path, data, Origin=origin) == (403, 'requests of other websites are refused')
+        assert answer(address, path, data, Host='evil.example')[0] == 403
+    assert answer(address, 'start', Origin=f'http://{host}')[0] == 200
+
+
+def png(width, height):
+    """A PNG file of zeros."""
+
+    def chunk(kind, data):
+        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+
+    header = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(1 + width // 8) * height)
+    return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', rows) + chunk(b'IEND', b'')
+
+
+@served
+def test_too_much_is_refused_before_it_is_decoded(address):
+    for width, height in ((10_000, 8000), (20_000, 16_000)):
+        status, reason = answer(address, 'image', png(width, height))
+        assert (status, reason.split(' pixels')[0]) == (400, 'expected at most 50,000,000')
+    found = answer(address, 'image', b'', Content_Length=str(2**40))
+    assert found == (413, f'expected a file of at most 67,108,864 bytes, got {2**40}')
+    for length in ('-1', 'all'):
+        assert answer(address, 'image', b'', Content_Length=length)[0] == 411
+    script = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n'  # Pillow would start Ghostscript
+    assert answer(address, 'image', script) == (400, 'not an image of the formats BMP, JPEG, PNG, PPM, TIFF, WEBP')
+    truncated = encoded(Image.new('RGB', (40, 40)))[:60]
+    assert answer(address, 'image', truncated)[0] == 400
+
+
 @pytest.fixture
 def browser():
     """A page of a headless browser of this machine."""
     playwright = pytest.importorskip('playwright.sync_api', reason='Playwright, which drives a browser, is missing')
-    pytest.importorskip('gradio', reason='Gradio, which makes the page, is missing')
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f'no browser: none of {", ".join(BROWSERS)} is on the PATH')
@@ -98,12 +228,12 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
     expect.set_options(timeout=60_000)
     checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
     process = start_tool('explore.py', classifier, checkpoint)
-    address = re.fullmatch(r'small: (http://127\.0\.0\.1:\d+) \(Ctrl-C ends it\)\n', process.stdout.readline())[1]
+    address = re.fullmatch(r'small: (http://127\.0\.0\.1:\d+/\S+/) \(Ctrl-C ends it\)\n', process.stdout.readline())[1]
     requests = []
     browser.context.on('request', lambda request: requests.append(request.url))
     browser.goto(address)
-    maps, entropy, query = (browser.locator(part) for part in ('#maps img', '#entropy img', '#query'))
-    upload, picture = browser.locator('#drop input[type=file]'), browser.locator('#image img')
+    maps, entropy, query = (browser.locator(part) for part in ('#maps', '#entropy', '#query'))
+    upload, picture = browser.locator('#drop input[type=file]'), browser.locator('#image')
 
     def click(x, y):
         """Click the centre of a pixel of the photo."""
@@ -121,8 +251,7 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
         expect(part).not_to_have_attribute('src', source)
 
     before = maps.get_attribute('src')
-    browser.locator('#layer input').click()
-    browser.get_by_role('option', name='stages.1.blocks.0.attn').click()
+    browser.locator('#layer').select_option('stages.1.blocks.0.attn')
     expect(query).to_contain_text('row 1, column 4 of 4 x 4. Entropy of its weights in nats, at most 2.77, mean of 2')
     expect(maps).not_to_have_attribute('src', before)
     before = maps.get_attribute('src')
@@ -150,9 +279,8 @@ def refusal(capsys, *arguments):
     return capsys.readouterr().err.removeprefix('error: ').rstrip()
 
 
-def test_what_is_refused(classifier, write_checkpoint, photo, tmp_path, capsys, monkeypatch):
+def test_what_is_refused(classifier, write_checkpoint, tmp_path, capsys):
     checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
-    monkeypatch.setattr('mmpola.analysis.server.check_installed', lambda: None)
     assert refusal(capsys, tmp_path / 'none.py', checkpoint) == f'{tmp_path}/none.py: no such config file'
     assert refusal(capsys, classifier, tmp_path / 'none.pth') == f'{tmp_path}/none.pth: no such checkpoint'
     assert refusal(capsys, classifier, checkpoint, '--layers', 'stages.2.blocks.0.attn') == (
@@ -174,15 +302,9 @@ def test_what_is_refused(classifier, write_checkpoint, photo, tmp_path, capsys, 
 
 def test_the_page_gets_the_score_threshold(classifier, write_checkpoint, photo, tmp_path, capsys, monkeypatch):
     def explore(predictor, names, threshold, path):
-        raise UsageError(f'{path.name}: {threshold}')
+        raise UsageError(threshold)
 
-    monkeypatch.setattr('mmpola.analysis.server.check_installed', lambda: None)
     monkeypatch.setattr('mmpola.analysis.server.explore', explore)
     arguments = classifier, write_checkpoint(classifier, tmp_path / 'random.pth'), photo
     assert refusal(capsys, *arguments) == 'photo.png: 0.3'
     assert refusal(capsys, *arguments, '--score-thr', '0.7') == 'photo.png: 0.7'
-
-
-def test_without_gradio(classifier, capsys, monkeypatch):
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-    assert refusal(capsys, classifier, 'none.pth').startswith('gradio: not installed, ')

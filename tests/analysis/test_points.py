@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmpola.analysis.points import parse_points, token_at, token_stride, visible_pixels
+from mmpola.analysis.points import centre, parse_points, token_at, token_stride, visible_pixels
 from mmpola.messages import UsageError
 from mmpola.prediction import Geometry
 
@@ -37,3 +37,13 @@ def test_tokens_of_a_resized_and_cropped_image():
     assert token_at((107, 8), geometry, 4, (25, 25)) == (1, 0)
     assert token_at((108, 7), geometry, 4, (25, 25)) == (0, 1)
     assert token_at((299, 199), geometry, 4, (25, 25)) == (24, 24)
+
+
+@pytest.mark.parametrize('shift', [-1048.0, -1059.9, -1080.0])
+def test_less_than_a_pixel_is_one_pixel(shift):
+    """An image of 60 x 1 pixels, enlarged 36 times and cropped to 32 x 32."""
+    geometry = Geometry(scale=(36.0, 36.0), shift=(shift, -2.0), size=(32, 32))
+    left, top, right, bottom = visible_pixels(geometry, (1, 60))
+    assert (top, right - left, bottom) == (0, 1, 1)
+    assert left <= (16 - shift) / 36 <= right
+    assert centre(geometry, (1, 60)) == (left, 0)

@@ -48,6 +48,24 @@ def test_links_to_folders_and_images_are_followed(tree, tmp_path):
     assert listed(build_index(str(linked))) == EXPECTED
 
 
+@pytest.mark.parametrize(
+    ('link', 'target', 'linked', 'first'),
+    [
+        ('10/up', '..', '10/up/10', '10'),
+        ('10/again', 'deep', '10/deep', '10/again'),
+        ('2/other', '../10', '10', '2/other'),
+        ('20', '10', '20', '10'),
+    ],
+)
+def test_a_folder_that_links_reach_twice_is_refused(link, target, linked, first, tree):
+    (tree / link).symlink_to(target)
+    with pytest.raises(ValueError) as raised:
+        build_index(str(tree))
+    assert str(raised.value) == (
+        f'{tree}: expected every folder once, got {tree / linked}, which is the same as {tree / first}'
+    )
+
+
 def test_tar_files_give_the_same_images(tree, tmp_path):
     (tree / '10' / 'deep' / 'c.png').rename(tree / '10' / 'c.png')
     with tarfile.open(tmp_path / 'whole.tar', 'w') as tar:

@@ -24,8 +24,8 @@ from mmpola.messages import BrokenRule, UsageError, grouped, listed
 SPLITS = ('train', 'val', 'test')
 
 SAMPLE = 32
-"""Label maps per data set that the fast check reads, evenly spread. A label out of range crashes training on a GPU
-without naming its file, whereas the data loader names an image that cannot be read."""
+"""Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
+crashes training on a GPU without naming its file, whereas the data loader names an image that cannot be read."""
 
 LOCAL_RANK = {'pytorch': 'LOCAL_RANK', 'slurm': 'SLURM_LOCALID', 'mpi': 'OMPI_COMM_WORLD_LOCAL_RANK'}
 """Launcher -> environment variable with the rank of a process on its machine."""
@@ -161,14 +161,14 @@ def _missing_truth(cfg: Config, splits: tuple[str, ...]) -> list[str]:
 
 
 def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
-    """Run the checks of every file, or of a sample of the label maps."""
+    """Run the checks of every file, or of a sample of the label maps and masks."""
     if not whole:
         sample = [check for contents in found for check in _evenly(contents.label_files)]
         return [rule for check in sample for rule in check()]
     checks = [check for contents in found for check in (*contents.image_files, *contents.label_files)]
     broken = []
     if checks:
-        with progress('reading files', len(checks)) as advance, ThreadPoolExecutor() as threads:
+        with progress('reading images and masks', len(checks)) as advance, ThreadPoolExecutor() as threads:
             for rules in threads.map(lambda check: check(), checks):
                 broken += rules
                 advance(1)

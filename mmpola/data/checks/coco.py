@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pycocotools import mask as run_lengths
 
 from mmpola.data.checks.contents import Contents
 from mmpola.data.checks.images import size_as_loaded, unreadable
 from mmpola.messages import BrokenRule, listed
 
 POLYGONS = re.compile(rb'"segmentation"\s*:\s*\[[\[\s]*\d[\[\]\d\s.,eE+-]*\]')
-"""Coordinates are not checked, but are most of a file: without them COCO's parses in a quarter of the time and memory.
-An empty list of polygons does not match."""
+"""Numbers are not checked, but are most of a file: without them COCO's parses in a quarter of the time and memory. An
+empty list of polygons does not match, and one with NaN neither."""
 
 SOME_POLYGON = b'"segmentation":[0]'
 """Replaces them."""
@@ -66,6 +67,14 @@ def inspect(dataset: Any) -> Contents:
     image_sizes = np.array([sizes.get(key, (np.inf, np.inf)) for key in image_ids], float).reshape(-1, 2)
     valid = _check_boxes(found, boxes, image_sizes, [a['id'] for a in annotations])
     _count(found, dataset, content | {'annotations': annotations}, valid)
+    masks = [a for a in annotations if a.get('segmentation')]
+    if endless := [a['id'] for a in masks if isinstance(a['segmentation'], list) and not _finite(a['segmentation'])]:
+        found.problem(f'polygons with NaN, infinite or no numbers ({len(endless)}): annotations {listed(endless)}')
+    contents.label_files = [
+        partial(_check_run_lengths, path, a, sizes[a['image_id']])
+        for a in masks
+        if not isinstance(a['segmentation'], list) and a['image_id'] in sizes
+    ]
     absent = set(missing)
     contents.image_files = [
         partial(_check_image, path.name, folder, image['file_name'], sizes[image['id']])
@@ -136,6 +145,31 @@ def _check_boxes(found: _Findings, boxes: Any, sizes: Any, ids: list[Any]) -> An
         if which.any():
             report(f'{text} ({which.sum()}): annotations {listed(names[which])}')
     return inside
+
+
+def _finite(polygons: list[Any]) -> bool:
+    """Whether polygons consist of finite numbers."""
+    if polygons == [0]:  # SOME_POLYGON
+        return True
+    try:
+        return all(np.isfinite(np.array(polygon, float)).all() for polygon in polygons)
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_run_lengths(path: Path, annotation: dict[str, Any], size: tuple[int, int]) -> list[BrokenRule]:
+    """Check that a mask in run lengths can be decoded, as mmdet does, and has the (width, height) of its image."""
+    mask = annotation['segmentation']
+    try:
+        if isinstance(mask['counts'], list):
+            mask = run_lengths.frPyObjects(mask, size[1], size[0])
+        height, width = run_lengths.decode(mask).shape
+    except Exception as error:  # ValueError, KeyError, TypeError, OverflowError …
+        return [(f'{path}: masks that cannot be decoded', f'annotation {annotation["id"]} ({error!r})')]
+    if (width, height) != tuple(size):
+        sizes = f'{width} x {height}, image {size[0]} x {size[1]}'
+        return [(f'{path}: masks whose size differs from their image', f'annotation {annotation["id"]} ({sizes})')]
+    return []
 
 
 def _count(found: _Findings, dataset: Any, content: dict[str, Any], valid: Any) -> None:

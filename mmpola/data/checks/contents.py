@@ -24,7 +24,7 @@ class Contents:
         notes: unusual, but do not prevent training.
         without_mask: annotations that a loader keeps although they have no segmentation, which masks are made from.
         image_files: checks of all images.
-        label_files: checks of all label maps; a sample of them is run before every training.
+        label_files: checks of all label maps, or masks in run lengths; a sample of them is run before every training.
     """
 
     images: int = 0

@@ -1,5 +1,7 @@
 """Problems and notes of data sets in COCO layout, on generated data with one error each."""
 
+import math
+
 import pytest
 from mmengine.registry import DATASETS
 from PIL import Image
@@ -141,6 +143,39 @@ def test_annotations_without_the_mask_that_is_trained_on(detection, annotations,
     ]
     detection.model.roi_head.mask_head = None
     check_data(detection, ('train',))
+
+
+def test_polygons_that_are_no_finite_numbers(detection, annotations):
+    first, second, third, *_ = annotations['annotations']
+    first['segmentation'] = [[1.0, 2.0, float('nan'), 4.0, 5.0, 6.0]]
+    second['segmentation'] = [[float('inf'), 2.0, 3.0, 4.0, 5.0, 6.0]]
+    third['segmentation'] = [['a', 2.0, 3.0, 4.0, 5.0, 6.0]]
+    annotations.save()
+    assert problems(detection) == [
+        f'{annotations.path}: polygons with NaN, infinite or no numbers (3): annotations '
+        f'{first["id"]}, {second["id"]}, {third["id"]}'
+    ]
+
+
+def test_run_lengths_that_no_mask_has(detection, annotations):
+    sizes = {image['id']: [image['height'], image['width']] for image in annotations['images']}
+    good, long, text, empty, other, *_ = annotations['annotations']
+    area = math.prod(sizes[good['image_id']])
+    for annotation, counts in ((good, [area - 9, 9]), (long, [area, 9]), (text, 'abc'), (other, [0, 80 * 96])):
+        annotation['segmentation'] = {'size': sizes[annotation['image_id']], 'counts': counts}
+    empty['segmentation'] = {'size': sizes[empty['image_id']]}
+    other['segmentation']['size'] = sizes[other['image_id']][::-1]
+    annotations.save()
+    undecoded, resized = problems(detection)
+    invalid = "(ValueError('Invalid RLE mask representation'))"
+    assert undecoded == (
+        f'{annotations.path}: masks that cannot be decoded (3): annotation {long["id"]} {invalid}, '
+        f"annotation {text['id']} {invalid}, annotation {empty['id']} (KeyError('counts'))"
+    )
+    assert resized == (
+        f'{annotations.path}: masks whose size differs from their image (1): '
+        f'annotation {other["id"]} (80 x 96, image 96 x 80)'
+    )
 
 
 def test_nothing_to_train_on(detection, annotations):
