@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from mmpola.checkpoint import training as training_checkpoint
@@ -16,6 +17,7 @@ from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.config_parts import nodes
 from mmpola.engine.config import check_pretrained, remove_pretrained
 from mmpola.engine.hooks.checkpoint import SaveError
+from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process
 from mmpola.engine.resume import Resume, newest_checkpoint
 from mmpola.messages import CTRL_C
@@ -31,7 +33,8 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
 
     Raises:
         UsageError: pretrained weights of the config are missing, or `load_from` does not fit its backbone.
-        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written.
+        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
+            the loss or the weights are not finite.
     """
     if resume is None:
         check_pretrained(cfg)
@@ -52,6 +55,10 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
         sys.exit(CTRL_C)
     except SaveError as error:
         sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
+    except NonFiniteError as error:  # in every process
+        newest = newest_checkpoint(cfg.work_dir)
+        left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
+        sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
 
 
 def _how_to_resume(cfg: Config) -> str:

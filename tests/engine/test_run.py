@@ -9,6 +9,7 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmpola.checkpoint import reading
 from mmpola.engine import run
+from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.resuming import refusal
 from tests.helpers.scripts import load
 
@@ -104,6 +105,27 @@ def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, mo
     assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
     left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'
     assert printed.err.splitlines()[-1] == f'interrupted; {left}'
+
+
+@pytest.mark.parametrize('saved', [False, True])
+def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, tiny_config, monkeypatch):
+    work = tmp_path / 'fresh'
+
+    def train(self):
+        if saved:
+            work.mkdir(exist_ok=True)
+            (work / 'epoch_1.pth').touch()
+            (work / 'last_checkpoint').write_text('epoch_1.pth')
+        raise NonFiniteError('loss: nan')
+
+    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(InterruptedRunner, 'train', train)
+    monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work)])
+    with pytest.raises(SystemExit) as raised:
+        load('train').main()
+    left = f'{work}/epoch_1.pth is the newest checkpoint and finite' if saved else 'nothing was saved'
+    assert raised.value.code == f'error: loss: nan; {left}'  # which exits with status 1
 
 
 def test_overwriting_forgets_the_earlier_run(work, tiny_config, monkeypatch):

@@ -12,13 +12,12 @@ from functools import partial
 from multiprocessing import RawValue
 from typing import Any
 
-import torch
-from mmengine.device import get_device
-from mmengine.dist import all_reduce, barrier, get_world_size, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import EMAHook, Hook
 
 from mmpola.engine.hooks.checkpoint import ATOMIC, INTERRUPTED, save_and_point
 from mmpola.engine.loop import ExactEpochLoop, ExactIterLoop
+from mmpola.engine.processes import any_process
 from mmpola.messages import CTRL_C
 from mmpola.registry import HOOKS
 
@@ -81,7 +80,7 @@ class PreemptionHook(Hook):
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
         steps, rest = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
-        if rest == 0 and (get_world_size() == 1 or steps % self.interval == 0) and self._any_process_signalled():
+        if rest == 0 and (get_world_size() == 1 or steps % self.interval == 0) and any_process(self.received is not None):
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter + 1})
 
     def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
@@ -91,7 +90,7 @@ class PreemptionHook(Hook):
         loader, world = runner.val_dataloader, get_world_size()
         common = len(loader.dataset) // world // loader.batch_sampler.batch_size  # batches that every process has
         check = batch_idx < common and batch_idx % self.interval == 0
-        if (world == 1 or check) and self._any_process_signalled():
+        if (world == 1 or check) and any_process(self.received is not None):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):
                     hook.after_val_epoch(runner)  # puts the weights back that it replaced for validation
@@ -116,13 +115,6 @@ class PreemptionHook(Hook):
             signal.signal(number, handler)
         self.replaced = {}
         self.training.value = 0
-
-    def _any_process_signalled(self) -> bool:
-        if get_world_size() == 1:
-            return self.received is not None
-        received = torch.tensor(int(self.received is not None), device=get_device())
-        all_reduce(received, op='max')
-        return bool(received)
 
     def _save_and_exit(self, runner: Any, meta: dict[str, int]) -> None:
         cause = self.received.name if self.received else 'a signal to another process'
