@@ -6,9 +6,10 @@ bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola.checkpoint.training import AVERAGED, check_fits, read
 from mmpola.data.checks import check_data, print_notes
 from mmpola.engine.config import (

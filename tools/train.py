@@ -10,9 +10,10 @@ which belongs to one config; checkpoints in it are overwritten only when resumin
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola.data.checks import check_data, print_notes
 from mmpola.engine.config import (
     add_common_arguments,

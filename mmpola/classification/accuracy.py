@@ -61,8 +61,8 @@ class Accuracy(BaseMetric):
         labels = torch.tensor([int(sample['gt_label']) for sample in data_samples], device=scores.device)
         hits = scores.topk(max(self.topk), dim=1).indices == labels[:, None]
         ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).float()
-        ranks = ranks.masked_fill(scores.isnan().any(1), math.inf).tolist()
-        for sample, rank in zip(data_samples, ranks, strict=True):
+        ranks = ranks.masked_fill(scores.isnan().any(1), math.inf)
+        for sample, rank in zip(data_samples, ranks.tolist(), strict=True):
             self.results.append(sample['unreadable'][0] if 'unreadable' in sample else rank)
 
     def compute_metrics(self, results: list[float | str]) -> dict[str, float]:

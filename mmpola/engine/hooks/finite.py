@@ -81,4 +81,3 @@ def _last_finite(runner: Any) -> str:
     finite = np.flatnonzero(np.isfinite(losses))
     last = f'at step {step - len(losses) + finite[-1]}: {losses[finite[-1]]:.4g}' if len(finite) else 'never'
     return f'stopped after step {step}, the loss was last finite {last}'
-

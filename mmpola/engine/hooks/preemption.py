@@ -80,7 +80,8 @@ class PreemptionHook(Hook):
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
         steps, rest = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
-        if rest == 0 and (get_world_size() == 1 or steps % self.interval == 0) and any_process(self.received is not None):
+        check = rest == 0 and (get_world_size() == 1 or steps % self.interval == 0)
+        if check and any_process(self.received is not None):
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter + 1})
 
     def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:

@@ -24,9 +24,9 @@ class Poison(Hook):
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         if runner.iter + 1 == self.step:
-            (average,) = (hook.ema_model for hook in runner.hooks if isinstance(hook, EMAHook)) if self.averaged else [0]
+            averages = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAHook)]
             with torch.no_grad():
-                next((average if self.averaged else runner.model).parameters()).fill_(NAN)
+                next((averages[0] if self.averaged else runner.model).parameters()).fill_(NAN)
 
 
 EVERY = {'train_cfg.val_interval': 1}
