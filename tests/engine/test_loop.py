@@ -10,6 +10,7 @@ import pytest
 from mmengine.hooks import Hook
 
 from mmpola.engine.hooks.preemption import PREEMPTED
+from mmpola.messages import UsageError
 from tests.helpers.exact import Batches, Signal, assert_same
 from tests.helpers.small_training import ROOT, assert_refused_at_the_start, run, saved, small_config
 
@@ -143,9 +144,22 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(small_config(colours, tmp_path, options=options), Stop())
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/iter_7.pth'
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(UsageError) as raised:
         run(small_config(colours, tmp_path, batch=6), resume=True)
     assert str(raised.value) == (
-        'resume: expected 4 images per step (processes x train_dataloader.batch_size) as before, got 6; the learning '
-        'rate and its schedule were set for that number'
+        'resume: expected 4 images per step (processes x train_dataloader.batch_size) in the middle of an epoch, as '
+        'before, got 6; only from the end of an epoch can another number be used'
     )
+
+
+def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, monkeypatch):
+    logged, batches = [], Batches()
+    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message))
+    run(small_config(colours, tmp_path, epochs=2))
+    run(small_config(colours, tmp_path, batch=6), batches, resume=True)
+    assert [len(paths) for _, paths in batches.seen] == [6] * 4
+    assert saved(tmp_path / 'epoch_3.pth')['meta'] == {'epoch': 3, 'iter': 16, 'seed': 0}
+    assert (
+        'resume: 6 images per step (processes x train_dataloader.batch_size) instead of 4, 4 steps per epoch; the '
+        'learning rate and its schedule, which counts steps, continue as in the checkpoint'
+    ) in logged

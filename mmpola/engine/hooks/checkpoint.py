@@ -59,7 +59,7 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
     runner.save_checkpoint(folder, name, **options)
     if is_main_process():
         path = os.path.join(folder, name)
-        AtomicBackend().put(path.encode(), os.path.join(runner.work_dir, 'last_checkpoint'))
+        AtomicBackend().put(os.fsencode(path), os.path.join(runner.work_dir, 'last_checkpoint'))
         if name != INTERRUPTED:
             Path(runner.work_dir, INTERRUPTED).unlink(missing_ok=True)
 
