@@ -39,7 +39,8 @@ class PreemptionHook(Hook):
     too late, as it kills its processes 30 seconds after passing a signal on.
 
     Args:
-        signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the time limit.
+        signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the time limit;
+            a terminal that closes sends SIGHUP. Signals that are ignored already, as by nohup, stay ignored.
         interval: with several processes, optimizer steps, or batches of validation, between cross-rank signal checks;
             each check synchronises the GPU.
 
@@ -49,7 +50,9 @@ class PreemptionHook(Hook):
 
     priority = 'LOWEST'  # after averaging, schedules and the regular checkpoint
 
-    def __init__(self, signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1'), interval: int = 10) -> None:
+    def __init__(
+        self, signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP'), interval: int = 10
+    ) -> None:
         unknown = [name for name in signals if not hasattr(signal, name)]
         if unknown:
             raise ValueError(f'signals: expected names such as SIGTERM, got {", ".join(unknown)}')
@@ -70,12 +73,13 @@ class PreemptionHook(Hook):
                 f'any step, got {type(runner.train_loop).__name__}'
             )
         for number in self.signals:
-            self.replaced[number] = signal.signal(number, self._receive)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self.replaced[number] = signal.signal(number, self._receive)
         self.training.value = 1
         # runs before multiprocessing terminates the workers by SIGTERM, also after an error
         atexit.register(self._restore_handlers)
         for loader in filter(None, (runner.train_dataloader, runner._val_loop and runner.val_dataloader)):
-            loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn, self.signals, self.training)
+            loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn, list(self.replaced), self.training)
 
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
@@ -86,7 +90,7 @@ class PreemptionHook(Hook):
 
     def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save and exit if a process got a signal; the resumed run validates again from the first image."""
-        if not self.replaced or runner.iter % runner.optim_wrapper._accumulative_counts:
+        if not self.training.value or runner.iter % runner.optim_wrapper._accumulative_counts:
             return  # not within a training, or gradients are being accumulated
         loader, world = runner.val_dataloader, get_world_size()
         common = len(loader.dataset) // world // loader.batch_sampler.batch_size  # batches that every process has
