@@ -62,8 +62,17 @@ def load_config(args: argparse.Namespace) -> Config:
     cfg.launcher = args.launcher
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
+    _switch_off_persistent_workers(cfg)
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
     return cfg
+
+
+def _switch_off_persistent_workers(cfg: Config) -> None:
+    """Set `persistent_workers` to False, and say so, in loaders without workers, where torch refuses it."""
+    for key, loader in nodes(cfg._cfg_dict, ''):
+        if loader.get('persistent_workers') and loader.get('num_workers') == 0:
+            loader['persistent_workers'] = False
+            print(f'{key[1:]}.persistent_workers: switched off, because num_workers is 0')
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
