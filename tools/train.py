@@ -21,6 +21,7 @@ from mmpola.engine.config import (
     apply_arguments,
     load_config,
     request_compilation,
+    schedule_note,
 )
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.engine.resume import decide_resume
@@ -61,6 +62,8 @@ def main() -> None:
         print(f'{resume.path}: training is finished: {resume.finished}')
         return
     print_notes(check_data(cfg, splits=('train', 'val')))
+    if note := schedule_note(cfg):
+        print(note)
     train(cfg, resume, args.overwrite)
 
 

@@ -113,6 +113,25 @@ def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield dataset
 
 
+def schedule_note(cfg: Config) -> str | None:
+    """Return a line if the schedule of a training ends at another epoch or step than training itself, else None."""
+    parts = cfg.get('param_scheduler') or []
+    parts = parts if isinstance(parts, list) else [parts]
+    for unit, by_epoch in (('epochs', True), ('iters', False)):
+        length = cfg.train_cfg.get(f'max_{unit}')
+        ends = {
+            i: part['end'] for i, part in enumerate(parts) if 'end' in part and part.get('by_epoch', True) == by_epoch
+        }
+        last = [i for i, end in ends.items() if end == max(ends.values())]
+        if length and last and ends[last[0]] != length:
+            options = ' '.join(f'param_scheduler.{i}.end={length}' for i in last)
+            return (
+                f'param_scheduler: ends at {ends[last[0]]}, but training at train_cfg.max_{unit}={length}; to end it '
+                f'there too: --cfg-options {options}'
+            )
+    return None
+
+
 def check_pretrained(cfg: Config) -> None:
     """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
 
