@@ -7,8 +7,10 @@ import sys
 import textwrap
 
 import pytest
+import torch
 from mmengine.hooks import Hook
 
+from mmpola.engine.draws import Draw, DrawnDataset
 from mmpola.engine.hooks.preemption import PREEMPTED
 from mmpola.messages import UsageError
 from tests.helpers.exact import Batches, Signal, assert_same
@@ -132,6 +134,31 @@ REFUSED = {
 @pytest.mark.parametrize('case', REFUSED)
 def test_refused_before_the_first_step(case, colours, tmp_path):
     assert_refused_at_the_start(colours, tmp_path, *REFUSED[case])
+
+
+class Seeds(Hook):
+    """Records what torch's generator was seeded with before each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.seen.append(torch.initial_seed())
+
+
+class SampleSeeds:
+    """A data set whose items are what torch's generator was seeded with."""
+
+    def __getitem__(self, index):
+        return torch.initial_seed()
+
+
+def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_is_validated(colours, tmp_path):
+    seeds, data = Seeds(), DrawnDataset(SampleSeeds())
+    runner = run(small_config(colours, tmp_path, options={'train_cfg.val_interval': 2}), seeds)
+    samples = [data[Draw(0, runner.seed, number)] for number in range(18 * 4)]
+    assert len({*seeds.seen, *samples}) == 18 + len(samples)
+    assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2  # after epochs 2 and 3
 
 
 def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
