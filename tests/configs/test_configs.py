@@ -56,6 +56,7 @@ def listed_parameters():
 def test_builds_and_states_its_command_and_expected_result(config):
     cfg, model = build_on_meta(config)
     assert schedule_note(cfg) is None
+    assert {'checkpoint', 'preemption', 'finite_loss'} <= cfg.default_hooks.keys()
     assert isinstance(model.backbone, (Backbone, SequenceEncoder))
     text = ast.get_docstring(ast.parse(config.read_text()))
     assert f'python tools/train.py configs/{config.name}' in text
