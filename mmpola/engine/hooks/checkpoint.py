@@ -13,6 +13,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 
 from mmpola.checkpoint.writing import PARTIAL, write_atomically
+from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loop import VALIDATION_DUE
 from mmpola.registry import HOOKS
 
@@ -49,11 +50,16 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
     """Save a checkpoint, then its path in `last_checkpoint`, then remove the one of an interruption before.
 
     Every rank calls this; rank 0 writes.
+
+    Raises:
+        NonFiniteError: weights are NaN or infinite.
+        SaveError: a file cannot be written.
     """
+    refuse_non_finite(runner)
     runner.save_checkpoint(folder, name, **options)
     if is_main_process():
         path = os.path.join(folder, name)
-        AtomicBackend().put(path.encode(), os.path.join(runner.work_dir, 'last_checkpoint'))
+        AtomicBackend().put(os.fsencode(path), os.path.join(runner.work_dir, 'last_checkpoint'))
         if name != INTERRUPTED:
             Path(runner.work_dir, INTERRUPTED).unlink(missing_ok=True)
 
@@ -73,6 +79,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Raises:
         ValueError: on_error is neither.
+        NonFiniteError: weights are NaN or infinite: no checkpoint is written, and none removed.
         SaveError: a checkpoint cannot be written, and on_error is 'stop'.
     """
 
@@ -149,6 +156,7 @@ class AtomicCheckpointHook(CheckpointHook):
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
             return
+        refuse_non_finite(runner)
         runner.message_hub.update_info(VALIDATION_DUE, False)  # MMEngine saves the newest checkpoint again here
         with self._restored_on_error(runner):
             before = self._best()
