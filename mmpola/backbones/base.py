@@ -103,6 +103,10 @@ class Backbone(Loadable):
         Raises:
             ValueError: x is not [B, in_channels, H, W].
         """
+        tracer: Any = getattr(x, 'tracer', None)
+        if isinstance(x, torch.fx.Proxy) and tracer.root is not self:
+            # torch.fx cannot record what depends on the image size (padding, masks, tables): the backbone is one node.
+            return tracer.create_proxy('call_module', tracer.path_of_module(self), (x,), {})
         self.check_images(x)
         outputs = []
         for index, (tokens, grid) in enumerate(self.stage_maps(x)):

@@ -164,10 +164,10 @@ class Classifier(ModelWithBackbone):
             x = F.silu(self.norm(self.proj(x)))
         if self.global_pool:
             x = x.mean((2, 3), keepdim=True)
-        if not pre_logits and isinstance(self.head, nn.Linear):
-            x = self.head(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        elif not pre_logits:
+        if not pre_logits and self.proj is not None:
             x = self.head(x)
+        elif not pre_logits:  # a linear layer, which quantisation may have replaced
+            x = self.head(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return x.flatten(1) if self.global_pool else x
 
     def forward(self, images: Tensor) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmpola.ops.numerics import accumulation_dtype
+from mmpola.ops.numerics import accumulation_dtype, without_autocast
 
 BASE = 10000.0
 
@@ -40,4 +40,5 @@ def rotary_tables(
             maps.append(part.repeat_interleave(2, dim=-1).expand(*grid, -1))
         return torch.cat(maps, dim=-1).flatten(0, -2)
 
-    return table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])
+    with without_autocast(frequencies.device):  # which cannot concatenate float16 tables in a bfloat16 region
+        return table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])

@@ -22,7 +22,10 @@ def reduce_tokens(x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm) ->
 
 
 def spread_tokens(x: Tensor, tokens: int) -> Tensor:
-    """Interpolate [B, M, C] to [B, tokens, C] linearly along the flattened sequence, as the released models do."""
+    """Interpolate [B, M, C] to [B, tokens, C] linearly along the flattened sequence, as the released models do.
+
+    The dtype is kept, also where autocast interpolates in float32.
+    """
     if x.shape[1] == tokens:
         return x
-    return F.interpolate(x.transpose(1, 2), size=tokens, mode='linear').transpose(1, 2)
+    return F.interpolate(x.transpose(1, 2), size=tokens, mode='linear').transpose(1, 2).to(x.dtype)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmpola.layers.position import Grid
 from mmpola.layers.windows import cut_windows, join_windows
+from mmpola.ops.numerics import is_exported
 
 
 class WindowAttention(nn.Module):
@@ -48,8 +49,10 @@ class WindowAttention(nn.Module):
         bias = self._position_bias(q.dtype)
         if mask is not None:
             bias = bias.masked_fill(~mask.unsqueeze(1), float('-inf'))
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        windows = self.proj(rearrange(attended, 'b h n d -> b n (h d)'))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
+        if is_exported():  # the exporter may replace the attention by one with other strides, after recording views
+            attended = attended.clone(memory_format=torch.contiguous_format)
+        windows = self.proj(attended.flatten(2))
         return self.drop(join_windows(windows, grid, self.window_size, self.shift, x.shape[0]))
 
     def _position_bias(self, dtype: torch.dtype) -> Tensor:

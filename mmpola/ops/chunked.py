@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from mmpola.ops.feature_map import FeatureMap
 from mmpola.ops.inputs import AttentionInputs, AttentionTensors
-from mmpola.ops.numerics import accumulation_dtype, is_traced, without_autocast
+from mmpola.ops.numerics import accumulation_dtype, is_recorded, without_autocast
 from mmpola.ops.reference import add_key_position, normaliser, polarity_attention_reference, read_state
 
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
@@ -27,11 +27,11 @@ Rotation = Tensor | None
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D] in q's dtype. Under tracing, record the reference instead, which compilers can fuse."""
+    """Compute o [B, N, H, D] in q's dtype. Where `is_recorded`, compute the reference instead."""
     dtype = inputs.q.dtype
     inputs = _in_accumulation_dtype(inputs)
     with without_autocast(inputs.q.device):
-        if is_traced():
+        if is_recorded():
             output = polarity_attention_reference(inputs)
         else:
             output = ChunkedAttention.apply(inputs.rotary, inputs.eps, *inputs.tensors())
@@ -51,19 +51,23 @@ class ChunkedAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        output, shift, state, key_mean, *tensors = ctx.saved_tensors
-        _, _, *needed = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
-            inputs = AttentionInputs.from_tensors(AttentionTensors._make(tensors), ctx.rotary, ctx.eps)
-            wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
-            recorded = polarity_attention_reference(inputs)
-            found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
-            return None, None, *(next(found) if need else None for need in needed)
-        leaves = [
-            None if x is None else x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)
-        ]
-        inputs = AttentionInputs.from_tensors(AttentionTensors._make(leaves), ctx.rotary, ctx.eps)
-        return None, None, *_backward(inputs, shift, state, key_mean, output, grad)
+        with without_autocast(grad.device):  # on, where `loss.backward()` is called inside an autocast region
+            return None, None, *_gradients(ctx, grad)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """Compute the gradients of the saved tensors, recorded by autograd if it is to derive them again."""
+    output, shift, state, key_mean, *tensors = ctx.saved_tensors
+    _, _, *needed = ctx.needs_input_grad
+    if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
+        inputs = AttentionInputs.from_tensors(AttentionTensors._make(tensors), ctx.rotary, ctx.eps)
+        wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
+        recorded = polarity_attention_reference(inputs)
+        found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
+        return [next(found) if need else None for need in needed]
+    leaves = [None if x is None else x.detach().requires_grad_(need) for x, need in zip(tensors, needed, strict=True)]
+    inputs = AttentionInputs.from_tensors(AttentionTensors._make(leaves), ctx.rotary, ctx.eps)
+    return _backward(inputs, shift, state, key_mean, output, grad)
 
 
 def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
@@ -81,7 +85,7 @@ def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Te
     streams = feature_map.streams(state, key_mean)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     for chunk, o, turn in _chunks(rotation, q, output):
-        phis = feature_map.query(chunk, shift, inputs.eps)  # (E7, E8, E9, E13)
+        phis = feature_map.query(chunk, shift, inputs.eps)  # (E7-E9, E13)
         outputs = [
             read_state(phi, _rotate(phi, turn), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)
         ]

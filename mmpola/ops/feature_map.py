@@ -2,7 +2,10 @@
 
 A map computes one key feature tensor and one or two query feature tensors, [B, H, N, D] -> [B, H, N, 2D]. `streams`
 returns the part of the state that each query feature tensor is multiplied with. `shift` returns what a map must know
-about all keys to prevent its features from overflowing, or None if they cannot overflow.
+about all keys to prevent its features from overflowing, or None if it need not know anything.
+
+Eager code runs autograd functions, which are fast on a CPU. Where `is_recorded`, the same features are computed with
+PyTorch's own operators only.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mmpola.ops.numerics import is_traced
+from mmpola.ops.numerics import is_recorded
 
 LOG2_OF_ZERO = -1100
 """Used for log2(0): finite, so that 0 * log(0) is 0, and so small that exp2(p * LOG2_OF_ZERO) is 0 even in float64."""
@@ -37,10 +40,43 @@ def swap_halves(x: Tensor, dim: int) -> Tensor:
 
 
 def signed_halves(x: Tensor) -> Tensor:
-    """Compute [x+ ; x-] [..., 2D] of x [..., D], not recorded by autograd."""
-    if is_traced():  # compilers plan memory themselves and do not support `out=` with views
-        positive = x.relu()
-        return torch.cat([positive, positive - x], dim=-1)
+    """Compute [x+ ; x-] [..., 2D] of x [..., D]; the gradient at 0 is 0."""
+    return torch.cat([x.relu(), x.neg().relu()], dim=-1) if is_recorded() else SignedHalves.apply(x)
+
+
+def signed_power(x: Tensor, exponent: Tensor, offset: Tensor, *, leveled: bool) -> tuple[Tensor, Tensor | None]:
+    """Compute [(x+)^p 2^(c-l) ; (x-)^p 2^(c-l)] [..., 2D] of x [..., D], and l [..., 1] (E6, E7, E8a).
+
+    Args:
+        x: [..., D].
+        exponent: p; it broadcasts to x.
+        offset: c = -p log2(s), which applies the scale s; it broadcasts to x.
+        leveled: whether l is the level of each token; otherwise l is 0, given as None.
+    """
+    if not is_recorded():
+        return SignedPower.apply(x, exponent, offset, leveled)
+    magnitude = x.abs()
+    is_zero = magnitude < torch.finfo(x.dtype).tiny
+    size = torch.addcmul(offset, magnitude.masked_fill(is_zero, 1).log2(), exponent)
+    level = _level(size.detach().masked_fill(is_zero, 0)) if leveled else None
+    power = (size if level is None else size - level).exp2().masked_fill(is_zero, 0)
+    return signed_halves(power * x.sign()), level
+
+
+def _level(size: Tensor) -> Tensor:
+    """Return the smallest integer >= 0 that no element of a token exceeds: [..., D] -> [..., 1]."""
+    return size.amax(-1, keepdim=True).clamp_min(0).ceil()
+
+
+def shifted_expm1(size: Tensor, offset: Tensor | None) -> Tensor:
+    """Compute (exp(size) - 1) exp(offset) for size >= 0; see `ShiftedExpm1`."""
+    if not is_recorded():
+        return ShiftedExpm1.apply(size, offset)
+    return size.expm1() if offset is None else -size.neg().expm1() * (size + offset).exp()
+
+
+def _write_halves(x: Tensor) -> Tensor:
+    """Compute `signed_halves` in place of a concatenation, not recorded by autograd."""
     halves = x.new_empty(*x.shape[:-1], 2 * x.shape[-1])
     positive, negative = halves.chunk(2, dim=-1)
     torch.clamp_min(x, 0, out=positive)
@@ -54,7 +90,7 @@ class SignedHalves(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return signed_halves(x)
+        return _write_halves(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -65,23 +101,25 @@ class SignedHalves(Function):
 
 
 class SignedPower(Function):
-    """x [..., D] -> [(x+)^p 2^c ; (x-)^p 2^c] [..., 2D] (E6, E7), with the gradient of (E18).
+    """`signed_power`, with the gradient of (E18); the level is a constant.
 
-    One of x+ and x- is always zero, so the power is computed once per element, as exp2(p log2|x| + c). The exponent p
-    and the offset c = -p log2(s), which applies the scale of (E4), broadcast to x.
+    One of x+ and x- is always zero, so the power is computed once per element, as exp2(p log2|x| + c - l).
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exponent: Tensor, offset: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, exponent: Tensor, offset: Tensor, leveled: bool) -> tuple[Tensor, Tensor | None]:
         log2 = x.abs().log2_().clamp_min_(LOG2_OF_ZERO)
-        magnitude = torch.addcmul(offset, log2, exponent).exp2_()
-        signed = magnitude * x.sign() if is_traced() else torch.copysign(magnitude, x)  # ONNX has no copysign
-        features = signed_halves(signed)
+        size, level = torch.addcmul(offset, log2, exponent), None
+        if leveled:
+            level = _level(size)
+            size -= level
+            ctx.mark_non_differentiable(level)
+        features = _write_halves(torch.copysign(size.exp2_(), x))
         ctx.save_for_backward(x, exponent, offset, log2, features)
-        return features
+        return features, level
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         x, exponent, offset, log2, features = ctx.saved_tensors
         magnitude = x.abs()
         if torch.is_grad_enabled():  # second derivative: autograd must record the logarithm, with a finite slope at 0
@@ -99,7 +137,7 @@ class SignedPower(Function):
             grad_exponent = (weighted * log2).sum_to_size(exponent.shape) * math.log(2)
         if ctx.needs_input_grad[2]:
             grad_offset = weighted.sum_to_size(offset.shape) * math.log(2)
-        return grad_x, grad_exponent, grad_offset
+        return grad_x, grad_exponent, grad_offset, None
 
 
 class ShiftedExpm1(Function):
@@ -125,7 +163,7 @@ class ShiftedExpm1(Function):
 
 @dataclass(frozen=True, eq=False)
 class PowerMap:
-    """PolaFormer's map (E4-E8): [(x+/s)^p ; (x-/s)^p].
+    """PolaFormer's map (E4-E8a): [(x+/s)^p ; (x-/s)^p], of a query divided by 2^level.
 
     Args:
         exponent: p, [H, D], greater than 1.
@@ -140,22 +178,24 @@ class PowerMap:
         return {'exponent': self.exponent, 'scale': self.scale}
 
     def shift(self, q: Tensor, k: Tensor, paired: bool) -> None:
-        """Return None: powers need no shift, since |x|^p of float16 inputs stays below 65504^5 = 1e24."""
+        """Return None: a key's powers need no shift, since |x|^p of float16 inputs stays below 65504^5 = 1e24."""
 
     def key(self, k: Tensor, shift: Tensor | None) -> Tensor:
         """Compute psi [B, H, M, 2D] of k [B, H, M, D] (E4, E6)."""
-        return self._features(k)
+        return self._features(k, leveled=False)[0]
 
     def query(self, q: Tensor, shift: Tensor | None, eps: float) -> list[tuple[Tensor, Tensor | float]]:
-        """Compute [(phi_same [B, H, N, 2D], eps)] of q [B, H, N, D] (E4, E7).
+        """Compute [(phi'_same [B, H, N, 2D], eps' [B, H, N, 1])] of q [B, H, N, D] (E4, E7, E8a).
 
-        phi_opposite is phi_same with its halves swapped (E8); `streams` swaps the rows of the state instead.
+        phi'_opposite is phi'_same with its halves swapped (E8); `streams` swaps the rows of the state instead.
         """
-        return [(self._features(q), eps)]
+        features, level = self._features(q, leveled=True)
+        assert level is not None
+        return [(features, (eps * (-level).exp2()).clamp_min(torch.finfo(q.dtype).tiny))]
 
-    def _features(self, x: Tensor) -> Tensor:
+    def _features(self, x: Tensor, *, leveled: bool) -> tuple[Tensor, Tensor | None]:
         offset = torch.zeros_like(self.exponent) if self.scale is None else -self.exponent * self.scale.log2()
-        return SignedPower.apply(x, self.exponent.unsqueeze(-2), offset.unsqueeze(-2))
+        return signed_power(x, self.exponent.unsqueeze(-2), offset.unsqueeze(-2), leveled=leveled)
 
     def streams(self, state: Tensor, key_mean: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the one state [..., 2D, D] and its key means [..., 2D, 2], for both streams together.
@@ -200,7 +240,7 @@ class ExpMap:
             paired: whether rotary tables will mix the two channels of an interleaved pair, which then share a shift.
         """
         q, k = q.detach(), k.detach()
-        can_inspect = k.device.type == 'cpu' and type(k) is Tensor and not is_traced()
+        can_inspect = k.device.type == 'cpu' and type(k) is Tensor and not is_recorded()
         if can_inspect and self._exponent_bound(q, k) <= UNSHIFTED_LIMIT:
             return None
         largest = torch.cat([k.amax(-2, keepdim=True), -k.amin(-2, keepdim=True)], dim=-1).clamp_min(0)
@@ -217,11 +257,11 @@ class ExpMap:
 
     def key(self, k: Tensor, shift: Tensor | None) -> Tensor:
         """Compute psi' = psi exp(-kappa) [B, H, M, 2D] of k [B, H, M, D] (E9, E12)."""
-        return ShiftedExpm1.apply(SignedHalves.apply(k), None if shift is None else -shift)
+        return shifted_expm1(signed_halves(k), None if shift is None else -shift)
 
     def query(self, q: Tensor, shift: Tensor | None, eps: float) -> list[tuple[Tensor, Tensor | float]]:
         """Compute [(phi'_same, eps'), (phi'_opposite, eps')], [B, H, N, 2D] and [B, H, N, 1], of q (E9, E13)."""
-        halves = SignedHalves.apply(q)
+        halves = signed_halves(q)
         return [
             _shifted_query(halves, self.same.unsqueeze(-2), shift, eps),
             _shifted_query(swap_halves(halves, -1), self.opposite.unsqueeze(-2), shift, eps),
@@ -244,11 +284,11 @@ def _shifted_query(
     """Compute one stream's phi' [B, H, N, 2D] and eps' [B, H, N, 1] (E13); without a shift phi (E9) and eps."""
     size = halves * temperature
     if shift is None:
-        return ShiftedExpm1.apply(size, None), max(eps, torch.finfo(size.dtype).tiny)
+        return shifted_expm1(size, None), max(eps, torch.finfo(size.dtype).tiny)
     contributes = (halves.detach() > 0) & (shift > 0)
     shift = torch.where(contributes, shift, EXCLUDED)
-    level = (size.detach() + shift).amax(-1, keepdim=True).clamp_min(0).ceil()  # a constant integer, like the shift
-    return ShiftedExpm1.apply(size, shift - level), (eps * (-level).exp()).clamp_min(torch.finfo(size.dtype).tiny)
+    level = _level(size.detach() + shift)  # a constant integer, like the shift
+    return shifted_expm1(size, shift - level), (eps * (-level).exp()).clamp_min(torch.finfo(size.dtype).tiny)
 
 
 FeatureMap = PowerMap | ExpMap

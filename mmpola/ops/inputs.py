@@ -172,7 +172,8 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     batch, tokens, heads, dim = attended.shape
     if inputs.values.shape != attended.shape:
         raise ValueError(f'values: expected {list(attended.shape)} like attended, got {list(inputs.values.shape)}')
-    if len(inputs.grid) not in (1, 2) or prod(inputs.grid) != tokens:
+    is_grid = len(inputs.grid) in (1, 2) and not any(isinstance(side, float) or side < 0 for side in inputs.grid)
+    if not is_grid or prod(inputs.grid) != tokens:
         raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {tuple(inputs.grid)}')
     channels = heads * dim
     if tuple(inputs.gate.shape) != (batch, tokens, channels):

@@ -30,6 +30,11 @@ def is_traced() -> bool:
     return _is_compiling() or torch.jit.is_tracing()
 
 
+def is_recorded() -> bool:
+    """Whether a compiler, an exporter or torch.func (vmap, grad, jvp) must see every operation of PyTorch."""
+    return is_traced() or torch._C._are_functorch_transforms_active()
+
+
 def is_compiled() -> bool:
     """Whether torch.compile is recording the operations."""
     return _is_compiling() and not is_exported()
@@ -42,12 +47,7 @@ def _is_compiling() -> bool:
 
 def is_observed(x: Tensor) -> bool:
     """Whether a compiler, dispatch mode (FLOP counter), torch.func or tensor subclass must see operators of torch."""
-    return (
-        is_traced()
-        or type(x) is not Tensor
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-    )
+    return is_recorded() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
 def is_exported() -> bool:

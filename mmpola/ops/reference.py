@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.numerics import without_autocast
+from mmpola.ops.numerics import is_traced, without_autocast
 
 
 def polarity_attention_reference(inputs: AttentionInputs) -> Tensor:
@@ -26,7 +26,7 @@ def polarity_attention_reference(inputs: AttentionInputs) -> Tensor:
     key_mean = psi.mean(dim=-2).unsqueeze(-1)  # [B, H, 2D, 1]  (E1)
     state = rotate(psi, rotary).mT @ (v / v.shape[-2])  # [B, H, 2D, D] = [S_same | S_opposite]  (E2, E10)
     streams = feature_map.streams(state, key_mean)
-    phis = feature_map.query(q, shift, inputs.eps)  # one or two pairs (phi [B, H, N, 2D], eps)  (E7, E8, E9, E13)
+    phis = feature_map.query(q, shift, inputs.eps)  # one or two pairs (phi [B, H, N, 2D], eps)  (E7-E9, E13)
     outputs = [
         read_state(phi, rotate(phi, rotary), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)
     ]
@@ -95,6 +95,8 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
     Returns:
         [B, N, C].
     """
+    if not is_traced() and x.shape[1] == 0:  # torch refuses to convolve an empty map; the parameters' gradients are 0
+        return x * (weight.sum() if bias is None else weight.sum() + bias.sum())
     channels = x.shape[-1]
     heads = channels // weight.shape[0]
     # [B, N, C] has the memory layout of a channels-last map: no values are copied, only the small kernel is repeated.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timm.layers import Format, nchw_to, to_2tuple
-from timm.models import FeatureInfo, register_notrace_module
+from timm.models import FeatureInfo
 from torch import Tensor, nn
 
 from mmpola.backbones import PolaDeiT
@@ -17,8 +17,6 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.weights import fit_weights
 
 POOLS = ('avg', '')
-
-register_notrace_module(Backbone)  # torch.fx cannot record it: the image size decides on padding, masks and tables
 
 
 class TimmModel(ModelWithBackbone):

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from mmpola.backbones import (
     PolaDeiT,
@@ -223,6 +224,34 @@ def test_half_precision_and_channels_last(name):
         for a, b in zip(expected, copy.deepcopy(model).bfloat16()(x.bfloat16()), strict=True):
             assert b.dtype == torch.bfloat16
             assert (a - b).norm() / a.norm() < 0.05
+
+
+@EVERY_SMALL
+@pytest.mark.parametrize('mode', ['train', 'eval'])
+def test_bfloat16_autocast_changes_little(name, mode):
+    model, x = build(name).train(mode == 'train'), torch.randn(2, 3, 40, 56)
+    expected = copy.deepcopy(model)(x)
+    with torch.autocast('cpu', torch.bfloat16):
+        found = model(x)
+        sum(y.float().square().sum() for y in found).backward()
+    for a, b in zip(expected, found, strict=True):
+        assert (a - b).norm() / a.norm() < 0.05
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('mode', ['train', 'eval'])
+@EVERY_SMALL
+def test_autocast_of_a_gpu_gives_maps(name, mode, dtype, monkeypatch):
+    """Which operators are autocast differs between devices. Fake tensors have the dtypes of a GPU's without a GPU."""
+    monkeypatch.setattr(torch.cuda.amp.common, 'amp_definitely_not_available', lambda: False)
+    monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda: True)
+    with torch.device('meta'):
+        model = build(name).train(mode == 'train')
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast('cuda', dtype):
+        maps = model.to_empty(device='cuda')(torch.empty(2, 3, 40, 56, device='cuda'))
+    for stride, dim, x in zip(model.strides, model.embed_dims, maps, strict=True):
+        assert x.shape == (2, dim, -(-40 // stride), -(-56 // stride))
 
 
 @EVERY_SMALL

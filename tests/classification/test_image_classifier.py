@@ -55,6 +55,17 @@ def pretrained(path):
     return {'type': 'Pretrained', 'checkpoint': str(path)}
 
 
+@each_backbone
+@pytest.mark.filterwarnings('ignore:.*torch.ao.quantization is deprecated')
+def test_dynamic_quantisation_of_the_linear_layers_changes_little(name):
+    model = build(name).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    x = torch.randn(2, 3, 40, 56)
+    with torch.no_grad():
+        expected, found = model(x), quantised(x)
+    assert (found - expected).norm() / expected.norm() < 0.1
+
+
 GOLDEN = {
     'pola_pvt_llll': 'LLLL',
     'pola_pvt_llss': 'LLSS',

@@ -40,7 +40,8 @@ def test_zeroed_keys_are_a_mask_in_which_epsilon_grows_with_the_padding(kind):
     exact, masked = (polarity_attention(q, *kv, feature_map, eps=0.0) for kv in ((k, v), padded))
     torch.testing.assert_close(masked, exact, rtol=0, atol=1e-10)
     key_mean = feature_map.key(k.transpose(1, 2), None).mean(dim=-2, keepdim=True)
-    same, *others = (phi for phi, _ in feature_map.query(q.transpose(1, 2), None, EPS))
+    # A PowerMap's features and its epsilon are divided by the same power of two (E8a).
+    same, *others = (phi * EPS / eps for phi, eps in feature_map.query(q.transpose(1, 2), None, EPS))
     opposite = others[0] if others else same.roll(4, dims=-1)  # (E8), D = 4
     s = torch.stack([(phi * key_mean).sum(-1) for phi in (same, opposite)], dim=-1)  # [B, H, N, 2]
     s = s.transpose(1, 2).repeat_interleave(2, dim=-1)

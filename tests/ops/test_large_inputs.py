@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from mmpola.ops import ExpMap, feature_map, polarity_attention
-from tests.helpers.attention_inputs import draw, make_map, rotary_tables
+from mmpola.ops import ExpMap, PowerMap, feature_map, polarity_attention
+from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
 from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
 
 
@@ -50,10 +50,12 @@ def test_exponentials_just_in_range_are_correct_without_a_shift(share):
         assert_within(found, truth, 5e-4)
 
 
-def test_without_epsilon_a_zero_query_gives_zero():
-    q, k, v = draw(dtype=torch.float32)
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize('kind', MAPS)
+def test_without_epsilon_a_zero_query_gives_zero(kind, dtype):
+    q, k, v = draw(dtype=dtype)
     q[:, 0] = 0
-    output = polarity_attention(q, k, v, make_map('exp', dtype=torch.float32), eps=0.0)
+    output = polarity_attention(q, k, v, make_map(kind, dtype=torch.float32), eps=0.0)
     assert not output[:, 0].any()
     assert torch.isfinite(output).all()
 
@@ -70,10 +72,12 @@ def test_only_exponentials_that_may_overflow_are_shifted():
         assert exp.shift(*(mode.from_tensor(x) for x in (q, k)), paired=False) is not None
 
 
-@pytest.mark.parametrize('kind', ['power', 'exp'])
-def test_half_precision_never_overflows(kind):
-    """At a standard deviation of 30, |x|^5 and exp(x) far exceed fp16, but the output is still an average of v."""
-    leaves = [x.requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=30.0)]
+@pytest.mark.parametrize(('kind', 'std'), [('power', 30.0), ('power', 15e3), ('exp', 30.0)])
+def test_half_precision_never_overflows(kind, std):
+    """|x|^5 and exp(x) far exceed fp16, but the output is still an average of v."""
+    leaves = [
+        x.clamp(-65504, 65504).requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=std)
+    ]
     feature_map = make_map(kind, dim=16, dtype=torch.float32)
     leaves += [x.requires_grad_() for x in feature_map.parameters().values()]
     output = polarity_attention(*leaves[:3], feature_map)
@@ -104,6 +108,56 @@ def test_large_exponents_are_exact(dtype, queries, keys, dim):
     found = torch.autograd.grad(output, leaves, grad)
     for gradient, expected in zip(found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True):
         assert_within(gradient, expected, gradient_error)
+
+
+def power_attention(q, k, v, exponent, scale, eps=1e-6):
+    """Compute E4-E8 and E1-E3 as printed in float64, where |x|^p of large x does not overflow."""
+    q, k, v, exponent, scale = (x.double() for x in (q, k, v, exponent, scale))
+    (plus, minus), psi = ([(sign * x / scale).relu() ** exponent for sign in (1, -1)] for x in (q, k))
+    outputs = []
+    for phi, half in zip(([plus, minus], [minus, plus]), v.chunk(2, dim=-1), strict=True):
+        products = torch.einsum('bnhd,bmhd->bhnm', torch.cat(phi, dim=-1), torch.cat(psi, dim=-1)) / k.shape[1]
+        weights = products / (products.sum(-1, keepdim=True) + eps)
+        outputs.append(torch.einsum('bhnm,bmhd->bnhd', weights, half))
+    return torch.cat(outputs, dim=-1)
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'output_error', 'gradient_error'),
+    [(torch.float16, 4e-4, 5e-4), (torch.bfloat16, 2e-3, 4e-3), (torch.float32, 2e-6, 1e-5)],
+)
+@pytest.mark.parametrize('recorded', [False, True])
+@pytest.mark.parametrize(
+    ('outlier', 'which', 'exponent', 'scale'),
+    [
+        (1e4, 'query', 4.9, 1.0),
+        (1e4, 'key', 4.9, 1.0),
+        (1e4, 'both', 4.9, 1.0),
+        (65504, 'both', 4.9, 0.693),  # the largest float16, softplus(0)
+        (5e3, 'both', 4.9, 0.693),
+        (1e3, 'both', 7.9, 1.0),
+    ],
+)
+def test_large_powers_are_exact(outlier, which, exponent, scale, recorded, dtype, output_error, gradient_error):
+    """One token with large channels: the product of a query's and a key's powers overflows float32.
+
+    The token is large in one head, because the gradients of a key with a weight of 1 cancel to nearly 0: errors are
+    measured relative to those of the other heads.
+    """
+    q, k, v = draw(queries=20, keys=30, dim=16, dtype=torch.float64)
+    for name, x in (('query', q), ('key', k)):
+        if which in (name, 'both'):
+            x[:, 3, 0] *= outlier / x[:, 3, 0].abs().amax()
+    parameters = [torch.full((3, 16), exponent) - torch.rand(3, 16) / 10, torch.full((3, 16), scale)]
+    tensors = [*(x.to(dtype) for x in (q, k, v)), *parameters]
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    exact_leaves = [x.double().requires_grad_() for x in tensors]
+    output, exact = polarity_attention(*leaves[:3], PowerMap(*leaves[3:])), power_attention(*exact_leaves)
+    assert_within(output.detach(), exact.detach(), output_error)
+    grad = torch.randn(output.shape).to(dtype)
+    found = torch.autograd.grad(output, leaves, grad, create_graph=recorded)
+    for gradient, expected in zip(found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True):
+        assert_within(gradient.detach(), expected, gradient_error)
 
 
 def assert_within(found, expected, tolerance):

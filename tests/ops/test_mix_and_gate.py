@@ -55,6 +55,19 @@ def test_reference_is_the_equation(grid, side, bias, shared):
     torch.testing.assert_close(mix_and_gate(*tensors, grid), by_loops(*tensors, grid))
 
 
+@pytest.mark.parametrize('bias', [True, False])
+@pytest.mark.parametrize(('grid', 'batch'), [((0, 3), 2), ((0, 0), 2), ((0,), 2), ((2, 3), 0)])
+def test_empty_inputs_give_empty_outputs_and_gradients_of_zero(grid, batch, bias):
+    """As `polarity_attention` does without queries."""
+    tensors = draw(grid, 2, 4, 3, bias=bias)
+    leaves = [None if x is None else x.detach()[:batch].requires_grad_() for x in tensors[:3]]
+    leaves += [None if x is None else x.requires_grad_() for x in tensors[3:]]
+    output = mix_and_gate(*leaves, grid)
+    output.sum().backward()
+    assert output.shape == (batch, prod(grid), 8)
+    assert all(x is None or not x.grad.any() for x in leaves)
+
+
 def test_equal_kernels_per_channel_are_one_shared_kernel():
     attended, values, gate, weight, bias = draw(GRID, 3, 4, 5)
     found = mix_and_gate(attended, values, gate, weight.repeat(3, 1, 1, 1), bias.repeat(3), GRID)
@@ -119,6 +132,8 @@ def test_convolution_of_tokens_copies_no_values():
         ({'weight': torch.ones(4, 1, 2, 2)}, ValueError, 'weight: expected a square kernel of odd side k, got [2, 2]'),
         ({'bias': torch.ones(8)}, ValueError, 'bias: expected [4] like weight, got [8]'),
         ({'grid': (3, 5)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (3, 5)'),
+        ({'grid': (-3, -4)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (-3, -4)'),
+        ({'grid': (3.0, 4.0)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (3.0, 4.0)'),
         (
             {'grid': (12,)},
             ValueError,

@@ -118,19 +118,20 @@ def test_first_and_second_gradients(kind, with_rotary):
     assert torch.autograd.gradgradcheck(run, tensors)
 
 
-@pytest.mark.parametrize('kind', MAPS)
-def test_chunks_equal_the_reference(kind, monkeypatch):
+@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
     """Several chunks, the last one short, forward and for every gradient."""
     monkeypatch.setitem(chunked.CHUNK_ELEMENTS, 'cpu', 2 * 3 * 8 * 2)  # two tokens at a time
     feature_map = make_map(kind)
-    tensors = [*draw(), torch.randn(7, 3, 4, dtype=torch.float64)]
+    tensors = [*draw(queries=7), torch.randn(7, 3, 4, dtype=torch.float64)]
+    rotary = rotary_tables(7, 4) if with_rotary else None
     parameters = [x for x in feature_map.parameters().values() if x is not None]
     leaves = [x.requires_grad_() for x in (*tensors, *parameters)]
-    grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    grad = torch.randn(2, 7, 3, 4, dtype=torch.float64)
     q, k, v, position = tensors
     outputs = [
-        polarity_attention(q, k, v, feature_map, key_position=position),
-        polarity_attention_reference(AttentionInputs(q, k, v, feature_map, position, None, 1e-6)),
+        polarity_attention(q, k, v, feature_map, key_position=position, rotary=rotary),
+        polarity_attention_reference(AttentionInputs(q, k, v, feature_map, position, rotary, 1e-6)),
     ]
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
     for in_chunks, expected in zip(*(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True):
@@ -221,12 +222,21 @@ def test_low_precision_costs_one_rounding_of_the_result(kind, dtype, tolerance):
     assert (output.double() - exact).norm() / exact.norm() < tolerance
 
 
-def test_autocast_does_not_reach_the_products():
-    q, k, v = draw(dtype=torch.float32, std=20.0)
-    feature_map = make_map('power', dtype=torch.float32)
+@pytest.mark.parametrize('create_graph', [False, True])
+@pytest.mark.parametrize('kind', MAPS)
+def test_autocast_reaches_neither_the_products_nor_those_of_the_backward_pass(kind, create_graph):
+    leaves = [x.requires_grad_() for x in draw(dtype=torch.float32, std=5.0)]
+    feature_map = make_map(kind, dtype=torch.float32)
+    leaves += [x.requires_grad_() for x in feature_map.parameters().values() if x is not None]
+
+    def results():
+        output = polarity_attention(*leaves[:3], feature_map)
+        return output, *torch.autograd.grad(output.square().sum(), leaves, create_graph=create_graph)
+
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        inside = polarity_attention(q, k, v, feature_map)
-    torch.testing.assert_close(inside, polarity_attention(q, k, v, feature_map), rtol=0, atol=0)
+        inside = results()
+    for found, expected in zip(inside, results(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4 if create_graph else 0, atol=0)
 
 
 def test_any_strides():
@@ -248,6 +258,28 @@ def test_empty_batch_and_no_queries():
         assert output.shape == (batch, queries, 3, 4)
         assert k.grad.shape == k.shape
         assert not k.grad.any()
+
+
+@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+def test_torch_func_transforms_the_operator(kind, with_rotary):
+    """vmap, grad and jvp give what the batch and autograd give, also next to zeros."""
+    q, k, v = draw(queries=7)
+    q[:, 0], k[:, 1, :, 0] = 0, 0
+    parameters = [x for x in make_map(kind).parameters().values() if x is not None]
+    tensors = [q, k, v, torch.randn(7, 3, 4, dtype=torch.float64), *parameters]
+    run, leaves = operator_of(tensors, kind, rotary_tables(7, 4) if with_rotary else None)
+    together = torch.func.vmap(run, in_dims=(0, 0, 0, *[None] * (len(leaves) - 3)))
+    samples = [x.unflatten(0, (2, 1)) for x in leaves[:3]]
+    expected = run(*leaves)
+    torch.testing.assert_close(together(*samples, *leaves[3:]).flatten(0, 1), expected)
+
+    tangents = [torch.randn_like(x) for x in leaves]
+    gradients = torch.autograd.grad(expected.square().sum(), leaves)
+    found = torch.func.grad(lambda *x: run(*x).square().sum(), argnums=tuple(range(len(leaves))))(*leaves)
+    for gradient, truth in zip(found, gradients, strict=True):
+        torch.testing.assert_close(gradient, truth)
+    _, slope = torch.func.jvp(lambda *x: run(*x).square().sum(), tuple(leaves), tuple(tangents))
+    torch.testing.assert_close(slope, sum((a * b).sum() for a, b in zip(gradients, tangents, strict=True)))
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.attention_results import LEAVES, attend, draw_leaves, results
+from tests.helpers.attention_results import DEVICE, LEAVES, attend, draw_leaves, results
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 
@@ -21,6 +21,16 @@ def test_gradients_computed_alone_are_the_same(kind):
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_autocast_does_not_reach_the_gradients(kind):
+    tensors = draw_leaves(16, 20, 20, kind)
+    grad = torch.randn_like(tensors[0])
+    expected = results(tensors, kind, grad)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found = results(tensors, kind, grad)
+    assert all(torch.equal(found[what], expected[what]) for what in expected)
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_gradients_at_zero_are_zero(kind):
     tensors = draw_leaves(16, 20, 20, kind, position=False)
     tensors[0][:, 0], tensors[1][:, 0] = 0, 0
@@ -29,6 +39,15 @@ def test_gradients_at_zero_are_zero(kind):
         assert found[what][:, 0].abs().max() == 0
         assert found[what][:, 1:].abs().min() > 0
     assert torch.isfinite(found['parameter']).all()
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_without_epsilon_a_zero_query_gives_zero(kind):
+    tensors = draw_leaves(16, 20, 20, kind, position=False)
+    tensors[0][:, 0] = 0
+    output = attend(tensors, kind, eps=0.0)
+    assert not output[:, 0].any()
+    assert torch.isfinite(output).all()
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])

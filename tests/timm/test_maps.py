@@ -5,7 +5,7 @@ import copy
 import pytest
 import timm
 import torch
-from timm.models import create_feature_extractor, get_graph_node_names
+import torchvision.models.feature_extraction
 from torch.testing import assert_close
 
 import mmpola.timm  # noqa: F401  # registers the models
@@ -155,11 +155,20 @@ def test_a_deit_gives_as_many_maps_as_timms():
     assert [*found.out_indices] == [*expected.out_indices]
 
 
+@pytest.mark.parametrize('extraction', [timm.models, torchvision.models.feature_extraction])
 @pytest.mark.parametrize('name', SMALL)
-def test_fx_records_the_backbone_as_one_node(name):
+def test_feature_extraction_records_the_backbone_as_one_node(name, extraction):
     model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 64, 64)
-    nodes = get_graph_node_names(model)[1]
+    nodes = extraction.get_graph_node_names(model)[1]
     assert 'backbone' in nodes
     assert not any(node.startswith('backbone.') for node in nodes)
-    traced = create_feature_extractor(model, {nodes[-1]: 'logits'})
+    traced = extraction.create_feature_extractor(model, {nodes[-1]: 'logits'})
     assert_close(traced(x)['logits'], model(x))
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_a_model_traced_by_torch_fx_takes_any_size(name):
+    model = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
+    traced = torch.fx.symbolic_trace(model)
+    for x in (images(1, 3, 64, 64), images(2, 3, 33, 47)):
+        assert_close(traced(x), model(x))
