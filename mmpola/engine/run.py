@@ -44,6 +44,7 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     else:
         remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
+    save_plain_files(cfg)
     prepare_process(cfg, None if resume is None else resume.content)
     try:
         Runner.from_cfg(cfg).train()
@@ -52,6 +53,13 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
         sys.exit(CTRL_C)
     except SaveError as error:
         sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
+
+
+def save_plain_files(cfg: Config) -> None:
+    """Replace MMEngine's CheckpointHook, whose files torch.load refuses, by ours with the same arguments."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    if hook.get('type') == 'CheckpointHook' and not hook.get('backend_args'):  # ours writes to local folders
+        hook['type'] = 'mmpola.AtomicCheckpointHook'
 
 
 def _how_to_resume(cfg: Config) -> str:
