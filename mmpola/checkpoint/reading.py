@@ -24,6 +24,7 @@ import torch
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.messages import listed
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 """The class in which MMEngine's Runner saves the scalars that it logged."""
@@ -132,22 +133,30 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
             from safetensors.torch import load_file
 
             return load_file(path, device=str(map_location or 'cpu'))
-        with torch.serialization.safe_globals(_replacements(path)):
-            return torch.load(path, map_location=map_location, weights_only=True)
+        names = _foreign_names(path)
+        stand_ins = {'builtins.getattr': _attribute, **NUMPY}
+        replaced: list[Any] = [
+            (_Inert, 'an attribute'),
+            *((stand_ins.get(name) or inert(name), name) for name in names),
+        ]
+        with torch.serialization.safe_globals(replaced):
+            try:
+                return torch.load(path, map_location=map_location, weights_only=True)
+            except (pickle.UnpicklingError, TypeError, ValueError) as error:
+                reason = str(error.__context__ or error).partition('\n')[0]  # torch wraps the reason in twenty lines
+                besides = f'; besides tensors it holds {listed(sorted(names))}' if names else ''
+                raise CheckpointError(f'refused, nothing in it was run ({reason}{besides})') from error
 
 
-def _replacements(path: Path) -> list[Any]:
-    """Return, for torch's safe_globals, what each name in a checkpoint that torch does not know stands for."""
+def _foreign_names(path: Path) -> set[str]:
+    """Return the names of classes and functions in a checkpoint, at least of all that torch does not know."""
     with path.open('rb') as file:
         if file.read(2) == b'PK':
             _check_sums(path)
-            names = set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-        else:  # the format before torch 1.6: pickles of a magic number, a version, the system and the content
-            file.seek(0)
-            found = [str(arg) for _ in range(4) for op, arg, _ in pickletools.genops(file) if op.name == 'GLOBAL']
-            names = {name.replace(' ', '.').replace('__builtin__', 'builtins') for name in found}
-    stand_ins = {'builtins.getattr': _attribute, **NUMPY}
-    return [(_Inert, 'an attribute'), *((stand_ins.get(name) or inert(name), name) for name in names)]
+            return set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        file.seek(0)  # the format before torch 1.6: pickles of a magic number, a version, the system and the content
+        found = [str(arg) for _ in range(4) for op, arg, _ in pickletools.genops(file) if op.name == 'GLOBAL']
+    return {name.replace(' ', '.').replace('__builtin__', 'builtins') for name in found}
 
 
 def _check_sums(path: Path) -> None:
@@ -201,8 +210,6 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
-        if isinstance(error.__context__, pickle.UnpicklingError):  # what torch wraps in twenty lines
-            raise CheckpointError(f'{path}: refused, nothing in it was run ({error.__context__})') from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f'{path}: not {kind}, or truncated ({reason})') from error
 

@@ -1,6 +1,7 @@
 """Reading checkpoints: nothing in a file is executed, whichever reader opens it."""
 
 import argparse
+import collections
 import os
 import pathlib
 import pickle
@@ -170,6 +171,14 @@ for path in sys.argv[1:]:
     except CheckpointError as error:
         print('refused', error)
 """
+
+
+def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):
+    path = save({'w': torch.ones(1), 'x': collections.deque([1]), 'y': argparse.Namespace()}, tmp_path / 'file.pth')
+    with pytest.raises(CheckpointError) as raised:
+        read_checkpoint(path)
+    assert str(raised.value).startswith(f'{path}: refused, nothing in it was run (')
+    assert str(raised.value).endswith('besides tensors it holds argparse.Namespace, collections.deque)')
 
 
 def test_forged_arrays_and_states_are_refused_or_inert(tmp_path, root):
