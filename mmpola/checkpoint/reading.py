@@ -191,14 +191,10 @@ def read_array(path: str | Path) -> np.ndarray[Any, Any]:
     with open(path, 'rb') as file, _errors_in_one_line(path, 'an array'):
         try:
             return np.lib.format.read_array(file, allow_pickle=False)
-        except ValueError:  # perhaps an object array, whose header NumPy has read
+        except ValueError:  # perhaps an object array, whose items are pickled after the header
             file.seek(0)
-            version = np.lib.format.read_magic(file)
-            read_header = (
-                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            )
-            if not read_header(file)[2].hasobject:
-                raise
+            length = file.read(2 if np.lib.format.read_magic(file) == (1, 0) else 4)
+            file.seek(int.from_bytes(length, 'little'), 1)
             return np.asarray(SafeUnpickler(file, encoding='latin1').load(), dtype=object)
 
 
