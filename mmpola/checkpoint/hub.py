@@ -173,7 +173,7 @@ def _from_url(url: str) -> Path:
     """The cached file of an http(s) URL in torch's hub folder, under a name that tells equal file names apart."""
     from filelock import FileLock
 
-    file = Path(re.sub(r'[^\w .+-]', '_', unquote(urlparse(url).path).rpartition('/')[2]))
+    file = Path(re.sub(r'[^A-Za-z0-9_ .+-]', '_', unquote(urlparse(url).path).rpartition('/')[2]))
     folder = Path(torch.hub.get_dir()) / 'checkpoints'
     path = folder / f'{file.stem[:100]}-{hashlib.sha256(url.encode()).hexdigest()[:8]}{file.suffix[:20]}'
     folder.mkdir(parents=True, exist_ok=True)
@@ -222,12 +222,17 @@ def _cached(path: Path, name: str) -> Path:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file is a whole zip file, as torch.save writes it, or begins like its older format or safetensors."""
-    with path.open('rb') as file:
-        head = file.read(len(OLD_FORMAT))
+    """Whether a file is a whole zip file, as torch.save writes it, or safetensors, or begins like the older format."""
     if path.suffix == '.safetensors':
-        return 0 < int.from_bytes(head[:8], 'little') < path.stat().st_size and head[8:9] == b'{'
-    return zipfile.is_zipfile(path) or head == OLD_FORMAT
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework='pt'):
+                return True
+        except SafetensorError:
+            return False
+    with path.open('rb') as file:
+        return file.read(len(OLD_FORMAT)) == OLD_FORMAT or zipfile.is_zipfile(path)
 
 
 def _listing(repository: str) -> list[str]:

@@ -211,14 +211,17 @@ def test_files_of_a_killed_download_are_removed(hub):
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, f'{path.name}.lock']
 
 
-def test_safetensors_are_kept(hub):
+def test_safetensors_are_kept_if_they_are_whole(hub):
     hub.files['a.safetensors'] = save({'a': ones(3)})
+    hub.answers['a.safetensors'] = (200, {}, hub.files['a.safetensors'][:-1])  # a server that gives no length
+    assert 'which are no checkpoint' in refusal(f'{hub.url}/a.safetensors')
+    hub.answers.clear()
     assert local_checkpoint(f'{hub.url}/a.safetensors').suffix == '.safetensors'
 
 
 def test_names_that_are_no_file_names(hub):
-    hub.files |= {'a\0b.pth': content(), f'{"x" * 400}.pth': content()}
-    for name in ('a%00b.pth', f'{"x" * 400}.pth'):
+    hub.files |= {name: content() for name in ('a\0b.pth', f'{"x" * 400}.pth', f'{"é" * 100}.pth')}
+    for name in ('a%00b.pth', f'{"x" * 400}.pth', f'{"%C3%A9" * 100}.pth'):
         assert local_checkpoint(f'{hub.url}/{name}').read_bytes() == content()
     for name in (f'{"x" * 400}.pth', 'file:///a%00b.pth', '~nobody-here/a.pth'):
         with pytest.raises(FileNotFoundError, match='no such checkpoint file'):
