@@ -212,6 +212,18 @@ def test_a_pickle_cannot_change_a_class(name, tmp_path):
     assert read_pickle(good)['array'].tolist() == [0, 1, 2]
 
 
+def test_an_array_is_filled_once_in_its_byte_order(tmp_path):
+    """Filled again, it would free memory that a tensor may share by then."""
+    path, array = tmp_path / 'file', np.array([[1.5, 2.5]], '>f4')
+    pickled = pickle.dumps(array, protocol=2)
+    path.write_bytes(pickled)
+    assert read_pickle(path).tolist() == [[1.5, 2.5]]
+    state = pickled.index(b'(K\x01')
+    path.write_bytes(pickled[:-1] + pickled[state:])
+    with pytest.raises(CheckpointError, match=r'array: expected bytes that fill the shape \(1, 2\) once'):
+        read_pickle(path)
+
+
 def test_pickles_and_arrays_of_data_sets_are_read_by_the_same_policy(tmp_path):
     victim, path = tmp_path / 'victim', tmp_path / 'file'
     python_2 = b"(dp0\nS'caf\\xe9'\np1\nI3\ns."  # {'caf\xe9': 3} in protocol 0
