@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmpola.checkpoint import training as training_checkpoint
-from mmpola.checkpoint.reading import stubs_in
+from mmpola.checkpoint.reading import LOG_HISTORY, stubs_in
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.messages import UsageError, listed
 
@@ -149,7 +149,7 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
         raise UsageError(
             f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
         )
-    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}):
+    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {LOG_HISTORY}:
         raise UsageError(
             f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )

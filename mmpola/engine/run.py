@@ -55,6 +55,7 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
     else:
         remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
+    save_plain_files(cfg)
     with _locked(cfg):
         if overwrite and not cfg.get('resume'):  # else a later --resume would continue from the end of the earlier run
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
@@ -90,6 +91,13 @@ def _run(cfg: Config) -> None:
         newest = newest_checkpoint(cfg.work_dir)
         left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
         sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
+
+
+def save_plain_files(cfg: Config) -> None:
+    """Replace MMEngine's CheckpointHook, whose files torch.load refuses, by ours with the same arguments."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    if hook.get('type') == 'CheckpointHook' and not hook.get('backend_args'):  # ours writes to local folders
+        hook['type'] = 'mmpola.AtomicCheckpointHook'
 
 
 def _how_to_resume(cfg: Config) -> str:

@@ -110,6 +110,15 @@ def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     assert decide_resume(cfg).finished is None
 
 
+def test_a_checkpoint_with_flipped_bits_is_not_resumed(cfg, trained_work):
+    newest = trained_work / 'epoch_2.pth'
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    cfg.resume = True
+    assert refusal(decide_resume, cfg).startswith(f'{newest}: damaged, the check sum of epoch_2/data/')
+
+
 class Foreign:
     """A class that no reader builds."""
 

@@ -50,7 +50,7 @@ def test_two_processes_equal_one(data, together, tmp_path):
     for key, weight in one['state_dict'].items():
         moved = (weight - before[key]).abs().max() if weight.is_floating_point() else 0
         assert_close(two['state_dict'][key], weight, rtol=0, atol=max(1e-3 * float(moved), 1e-6), msg=key)
-    assert_close(*(torch.from_numpy(state['log']['train/lr'][0]) for state in (two, one)))
+    assert_close(*(state['log']['train/lr']['log_history'] for state in (two, one)))
 
     # nine images on two processes: one is dealt twice and counted once
     found = [json.loads((folder / f'rank{rank}.json').read_text()) for rank in range(2)]
