@@ -31,4 +31,8 @@ optim_wrapper = dict(
 
 # resumes after any step, as all trainings here
 train_cfg = dict(type='mmpola.ExactEpochLoop')
-default_hooks = dict(checkpoint=dict(type='mmpola.AtomicCheckpointHook'), preemption=dict(type='mmpola.PreemptionHook'))
+default_hooks = dict(
+    checkpoint=dict(type='mmpola.AtomicCheckpointHook'),
+    preemption=dict(type='mmpola.PreemptionHook'),
+    finite_loss=dict(type='mmpola.FiniteLossHook'),
+)

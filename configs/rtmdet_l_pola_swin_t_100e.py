@@ -28,4 +28,8 @@ auto_scale_lr = dict(base_batch_size=128)
 
 # resumes after any step, as all trainings here
 train_cfg = dict(type='mmpola.ExactEpochLoop')
-default_hooks = dict(checkpoint=dict(type='mmpola.AtomicCheckpointHook'), preemption=dict(type='mmpola.PreemptionHook'))
+default_hooks = dict(
+    checkpoint=dict(type='mmpola.AtomicCheckpointHook'),
+    preemption=dict(type='mmpola.PreemptionHook'),
+    finite_loss=dict(type='mmpola.FiniteLossHook'),
+)

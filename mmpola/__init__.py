@@ -28,7 +28,7 @@ _NAMES = {
     'mmpola.sequences.datasets': ('ByteText', 'GreyCIFAR', 'ListOps', 'Pathfinder', 'Retrieval'),
     'mmpola.sequences.encoder': ('SequenceEncoder',),
     'mmpola.sequences.preprocessor': ('SequencePreprocessor',),
-    'mmpola.engine.draws': ('DrawnBatches', 'DrawnDataset', 'RepeatSampler'),
+    'mmpola.engine.draws': ('DrawnBatches', 'DrawnDataset'),
     'mmpola.engine.loop': ('ExactEpochLoop', 'ExactIterLoop'),
     'mmpola.engine.optim': ('LayerDecayOptimizerConstructor',),
     'mmpola.engine.hooks': (
@@ -36,6 +36,7 @@ _NAMES = {
         'BatchSizeHook',
         'CompileBackboneHook',
         'FinalTestHook',
+        'FiniteLossHook',
         'MeanBuffersHook',
         'PreemptionHook',
         'ThroughputHook',

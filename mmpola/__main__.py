@@ -35,8 +35,8 @@ BUILD_MMCV = 'pip install "setuptools<82" wheel ninja psutil && pip install --no
 """With build isolation, mmcv is silently installed without its operators."""
 
 NEEDED = (
-    Requirement('torch', '2.1', None, 'pip install --upgrade torch torchvision'),
-    Requirement('torchvision', '0.16', None, 'pip install --upgrade torch torchvision'),
+    Requirement('torch', '2.6', None, 'pip install --upgrade torch torchvision'),
+    Requirement('torchvision', '0.21', None, 'pip install --upgrade torch torchvision'),
     Requirement('timm', '1.0.21', None, 'pip install --upgrade timm'),
     Requirement('einops', '0', None, 'pip install einops'),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 
@@ -62,11 +63,22 @@ def info(message: str) -> None:
 def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None:
     """Run a script's main(); a `UsageError` ends it with one line and status 2, Ctrl-C with `interrupted` and 130."""
     os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # by nohup or a shell script
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of that of mmpola.script
     try:
         main()
     except UsageError as error:
         print(f'error: {error}', file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
+        if not _by_ctrl_c(error):
+            raise
         print(interrupted, file=sys.stderr)
         sys.exit(CTRL_C)
+
+
+def _by_ctrl_c(error: BaseException | None) -> bool:
+    """Whether Ctrl-C led to an error: MMEngine's Config, which catches everything, calls it a SyntaxError."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

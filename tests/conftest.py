@@ -59,7 +59,7 @@ def golden():
 @pytest.fixture(autouse=True)
 def _signals():
     """Restore signal handlers: a run that ends in an error leaves those of PreemptionHook."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

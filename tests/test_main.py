@@ -42,7 +42,7 @@ def installed(monkeypatch, **versions):
 def test_versions_that_do_not_work_name_their_fix(clone, torch, mmcv, monkeypatch):
     installed(monkeypatch, mmcv='2.2.0', torch='2.0.1+cpu', mmdet='3.3.0')
     remedies = {finding.what: finding.remedy for finding in report.findings(clone)}
-    assert remedies['torch'] == f'needs >= 2.1: {torch}'
+    assert remedies['torch'] == f'needs >= 2.6: {torch}'
     assert remedies['mmcv'] == f'needs >= 2.0.0, < 2.2.0: {mmcv}'
     assert remedies['mmdet'] == ''
     assert remedies['mmengine'].startswith('needs >= 0.10.0, < 1.0.0: ')

@@ -1,6 +1,7 @@
 """How a script ends."""
 
 import pytest
+from mmengine.config import Config
 
 from mmpola.messages import UsageError, run_main
 
@@ -17,3 +18,18 @@ def test_a_mistake_and_ctrl_c_end_a_script_with_one_line(error, status, line, ca
         run_main(main)
     assert stopped.value.code == status
     assert capsys.readouterr().err == line
+
+
+def test_ctrl_c_that_mmengine_takes_for_an_error_of_the_config(monkeypatch, capsys):
+    """It formats the config while the Runner is built, and catches everything."""
+
+    def formatting(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('mmengine.config.config.FormatCode', formatting)
+    with pytest.raises(SystemExit) as stopped:
+        run_main(lambda: print(Config({'a': 1}).pretty_text))
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == 'interrupted\n'
+    with pytest.raises(ZeroDivisionError):
+        run_main(lambda: 1 / 0)

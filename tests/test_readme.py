@@ -9,7 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from mmpola.backbones.named import NAMED
+from mmpola.backbones.zoo import NAMED
 
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin

@@ -23,10 +23,11 @@ unreadable or too narrow were named and skipped, all others are done; 130: stopp
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 import sys
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
 from mmpola.messages import run_main
 

@@ -13,6 +13,8 @@ and the model, and the labels in a sample of the label maps.
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 
 from mmpola.data.checks import check_data, print_table

@@ -15,6 +15,8 @@ backbone that fits no named model is written unverified, with `arch` None.
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 from pathlib import Path
 

@@ -15,10 +15,11 @@ was started.
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 from pathlib import Path
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import analysis, prediction
 from mmpola.analysis import server
 from mmpola.messages import run_main

@@ -21,6 +21,8 @@ status 2: it does not, or the arguments cannot work; nothing was written.
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 import warnings
 from pathlib import Path

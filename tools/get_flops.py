@@ -9,6 +9,8 @@ as its config keeps.
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 
 from mmpola.engine.config import add_options_argument, load_config

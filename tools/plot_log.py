@@ -11,6 +11,8 @@ times over the last 10 steps.
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 from pathlib import Path
 

@@ -24,10 +24,11 @@ arguments are invalid, nothing was done; 3: unreadable images were named and ski
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 import sys
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola import prediction
 from mmpola.engine.config import add_compile_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone

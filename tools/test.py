@@ -10,9 +10,10 @@ CHECKPOINT is any file of weights for the config's whole model: of tools/train.p
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola.checkpoint.training import read_fitting
 from mmpola.data.checks import check_data, print_notes
 from mmpola.data.class_counts import name_imagenet_classes

@@ -10,9 +10,10 @@ which belongs to one config; checkpoints in it are overwritten only when resumin
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 
-import mmpola.openmp  # noqa: F401  before torch, which reads the variables that it sets
 from mmpola.data.checks import check_data, print_notes
 from mmpola.engine.config import (
     add_common_arguments,
@@ -20,6 +21,7 @@ from mmpola.engine.config import (
     apply_arguments,
     load_config,
     request_compilation,
+    schedule_note,
 )
 from mmpola.engine.mistakes import refuse_mistakes
 from mmpola.engine.resume import decide_resume
@@ -60,6 +62,8 @@ def main() -> None:
         print(f'{resume.path}: training is finished: {resume.finished}')
         return
     print_notes(check_data(cfg, splits=('train', 'val')))
+    if note := schedule_note(cfg):
+        print(note)
     train(cfg, resume, args.overwrite)
 
 

@@ -29,6 +29,7 @@ default_hooks = dict(
         type='mmpola.AtomicCheckpointHook', by_epoch=False, interval=steps // 10, max_keep_ckpts=3, save_best='mIoU'
     ),
     preemption=dict(type='mmpola.PreemptionHook'),
+    finite_loss=dict(type='mmpola.FiniteLossHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
 )

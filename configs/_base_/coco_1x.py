@@ -22,4 +22,5 @@ auto_scale_lr = dict(enable=False, base_batch_size=16)
 default_hooks = dict(
     checkpoint=dict(type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
     preemption=dict(type='mmpola.PreemptionHook'),
+    finite_loss=dict(type='mmpola.FiniteLossHook'),
 )

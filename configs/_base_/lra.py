@@ -3,7 +3,7 @@
 Settings are PolaFormer's where it states them, else those of Skyformer's implementation, which it follows: AdamW
 without weight decay, gradients clipped by value, and one cycle of 50,000 steps, in which the learning rate rises
 linearly from a 25th and falls to a 250,000th, while Adam's first beta falls from 0.95 to 0.85 and rises again. With
-another train_cfg.max_iters the cycle stays that of 50,000 steps.
+another train_cfg.max_iters the cycle stays that of 50,000 steps, and tools/train.py names the options that change it.
 
 Every `val_interval` steps the whole dev split is evaluated. The checkpoint with the best accuracy is kept, and is
 evaluated once on the test split when training ends.
@@ -48,6 +48,7 @@ val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 default_hooks = dict(
+    logger=dict(log_metric_by_epoch=False),
     checkpoint=dict(by_epoch=False, interval=1000, max_keep_ckpts=1),
     final_test=dict(type='mmpola.FinalTestHook'),
 )

@@ -10,6 +10,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50),
     checkpoint=dict(type='mmpola.AtomicCheckpointHook', save_best='accuracy/top1', rule='greater'),
     preemption=dict(type='mmpola.PreemptionHook'),
+    finite_loss=dict(type='mmpola.FiniteLossHook'),
     throughput=dict(type='mmpola.ThroughputHook'),
     batch_size=dict(type='mmpola.BatchSizeHook'),
     class_count=dict(type='mmpola.ClassCountHook'),

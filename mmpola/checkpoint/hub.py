@@ -6,14 +6,18 @@
     mmpola://pola_swin_tiny                                                 the authors' released weights of that model
 
 Every download shows a progress bar, happens once per machine however many processes ask for it, and is checked for its
-length and, where the hub publishes one, its SHA-256. `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE` and `TORCH_HOME`
-work as usual.
+length, its format and, where the hub publishes one, its SHA-256; what fails a check is not kept. `HF_ENDPOINT`,
+`HF_HUB_CACHE`, `HF_HUB_OFFLINE` and `TORCH_HOME` work as usual.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import os
+import pickle
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +25,10 @@ from urllib.parse import unquote, urlparse
 from urllib.request import Request, url2pathname, urlopen
 
 import torch
+from tqdm import tqdm
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.messages import did_you_mean, nearest
 
 RELEASED = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' released weights."""
@@ -34,6 +40,22 @@ BY_NAME = 'released weights are downloaded by name, for example mmpola://pola_sw
 
 SCHEMES = ('file', 'http', 'https', 'hf', 'mmpola')
 WEIGHT_SUFFIXES = ('.bin', '.pt', '.pth', '.safetensors')
+TIMEOUT = 30.0
+"""Seconds after which a server that sends nothing is given up."""
+
+OLD_FORMAT = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
+"""How files of torch.save began before torch 1.6; later ones are zip files."""
+
+B_SIZES = tuple(f'b{number}' for number in range(6))
+FAMILIES = {
+    'pola_pvt': ('pvt', ('tiny', 'small', 'medium', 'large')),
+    'pola_pvt_v2': ('pvtv2', B_SIZES),
+    'pola_swin': ('swin', ('tiny', 'small', 'base', 'base_384')),
+    'pola_deit': ('deit', ('tiny', 'small', 'base')),
+    'polaformer_pp': ('pp', B_SIZES),
+}
+"""Family -> (how a released file calls it, sizes). Together they are the names of `mmpola.backbones.zoo.NAMED`."""
+
 SHORT_SIZES = {'tiny': 't', 'small': 's', 'medium': 'm', 'base': 'b', 'large': 'l'}
 SIZE_NAMES = {**{size: (size, short) for size, short in SHORT_SIZES.items()}, 'large': ('large', 'l', 'b')}
 """What a file may call each size. The authors call their largest PVT `pvt_b`; they released no PVT named base."""
@@ -54,15 +76,15 @@ def local_checkpoint(name: str | Path) -> Path:
     """
     scheme, separator, rest = str(name).partition('://')
     if not separator:
-        return _existing(Path(name).expanduser(), str(name))
+        return _existing(os.path.expanduser(name), str(name))
     if scheme not in SCHEMES:
         known = ', '.join(f'{known}://' for known in SCHEMES)
         raise CheckpointError(f'{name}: expected a path or one of {known}, got {scheme}://')
     if scheme == 'file':
-        return _existing(Path(url2pathname(urlparse(str(name)).path)), str(name))
+        return _existing(url2pathname(urlparse(str(name)).path), str(name))
     if scheme == 'mmpola':
         return released_checkpoint(rest)
-    return _from_hub(str(name)) if scheme == 'hf' else _from_url(str(name))
+    return _from_hub(str(name)) if scheme == 'hf' else _attempt(str(name), _from_url, str(name))
 
 
 def released_checkpoint(model: str) -> Path:
@@ -72,12 +94,17 @@ def released_checkpoint(model: str) -> Path:
         model: a name of `mmpola.backbones.zoo.NAMED`, e.g. 'pola_swin_tiny'.
 
     Raises:
-        CheckpointError: see `local_checkpoint`.
+        CheckpointError: there is no such model, or see `local_checkpoint`.
     """
+    name = f'mmpola://{model}'
+    known = [f'mmpola://{family}_{size}' for family, (_, sizes) in FAMILIES.items() for size in sizes]
+    if name not in known:
+        raise CheckpointError(
+            f'{name}: expected the name of a model, such as {known[0]}{did_you_mean(nearest(name, known, 0.8))}'
+        )
     for stem in (model, short_name(model)):
         if (path := LOCAL_FOLDER / f'{stem}.pth').is_file():
             return path
-    name = f'mmpola://{model}'
     files = _attempt(name, _listing, RELEASED)
     weights = [file for file in files if file.endswith(WEIGHT_SUFFIXES)]
     matches = [file for file in weights if matches_model(file, model)]
@@ -101,7 +128,7 @@ def matches_model(file: str, model: str) -> bool:
     family, _, size = re.sub(r'_384$', '', model).rpartition('_')
     if ('384' in text) != model.endswith('_384'):
         return False
-    named = {'pola_swin': 'swin', 'pola_pvt_v2': 'pvtv2', 'pola_pvt': 'pvt', 'pola_deit': 'deit'}.get(family, 'pp')
+    named = FAMILIES[family][0]
     text = re.sub(r'pvt[\W_]*v2', 'pvtv2', text)
     families = [word for word in ('swin', 'pvtv2', 'deit') if word in text]
     families += ['pvt'] if 'pvt' in text.replace('pvtv2', '') else []
@@ -113,27 +140,32 @@ def matches_model(file: str, model: str) -> bool:
     return re.search(rf'{pattern}|{named}[\W_]*(?:{sizes})(?![a-z0-9])', text) is not None
 
 
-def _existing(path: Path, name: str) -> Path:
-    if not path.is_file():
+def _existing(path: str, name: str) -> Path:
+    if not os.path.isfile(path):  # unlike Path.is_file, this is False for a name that is too long
         raise FileNotFoundError(f'{name}: no such checkpoint file; {BY_NAME}')
-    return path
+    return Path(path)
 
 
 def _from_hub(name: str, asked: str | None = None) -> Path:
     """The cached file of 'hf://OWNER/REPOSITORY/FILE'; `asked` is what the user wrote, for messages."""
     asked = asked or name
-    owner, repository, file = (*name.removeprefix('hf://').split('/', 2), '', '')[:3]
-    if not (owner and repository and file):
+    parts = name.removeprefix('hf://').split('/')
+    if len(parts) < 3 or not {'', '.', '..'}.isdisjoint(parts):
         raise CheckpointError(f'{name}: expected hf://OWNER/REPOSITORY/FILE')
+    repository, file = '/'.join(parts[:2]), '/'.join(parts[2:])
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    cached = try_to_load_from_cache(f'{owner}/{repository}', file)
-    path = Path(_attempt(asked, hf_hub_download, f'{owner}/{repository}', file))
+    cached = _attempt(asked, try_to_load_from_cache, repository, file)
+    path = Path(_attempt(asked, hf_hub_download, repository, file))
+    if isinstance(cached, str):
+        return _cached(path, asked)
     digest = path.resolve().name  # the cache calls a large file by the SHA-256 that the hub gives
-    if not isinstance(cached, str) and re.fullmatch(r'[0-9a-f]{64}', digest) and sha256(path) != digest:
+    altered = re.fullmatch(r'[0-9a-f]{64}', digest) and sha256(path) != digest
+    if altered or not is_checkpoint(path):
         path.resolve().unlink()
         path.unlink(missing_ok=True)
-        raise CheckpointError(f'{asked}: the downloaded file has another SHA-256 than the hub gives; try again')
+        problem = 'has another SHA-256 than the hub gives; try again' if altered else 'is no checkpoint'
+        raise CheckpointError(f'{asked}: the downloaded file {problem}')
     return path
 
 
@@ -141,53 +173,85 @@ def _from_url(url: str) -> Path:
     """The cached file of an http(s) URL in torch's hub folder, under a name that tells equal file names apart."""
     from filelock import FileLock
 
-    file = Path(unquote(urlparse(url).path)).name
+    file = Path(re.sub(r'[^A-Za-z0-9_ .+-]', '_', unquote(urlparse(url).path).rpartition('/')[2]))
     folder = Path(torch.hub.get_dir()) / 'checkpoints'
-    path = folder / f'{Path(file).stem}-{hashlib.sha256(url.encode()).hexdigest()[:8]}{Path(file).suffix}'
+    path = folder / f'{file.stem[:100]}-{hashlib.sha256(url.encode()).hexdigest()[:8]}{file.suffix[:20]}'
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{path}.lock'):  # of several processes one downloads, the others find its file
-        if not path.is_file():
-            _attempt(url, _download, url, path)
+        if path.is_file():
+            return _cached(path, url)
+        for left_over in folder.glob(f'{glob.escape(path.name)}.part*'):  # of a process that was killed
+            left_over.unlink()
+        _download(url, path)
     return path
 
 
 def _download(url: str, path: Path) -> None:
-    """Download a whole file or none: torch's function does not notice a connection that ends early."""
-    partial = path.with_name(f'{path.name}.part')
+    """Download a whole checkpoint or nothing.
+
+    Raises:
+        OSError: the server does not answer, sends less than it announced, or sends something else.
+    """
+    partial = path.with_name(f'{path.name}.part{path.suffix}')
+    request = Request(url, headers={'User-Agent': 'mmpola'})
     try:
-        torch.hub.download_url_to_file(url, str(partial))
-        length, size = _announced_length(url), partial.stat().st_size
-        if length not in (None, size):
-            raise OSError(f'incomplete, got {size} of {length} bytes')
+        with urlopen(request, timeout=TIMEOUT) as answer, partial.open('wb') as file:
+            announced = answer.headers['Content-Length']
+            if answer.status != 200:
+                raise OSError(f'the server answered {answer.status} {answer.reason}')
+            total = int(announced) if announced else None
+            with tqdm.wrapattr(file, 'write', total=total, desc=path.name) as progress:
+                while piece := answer.read(1 << 20):
+                    progress.write(piece)
+        size = partial.stat().st_size
+        if total not in (None, size):
+            raise OSError(f'incomplete, got {size} of {total} bytes')
+        if not is_checkpoint(partial):
+            kind = answer.headers['Content-Encoding'] or answer.headers['Content-Type']
+            raise OSError(f'got {size} bytes of {kind}, which are no checkpoint')
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _announced_length(url: str) -> int | None:
-    """Bytes of a URL's content; None where the server does not say."""
-    try:
-        with urlopen(Request(url, method='HEAD'), timeout=30) as answer:
-            return int(answer.headers['Content-Length'])
-    except (OSError, TypeError, ValueError):
-        return None
+def _cached(path: Path, name: str) -> Path:
+    """Return a file of the cache; earlier versions also kept answers that are no checkpoints."""
+    if not is_checkpoint(path):
+        raise CheckpointError(f'{name}: the cached file {path} is no checkpoint; remove it to download it again')
+    return path
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file is a whole zip file, as torch.save writes it, or safetensors, or begins like the older format."""
+    if path.suffix == '.safetensors':
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework='pt'):
+                return True
+        except SafetensorError:
+            return False
+    with path.open('rb') as file:
+        return file.read(len(OLD_FORMAT)) == OLD_FORMAT or zipfile.is_zipfile(path)
 
 
 def _listing(repository: str) -> list[str]:
     from huggingface_hub import HfApi
 
-    return HfApi().list_repo_files(repository)
+    return [file.rfilename for file in HfApi().model_info(repository, timeout=TIMEOUT).siblings or ()]
 
 
 def _attempt(name: str, function: Callable[..., Found], *arguments: object) -> Found:
     """function(*arguments), with every failure of network and hub as one error that says what to do."""
     try:
         return function(*arguments)
+    except CheckpointError:
+        raise
     except Exception as error:  # HTTP libraries and the hub raise kinds of their own
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f'{name}: cannot be downloaded ({reason}); where the files are is in docs/weights.md: download the file on '
-            'another machine and give its path'
+            f'{name}: cannot be downloaded ({reason}); download the file on another machine and give its path, '
+            'as docs/weights.md describes'
         ) from error
 
 

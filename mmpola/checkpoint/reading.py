@@ -1,24 +1,22 @@
-"""The one policy for unpickling: read checkpoint files without executing what they contain.
+"""Read files of other people without executing what they contain.
 
-torch.load(weights_only=True) refuses any class that is pickled next to the weights (the released files contain a yacs
-config), and weights_only=False executes any code in the file. Here `resolve` decides about every name in a file:
-tensors, plain containers and MMEngine's log history are built, any other class becomes an inert stub, and any other
-call is refused.
-
-`read_checkpoint` applies the policy directly; `read_pickle` and `read_array` apply it to data sets.
-`register_mmengine_reader` and `extend_torch_allow_list` apply it to files that MMEngine, OpenMMLab's scripts and timm
-open themselves.
+Checkpoints are read by `torch.load(weights_only=True)`. It refuses a file with any class besides tensors and plain
+containers, so for this one load every other name in the file stands for an inert class: the authors' files hold their
+yacs config, older training checkpoints MMEngine's log history. Pickled data sets are read by `SafeUnpickler`, which
+knows plain values and NumPy arrays and refuses everything else.
 """
 
 from __future__ import annotations
 
+import _codecs
+import math
 import pickle
+import pickletools
+import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,97 +24,93 @@ import torch
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.messages import listed
 
-LOG_HISTORY = ('mmengine.logging.history_buffer', 'HistoryBuffer')
-"""(module, class) in which MMEngine's Runner saves the scalars that it logged; `--resume` needs it rebuilt."""
-
-BUILT = {
-    *(('torch._utils', name) for name in ('_rebuild_tensor', '_rebuild_tensor_v2', '_rebuild_parameter')),
-    *(('torch', name) for name in ('Size', 'device')),
-    *(('torch.storage', name) for name in ('UntypedStorage', 'TypedStorage')),
-    *(('collections', name) for name in ('OrderedDict', 'defaultdict', 'Counter', 'deque')),
-    *(('pathlib', name) for name in ('PosixPath', 'PurePosixPath')),
-    ('_codecs', 'encode'),
-    *(('builtins', name) for name in ('set', 'frozenset', 'bytearray', 'complex', 'list', 'dict', 'int', 'float')),
-    *(
-        (module, name)
-        for module in ('numpy.core.multiarray', 'numpy._core.multiarray')
-        for name in ('scalar', '_reconstruct')
-    ),
-    *(('numpy', name) for name in ('ndarray', 'dtype')),
-    LOG_HISTORY,
-}
-"""(module, name) of what a file may construct: tensors, arrays, containers, paths, logs. None executes foreign code."""
-
-RENAMED_MODULES = {'__builtin__': 'builtins', 'copy_reg': 'copyreg', 'pathlib._local': 'pathlib'}
-"""Module names as protocol 2, which torch.save uses, and Python 3.13 write them."""
-
-DICTS_FOR_TORCH = ('yacs.config.CfgNode',)
-"""Subclasses of dict in released files. torch.load accepts only listed names and can fill instances of a few types, not
-of inert stubs, so it builds each of these as an OrderedDict, without the class."""
-
-NUMPY_SCALARS = ('float64', 'float32', 'int64', 'int32', 'bool')
-"""NumPy dtypes that occur in a log history; torch.load needs their types in its allow list."""
+LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
+"""The class in which MMEngine's Runner saves the scalars that it logged."""
 
 
-class _RefuseCalls(type):
-    """Metaclass of stubs: the unpickler may create instances (by `cls.__new__`), but a file may not call the class."""
+class _Dtype:
+    """Stands in for numpy.dtype: a file may name a dtype, but not its flags, by which NumPy would trust pointers."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise CheckpointError(f'the file calls {cls.__module__}.{cls.__qualname__} when read; refused, nothing was run')
-
-
-class InertStub(dict[Any, Any], metaclass=_RefuseCalls):
-    """Stands in for a pickled instance of any other class: keeps its items and state, runs none of its methods."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> InertStub:
-        return dict.__new__(cls)
+    def __init__(self, name: str | bytes, *_: Any) -> None:
+        self.dtype = np.dtype(name.decode() if isinstance(name, bytes) else str(name))
+        if self.dtype.kind not in 'biufcSUO':
+            raise CheckpointError(f'dtype: expected booleans, numbers, text or objects, got {self.dtype}')
 
     def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def append(self, item: Any) -> None:
-        self[len(self)] = item
-
-    def extend(self, items: Any) -> None:
-        for item in items:
-            self.append(item)
+        order: Any = state[1].decode() if isinstance(state[1], bytes) else state[1]
+        if order in ('<', '>'):
+            self.dtype = self.dtype.newbyteorder(order)
 
 
-def resolve(module: str, name: str) -> Any:
-    """Return what a name in a pickle refers to: the object itself if it is in `BUILT`, else an inert stub class."""
-    module = RENAMED_MODULES.get(module, module)
-    if (module, name) in BUILT:
-        try:
-            return getattr(import_module(module), name)
-        except (ImportError, AttributeError):  # MMEngine is optional; NumPy 1 has no numpy._core
-            return _stub(module, name)
-    if (module, name) == ('builtins', 'getattr'):
-        return _get_attribute
-    value = getattr(torch, name, None) if module == 'torch' else None
-    if isinstance(value, torch.dtype) or (value is not None and name.endswith('Storage')):
-        return value
-    return _stub(module, name)
+class _Array(np.ndarray[Any, Any]):
+    """Stands in for numpy.ndarray and for its constructor: a file may fill an array once, with what fits its shape."""
+
+    def __new__(cls, *_: Any) -> _Array:
+        return super().__new__(cls, 0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        kind, size = (list, 1) if dtype.dtype.hasobject else (bytes, dtype.dtype.itemsize)
+        fits = type(data) is kind and all(type(n) is int and n >= 0 for n in shape)
+        if self.size or not fits or math.prod(shape) * size != len(data):
+            raise CheckpointError(f'array: expected {kind.__name__} that fill the shape {shape} once')
+        state = (1, shape, dtype.dtype, bool(fortran), data)
+        super().__setstate__(state)
 
 
-def _stub(module: str, name: str) -> _RefuseCalls:
-    return _RefuseCalls(name, (InertStub,), {'__module__': module})
+class _Scalar:
+    """Stands in for NumPy's constructor of scalars: returns the number or text as a plain Python value."""
+
+    def __new__(cls, dtype: _Dtype, data: bytes) -> Any:
+        return np.frombuffer(data, dtype.dtype, 1)[0].item()
+
+    def __setstate__(self, state: Any) -> None:
+        raise CheckpointError('a scalar has no state')
 
 
-def _get_attribute(owner: Any, name: str) -> Any:
-    """Replacement for `getattr`, by which a pickled log history refers to its public methods; refuses anything else."""
-    if isinstance(owner, _RefuseCalls):
-        return _stub(owner.__module__, f'{owner.__qualname__}.{name}')
-    if owner is resolve(*LOG_HISTORY) and not name.startswith('_'):
-        return getattr(owner, name)
-    raise CheckpointError(f'the file looks up {name!r} of {owner!r} when read; refused, nothing was run')
+NUMPY = {
+    'numpy.dtype': _Dtype,
+    'numpy.ndarray': _Array,
+    **{f'numpy.{core}.multiarray._reconstruct': _Array for core in ('core', '_core')},
+    **{f'numpy.{core}.multiarray.scalar': _Scalar for core in ('core', '_core')},
+}
+"""What the names stand for by which files build arrays and scalars. Each class defines `__setstate__`: without it, a
+pickle could assign attributes of the class itself."""
+
+
+class _Inert:
+    """Stands in for any other class or function of a checkpoint: a call returns an empty dict and runs nothing.
+
+    The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class` is its class.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        stub = OrderedDict[Any, Any]()  # of the dicts that torch fills, the one that has attributes
+        vars(stub)['pickled_class'] = cls.__name__
+        return stub
+
+
+def inert(name: str) -> type[_Inert]:
+    """Return what stands for a class or function of that name in a checkpoint."""
+    return type(name, (_Inert,), {})
+
+
+def _attribute(*_: Any) -> type[_Inert]:
+    """Stands in for `getattr`, by which a file refers to methods and to classes inside of classes."""
+    return _Inert
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """An unpickler that follows `resolve`."""
+    """An unpickler of plain values and of NumPy arrays of booleans, numbers, text and plain values."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return resolve(module, name)
+        if (module, name) == ('_codecs', 'encode'):  # how protocol 2 writes bytes; a built-in function has no state
+            return _codecs.encode
+        if found := NUMPY.get(f'{module}.{name}'):
+            return found
+        raise CheckpointError(f'the file calls {module}.{name} when read; refused, nothing was run')
 
 
 def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
@@ -126,23 +120,51 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
         name: path or name, see `local_checkpoint`, of a file written by torch.save, or a .safetensors file.
         map_location: as in torch.load; for a .safetensors file a device.
 
+    Returns:
+        The content. An instance of any class that torch.load does not know is a dict, see `stubs_in`.
+
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file cannot be downloaded, is truncated, is not a checkpoint, or calls a function.
+        CheckpointError: the file cannot be downloaded, is truncated or damaged, or is not a checkpoint.
     """
     path = local_checkpoint(name)
-    safe_pickle = SimpleNamespace(
-        Unpickler=SafeUnpickler,
-        load=lambda file, **options: SafeUnpickler(file, **options).load(),
-        UnpicklingError=pickle.UnpicklingError,
-        __name__='mmpola safe pickle',
-    )
     with _errors_in_one_line(path, 'a checkpoint'):
         if path.suffix == '.safetensors':
             from safetensors.torch import load_file
 
             return load_file(path, device=str(map_location or 'cpu'))
-        return torch.load(path, map_location=map_location, pickle_module=safe_pickle, weights_only=False)
+        names = _foreign_names(path)
+        stand_ins = {'builtins.getattr': _attribute, **NUMPY}
+        replaced: list[Any] = [
+            (_Inert, 'an attribute'),
+            *((stand_ins.get(name) or inert(name), name) for name in names),
+        ]
+        with torch.serialization.safe_globals(replaced):
+            try:
+                return torch.load(path, map_location=map_location, weights_only=True)
+            except (pickle.UnpicklingError, TypeError, ValueError) as error:
+                reason = str(error.__context__ or error).partition('\n')[0]  # torch wraps the reason in twenty lines
+                besides = f'; besides tensors it holds {listed(sorted(names))}' if names else ''
+                raise CheckpointError(f'refused, nothing in it was run ({reason}{besides})') from error
+
+
+def _foreign_names(path: Path) -> set[str]:
+    """Return the names of classes and functions in a checkpoint, at least of all that torch does not know."""
+    with path.open('rb') as file:
+        if file.read(2) == b'PK':
+            _check_sums(path)
+            return set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        file.seek(0)  # the format before torch 1.6: pickles of a magic number, a version, the system and the content
+        found = [str(arg) for _ in range(4) for op, arg, _ in pickletools.genops(file) if op.name == 'GLOBAL']
+    return {name.replace(' ', '.').replace('__builtin__', 'builtins') for name in found}
+
+
+def _check_sums(path: Path) -> None:
+    """Raise CheckpointError if bytes of a zip file have changed; torch.load does not compare its check sums."""
+    with zipfile.ZipFile(path) as archive:
+        sums = any(entry.CRC for entry in archive.infolist())  # torch can be told to write none
+        if sums and (entry := archive.testzip()):
+            raise CheckpointError(f'damaged, the check sum of {entry} is wrong; restore the file from its source')
 
 
 def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
@@ -169,14 +191,10 @@ def read_array(path: str | Path) -> np.ndarray[Any, Any]:
     with open(path, 'rb') as file, _errors_in_one_line(path, 'an array'):
         try:
             return np.lib.format.read_array(file, allow_pickle=False)
-        except ValueError:  # perhaps an object array, whose header NumPy has read
+        except ValueError:  # perhaps an object array, whose items are pickled after the header
             file.seek(0)
-            version = np.lib.format.read_magic(file)
-            read_header = (
-                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            )
-            if not read_header(file)[2].hasobject:
-                raise
+            length = file.read(2 if np.lib.format.read_magic(file) == (1, 0) else 4)
+            file.seek(int.from_bytes(length, 'little'), 1)
             return np.asarray(SafeUnpickler(file, encoding='latin1').load(), dtype=object)
 
 
@@ -193,9 +211,9 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
 
 
 def stubs_in(content: Any) -> set[str]:
-    """Return the names of the classes whose instances inside `content` were replaced by stubs."""
-    if isinstance(content, InertStub):
-        return {f'{type(content).__module__}.{type(content).__qualname__}'}
+    """Return the names of the classes whose instances inside `content` were replaced by dicts without the class."""
+    if isinstance(content, OrderedDict) and (name := vars(content).get('pickled_class')):
+        return {str(name)}
     if isinstance(content, Mapping):
         content = content.values()
     elif not isinstance(content, (list, tuple)):
@@ -205,9 +223,6 @@ def stubs_in(content: Any) -> set[str]:
 
 def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
     """Make MMEngine read checkpoints with `read_checkpoint`, in resuming as in `init_cfg` and `load_from`.
-
-    Names of other schemes, such as `torchvision://`, are still opened by torch.load, whose allow list is extended by
-    the same policy.
 
     Args:
         already_read: contents by path. MMEngine gets these instead of reading the file again; each is then removed from
@@ -223,18 +238,3 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
         return read_checkpoint(filename, map_location)
 
     CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True)
-    extend_torch_allow_list()
-
-
-def extend_torch_allow_list() -> None:
-    """Let torch.load(weights_only=True), as in timm and mmdet, read the files that `read_checkpoint` reads.
-
-    torch resolves only names that are listed beforehand, so a file with a class that is neither in `BUILT` nor in
-    `DICTS_FOR_TORCH` is refused.
-    """
-    if torch.__version__ < '2.6':  # a TorchVersion, compared by number; older versions accept no names
-        return
-    names = [key for key in BUILT if not key[0].startswith('torch')]  # torch lists its own
-    allowed = [(resolve(*key), '.'.join(key)) for key in (*names, ('builtins', 'getattr'))]
-    allowed += [(OrderedDict, name) for name in DICTS_FOR_TORCH]
-    torch.serialization.add_safe_globals([*allowed, *(type(np.dtype(name)) for name in NUMPY_SCALARS)])

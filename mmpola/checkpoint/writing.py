@@ -1,9 +1,14 @@
-"""Write a file so that a full disk or a killed process cannot damage the one that it replaces."""
+"""Write files that anyone can read, so that a full disk or a killed process cannot damage those that they replace."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 PARTIAL = '.partial'
 """Suffix of a file that is being written, or was when its process was killed."""
@@ -29,3 +34,18 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
     except BaseException:  # Ctrl-C too
         partial.unlink(missing_ok=True)
         raise
+
+
+def plain_values(value: Any) -> Any:
+    """Return a nested value with plain Python instead of NumPy values, configs and paths.
+
+    `torch.load(weights_only=True)` reads the result anywhere. Values of other classes stay as they are.
+    """
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        kind: Any = type(value) if type(value) in (Counter, OrderedDict) else dict
+        return kind({plain_values(key): plain_values(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple, deque)):
+        return (tuple if isinstance(value, tuple) else list)(map(plain_values, value))
+    return str(value) if isinstance(value, Path) else value

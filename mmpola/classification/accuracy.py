@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from mmpola.registry import METRICS
 class Accuracy(BaseMetric):
     """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `accuracy/top5`.
 
-    Images that could not be read are ignored; if there are any, `accuracy/unreadable` is their number.
+    Images that could not be read are ignored; if there are any, `accuracy/unreadable` is their number. Images with a
+    score that is NaN count as wrong; if there are any, `accuracy/nan_scores` is their number.
 
     Args:
         topk: the values of k.
@@ -58,13 +60,14 @@ class Accuracy(BaseMetric):
         self._check_topk(scores.shape[1])
         labels = torch.tensor([int(sample['gt_label']) for sample in data_samples], device=scores.device)
         hits = scores.topk(max(self.topk), dim=1).indices == labels[:, None]
-        ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).tolist()
-        for sample, rank in zip(data_samples, ranks, strict=True):
+        ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).float()
+        ranks = ranks.masked_fill(scores.isnan().any(1), math.inf)
+        for sample, rank in zip(data_samples, ranks.tolist(), strict=True):
             self.results.append(sample['unreadable'][0] if 'unreadable' in sample else rank)
 
-    def compute_metrics(self, results: list[int | str]) -> dict[str, float]:
+    def compute_metrics(self, results: list[float | str]) -> dict[str, float]:
         """Return the accuracies in percent; NaN if no image could be read."""
-        ranks = torch.tensor([result for result in results if not isinstance(result, str)])
+        ranks = torch.tensor([result for result in results if not isinstance(result, str)], dtype=torch.float)
         metrics = {f'top{k}': 100 * (ranks < k).double().mean().item() for k in self.topk}
         if unreadable := sorted(result for result in results if isinstance(result, str)):
             info(
@@ -72,6 +75,9 @@ class Accuracy(BaseMetric):
                 + listed(unreadable)
             )
             metrics['unreadable'] = len(unreadable)
+        if broken := int(ranks.isinf().sum()):
+            info(f'{broken} of {len(results)} images have scores that are NaN and count as wrong')
+            metrics['nan_scores'] = broken
         return metrics
 
     def _check_topk(self, classes: int) -> None:

@@ -64,8 +64,17 @@ def load_config(args: argparse.Namespace) -> Config:
     cfg.launcher = args.launcher
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
+    _switch_off_persistent_workers(cfg)
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
     return cfg
+
+
+def _switch_off_persistent_workers(cfg: Config) -> None:
+    """Set `persistent_workers` to False, and say so, in loaders without workers, where torch refuses it."""
+    for key, loader in nodes(cfg._cfg_dict, ''):
+        if loader.get('persistent_workers') and loader.get('num_workers') == 0:
+            loader['persistent_workers'] = False
+            print(f'{key[1:]}.persistent_workers: switched off, because num_workers is 0')
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
@@ -117,6 +126,25 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
         info("test_dataloader.dataset.transform: no arguments for timm's transforms; its defaults are used")
         given = {}
     return {'input_size': cfg.model.backbone.get('pretrain_img_size', 224), **given}
+
+
+def schedule_note(cfg: Config) -> str | None:
+    """Return a line if the schedule of a training ends at another epoch or step than training itself, else None."""
+    parts = cfg.get('param_scheduler') or []
+    parts = parts if isinstance(parts, list) else [parts]
+    for unit, by_epoch in (('epochs', True), ('iters', False)):
+        length = cfg.train_cfg.get(f'max_{unit}')
+        ends = {
+            i: part['end'] for i, part in enumerate(parts) if 'end' in part and part.get('by_epoch', True) == by_epoch
+        }
+        last = [i for i, end in ends.items() if end == max(ends.values())]
+        if length and last and ends[last[0]] != length:
+            options = ' '.join(f'param_scheduler.{i}.end={length}' for i in last)
+            return (
+                f'param_scheduler: ends at {ends[last[0]]}, but training at train_cfg.max_{unit}={length}; to end it '
+                f'there too: --cfg-options {options}'
+            )
+    return None
 
 
 def check_pretrained(cfg: Config) -> None:

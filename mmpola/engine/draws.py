@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import mmengine.registry
 import numpy as np
 import torch
-from mmengine.dataset import DefaultSampler
 from mmengine.dist import get_dist_info
 from torch.utils.data import BatchSampler, Dataset, Sampler
 
@@ -149,35 +148,3 @@ class DrawnBatches(Sampler[list[Draw]]):
             if hasattr(self.sampler, 'set_epoch'):
                 self.sampler.set_epoch(epoch)
             yield from self.batches
-
-
-@DATA_SAMPLERS.register_module()
-class RepeatSampler(DefaultSampler):
-    """MMEngine's DefaultSampler with repeated augmentation.
-
-    Each image appears `repeats` times in a row, and so on different processes, with different random numbers; an epoch
-    keeps its length and covers len(dataset) / repeats images.
-
-    Args:
-        dataset, shuffle, seed, round_up: as in DefaultSampler.
-        repeats: times that each image appears.
-
-    Raises:
-        ValueError: repeats is less than 1.
-    """
-
-    def __init__(
-        self, dataset: Any, shuffle: bool = True, seed: int | None = None, round_up: bool = True, repeats: int = 3
-    ) -> None:
-        if repeats < 1:
-            raise ValueError(f'repeats: expected a positive integer, got {repeats}')
-        super().__init__(dataset, shuffle=shuffle, seed=seed, round_up=round_up)
-        self.repeats = repeats
-
-    def __iter__(self) -> Iterator[int]:
-        number = len(self.dataset)
-        order = np.arange(number)
-        if self.shuffle:
-            order = torch.randperm(number, generator=torch.Generator().manual_seed(self.seed + self.epoch)).numpy()
-        for position in range(self.rank, self.total_size, self.world_size):
-            yield int(order[position // self.repeats % number])

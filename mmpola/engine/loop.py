@@ -10,13 +10,17 @@ from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.runner import EpochBasedTrainLoop
 
 from mmpola.engine.draws import STEP, DrawnBatches, drawn_loader, seed_generators
+from mmpola.messages import UsageError
 from mmpola.registry import LOOPS
 
 POSITION = 'epoch_position'
 """Key in MMEngine's message hub, which every checkpoint holds, of the step at which the current epoch began."""
 
-VALIDATION_DUE = 'validation_due'
-"""Key in the message hub of whether a checkpoint is older than the validation of its weights."""
+VALIDATION_DUE = 'due_validation'
+"""Key in the message hub of whether a checkpoint is older than the validation of its weights.
+
+MMEngine logs all keys that begin with `train`, `val` or `test`.
+"""
 
 
 @LOOPS.register_module()
@@ -73,7 +77,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         """Run an epoch, or the rest of one that was interrupted.
 
         Raises:
-            ValueError: the interrupted run had another number of images per step.
+            UsageError: the interrupted run had another number of images per step.
         """
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
@@ -104,13 +108,21 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         """Return how many steps of this epoch were done before the checkpoint was written."""
         hub = self.runner.message_hub
         began = hub.runtime_info.get(POSITION)
-        if began and began['images_per_step'] != self.images_per_step:
-            raise ValueError(
-                f'resume: expected {began["images_per_step"]} images per step (processes x '
-                f'train_dataloader.batch_size) as before, got {self.images_per_step}; the learning rate and its '
-                'schedule were set for that number'
+        before = began['images_per_step'] if began else self.images_per_step
+        within = began and began['epoch'] == self._epoch
+        if before != self.images_per_step:
+            images = 'images per step (processes x train_dataloader.batch_size)'
+            if within:
+                where = 'training by steps' if self.endless else 'the middle of an epoch'
+                raise UsageError(
+                    f'resume: expected {before} {images} in {where}, as before, got {self.images_per_step}; '
+                    'only from the end of an epoch can another number be used'
+                )
+            self.runner.logger.warning(
+                f'resume: {self.images_per_step} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '
+                'the learning rate and its schedule, which counts steps, continue as in the checkpoint'
             )
-        if began and began['epoch'] == self._epoch:
+        if within:
             return self._iter - began['iter']
         position = {'epoch': self._epoch, 'iter': self._iter, 'images_per_step': self.images_per_step}
         hub.update_info(POSITION, position)

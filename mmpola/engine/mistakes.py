@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmpola.checkpoint.meta_model import model_on_meta
-from mmpola.config_parts import argument_message, arguments_of, class_of, type_message, unknown_argument
+from mmpola.config_parts import argument_message, arguments_of, class_of, nodes, type_message, unknown_argument
 from mmpola.engine.options import READ, is_variable
 from mmpola.messages import UsageError, did_you_mean, nearest
 
@@ -57,7 +57,11 @@ def refuse_mistakes(cfg: Config) -> None:
 
 
 def _check_names(cfg: Config) -> None:
-    """Refuse a top-level key that resembles one that is read, unless the config's text uses it as a variable."""
+    """Refuse arguments without a name, and a top-level key that resembles one that is read but is no variable."""
+    for key, node in (part for name in cfg for part in nodes(cfg[name], name)):
+        if 'type' in node or key in READ:  # other dicts may be tables with any keys
+            for name in (name for name in node if not isinstance(name, str)):
+                raise UsageError(f'{key}: expected names as keys, got {name!r}')
     for name in cfg:
         if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
             raise UsageError(f'{name}: expected a key that training reads, got {name}{did_you_mean(meant)}')

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends."""
+"""The processes of a run: they end with the one that started them, and decide together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 import threading
 import time
 from functools import cache
+
+import torch
+from mmengine.device import get_device
+from mmengine.dist import all_reduce, get_world_size
 
 PR_SET_PDEATHSIG = 1
 """Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
@@ -42,6 +46,15 @@ def end_with(parent: int, number: signal.Signals) -> None:
         threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
     elif prctl(PR_SET_PDEATHSIG, number) != 0 or os.getppid() != parent:  # it may have died before the call
         os.kill(os.getpid(), number)
+
+
+def any_process(this: bool) -> bool:
+    """Return whether `this` is true in any process of the run; all call it, which synchronises their GPUs."""
+    if get_world_size() == 1:
+        return this
+    flag = torch.tensor(int(this), device=get_device())
+    all_reduce(flag, op='max')
+    return bool(flag)
 
 
 def _watch(parent: int, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmpola.checkpoint import training as training_checkpoint
-from mmpola.checkpoint.reading import stubs_in
+from mmpola.checkpoint.reading import LOG_HISTORY, stubs_in
 from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.messages import UsageError, listed
 
@@ -53,7 +54,11 @@ def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
     _check_work_dir(cfg, path, overwrite)
     if path is None:
         return None
-    checkpoint = training_checkpoint.read(path)
+    try:
+        checkpoint = training_checkpoint.read(path)
+    except UsageError as error:
+        older = _newest_intact(cfg.work_dir)
+        raise UsageError(f'{error}; the newest intact one: --resume {older}' if older else str(error)) from None
     _check_state(checkpoint)
     training_checkpoint.check_fits(checkpoint, cfg)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
@@ -75,9 +80,9 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     record = Path(work_dir) / 'last_checkpoint'
     if not record.is_file():
         return None
-    recorded = Path(record.read_text().strip())
+    recorded = Path(os.fsdecode(record.read_bytes()).strip())
     for path in (record.parent / recorded.name, recorded):
-        if path.is_file():
+        if os.path.isfile(path):  # unlike Path.is_file, it accepts any name
             return path
     raise UsageError(
         f'{record}: names {recorded}, which does not exist; correct the line, or remove the file and name '
@@ -85,10 +90,28 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     )
 
 
+def _checkpoints(work_dir: str | Path) -> list[Path]:
+    """Return the checkpoints in a work dir, the newest last."""
+    return sorted(Path(work_dir).glob('*.pth'), key=lambda path: path.stat().st_mtime)
+
+
+def _newest_intact(work_dir: str | Path) -> Path | None:
+    """Return the newest checkpoint in a work dir that can be read and resumed from, None if there is none."""
+    return next((path for path in reversed(_checkpoints(work_dir)) if _is_intact(path)), None)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        _check_state(training_checkpoint.read(path))
+    except UsageError:
+        return False
+    return True
+
+
 def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
     """Raise UsageError if the work dir holds checkpoints that a run resumed from `path` may not overwrite."""
     work_dir = Path(cfg.work_dir)
-    checkpoints = sorted(work_dir.glob('*.pth'), key=lambda path: path.stat().st_mtime)
+    checkpoints = _checkpoints(work_dir)
     if not checkpoints:
         return
     own = Path(cfg.filename).name
@@ -104,6 +127,8 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
     if path is not None:
         newest = newest_checkpoint(work_dir) or checkpoints[-1]
         if path.resolve() == newest.resolve():
+            return
+        if not _is_intact(newest) and (older := _newest_intact(work_dir)) and path.resolve() == older.resolve():
             return
     elif cfg.get('resume'):
         raise UsageError(
@@ -124,7 +149,7 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
         raise UsageError(
             f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
         )
-    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}):
+    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {LOG_HISTORY}:
         raise UsageError(
             f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
 from mmpola.checkpoint import training as training_checkpoint
@@ -16,9 +21,13 @@ from mmpola.checkpoint.training import TrainingCheckpoint
 from mmpola.config_parts import nodes
 from mmpola.engine.config import check_pretrained, remove_pretrained
 from mmpola.engine.hooks.checkpoint import SaveError
+from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process
 from mmpola.engine.resume import Resume, newest_checkpoint
-from mmpola.messages import CTRL_C
+from mmpola.messages import CTRL_C, UsageError
+
+RANK = {'none': '', 'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
+"""Environment variable of a process's rank by launcher, before the process group is initialised."""
 
 
 def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) -> None:
@@ -30,8 +39,10 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: pretrained weights of the config are missing, or `load_from` does not fit its backbone.
-        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written.
+        UsageError: pretrained weights of the config are missing, `load_from` does not fit its backbone, or another
+            training is running in the work dir.
+        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
+            the loss or the weights are not finite.
     """
     content = {} if resume is None else resume.content
     if resume is None:
@@ -42,11 +53,33 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
             content = {cfg.load_from: start.content}
         if cfg.get('resume'):
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
-        elif overwrite:  # else a later --resume would continue from the end of the earlier run
-            (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
     else:
         remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
-    prepare_process(cfg, content)
+    save_plain_files(cfg)
+    with _locked(cfg):
+        if overwrite and not cfg.get('resume'):  # else a later --resume would continue from the end of the earlier run
+            (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
+        prepare_process(cfg, content)
+        _run(cfg)
+
+
+@contextmanager
+def _locked(cfg: Config) -> Iterator[None]:
+    """Keep other trainings out of the work dir: rank 0 holds a lock, which ends with its process, however that ends."""
+    if int(os.environ.get(RANK[cfg.launcher], 0)) > 0:
+        yield
+        return
+    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
+    lock = FileLock(Path(cfg.work_dir, 'training.lock'), timeout=0)
+    try:
+        held = lock.acquire()
+    except Timeout:
+        raise UsageError(f'{cfg.work_dir}: another training is running in it; use another --work-dir') from None
+    with held:
+        yield
+
+
+def _run(cfg: Config) -> None:
     try:
         Runner.from_cfg(cfg).train()
     except KeyboardInterrupt:
@@ -54,6 +87,17 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
         sys.exit(CTRL_C)
     except SaveError as error:
         sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
+    except NonFiniteError as error:  # in every process
+        newest = newest_checkpoint(cfg.work_dir)
+        left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
+        sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
+
+
+def save_plain_files(cfg: Config) -> None:
+    """Replace MMEngine's CheckpointHook, whose files torch.load refuses, by ours with the same arguments."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    if hook.get('type') == 'CheckpointHook' and not hook.get('backend_args'):  # ours writes to local folders
+        hook['type'] = 'mmpola.AtomicCheckpointHook'
 
 
 def _how_to_resume(cfg: Config) -> str:

@@ -44,7 +44,7 @@ def window_mask(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor |
         shift: cyclic shift in tokens, see `WindowAttention`.
     """
     shifts = effective_shift(grid, window_size, shift)
-    if HAS_OPERATORS and is_compiled():
+    if is_compiled():
         return mask_operator(x, *grid, window_size, *shifts)
     if not is_traced() and not any(shifts) and not any(side % window_size for side in grid):
         return None
@@ -67,7 +67,7 @@ def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
         rows, columns = sources
         tokens = x.index_select(1, rows * grid[1] + columns).flatten(0, 1)
         return tokens.unflatten(0, (x.shape[0] * high * wide, window_size**2))
-    if HAS_OPERATORS and is_compiled():
+    if is_compiled():
         return cut_operator(x, *grid, window_size, *shifts)
     return _cut(x, grid, window_size, shifts)
 
@@ -86,7 +86,7 @@ def join_windows(windows: Tensor, grid: Grid, window_size: int, shift: int, batc
         inside = row % window_size * window_size + column % window_size
         tokens = windows.flatten(0, 1).unflatten(0, (batch, high * wide * window_size**2))
         return tokens.index_select(1, window * window_size**2 + inside)
-    if HAS_OPERATORS and is_compiled():
+    if is_compiled():
         return join_operator(windows, *grid, window_size, *shifts, batch)
     return _join(windows, grid, window_size, shifts, batch)
 
@@ -133,54 +133,53 @@ def _positions_in_windows(grid: Grid, window_size: int, device: torch.device) ->
     return window_row * window_size + inside // window_size, window_column * window_size + inside % window_size
 
 
-HAS_OPERATORS = hasattr(torch.library, 'custom_op')  # torch >= 2.4
+@torch.library.custom_op('mmpola::window_mask', mutates_args=())
+def mask_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int) -> Tensor:
+    """Compute `_mask`."""
+    return _mask(x, (rows, columns), window_size, (shift_rows, shift_columns))
 
-if HAS_OPERATORS:
 
-    @torch.library.custom_op('mmpola::window_mask', mutates_args=())
-    def mask_operator(
-        x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int
-    ) -> Tensor:
-        """Compute `_mask`."""
-        return _mask(x, (rows, columns), window_size, (shift_rows, shift_columns))
+@torch.library.custom_op('mmpola::cut_windows', mutates_args=())
+def cut_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int) -> Tensor:
+    """Compute `_cut`; the result of an operator must not share memory with its input."""
+    windows = _cut(x, (rows, columns), window_size, (shift_rows, shift_columns))
+    return windows.clone(memory_format=torch.contiguous_format)
 
-    @torch.library.custom_op('mmpola::cut_windows', mutates_args=())
-    def cut_operator(
-        x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int
-    ) -> Tensor:
-        """Compute `_cut`; the result of an operator must not share memory with its input."""
-        windows = _cut(x, (rows, columns), window_size, (shift_rows, shift_columns))
-        return windows.clone(memory_format=torch.contiguous_format)
 
-    @torch.library.custom_op('mmpola::join_windows', mutates_args=())
-    def join_operator(
-        windows: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int, batch: int
-    ) -> Tensor:
-        """Compute `_join`."""
-        tokens = _join(windows, (rows, columns), window_size, (shift_rows, shift_columns), batch)
-        return tokens.clone(memory_format=torch.contiguous_format)
+@torch.library.custom_op('mmpola::join_windows', mutates_args=())
+def join_operator(
+    windows: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int, batch: int
+) -> Tensor:
+    """Compute `_join`."""
+    tokens = _join(windows, (rows, columns), window_size, (shift_rows, shift_columns), batch)
+    return tokens.clone(memory_format=torch.contiguous_format)
 
-    @mask_operator.register_fake
-    def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
-        high, wide = ceil_div((rows, columns), window_size)
-        return x.new_empty(x.shape[0] * high * wide, window_size**2, window_size**2, dtype=torch.bool)
 
-    @cut_operator.register_fake
-    def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
-        high, wide = ceil_div((rows, columns), window_size)
-        return x.new_empty(x.shape[0] * high * wide, window_size**2, x.shape[2])
+@mask_operator.register_fake
+def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
+    high, wide = ceil_div((rows, columns), window_size)
+    return x.new_empty(x.shape[0] * high * wide, window_size**2, window_size**2, dtype=torch.bool)
 
-    @join_operator.register_fake
-    def _(windows: Tensor, rows: int, columns: int, window_size: int, row: int, column: int, batch: int) -> Tensor:
-        return windows.new_empty(batch, rows * columns, windows.shape[2])
 
-    def _keep_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.batch, ctx.sizes = inputs[0].shape[0], inputs[1:]
+@cut_operator.register_fake
+def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
+    high, wide = ceil_div((rows, columns), window_size)
+    return x.new_empty(x.shape[0] * high * wide, window_size**2, x.shape[2])
 
-    # Each is the other's gradient: padding is zero on the way in and dropped on the way out.
-    cut_operator.register_autograd(
-        lambda ctx, grad: (join_operator(grad, *ctx.sizes, ctx.batch), *[None] * 5), setup_context=_keep_sizes
-    )
-    join_operator.register_autograd(
-        lambda ctx, grad: (cut_operator(grad, *ctx.sizes[:-1]), *[None] * 6), setup_context=_keep_sizes
-    )
+
+@join_operator.register_fake
+def _(windows: Tensor, rows: int, columns: int, window_size: int, row: int, column: int, batch: int) -> Tensor:
+    return windows.new_empty(batch, rows * columns, windows.shape[2])
+
+
+def _keep_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.batch, ctx.sizes = inputs[0].shape[0], inputs[1:]
+
+
+# Each is the other's gradient: padding is zero on the way in and dropped on the way out.
+cut_operator.register_autograd(
+    lambda ctx, grad: (join_operator(grad, *ctx.sizes, ctx.batch), *[None] * 5), setup_context=_keep_sizes
+)
+join_operator.register_autograd(
+    lambda ctx, grad: (cut_operator(grad, *ctx.sizes[:-1]), *[None] * 6), setup_context=_keep_sizes
+)

@@ -27,7 +27,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 def is_traced() -> bool:
     """Whether a compiler or an exporter is recording the operations."""
-    return _is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_recorded() -> bool:
@@ -37,12 +37,7 @@ def is_recorded() -> bool:
 
 def is_compiled() -> bool:
     """Whether torch.compile is recording the operations."""
-    return _is_compiling() and not is_exported()
-
-
-def _is_compiling() -> bool:
-    compiler = torch.compiler if hasattr(torch.compiler, 'is_compiling') else torch._dynamo  # torch < 2.3
-    return compiler.is_compiling()
+    return torch.compiler.is_compiling() and not is_exported()
 
 
 def is_observed(x: Tensor) -> bool:

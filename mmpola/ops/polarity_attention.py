@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mmpola.ops.backends import choose_backend
@@ -35,7 +36,7 @@ def polarity_attention(
         key_position: [M, H, D] added to k, or None.
         rotary: (cos, sin), each [N, 2D], with equal angles for both channels of an interleaved pair; applied to the
             numerator only. Requires an ExpMap and M = N.
-        eps: added to the normaliser, at least the smallest normal number: a query of zeros gives 0 even with eps = 0,
+        eps: added to the normaliser, at least the smallest normal float32: a query of zeros gives 0 even with eps = 0,
             but its gradient is then not finite.
         backend: 'auto' or the name of a backend, see `available_backends()`.
 
@@ -47,6 +48,6 @@ def polarity_attention(
         ValueError: a shape or device does not fit, or the backend's name is unknown.
         RuntimeError: the named backend cannot run; the message lists every reason.
     """
-    inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, eps)
+    inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, max(eps, torch.finfo(torch.float32).tiny))
     validate_attention(inputs)
     return choose_backend(backend, inputs).polarity_attention(inputs)

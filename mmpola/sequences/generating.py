@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from mmpola.openmp import usable_cores
 from mmpola.messages import UsageError, run_main
+from mmpola.openmp import usable_cores
 
 Task = TypeVar('Task')
 Result = TypeVar('Result')

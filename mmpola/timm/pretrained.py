@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import adapt_input_conv, load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
@@ -14,14 +15,16 @@ from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.reading import extend_torch_allow_list, read_checkpoint
+from mmpola.checkpoint.reading import inert, read_checkpoint
 from mmpola.checkpoint.weights import find_weights, fit_weights
 from mmpola.messages import info
 from mmpola.timm.models import TimmModel
 
 NEVER_RELEASED = (PolaPVTv2, PolaDeiT)
 
-extend_torch_allow_list()  # timm reads with weights_only=True, which refuses the yacs config in the authors' files
+# timm reads with weights_only=True, which would refuse the yacs config in the authors' files.
+AUTHORS_CONFIG = 'yacs.config.CfgNode'
+torch.serialization.add_safe_globals([(inert(AUTHORS_CONFIG), AUTHORS_CONFIG)])
 
 
 def pretrained_config(name: str) -> dict[str, Any]:

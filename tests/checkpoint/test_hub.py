@@ -1,14 +1,17 @@
 """Checkpoints by name: what is downloaded, from where, how often, and what every failure says."""
 
-import os
-import subprocess
-import sys
+import gzip
+import time
+from threading import Thread
 
 import huggingface_hub.constants
 import pytest
+from safetensors.torch import save
+from torch import ones
 
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint import hub as checkpoint_hub
 from mmpola.checkpoint.hub import RELEASED, local_checkpoint, matches_model, released_checkpoint, short_name
 from tests.helpers.hub_server import content
 
@@ -80,7 +83,7 @@ def test_a_model_without_a_unique_file_shows_the_listing(hub):
     )
 
 
-MANUAL = 'download the file on another machine and give its path'
+MANUAL = 'download the file on another machine and give its path, as docs/weights.md describes'
 
 
 @pytest.mark.parametrize('name', [f'hf://{RELEASED}/none.pth', '{url}/none.pth'])
@@ -133,19 +136,124 @@ def test_other_schemes_are_refused():
     assert refusal('hf://owner/file.pth') == 'hf://owner/file.pth: expected hf://OWNER/REPOSITORY/FILE'
 
 
-@pytest.mark.slow
-def test_of_two_processes_one_downloads(hub, tmp_path, root):
-    environment = {**os.environ, 'HF_ENDPOINT': hub.url, 'HF_HUB_CACHE': str(tmp_path / 'hub'), 'PYTHONPATH': str(root)}
-    for name in ('mmpola://pola_pvt_tiny', f'{hub.url}/pola_pvt_t.pth'):
-        hub.gets.clear()
-        code = f'from mmpola.checkpoint.hub import local_checkpoint; print(local_checkpoint({name!r}))'
-        processes = [
-            subprocess.Popen([sys.executable, '-c', code], env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(2)
-        ]
-        one, other = (process.communicate(timeout=120)[0] for process in processes)
-        assert one == other and one.strip().endswith('.pth')
-        assert downloads(hub, 'pola_pvt_t.pth') == 1
+def test_of_several_users_of_one_machine_one_downloads(hub):
+    """Threads stand for processes: the lock is one of files."""
+    hub.silent.add('pola_pvt_t.pth')
+    found = []
+    users = [Thread(target=lambda: found.append(local_checkpoint(f'{hub.url}/pola_pvt_t.pth'))) for _ in range(3)]
+    for user in users:
+        user.start()
+    deadline = time.monotonic() + 1
+    while len(hub.gets) < 2 and time.monotonic() < deadline:  # time for a second download, if there were one
+        time.sleep(0.05)
+    hub.speak.set()
+    for user in users:
+        user.join()
+    assert len(set(found)) == 1 and len(found) == 3
+    assert downloads(hub, 'pola_pvt_t.pth') == 1
+
+
+HTML = b'<html>Please log in</html>'
+PAGE = {'Content-Type': 'text/html'}
+CUT = content()[:1000]
+ANSWERS = {
+    'html': (200, PAGE, HTML, 'got 26 bytes of text/html, which are no checkpoint'),
+    'nothing': (204, {}, b'', 'the server answered 204 No Content'),
+    'part': (206, {'Content-Range': 'bytes 0-999/9999'}, CUT, 'the server answered 206 Partial Content'),
+    'empty': (200, {'Content-Length': '0'}, b'', 'got 0 bytes of None, which are no checkpoint'),
+    'gzip': (200, {'Content-Encoding': 'gzip'}, gzip.compress(content()), 'bytes of gzip, which are no checkpoint'),
+    'too short': (200, {'Content-Length': '9999'}, CUT, 'incomplete, got 1000 of 9999 bytes'),
+    'cut without a length': (200, PAGE, CUT, 'got 1000 bytes of text/html, which are no checkpoint'),
+}
+
+
+@pytest.mark.parametrize('answer', ANSWERS)
+def test_what_is_no_checkpoint_is_not_kept(hub, answer, tmp_path):
+    name, (*raw, reason) = f'{hub.url}/pola_swin_t.pth', ANSWERS[answer]
+    hub.answers['pola_swin_t.pth'] = raw
+    message = refusal(name)
+    assert message.startswith(f'{name}: cannot be downloaded (') and f'{reason})' in message
+    assert not [path for path in tmp_path.rglob('*.pth*') if path.suffix != '.lock']
+    hub.answers.clear()
+    assert local_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
+
+
+def test_a_page_of_the_hub_is_not_kept_either(hub, tmp_path):
+    hub.files['pola_swin_t.pth'] = HTML
+    name = f'hf://{RELEASED}/pola_swin_t.pth'
+    assert refusal(name) == f'{name}: the downloaded file is no checkpoint'
+    assert not list(tmp_path.rglob('*.pth'))
+
+
+def test_what_an_earlier_version_kept_is_named(hub):
+    name = f'{hub.url}/pola_swin_t.pth'
+    path = local_checkpoint(name)
+    path.write_bytes(HTML)
+    assert refusal(name) == f'{name}: the cached file {path} is no checkpoint; remove it to download it again'
+
+
+@pytest.mark.parametrize('name', ['{url}/pola_swin_t.pth', 'mmpola://pola_swin_tiny'])
+def test_a_server_that_sends_nothing_is_given_up(hub, name, monkeypatch):
+    monkeypatch.setattr(checkpoint_hub, 'TIMEOUT', 0.2)
+    hub.silent |= {'pola_swin_t.pth', ''}
+    name = name.format(url=hub.url)
+    assert 'timed out' in refusal(name)
+    assert 'timed out' in refusal(name)  # the lock is free again
+
+
+def test_files_of_a_killed_download_are_removed(hub):
+    name = f'{hub.url}/pola_swin_t.pth'
+    path = local_checkpoint(name)
+    path.unlink()
+    for suffix in ('.part', '.part.0123.partial', '.part.pth'):
+        path.with_name(f'{path.name}{suffix}').write_bytes(CUT)
+    assert local_checkpoint(name) == path
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, f'{path.name}.lock']
+
+
+def test_safetensors_are_kept_if_they_are_whole(hub):
+    hub.files['a.safetensors'] = save({'a': ones(3)})
+    hub.answers['a.safetensors'] = (200, {}, hub.files['a.safetensors'][:-1])  # a server that gives no length
+    assert 'which are no checkpoint' in refusal(f'{hub.url}/a.safetensors')
+    hub.answers.clear()
+    assert local_checkpoint(f'{hub.url}/a.safetensors').suffix == '.safetensors'
+
+
+def test_names_that_are_no_file_names(hub):
+    hub.files |= {name: content() for name in ('a\0b.pth', f'{"x" * 400}.pth', f'{"é" * 100}.pth')}
+    for name in ('a%00b.pth', f'{"x" * 400}.pth', f'{"%C3%A9" * 100}.pth'):
+        assert local_checkpoint(f'{hub.url}/{name}').read_bytes() == content()
+    for name in (f'{"x" * 400}.pth', 'file:///a%00b.pth', '~nobody-here/a.pth'):
+        with pytest.raises(FileNotFoundError, match='no such checkpoint file'):
+            local_checkpoint(name)
+    for name in ('hf://../..', 'hf://../../a.pth', 'hf://owner/repository/../../a.pth', 'hf://owner//a.pth'):
+        assert refusal(name) == f'{name}: expected hf://OWNER/REPOSITORY/FILE'
+    assert '\n' not in refusal(f'hf://owner/repository/{"x" * 400}.pth')
+    assert '\n' not in refusal('hf://own er/repository/a.pth')
+
+
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [
+        ('mmpola://pola_swin_t', '; did you mean mmpola://pola_swin_tiny?'),
+        ('mmpola://polaformer_b2', '; did you mean mmpola://polaformer_pp_b2?'),
+        ('mmpola://foo_b2', ''),
+        ('mmpola://../secret', ''),
+        ('mmpola://', ''),
+    ],
+)
+def test_an_unknown_model_is_refused_without_a_network(name, meant, tmp_path, monkeypatch, hub):
+    (tmp_path / 'checkpoints').mkdir()
+    (tmp_path / 'secret.pth').write_bytes(content())
+    message = f'{name}: expected the name of a model, such as mmpola://pola_pvt_tiny{meant}'
+    assert refusal(name) == message
+    assert not hub.requests
+
+
+def test_the_names_are_those_of_the_models():
+    assert [f'{family}_{size}' for family, (_, sizes) in checkpoint_hub.FAMILIES.items() for size in sizes] == list(
+        NAMED
+    )
 
 
 def test_files_are_matched_by_family_size_and_image_size():

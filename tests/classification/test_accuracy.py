@@ -51,6 +51,21 @@ def test_unreadable_images_are_ignored_counted_and_named(monkeypatch):
     ]
 
 
+def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
+    logged = []
+    monkeypatch.setattr('mmpola.classification.accuracy.info', logged.append)
+    scores = torch.eye(4)
+    scores[1] = torch.nan
+    scores[2, 3] = torch.nan
+    for label in range(4):
+        labels = [0, label, label, 3]
+        found = evaluate(samples(scores, labels, unreadable=(0,)), topk=(1, 4))
+        assert_close(found['accuracy/top1'], 100 / 3)
+        assert_close(found['accuracy/top4'], 100 / 3)
+        assert (found['accuracy/unreadable'], found['accuracy/nan_scores']) == (1, 2)
+    assert logged[-1] == '2 of 4 images have scores that are NaN and count as wrong'
+
+
 @pytest.mark.parametrize('topk', [(), (0, 1)])
 def test_bad_topk(topk):
     with pytest.raises(ValueError) as raised:

@@ -15,6 +15,7 @@ from torch import nn
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.hub import short_name
+from mmpola.engine.config import schedule_note
 from mmpola.sequences import SequenceEncoder
 from tests.helpers.small_configs import shrink
 from tools.dev import model_table
@@ -54,6 +55,8 @@ def listed_parameters():
 
 def test_builds_and_states_its_command_and_expected_result(config):
     cfg, model = build_on_meta(config)
+    assert schedule_note(cfg) is None
+    assert {'checkpoint', 'preemption', 'finite_loss'} <= cfg.default_hooks.keys()
     assert isinstance(model.backbone, (Backbone, SequenceEncoder))
     text = ast.get_docstring(ast.parse(config.read_text()))
     assert f'python tools/train.py configs/{config.name}' in text

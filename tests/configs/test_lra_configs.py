@@ -1,6 +1,9 @@
 """The Long Range Arena's configs equal the published settings, and train on any data set of token sequences."""
 
 import itertools
+import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from mmengine.structures import BaseDataElement
 
 from mmpola.checkpoint.training import read
+from mmpola.engine.config import schedule_note
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.exact import Signal, assert_same
 from tests.helpers.small_training import run, saved
@@ -134,6 +138,29 @@ def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     saved = read(str(best)).content['state_dict']
     for key, value in runner.model.state_dict().items():
         assert torch.equal(saved[key], value), key
+
+
+def test_another_number_of_steps_names_the_schedule(root):
+    cfg = read_config(root, 'lra_image_softmax')
+    cfg.train_cfg.max_iters = 1000
+    assert schedule_note(cfg) == (
+        'param_scheduler: ends at 50000, but training at train_cfg.max_iters=1000; to end it there too: --cfg-options '
+        'param_scheduler.1.end=1000 param_scheduler.3.end=1000'
+    )
+    cfg = read_config(root, 'imagenet_pola_swin_t')
+    cfg.train_cfg.max_epochs = 100
+    assert 'param_scheduler.1.end=100' in schedule_note(cfg)
+
+
+def test_validations_are_logged_at_their_steps(root, tmp_path):
+    cfg = small(root, 'lra_text_softmax', tmp_path, steps=7)  # validates every third step
+    cfg.log_level = 'INFO'
+    runner = run(cfg)
+    rows = [json.loads(line) for line in Path(runner.log_dir, 'vis_data', 'scalars.json').read_text().splitlines()]
+    assert [row['step'] for row in rows if 'accuracy/top1' in row] == [3, 6, 7]
+    (log,) = Path(runner.log_dir).glob('*.log')
+    lines = re.findall(r'Iter\(val\) \[2/2\] (.*)', log.read_text())
+    assert [re.findall(r'(\S+): ', line) for line in lines] == [['accuracy/top1', 'data_time', 'time']] * 3
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(root, tmp_path):

@@ -57,3 +57,17 @@ def test_scripts_that_only_read_a_config_have_no_work_dir(tmp_path):
         assert (cfg.work_dir, cfg.launcher) == (work_dir, 'none')
     with pytest.raises(SystemExit):
         reading.parse_args(['--work-dir', 'w'])
+
+
+def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
+    file = tmp_path / 'name.py'
+    loader = 'dict(num_workers=2, persistent_workers=True)'
+    file.write_text(f'train_dataloader = {loader}\nval_dataloader = {loader}')
+    parser = argparse.ArgumentParser()
+    config.add_options_argument(parser)
+    options = ['--cfg-options', 'train_dataloader.num_workers=0']
+    cfg = config.load_config(parser.parse_args(options, argparse.Namespace(config=str(file))))
+    assert cfg.train_dataloader.persistent_workers is False
+    assert cfg.val_dataloader.persistent_workers is True
+    note = 'train_dataloader.persistent_workers: switched off, because num_workers is 0\n'
+    assert capsys.readouterr().out == note

@@ -58,9 +58,7 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         tmp_path / 'none.pth': 'no such checkpoint',
         tmp_path: 'no such checkpoint',
         cut: 'not a checkpoint, or truncated (',
-        save({'model': weights, 'x': Attack()}, tmp_path / 'evil.pth'): (
-            'the file calls posix.system when read; refused, nothing was run'
-        ),
+        save({'model': weights, 'x': Attack()}, tmp_path / 'evil.pth'): ('refused, nothing in it was run ('),
         save({'epoch': 3}, tmp_path / 'empty.pth'): (
             'no weights found, neither under model_ema, state_dict_ema, state_dict, model nor as a bare state dict'
         ),

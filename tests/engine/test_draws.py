@@ -11,7 +11,7 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader
 
 from mmpola.engine import draws
-from mmpola.engine.draws import Draw, DrawnBatches, DrawnDataset, RepeatSampler
+from mmpola.engine.draws import Draw, DrawnBatches, DrawnDataset
 
 
 class RandomNumbers:
@@ -103,14 +103,3 @@ def test_a_drawn_data_set_has_the_attributes_of_the_one_inside():
         assert len(data) == 10
     made.pipeline = 'another'
     assert inner.pipeline == 'another'
-
-
-def test_repeats_of_an_image_follow_each_other_with_other_random_numbers():
-    sampler = RepeatSampler(range(9), seed=3, repeats=3)
-    images = list(sampler)
-    assert images[::3] == images[1::3] == images[2::3]
-    assert images[::3] == list(DefaultSampler(range(9), seed=3))[:3]
-    assert len({draw.number for batch in DrawnBatches(sampler, 3) for draw in batch}) == 9
-    with pytest.raises(ValueError) as raised:
-        RepeatSampler(range(9), repeats=0)
-    assert str(raised.value) == 'repeats: expected a positive integer, got 0'

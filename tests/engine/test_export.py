@@ -22,7 +22,7 @@ MEAN, STD = torch.tensor([123.0, 116.0, 103.0]), torch.tensor([58.0, 57.0, 57.0]
 DEPTHS = {'depths': (2, 1, 1, 1)}
 ONE_STAGE = {'attn_types': ('LS', 'L', 'L', 'L'), 'out_indices': (0,)}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
-SMALL_SWIN = {'embed_dims': 8, 'num_heads': (1, 2, 4, 4), **DEPTHS}
+SMALL_SWIN = {'embed_dims': 8, 'num_heads': (2, 2, 4, 4), **DEPTHS}
 FAMILIES = {  # with a linear block and one of softmax attention, in shifted windows of 28 x 28 pixels in `swin`
     'swin': lambda: PolaSwin(SMALL_SWIN, **ONE_STAGE),
     'pvt': lambda: PolaPVT({**WIDTHS, **DEPTHS}, **ONE_STAGE),
@@ -64,6 +64,15 @@ def test_every_family_is_exported_for_every_size(family, image, tmp_path):
         expected = backbone((images - MEAN.view(-1, 1, 1)) / STD.view(-1, 1, 1))
     for found, x in zip(run(path, images), expected, strict=True):
         np.testing.assert_allclose(found, x, rtol=0, atol=1e-4 * float(x.abs().max()))
+
+
+@pytest.mark.parametrize('family', FAMILIES)
+def test_torchs_own_call_exports_every_family_while_autograd_records(family):
+    """With a batch of one and, in `swin`, one window, and outside of `no_grad`, as a new user would call it."""
+    model, x = small(family), torch.randn(1, 3, 28, 28)
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
+    for found, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-4 * expected.abs().max().item())
 
 
 def test_torch_export_serves_every_size_with_one_window_or_several():

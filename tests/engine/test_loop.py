@@ -7,9 +7,12 @@ import sys
 import textwrap
 
 import pytest
+import torch
 from mmengine.hooks import Hook
 
+from mmpola.engine.draws import Draw, DrawnDataset
 from mmpola.engine.hooks.preemption import PREEMPTED
+from mmpola.messages import UsageError
 from tests.helpers.exact import Batches, Signal, assert_same
 from tests.helpers.small_training import ROOT, assert_refused_at_the_start, run, saved, small_config
 
@@ -133,6 +136,31 @@ def test_refused_before_the_first_step(case, colours, tmp_path):
     assert_refused_at_the_start(colours, tmp_path, *REFUSED[case])
 
 
+class Seeds(Hook):
+    """Records what torch's generator was seeded with before each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        self.seen.append(torch.initial_seed())
+
+
+class SampleSeeds:
+    """A data set whose items are what torch's generator was seeded with."""
+
+    def __getitem__(self, index):
+        return torch.initial_seed()
+
+
+def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_is_validated(colours, tmp_path):
+    seeds, data = Seeds(), DrawnDataset(SampleSeeds())
+    runner = run(small_config(colours, tmp_path, options={'train_cfg.val_interval': 2}), seeds)
+    samples = [data[Draw(0, runner.seed, number)] for number in range(18 * 4)]
+    assert len({*seeds.seen, *samples}) == 18 + len(samples)
+    assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2  # after epochs 2 and 3
+
+
 def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     class Stop(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
@@ -143,9 +171,22 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(small_config(colours, tmp_path, options=options), Stop())
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/iter_7.pth'
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(UsageError) as raised:
         run(small_config(colours, tmp_path, batch=6), resume=True)
     assert str(raised.value) == (
-        'resume: expected 4 images per step (processes x train_dataloader.batch_size) as before, got 6; the learning '
-        'rate and its schedule were set for that number'
+        'resume: expected 4 images per step (processes x train_dataloader.batch_size) in the middle of an epoch, as '
+        'before, got 6; only from the end of an epoch can another number be used'
     )
+
+
+def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, monkeypatch):
+    logged, batches = [], Batches()
+    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message))
+    run(small_config(colours, tmp_path, epochs=2))
+    run(small_config(colours, tmp_path, batch=6), batches, resume=True)
+    assert [len(paths) for _, paths in batches.seen] == [6] * 4
+    assert saved(tmp_path / 'epoch_3.pth')['meta'] == {'epoch': 3, 'iter': 16, 'seed': 0}
+    assert (
+        'resume: 6 images per step (processes x train_dataloader.batch_size) instead of 4, 4 steps per epoch; the '
+        'learning rate and its schedule, which counts steps, continue as in the checkpoint'
+    ) in logged

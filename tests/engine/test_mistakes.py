@@ -131,3 +131,17 @@ def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
 def test_published_configs_have_none(root, config):
     cfg = Config.fromfile(root / 'configs' / f'{config}.py')
     refuse_mistakes(cfg)
+
+
+@pytest.mark.parametrize(
+    ('part', 'message'),
+    [
+        ({'train_dataloader': {5: 6}}, 'train_dataloader: expected names as keys, got 5'),
+        ({'train_cfg': {None: 1}}, 'train_cfg: expected names as keys, got None'),
+        ({'model': {'type': 'X', 'head': {'type': 'Y', 1: 2}}}, 'model.head: expected names as keys, got 1'),
+    ],
+)
+def test_arguments_have_names(part, message):
+    with pytest.raises(UsageError) as raised:
+        refuse_mistakes(Config(part))
+    assert str(raised.value) == message

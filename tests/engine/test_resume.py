@@ -1,5 +1,8 @@
 """What a training run resumes from, and that no checkpoint of an earlier run is overwritten without permission."""
 
+import os
+import shutil
+
 import pytest
 from mmengine.config import Config
 
@@ -38,6 +41,31 @@ def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_wo
     assert decide_resume(cfg).path == newest
 
 
+def test_a_truncated_newest_checkpoint_names_the_older_intact_one(cfg, work, tiny_config, write_checkpoint):
+    write_checkpoint(tiny_config, work / 'epoch_1.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 1}})
+    write_checkpoint(tiny_config, work / 'best.pth')  # cannot be resumed from
+    for time, name in enumerate(('epoch_1.pth', 'best.pth', 'epoch_2.pth'), start=1):
+        content = (work / name).read_bytes()
+        (work / name).write_bytes(content[:-100] if name == 'epoch_2.pth' else content)
+        os.utime(work / name, (time, time))
+    cfg.resume = True
+    message = refusal(decide_resume, cfg)
+    assert message.startswith(f'{work}/epoch_2.pth: ')
+    assert message.endswith(f'; the newest intact one: --resume {work}/epoch_1.pth')
+    assert '\n' not in message
+    cfg.load_from = str(work / 'epoch_1.pth')
+    assert decide_resume(cfg).path == cfg.load_from
+    (work / 'epoch_1.pth').write_bytes(b'')
+    cfg.load_from = None
+    assert refusal(decide_resume, cfg).startswith(f'{work}/epoch_2.pth: ')
+
+
+@pytest.mark.parametrize('name', [b'\xff\xfe.pth', b'a\0b.pth', 300 * b'x' + b'.pth'])
+def test_a_record_may_hold_any_bytes(name, work):
+    (work / 'last_checkpoint').write_bytes(name)
+    assert 'which does not exist; correct the line' in refusal(newest_checkpoint, work)
+
+
 def test_a_work_dir_belongs_to_one_config(cfg, work):
     (work / 'tiny.py').rename(work / 'other.py')
     cfg.resume = True
@@ -61,6 +89,12 @@ def test_a_work_dir_may_be_moved(work, tmp_path):
     )
 
 
+def test_a_copied_work_dir_has_its_own_checkpoints(work, tmp_path):
+    shutil.copytree(work, tmp_path / 'copy')
+    assert newest_checkpoint(tmp_path / 'copy') == tmp_path / 'copy' / 'epoch_2.pth'
+    assert newest_checkpoint(work) == work / 'epoch_2.pth'
+
+
 def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     newest = str(trained_work / 'epoch_2.pth')
     cfg.resume = True
@@ -74,6 +108,15 @@ def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     assert decide_resume(cfg).finished == '12 of 12 steps'
     cfg.train_cfg.max_iters = 13
     assert decide_resume(cfg).finished is None
+
+
+def test_a_checkpoint_with_flipped_bits_is_not_resumed(cfg, trained_work):
+    newest = trained_work / 'epoch_2.pth'
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    cfg.resume = True
+    assert refusal(decide_resume, cfg).startswith(f'{newest}: damaged, the check sum of epoch_2/data/')
 
 
 class Foreign:

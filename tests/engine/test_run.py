@@ -9,6 +9,7 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmpola.checkpoint import reading
 from mmpola.engine import run
+from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.resuming import refusal
 from tests.helpers.scripts import load
 
@@ -32,6 +33,20 @@ def test_a_finished_run_changes_nothing(work, finished_work, tiny_config, monkey
     monkeypatch.setattr('sys.argv', command)
     assert refusal(load('train').main).startswith(f'{work}: holds checkpoints that this run would overwrite')
     assert {path: path.read_bytes() for path in work.iterdir()} == before
+
+
+def test_a_config_of_mmdet_saves_plain_files_too():
+    cfg = Config({'default_hooks': {'checkpoint': {'type': 'CheckpointHook', 'interval': 2}}})
+    run.save_plain_files(cfg)
+    assert cfg.default_hooks.checkpoint == {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}
+    for hooks in (
+        {},
+        {'checkpoint': None},
+        {'checkpoint': {'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}}},
+    ):
+        cfg = Config({'default_hooks': hooks})
+        run.save_plain_files(cfg)
+        assert cfg.default_hooks == hooks
 
 
 class RecordingRunner:
@@ -74,7 +89,9 @@ def test_a_resumed_training_does_not_need_the_pretrained_file(work, trained_work
 
 
 class InterruptedRunner:
-    """Replaces MMEngine's Runner: Ctrl-C after an epoch, which is saved if the work dir exists."""
+    """Replaces MMEngine's Runner: Ctrl-C after an epoch, which is saved if it `saves`."""
+
+    saves = True
 
     @classmethod
     def from_cfg(cls, cfg):
@@ -83,7 +100,7 @@ class InterruptedRunner:
         return runner
 
     def train(self):
-        if self.work_dir.is_dir():
+        if self.saves:
             (self.work_dir / 'epoch_1.pth').touch()
             (self.work_dir / 'last_checkpoint').write_text('epoch_1.pth')
         raise KeyboardInterrupt
@@ -93,9 +110,8 @@ class InterruptedRunner:
 def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
     monkeypatch.setattr(run, 'Runner', InterruptedRunner)
     monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr(InterruptedRunner, 'saves', saved)
     work = tmp_path / 'fresh'
-    if saved:
-        work.mkdir()
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     with pytest.raises(SystemExit) as raised:
         load('train').main()
@@ -104,6 +120,52 @@ def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, mo
     assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
     left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'
     assert printed.err.splitlines()[-1] == f'interrupted; {left}'
+
+
+@pytest.mark.parametrize('saved', [False, True])
+def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, tiny_config, monkeypatch):
+    work = tmp_path / 'fresh'
+
+    def train(self):
+        if saved:
+            (work / 'epoch_1.pth').touch()
+            (work / 'last_checkpoint').write_text('epoch_1.pth')
+        raise NonFiniteError('loss: nan')
+
+    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(InterruptedRunner, 'train', train)
+    monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work)])
+    with pytest.raises(SystemExit) as raised:
+        load('train').main()
+    left = f'{work}/epoch_1.pth is the newest checkpoint and finite' if saved else 'nothing was saved'
+    assert raised.value.code == f'error: loss: nan; {left}'  # which exits with status 1
+
+
+def test_a_work_dir_has_one_training_at_a_time(work, tiny_config, monkeypatch):
+    before = {path: path.read_bytes() for path in work.iterdir()}
+    during = []
+
+    def train(self):
+        during.append(refusal(load('train').main))
+        assert before.items() <= {path: path.read_bytes() for path in work.iterdir()}.items()
+
+    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(InterruptedRunner, 'train', train)
+    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])
+    before.pop(work / 'last_checkpoint')  # of the earlier run
+    for _ in range(2):  # the first one released it
+        load('train').main()
+    assert during == [f'{work}: another training is running in it; use another --work-dir'] * 2
+
+
+def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
+    cfg = Config({'work_dir': str(tmp_path), 'launcher': 'pytorch'})
+    monkeypatch.setenv('RANK', '0')
+    with run._locked(cfg):
+        monkeypatch.setenv('RANK', '1')
+        with run._locked(cfg):
+            pass
 
 
 def test_overwriting_forgets_the_earlier_run(work, tiny_config, monkeypatch):

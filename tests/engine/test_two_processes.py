@@ -50,7 +50,7 @@ def test_two_processes_equal_one(data, together, tmp_path):
     for key, weight in one['state_dict'].items():
         moved = (weight - before[key]).abs().max() if weight.is_floating_point() else 0
         assert_close(two['state_dict'][key], weight, rtol=0, atol=max(1e-3 * float(moved), 1e-6), msg=key)
-    assert_close(*(torch.from_numpy(state['log']['train/lr'][0]) for state in (two, one)))
+    assert_close(*(state['log']['train/lr']['log_history'] for state in (two, one)))
 
     # nine images on two processes: one is dealt twice and counted once
     found = [json.loads((folder / f'rank{rank}.json').read_text()) for rank in range(2)]
@@ -78,3 +78,11 @@ def test_a_signal_to_one_process_stops_both_and_they_resume(data, together, tmp_
     assert status == [0, 0], outputs
     one, two = (saved(folder / 'epoch_2.pth') for folder in (tmp_path, together[0]))
     assert all(torch.equal(one['state_dict'][key], x) for key, x in two['state_dict'].items())
+
+
+def test_weights_that_are_nan_in_one_process_stop_both(data, tmp_path):
+    status, outputs = start('two_processes', data, tmp_path, 'poisoned')
+    assert status == [1, 1], outputs
+    assert 'got tensors of another process; stopped after step 6' in outputs[0]
+    assert re.search(r'NonFiniteError: model: expected finite weights to save, got \d+ tensors such as ', outputs[1])
+    assert not list(tmp_path.glob('*.pth'))

@@ -5,7 +5,7 @@ import io
 import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import unquote, urlparse
 
 import torch
@@ -29,13 +29,17 @@ class Hub:
 
     Attributes:
         gets: paths of all GET requests.
+        requests: paths of all requests.
         truncated: paths whose connection ends after half of the content.
         altered: paths whose content differs from the SHA-256 that the hub gives.
+        answers: path -> (status, headers, body) of a server that answers in its own way.
+        silent: paths whose GET is answered only after `speak` is set; '' for the list of files.
     """
 
     def __init__(self, repository, files):
         self.repository, self.files = repository, files
-        self.gets, self.truncated, self.altered = [], set(), set()
+        self.gets, self.requests, self.truncated, self.altered = [], [], set(), set()
+        self.answers, self.silent, self.speak = {}, set(), Event()
         self.url = ''
 
     def file_of(self, path):
@@ -57,8 +61,11 @@ def _handler(hub):
             self.answer(body=True)
 
         def answer(self, body):
+            hub.requests.append(self.path)
             api = f'/api/models/{hub.repository}'
             if self.path.startswith(api):
+                if '' in hub.silent:
+                    hub.speak.wait(60)
                 entries = [{'type': 'file', 'path': name, 'size': len(x), 'oid': name} for name, x in hub.files.items()]
                 tree = '/tree/' in self.path
                 info = {'id': hub.repository, 'sha': COMMIT, 'siblings': [{'rfilename': name} for name in hub.files]}
@@ -66,6 +73,10 @@ def _handler(hub):
             name = hub.file_of(self.path)
             if name is None:
                 return self.send(404, b'{"error": "Entry not found"}', body, {'X-Error-Code': 'EntryNotFound'})
+            if body and name in hub.silent:
+                hub.speak.wait(60)
+            if name in hub.answers:
+                return self.send_raw(*hub.answers[name], body)
             content = hub.files[name]
             digest = hashlib.sha256(content).hexdigest()
             headers = {
@@ -89,6 +100,15 @@ def _handler(hub):
             if truncate:
                 self.close_connection = True
 
+        def send_raw(self, status, headers, content, body):
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+            self.close_connection = True
+
         def log_message(self, *_):
             pass
 
@@ -105,6 +125,7 @@ def serve(hub):
     try:
         yield hub
     finally:
+        hub.speak.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import torch
 from mmengine.hooks import Hook
 from torch import distributed
 
@@ -30,13 +31,25 @@ class SignalOne(Hook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+class PoisonOne(Hook):
+    """Makes the weights of the second process NaN after the last step of the first epoch."""
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if batch_idx + 1 == len(runner.train_dataloader) and distributed.get_rank() == 1:
+            with torch.no_grad():
+                next(runner.model.parameters()).fill_(float('nan'))
+
+
+HOOKS = {'interrupted': SignalOne, 'poisoned': PoisonOne}
+
+
 def main(data, out, case):
     distributed.init_process_group('gloo')
     cfg = plain(data, out, batch=2)
     cfg.launcher = 'pytorch'
     cfg.model_wrapper_cfg = {'type': 'MMDistributedDataParallel', 'device_ids': None, 'broadcast_buffers': False}
     cfg.default_hooks.preemption.interval = 3
-    hooks = [SignalOne()] if case == 'interrupted' else []
+    hooks = [HOOKS[case]()] if case in HOOKS else []
     runner = run(cfg, *hooks, resume=case == 'resumed')
     metrics = runner.val_loop.run()
     Path(out, f'rank{distributed.get_rank()}.json').write_text(json.dumps(metrics))

@@ -118,19 +118,20 @@ def test_first_and_second_gradients(kind, with_rotary):
     assert torch.autograd.gradgradcheck(run, tensors)
 
 
-@pytest.mark.parametrize('kind', MAPS)
-def test_chunks_equal_the_reference(kind, monkeypatch):
+@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
     """Several chunks, the last one short, forward and for every gradient."""
     monkeypatch.setitem(chunked.CHUNK_ELEMENTS, 'cpu', 2 * 3 * 8 * 2)  # two tokens at a time
     feature_map = make_map(kind)
-    tensors = [*draw(), torch.randn(7, 3, 4, dtype=torch.float64)]
+    tensors = [*draw(queries=7), torch.randn(7, 3, 4, dtype=torch.float64)]
+    rotary = rotary_tables(7, 4) if with_rotary else None
     parameters = [x for x in feature_map.parameters().values() if x is not None]
     leaves = [x.requires_grad_() for x in (*tensors, *parameters)]
-    grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    grad = torch.randn(2, 7, 3, 4, dtype=torch.float64)
     q, k, v, position = tensors
     outputs = [
-        polarity_attention(q, k, v, feature_map, key_position=position),
-        polarity_attention_reference(AttentionInputs(q, k, v, feature_map, position, None, 1e-6)),
+        polarity_attention(q, k, v, feature_map, key_position=position, rotary=rotary),
+        polarity_attention_reference(AttentionInputs(q, k, v, feature_map, position, rotary, 1e-6)),
     ]
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
     for in_chunks, expected in zip(*(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True):

@@ -42,6 +42,15 @@ def test_gradients_at_zero_are_zero(kind):
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_without_epsilon_a_zero_query_gives_zero(kind):
+    tensors = draw_leaves(16, 20, 20, kind, position=False)
+    tensors[0][:, 0] = 0
+    output = attend(tensors, kind, eps=0.0)
+    assert not output[:, 0].any()
+    assert torch.isfinite(output).all()
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_a_nan_in_the_incoming_gradient_is_kept(kind):
     """A gradient scaler must see it: rounding to tf32 may not turn it into a number."""
     tensors = draw_leaves(16, 20, 20, kind, torch.float16, position=False)

@@ -5,6 +5,8 @@ python tools/dev/contact_sheet.py FOLDER SHEET.png [--images 8] [--columns 2] [-
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 from pathlib import Path
 

@@ -12,6 +12,8 @@ A config's docstring begins 'MODEL, BACKBONE, DATA, SCHEDULE.' and has the line
 
 from __future__ import annotations
 
+import mmpola.script  # noqa: F401  before all others
+
 import argparse
 import ast
 import re

@@ -4,6 +4,7 @@ from mmpola.engine.hooks.batch_size import BatchSizeHook
 from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook
 from mmpola.engine.hooks.compile_backbone import CompileBackboneHook
 from mmpola.engine.hooks.final_test import FinalTestHook
+from mmpola.engine.hooks.finite import FiniteLossHook
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 from mmpola.engine.hooks.preemption import PreemptionHook
 from mmpola.engine.hooks.throughput import ThroughputHook
@@ -13,6 +14,7 @@ __all__ = [
     'BatchSizeHook',
     'CompileBackboneHook',
     'FinalTestHook',
+    'FiniteLossHook',
     'MeanBuffersHook',
     'PreemptionHook',
     'ThroughputHook',

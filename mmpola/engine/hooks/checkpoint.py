@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.dist import is_main_process
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import HistoryBuffer
 
-from mmpola.checkpoint.writing import PARTIAL, write_atomically
+from mmpola.checkpoint.reading import LOG_HISTORY, stubs_in
+from mmpola.checkpoint.writing import PARTIAL, plain_values, write_atomically
+from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loop import VALIDATION_DUE
 from mmpola.registry import HOOKS
 
@@ -49,11 +53,16 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
     """Save a checkpoint, then its path in `last_checkpoint`, then remove the one of an interruption before.
 
     Every rank calls this; rank 0 writes.
+
+    Raises:
+        NonFiniteError: weights are NaN or infinite.
+        SaveError: a file cannot be written.
     """
+    refuse_non_finite(runner)
     runner.save_checkpoint(folder, name, **options)
     if is_main_process():
         path = os.path.join(folder, name)
-        AtomicBackend().put(path.encode(), os.path.join(runner.work_dir, 'last_checkpoint'))
+        AtomicBackend().put(os.fsencode(path), os.path.join(runner.work_dir, 'last_checkpoint'))
         if name != INTERRUPTED:
             Path(runner.work_dir, INTERRUPTED).unlink(missing_ok=True)
 
@@ -66,6 +75,9 @@ class AtomicCheckpointHook(CheckpointHook):
     all. Here a checkpoint gets its name once it is complete, then `last_checkpoint` is updated, and only then are
     outdated checkpoints removed; for a moment there is one more than `max_keep_ckpts`.
 
+    Its files hold tensors and plain Python values alone, so that `torch.load(weights_only=True)`, and with it
+    OpenMMLab's inferencers, opens them anywhere. MMEngine's log history is rebuilt when a checkpoint is loaded.
+
     Args:
         on_error: what happens if a checkpoint cannot be written, for example because the disk is full: 'stop' the run,
             or 'continue' without this checkpoint. Both are logged, and earlier checkpoints stay.
@@ -73,6 +85,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Raises:
         ValueError: on_error is neither.
+        NonFiniteError: weights are NaN or infinite: no checkpoint is written, and none removed.
         SaveError: a checkpoint cannot be written, and on_error is 'stop'.
     """
 
@@ -90,6 +103,18 @@ class AtomicCheckpointHook(CheckpointHook):
         if is_main_process():
             for folder in {self.out_dir, runner.work_dir}:
                 self._remove(*Path(folder).glob(f'*{PARTIAL}'))
+
+    def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Replace what the file would pickle as classes of MMEngine and NumPy."""
+        logged = checkpoint['message_hub']['log_scalars']
+        logged.update({name: _saved_history(history) for name, history in logged.items()})
+        weights = [name for name in checkpoint if name.endswith('state_dict')]  # with torch's metadata
+        checkpoint.update({name: plain_values(checkpoint[name]) for name in checkpoint if name not in weights})
+
+    def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
+        """Rebuild the log history, which MMEngine expects when it resumes."""
+        logged = checkpoint.get('message_hub', {}).get('log_scalars', {})
+        logged.update({name: _loaded_history(saved) for name, saved in logged.items()})
 
     @contextmanager
     def _restored_on_error(self, runner: Any) -> Iterator[None]:
@@ -149,6 +174,7 @@ class AtomicCheckpointHook(CheckpointHook):
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
             return
+        refuse_non_finite(runner)
         runner.message_hub.update_info(VALIDATION_DUE, False)  # MMEngine saves the newest checkpoint again here
         with self._restored_on_error(runner):
             before = self._best()
@@ -178,3 +204,19 @@ class AtomicCheckpointHook(CheckpointHook):
         if is_main_process():
             for path in paths:
                 Path(path).unlink(missing_ok=True)
+
+
+def _saved_history(history: HistoryBuffer) -> dict[str, Any]:
+    """Return the arguments with which a log history can be rebuilt."""
+    logs, counts = map(torch.from_numpy, history.data)
+    return {'log_history': logs, 'count_history': counts, 'max_length': history.max_length}
+
+
+def _loaded_history(saved: Any) -> Any:
+    """Rebuild a log history; an older file has the attributes of the pickled class."""
+    if stubs_in(saved) == {LOG_HISTORY}:
+        saved = {name.removeprefix('_'): value for name, value in vars(saved).items()}
+    if not isinstance(saved, Mapping) or 'log_history' not in saved:
+        return saved  # MMEngine leaves out, with a warning, what is no log history
+    logs, counts = (torch.as_tensor(saved[name]).cpu().numpy() for name in ('log_history', 'count_history'))
+    return HistoryBuffer(logs, counts, saved['max_length'])

@@ -12,13 +12,12 @@ from functools import partial
 from multiprocessing import RawValue
 from typing import Any
 
-import torch
-from mmengine.device import get_device
-from mmengine.dist import all_reduce, barrier, get_world_size, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import EMAHook, Hook
 
 from mmpola.engine.hooks.checkpoint import ATOMIC, INTERRUPTED, save_and_point
 from mmpola.engine.loop import ExactEpochLoop, ExactIterLoop
+from mmpola.engine.processes import any_process
 from mmpola.messages import CTRL_C
 from mmpola.registry import HOOKS
 
@@ -40,7 +39,8 @@ class PreemptionHook(Hook):
     too late, as it kills its processes 30 seconds after passing a signal on.
 
     Args:
-        signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the time limit.
+        signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the time limit;
+            a terminal that closes sends SIGHUP. Signals that are ignored already, as by nohup, stay ignored.
         interval: with several processes, optimizer steps, or batches of validation, between cross-rank signal checks;
             each check synchronises the GPU.
 
@@ -50,7 +50,9 @@ class PreemptionHook(Hook):
 
     priority = 'LOWEST'  # after averaging, schedules and the regular checkpoint
 
-    def __init__(self, signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1'), interval: int = 10) -> None:
+    def __init__(
+        self, signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP'), interval: int = 10
+    ) -> None:
         unknown = [name for name in signals if not hasattr(signal, name)]
         if unknown:
             raise ValueError(f'signals: expected names such as SIGTERM, got {", ".join(unknown)}')
@@ -71,27 +73,29 @@ class PreemptionHook(Hook):
                 f'any step, got {type(runner.train_loop).__name__}'
             )
         for number in self.signals:
-            self.replaced[number] = signal.signal(number, self._receive)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self.replaced[number] = signal.signal(number, self._receive)
         self.training.value = 1
         # runs before multiprocessing terminates the workers by SIGTERM, also after an error
         atexit.register(self._restore_handlers)
         for loader in filter(None, (runner.train_dataloader, runner._val_loop and runner.val_dataloader)):
-            loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn, self.signals, self.training)
+            loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn, list(self.replaced), self.training)
 
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
         steps, rest = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
-        if rest == 0 and (get_world_size() == 1 or steps % self.interval == 0) and self._any_process_signalled():
+        check = rest == 0 and (get_world_size() == 1 or steps % self.interval == 0)
+        if check and any_process(self.received is not None):
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter + 1})
 
     def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         """Save and exit if a process got a signal; the resumed run validates again from the first image."""
-        if not self.replaced or runner.iter % runner.optim_wrapper._accumulative_counts:
+        if not self.training.value or runner.iter % runner.optim_wrapper._accumulative_counts:
             return  # not within a training, or gradients are being accumulated
         loader, world = runner.val_dataloader, get_world_size()
         common = len(loader.dataset) // world // loader.batch_sampler.batch_size  # batches that every process has
         check = batch_idx < common and batch_idx % self.interval == 0
-        if (world == 1 or check) and self._any_process_signalled():
+        if (world == 1 or check) and any_process(self.received is not None):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):
                     hook.after_val_epoch(runner)  # puts the weights back that it replaced for validation
@@ -116,13 +120,6 @@ class PreemptionHook(Hook):
             signal.signal(number, handler)
         self.replaced = {}
         self.training.value = 0
-
-    def _any_process_signalled(self) -> bool:
-        if get_world_size() == 1:
-            return self.received is not None
-        received = torch.tensor(int(self.received is not None), device=get_device())
-        all_reduce(received, op='max')
-        return bool(received)
 
     def _save_and_exit(self, runner: Any, meta: dict[str, int]) -> None:
         cause = self.received.name if self.received else 'a signal to another process'

@@ -25,7 +25,6 @@ def _is_installed(module: str) -> bool:
 
 # Read once at import, so that a compiler that traces `missing` sees constants.
 HAS_TRITON = _is_installed('triton')
-HAS_CUSTOM_OP = hasattr(torch.library, 'custom_op')
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
 
 
@@ -34,8 +33,6 @@ def missing() -> list[str]:
     reasons = []
     if not HAS_TRITON:
         reasons.append('triton is not installed')
-    if not HAS_CUSTOM_OP:
-        reasons.append(f'torch >= 2.4 is needed (torch.library.custom_op), this is {torch.__version__}')
     if not INTERPRETED:
         if not torch.cuda.is_available():
             reasons.append("no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)")

@@ -8,10 +8,17 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from mmengine.config import ConfigDict
+from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
+from mmengine.runner.checkpoint import load_from_local
 
-from mmpola.checkpoint.reading import read_checkpoint
+from mmpola.checkpoint.reading import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook, SaveError
+from tests.helpers.exact import assert_same
 from tests.helpers.small_training import ROOT, run, saved, small_config
 
 
@@ -117,3 +124,45 @@ def test_a_refused_write_leaves_the_old_content(tmp_path):
     )
     assert 'could not be written (File too large); earlier checkpoints are intact' in found.stderr
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [('a.pth', b'old')]
+
+
+class NumpyValues(Hook):
+    """Puts into the message hub what metrics and data sets of other packages put there."""
+
+    def before_train(self, runner):
+        values = {'best': np.float64(0.5), 'palette': np.eye(2), 'folder': Path('/data'), 'cfg': ConfigDict(a=(1, 'b'))}
+        runner.message_hub.update_info('foreign', values)
+
+
+def test_files_hold_tensors_and_plain_values_alone(colours, tmp_path):
+    """Anyone's torch.load(weights_only=True) opens them, so OpenMMLab's inferencers do too."""
+    run(small_config(colours, tmp_path, epochs=2), NumpyValues())
+    path = tmp_path / 'epoch_2.pth'
+    assert torch.serialization.get_unsafe_globals_in_checkpoint(path) == []
+    content = load_from_local(str(path), 'cpu')  # the reader of mmdet's DetInferencer and publish_model.py
+    assert content['message_hub']['runtime_info']['foreign'] == {
+        'best': 0.5,
+        'palette': [[1.0, 0.0], [0.0, 1.0]],
+        'folder': '/data',
+        'cfg': {'a': (1, 'b')},
+    }
+    assert content['message_hub']['log_scalars']['train/loss']['log_history'].shape == (12,)
+    assert content['state_dict']._metadata
+
+
+def test_files_of_mmengine_and_of_earlier_versions_resume(colours, tmp_path, monkeypatch):
+    """They hold MMEngine's HistoryBuffer, which a resumed run continues like its own record."""
+    cfg = small_config(colours, tmp_path / 'whole', epochs=2)
+    run(cfg)
+    with monkeypatch.context() as patch:
+        patch.setattr(AtomicCheckpointHook, 'before_save_checkpoint', lambda *_, **__: None)
+        cfg.work_dir = str(tmp_path / 'parts')
+        cfg.train_cfg.max_epochs = 1
+        run(cfg)
+    old = tmp_path / 'parts' / 'epoch_1.pth'
+    assert stubs_in(read_checkpoint(old)) == {LOG_HISTORY}
+    cfg.train_cfg.max_epochs = 2
+    runner = run(cfg, resume=True)
+    assert_same(saved(tmp_path / 'parts' / 'epoch_2.pth'), saved(tmp_path / 'whole' / 'epoch_2.pth'))
+    history = runner.message_hub.log_scalars['train/loss']
+    assert isinstance(history, HistoryBuffer) and len(history.data[0]) == 12

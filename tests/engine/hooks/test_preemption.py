@@ -32,6 +32,19 @@ def test_another_loop_is_refused_before_the_first_step(colours, tmp_path):
     assert not list(tmp_path.glob('*.pth'))
 
 
+def test_a_terminal_that_closes_is_a_signal_too_unless_it_is_ignored(colours, tmp_path):
+    with pytest.raises(SystemExit) as raised:
+        run(small_config(colours, tmp_path), Signal(step=2, number=signal.SIGHUP))
+    assert raised.value.code == 75
+    assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/interrupted.pth'
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        runner = run(small_config(colours, tmp_path), Signal(step=13, number=signal.SIGHUP), resume=True)
+    finally:
+        signal.signal(signal.SIGHUP, handler)
+    assert runner.epoch == 3
+
+
 def test_ctrl_c_saves_and_another_one_stops_at_once(colours, tmp_path, capfd, monkeypatch):
     with pytest.raises(SystemExit) as raised:
         run(small_config(colours, tmp_path), Signal(step=2, number=signal.SIGINT))

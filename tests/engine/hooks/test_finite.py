@@ -1,0 +1,91 @@
+"""A run whose loss or weights are NaN or infinite stops, and leaves only finite checkpoints."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.hooks import EMAHook, Hook, LoggerHook
+from mmengine.logging import MessageHub
+
+from mmpola.checkpoint.reading import read_checkpoint
+from mmpola.engine.hooks import FiniteLossHook
+from mmpola.engine.hooks.finite import NonFiniteError
+from tests.helpers.small_training import run, small_config
+
+NAN, INF = float('nan'), float('inf')
+
+
+class Poison(Hook):
+    """Makes the weights, or with `averaged` only their moving average, NaN after a step."""
+
+    def __init__(self, step, averaged=False):
+        self.step, self.averaged = step, averaged
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if runner.iter + 1 == self.step:
+            averages = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAHook)]
+            with torch.no_grad():
+                next((averages[0] if self.averaged else runner.model).parameters()).fill_(NAN)
+
+
+EVERY = {'train_cfg.val_interval': 1}
+AVERAGED = {**EVERY, 'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1}}
+
+
+@pytest.mark.parametrize(
+    ('options', 'poison', 'start', 'last'),
+    [
+        ({**EVERY, 'default_hooks.logger.interval': 2}, Poison(8), 'loss: expected a finite number, got NaN', (10, 8)),
+        (EVERY, Poison(8), 'model: expected finite weights to save, got ', (12, 8)),  # at the end of the epoch
+        (AVERAGED, Poison(8, averaged=True), 'model: expected finite weights to save, got 1 tensors', (12, 11)),
+    ],
+    ids=['loss', 'weights', 'average'],
+)
+def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(options, poison, start, last, colours, tmp_path):
+    keep = {'default_hooks.checkpoint.max_keep_ckpts': 1}
+    with pytest.raises(NonFiniteError) as raised:
+        run(small_config(colours, tmp_path, options={**options, **keep}), poison)
+    message = str(raised.value)
+    assert message.startswith(start)
+    assert f'; stopped after step {last[0]}, the loss was last finite at step {last[1]}: ' in message
+    assert {path.name for path in tmp_path.glob('*.pth')} == {'epoch_1.pth', 'best_accuracy_top1_epoch_1.pth'}
+    assert Path((tmp_path / 'last_checkpoint').read_text()).name == 'epoch_1.pth'
+    for path in tmp_path.glob('*.pth'):
+        assert all(x.isfinite().all() for x in read_checkpoint(path)['state_dict'].values())
+
+
+def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
+    options = {'optim_wrapper.optimizer.lr': 1e30, 'default_hooks.checkpoint.by_epoch': False}
+    with pytest.raises(NonFiniteError):
+        run(small_config(colours, tmp_path, options={**options, 'default_hooks.checkpoint.interval': 4}))
+    assert not list(tmp_path.glob('*.pth'))
+
+
+@pytest.mark.parametrize(
+    ('losses', 'weight', 'interval', 'stops_at'),
+    [
+        ([1, NAN, 2, NAN, NAN, 3], 0.0, 1, None),  # steps that GradScaler skipped: the weights are finite
+        ([1, NAN, INF], 0.0, 3, None),
+        ([1, *[NAN] * 20], 0.0, 2, 12),  # it skips all of them
+        ([1, NAN, NAN, NAN], NAN, 2, 2),
+        ([1, 2, NAN, NAN], INF, 3, 3),
+        ([1, 2], NAN, 1, None),  # the next loss will show it
+    ],
+)
+def test_when_it_stops(losses, weight, interval, stops_at):
+    hook, hub = FiniteLossHook(), MessageHub(f'losses{id(losses)}')
+    model = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(model.weight, weight)
+    runner = SimpleNamespace(hooks=[LoggerHook(interval=interval)], model=model, message_hub=hub)
+    hook.before_train(runner)
+    stopped = None
+    for runner.iter, loss in enumerate(losses):
+        hub.update_info('iter', runner.iter)
+        hub.update_scalar('train/loss', loss)
+        try:
+            hook.after_train_iter(runner, runner.iter)
+        except NonFiniteError:
+            stopped = runner.iter + 1
+            break
+    assert stopped == stops_at

@@ -1,0 +1,61 @@
+"""What holds from a script's first import on: Ctrl-C, any locale, no home directory."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.small_training import ROOT
+
+SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {package!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = [{script!r}, '--help']
+runpy.run_path({script!r}, run_name='__main__')
+"""
+"""Ctrl-C when a script imports a package."""
+
+
+def test_every_script_imports_it_before_anything_else():
+    for script in SCRIPTS:
+        text = script.read_text()
+        assert 'run_main(main)' in text, script
+        imports = [line for line in text.splitlines() if line.startswith(('import ', 'from '))]
+        assert imports[1].startswith('import mmpola.script'), script  # the first one is `annotations`
+
+
+@pytest.mark.parametrize('package', ['argparse', 'torch', 'mmpola.engine.config'])
+def test_ctrl_c_during_the_imports_is_one_line(package):
+    code = INTERRUPTED.format(package=package, script=str(ROOT / 'tools' / 'train.py'))
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT)
+    assert (found.returncode, found.stdout, found.stderr) == (130, '', 'interrupted\n')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('script', ['predict', 'analyze', 'explore'])
+def test_help_in_a_locale_without_unicode(script):
+    ascii_only = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+    command = [sys.executable, f'tools/{script}.py', '--help']
+    found = subprocess.run(command, capture_output=True, cwd=ROOT, env={**os.environ, **ascii_only})
+    assert (found.returncode, found.stderr) == (0, b'')
+    assert found.stdout.startswith(b'usage: ')
+
+
+def test_without_a_home_directory(monkeypatch):
+    code = """
+import pathlib, runpy, sys
+def home(): raise RuntimeError('Could not determine home directory.')
+pathlib.Path.home = home
+runpy.run_path('tools/train.py', run_name='__main__')
+"""
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 1
+    assert found.stderr == 'error: HOME: expected a folder, got none, and this user has no home directory; set HOME\n'
