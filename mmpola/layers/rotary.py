@@ -40,5 +40,5 @@ def rotary_tables(
             maps.append(part.repeat_interleave(2, dim=-1).expand(*grid, -1))
         return torch.cat(maps, dim=-1).flatten(0, -2)
 
-    with without_autocast(frequencies.device):  # which cannot concatenate float16 tables in a bfloat16 region
+    with without_autocast(frequencies.device):  # in a region of bfloat16 it cannot concatenate float16 tables
         return table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])
