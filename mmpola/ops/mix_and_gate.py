@@ -34,7 +34,7 @@ def mix_and_gate(
         weight: [C, 1, k, k], or [D, 1, k, k] shared by all heads, of a sequence [C, 1, k] or [D, 1, k]; k odd; any of
             the dtypes above.
         bias: one entry per channel of `weight`, or None.
-        grid: (h, w) with h * w = N for a map, (N,) for a sequence.
+        grid: (h, w) with h * w = N for a map, (N,) for a sequence; N may be 0.
         backend: 'auto' or the name of a backend, see `available_backends()`.
 
     Returns:

@@ -29,7 +29,7 @@ def polarity_attention(
     float32 (float64 for float64 inputs).
 
     Args:
-        q: queries [B, N, H, D], float16, bfloat16, float32 or float64, any strides; D even.
+        q: queries [B, N, H, D], float16, bfloat16, float32 or float64, any strides; D even; N may be 0.
         k: keys [B, M, H, D], dtype and device of q, M >= 1.
         v: values [B, M, H, D]; channels [: D/2] are the same-signed stream, [D/2 :] the opposite-signed one.
         feature_map: PowerMap(exponent [H, D], scale [H, D] or None) or ExpMap(same [H, 2D], opposite [H, 2D]).
