@@ -11,7 +11,7 @@ train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--
 Expected box AP: not in the paper; ours: not yet run.
 """
 
-_base_ = ['mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', './_base_/no_decay.py']
+_base_ = 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py'
 
 model = dict(
     backbone=dict(
@@ -26,7 +26,7 @@ model = dict(
 )
 optim_wrapper = dict(
     constructor='mmpola.LayerDecayOptimizerConstructor',
-    paramwise_cfg=dict(_delete_=True, decay_rate=1.0, backbone_lr_mult=0.1, **_base_.no_decay),
+    paramwise_cfg=dict(_delete_=True, decay_rate=1.0, backbone_lr_mult=0.1),
 )
 
 # resumes after any step, as all trainings here

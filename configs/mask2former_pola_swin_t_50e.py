@@ -11,7 +11,7 @@ train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--
 Expected box AP / mask AP: not in the paper; ours: not yet run.
 """
 
-_base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', './_base_/no_decay.py']
+_base_ = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py'
 
 model = dict(
     backbone=dict(
@@ -29,13 +29,15 @@ train_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img='train2
 val_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img='val2017/')))
 test_dataloader = val_dataloader
 
-no_decay = _base_.no_decay
-no_decay.custom_keys.update(
-    query_embed=dict(decay_mult=0.0), query_feat=dict(decay_mult=0.0), level_embed=dict(decay_mult=0.0)
-)
+no_decay = dict(decay_mult=0.0)
 optim_wrapper = dict(
     constructor='mmpola.LayerDecayOptimizerConstructor',
-    paramwise_cfg=dict(_delete_=True, decay_rate=1.0, backbone_lr_mult=0.1, **no_decay),
+    paramwise_cfg=dict(
+        _delete_=True,
+        decay_rate=1.0,
+        backbone_lr_mult=0.1,
+        custom_keys=dict(query_embed=no_decay, query_feat=no_decay, level_embed=no_decay),
+    ),
 )
 
 # resumes after any step, as all trainings here

@@ -10,7 +10,7 @@ train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--
 Expected box AP: not in the paper; ours: not yet run.
 """
 
-_base_ = ['mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py', './_base_/no_decay.py']
+_base_ = 'mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py'
 
 model = dict(
     backbone=dict(
@@ -23,7 +23,7 @@ model = dict(
     ),
     neck=dict(in_channels=[192, 384, 768]),
 )
-optim_wrapper = dict(paramwise_cfg=_base_.no_decay)
+optim_wrapper = dict(constructor='mmpola.NoDecayOptimizerConstructor')
 auto_scale_lr = dict(base_batch_size=128)
 
 # resumes after any step, as all trainings here

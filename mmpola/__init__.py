@@ -30,7 +30,7 @@ _NAMES = {
     'mmpola.sequences.preprocessor': ('SequencePreprocessor',),
     'mmpola.engine.draws': ('DrawnBatches', 'DrawnDataset'),
     'mmpola.engine.loop': ('ExactEpochLoop', 'ExactIterLoop'),
-    'mmpola.engine.optim': ('LayerDecayOptimizerConstructor',),
+    'mmpola.engine.optim': ('LayerDecayOptimizerConstructor', 'NoDecayOptimizerConstructor'),
     'mmpola.engine.hooks': (
         'AtomicCheckpointHook',
         'BatchSizeHook',

@@ -9,10 +9,10 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from mmpola.backbones.zoo import NAMED
 
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin
+from mmpola.backbones.zoo import NAMED
 from tests.helpers.own_project import config_files
 
 BLOCK = re.compile(r'^```python\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -44,9 +44,10 @@ def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, root, tmp_path):
 
 
 def recipe(cfg):
-    """Return the optimizer, its learning rate, and what has no weight decay."""
+    """Return the optimizer with its learning rate, and the constructor, which says what has no weight decay."""
     torch_defaults = {'betas': (0.9, 0.999)}
-    return {**torch_defaults, **cfg.optim_wrapper.optimizer}, cfg.optim_wrapper.paramwise_cfg
+    wrapper = cfg.optim_wrapper
+    return {**torch_defaults, **wrapper.optimizer}, wrapper.constructor, wrapper.get('paramwise_cfg')
 
 
 @pytest.mark.parametrize(

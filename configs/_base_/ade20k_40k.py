@@ -4,7 +4,7 @@ Polynomial decay of power 0.9 after 1,500 warm-up steps. These are the paper's v
 use a learning rate of 6e-5 and a weight decay of 0.01.
 """
 
-_base_ = ['./adamw_no_decay.py', 'mmseg::_base_/default_runtime.py']
+_base_ = ['./adamw.py', 'mmseg::_base_/default_runtime.py']
 
 steps = 40000
 

@@ -3,7 +3,7 @@
 Swin configs elsewhere mostly use a weight decay of 0.05; 1e-4 is the paper's value.
 """
 
-_base_ = ['./adamw_no_decay.py', 'mmdet::_base_/default_runtime.py']
+_base_ = ['./adamw.py', 'mmdet::_base_/default_runtime.py']
 
 train_cfg = dict(type='mmpola.ExactEpochLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')

@@ -5,7 +5,7 @@ block of the backbone has 0.8 times the rate of the one after it. Light augmenta
 smoothing). The learning rate is scaled with the batch (auto_scale_lr). The last epoch and the best one are kept.
 """
 
-_base_ = ['./classification.py', './adamw_no_decay.py']
+_base_ = ['./classification.py', './adamw.py']
 
 data_root = 'data/finetune/'
 epochs = 20

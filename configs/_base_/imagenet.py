@@ -4,7 +4,8 @@ RandAugment, mixup and CutMix, random erasing, label smoothing. The learning rat
 (auto_scale_lr).
 
 As in the published recipe, only norms, biases and other vectors are exempt from weight decay. The configs for detection
-and segmentation (`no_decay.py`) also exempt position tables and the powers, scales and temperatures of attention.
+and segmentation (`mmpola.NoDecayOptimizerConstructor`) also exempt position tables and the powers, scales and
+temperatures of attention.
 """
 
 _base_ = ['./classification.py']

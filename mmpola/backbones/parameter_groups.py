@@ -17,7 +17,7 @@ NO_WEIGHT_DECAY = (
 """Substrings of the names of parameters that should have no weight decay, in addition to norms and biases.
 
 Exponents, scales and temperatures of attention, position tables and layer scales: decay would pull exponents to the
-middle of their range and shrink tables and branches. `configs/_base_/no_decay.py` lists the same names.
+middle of their range and shrink tables and branches.
 """
 
 BLOCK = re.compile(r'stages\.(\d+)\.blocks\.(\d+)(?:\.|$)')

@@ -1,14 +1,17 @@
-"""Layer-wise learning-rate decay for MMEngine's optimizers: layers closer to the input get smaller learning rates.
-
-Usage in a config:
+"""Optimizer constructors: no weight decay where it would do harm, and learning rates that fall towards the image.
 
     optim_wrapper = dict(
+        constructor='mmpola.NoDecayOptimizerConstructor',
+        optimizer=dict(type='AdamW', lr=1e-4, weight_decay=1e-4),
+    )
+    optim_wrapper = dict(
         constructor='mmpola.LayerDecayOptimizerConstructor',
-        paramwise_cfg=dict(decay_rate=0.8, norm_decay_mult=0.0, ...),
+        optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.05),
+        paramwise_cfg=dict(decay_rate=0.8),
     )
 
-With `decay_rate=1.0, backbone_lr_mult=0.1` the pretrained layers train at a tenth of the learning rate, as DETR-like
-detectors do, and keep their rules for weight decay: in MMEngine's `custom_keys`, an entry `backbone` replaces those of
+With `decay_rate=1.0, backbone_lr_mult=0.1` the pretrained layers train at a tenth of the learning rate, as in DETR-like
+detectors, and keep their rules for weight decay: in MMEngine's `custom_keys`, an entry `backbone` replaces those of
 norms and biases.
 """
 
@@ -20,14 +23,32 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from torch import nn
 
 from mmpola.backbones.base import Backbone
-from mmpola.backbones.parameter_groups import BackboneLayers
+from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers
 from mmpola.messages import info
 from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
-class LayerDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
-    """MMEngine's constructor and its rules, with learning rates multiplied by decay_rate ** distance from the heads.
+class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
+    """MMEngine's constructor, without weight decay on norms, biases and the parameters of `NO_WEIGHT_DECAY`.
+
+    Those are learned exponents, scales and temperatures of attention, position tables and layer scales.
+
+    Args:
+        optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `weight_decay`.
+        paramwise_cfg: settings of MMEngine's constructor, which are added to these rules or replace them.
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
+        given = paramwise_cfg or {}
+        keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY} | given.get('custom_keys', {})
+        rules = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0, **given, 'custom_keys': keys}
+        super().__init__(optim_wrapper_cfg, rules)
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
+    """NoDecayOptimizerConstructor with learning rates multiplied by decay_rate ** distance from the heads.
 
     The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i; everything outside the
     backbone, and its output norms, have distance 0. An `lr_mult` in `paramwise_cfg` is an additional factor.

@@ -1,12 +1,9 @@
 """How optimizers group a backbone's parameters: the layer of each, and one list of those without weight decay."""
 
-import re
-
 import pytest
-from mmengine.config import Config
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
-from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers, without_weight_decay
+from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 
 DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
 SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
@@ -69,13 +66,3 @@ def test_learned_shapes_of_attention_tables_and_layer_scales_have_no_decay(name)
         is_weight = key.endswith('.weight') and parameter.ndim > 1
         is_vector = parameter.ndim == 1 and 'gamma' not in key
         assert (key in exempt) != (is_weight or is_vector), key
-
-
-def test_configs_and_docs_list_the_same_parameters(root):
-    config = Config.fromfile(root / 'configs' / '_base_' / 'no_decay.py')
-    keys = config.no_decay.custom_keys
-    assert set(keys) == set(NO_WEIGHT_DECAY)
-    assert all(dict(settings) == {'decay_mult': 0.0} for settings in keys.values())
-    recipes = (root / 'docs' / 'in_your_own_project.md').read_text().split('custom_keys={')[1:]
-    listed = [set(re.findall(r"'([\w.]+)': no_decay", recipe.split('}')[0])) for recipe in recipes]
-    assert [keys for keys in listed if keys] == [set(NO_WEIGHT_DECAY)] * 2

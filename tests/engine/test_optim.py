@@ -22,21 +22,34 @@ class Model(nn.Module):
 PARAMWISE = {'decay_rate': 0.5, 'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
 
 
-def wrap(model, paramwise=PARAMWISE, **optimizer):
+def wrap(model, paramwise=PARAMWISE, constructor='LayerDecayOptimizerConstructor', **optimizer):
     cfg = dict(
         type='OptimWrapper',
-        constructor='mmpola.LayerDecayOptimizerConstructor',
+        constructor=f'mmpola.{constructor}',
         optimizer={'type': 'AdamW', 'lr': 1.0, 'weight_decay': 0.25, **optimizer},
         paramwise_cfg=paramwise,
     )
     return build_optim_wrapper(model, Config({'optim_wrapper': cfg}).optim_wrapper)
 
 
-def groups_of(model, paramwise):
+def groups_of(model, *arguments):
     """Parameter name -> (learning rate, weight decay)."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = wrap(model, paramwise).optimizer.param_groups
+    groups = wrap(model, *arguments).optimizer.param_groups
     return {names[id(group['params'][0])]: (group['lr'], group['weight_decay']) for group in groups}
+
+
+def test_no_decay_by_itself_and_with_rules_added():
+    paramwise = {'custom_keys': {'head': {'lr_mult': 10.0}}, 'bias_decay_mult': 0.5}
+    groups = groups_of(Model(PolaPVT(DEEP, out_norm=True)), paramwise, 'NoDecayOptimizerConstructor')
+    plain = groups_of(Model(PolaPVT(DEEP, out_norm=True)), {}, 'NoDecayOptimizerConstructor')
+    assert groups['head.weight'] == (10.0, 0.25)
+    block = 'backbone.stages.0.blocks.0.'
+    for name in ('attn.feature_map.power', 'attn.feature_map.scale', 'attn.positional_encoding', 'norm1.weight'):
+        assert groups[block + name] == plain[block + name] == (1.0, 0.0)
+    assert groups['backbone.stages.0.pos_embed'] == plain['backbone.norms.3.weight'] == (1.0, 0.0)
+    assert plain[f'{block}mlp.fc1.weight'] == (1.0, 0.25)
+    assert (groups[f'{block}mlp.fc1.bias'], plain[f'{block}mlp.fc1.bias']) == ((1.0, 0.125), (1.0, 0.0))
 
 
 def test_rates_fall_towards_the_image_and_decay_rules_stay():

@@ -9,6 +9,7 @@ from mmengine.registry import MODELS
 from PIL import Image
 from safetensors.torch import save_file
 
+from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.checkpoint.training import read, read_fitting
 from mmpola.engine import run as engine_run
 from mmpola.messages import UsageError
@@ -40,6 +41,7 @@ def weights(classifier):
     state_dict = MODELS.build(Config.fromfile(classifier()).model).state_dict()
     state_dict['head.bias'][SPANIEL] = 50
     authors = {name.removeprefix('backbone.'): x for name, x in state_dict.items()}
+    authors = to_released(authors, POLA_SWIN)
     return authors | {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(49, 49, dtype=torch.long)}
 
 

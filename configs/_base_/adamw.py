@@ -1,12 +1,10 @@
-"""AdamW without decay on the parameters of `no_decay.py`.
+"""AdamW without weight decay on norms, biases, position tables, layer scales and attention's own parameters.
 
 The schedule files set the learning rate and the weight decay of all other parameters.
 """
 
-_base_ = ['./no_decay.py']
-
 optim_wrapper = dict(
     type='OptimWrapper',
+    constructor='mmpola.NoDecayOptimizerConstructor',
     optimizer=dict(type='AdamW', betas=(0.9, 0.999)),
-    paramwise_cfg=_base_.no_decay,
 )
