@@ -1,12 +1,16 @@
 """Converts a checkpoint for publishing: writes its backbone and classification head, and nothing else.
 
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth checkpoints/pola_swin_t.pth
-    python tools/convert_checkpoint.py SRC DST [--backbone-only] [--arch NAME] [--metric 'top-1 82.6'] [--force]
+    python tools/convert_checkpoint.py SRC DST [--backbone-only] [--authors] [--arch NAME] [--metric 'top-1 82.6']
+                                       [--force]
 
 SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the authors, or a bare
 state dict. Averaged (EMA) weights are preferred to plain ones. DST is `{'state_dict', 'meta'}` with the names of an
 ImageClassifier: `backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a detector's
 backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
+
+With --authors DST is `{'model', 'meta'}` with the names of the released files, which the authors' code reads with
+`load_state_dict(strict=False)`: it computes its buffers itself.
 
 NAME is a model name in timm, such as pola_swin_tiny or polaformer_pp_b2; `timm.list_models('pola*')` lists them after
 `import mmpola.timm`. Every tensor must fit the named model. Without --arch the name is found from the tensors; a
@@ -30,6 +34,7 @@ def main() -> None:
     parser.add_argument('source', metavar='SRC', help='checkpoint to read: a path, URL or name')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
     parser.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
+    parser.add_argument('--authors', action='store_true', help="use the names of the authors' files")
     parser.add_argument(
         '--arch', metavar='NAME', help='name of the model in timm, e.g. pola_swin_tiny; the tensors must fit it'
     )
@@ -38,7 +43,7 @@ def main() -> None:
     args = parser.parse_args()
     source = locate(args.source)
     check_destination(source, args.destination, args.force)
-    conversion = convert(source, args.backbone_only, args.arch, args.metric)
+    conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
     write(conversion, args.destination)
     print(summary(conversion, source, args.destination))
 

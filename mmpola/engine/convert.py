@@ -17,7 +17,7 @@ from torch import Tensor
 import mmpola
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier
-from mmpola.backbones.weight_names import COMPUTED
+from mmpola.backbones.weight_names import COMPUTED, to_ours, to_released
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import sha256
@@ -27,7 +27,7 @@ from mmpola.checkpoint.writing import write_atomically
 from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'
-POLARITY_AWARE = ('.attn.power', '.attn.s1')
+POLARITY_AWARE = ('.power', '.s1')
 """Tensors that only polarity-aware attention has: exponents of a PowerMap, temperatures of an ExpMap."""
 NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
 AVERAGED = ('model_ema', 'state_dict_ema')
@@ -38,9 +38,10 @@ class Conversion:
     """The content of the file to write, and what the summary says about it.
 
     Attributes:
-        state_dict: tensors under the names of an ImageClassifier.
+        state_dict: tensors under the names of an ImageClassifier, or of the authors' code.
         meta: what the weights are and where they come from.
         container: key of the source under which they were found.
+        written_as: key under which the file holds them.
         resized: position tables whose grid differs from that of the named model.
         dropped: number of tensors left out, by part of the model.
         dropped_entries: other entries of the source.
@@ -49,13 +50,18 @@ class Conversion:
     state_dict: dict[str, Tensor]
     meta: dict[str, Any]
     container: str
+    written_as: str = 'state_dict'
     resized: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     dropped_entries: list[str] = field(default_factory=list)
 
 
 def convert(
-    source: Path, backbone_only: bool = False, arch: str | None = None, metric: str | None = None
+    source: Path,
+    backbone_only: bool = False,
+    arch: str | None = None,
+    metric: str | None = None,
+    authors: bool = False,
 ) -> Conversion:
     """Read a checkpoint and select what is published, verified against the model where its name is known.
 
@@ -64,10 +70,11 @@ def convert(
         backbone_only: leave out the classification head.
         arch: timm's name of the backbone; None: the only name that fits, if there is one.
         metric: result of the weights, such as 'top-1 82.6'; kept in `meta`.
+        authors: use the names of the released files, which the authors' code reads; a named model must fit.
 
     Raises:
         UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not
-            finite.
+            finite; or `authors`, and no named model fits.
     """
     try:
         content = read_checkpoint(source)
@@ -83,12 +90,21 @@ def convert(
     resized: list[str] = []
     if arch is not None:
         report = verify(kept, arch, source)
-        kept, resized = {key: kept[key] for key in report.loaded}, report.resized
+        named = to_ours({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
+        kept, resized = {key: named[key.removeprefix(PREFIX)] for key in report.loaded}, report.resized
+    written = {id(x) for x in kept.values()}
+    if authors:
+        if arch is None:
+            raise UsageError(
+                f'{source}: --authors: expected weights of a named model, which none fits; name it by --arch'
+            )
+        kept = to_released({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
     # A clone stores only its own values; a view would add its whole storage to the file.
     state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
-    conversion = Conversion(state_dict, _meta(source, content, container, arch, metric), container, resized)
-    for key in weights:
-        if key not in kept and PREFIX + key not in kept:
+    meta = _meta(source, content, container, arch, metric)
+    conversion = Conversion(state_dict, meta, container, 'model' if authors else 'state_dict', resized)
+    for key, x in weights.items():
+        if id(x) not in written:
             conversion.dropped[_part(key)] += 1
     if container != 'bare state dict':
         conversion.dropped_entries = sorted(str(key) for key in content if key not in (container, 'meta'))
@@ -201,7 +217,7 @@ def write(conversion: Conversion, destination: Path) -> None:
         UsageError: the system refuses the write; the old file is unchanged and no partial file is left.
     """
     content = io.BytesIO()  # torch.save to a file would hide why the system refused the write
-    torch.save({'state_dict': conversion.state_dict, 'meta': conversion.meta}, content)
+    torch.save({conversion.written_as: conversion.state_dict, 'meta': conversion.meta}, content)
     try:
         write_atomically(destination, content.getbuffer())
     except OSError as error:

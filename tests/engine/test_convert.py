@@ -14,6 +14,7 @@ from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.weights import load_weights
 from mmpola.classification import ImageClassifier
 from mmpola.engine.convert import convert, find_arch, named_weights, sha256, summary, write
+from mmpola.messages import UsageError
 from tests.helpers.conversions import ARCH, BACKBONE, assert_same, authors_names, classifier, named, run, save
 
 
@@ -198,6 +199,26 @@ def test_the_backbone_of_a_detector_is_kept(tmp_path):
     write(conversion, tmp_path / 'slim.pth')
     report = load_weights(PolaSwin(ARCH, pretrain_img_size=64), tmp_path / 'slim.pth')
     assert (len(report.loaded), report.new, report.dropped) == (len(backbone), [], [])
+
+
+def test_the_authors_names_go_there_and_back(tmp_path):
+    """A file with the released names gives the same tensors as the file that it was made from, and none is dropped."""
+    theirs, ours = tmp_path / 'theirs.pth', tmp_path / 'ours.pth'
+    conversion = convert(save({'state_dict': named()}, tmp_path / 'a.pth'), authors=True)
+    assert {'patch_embed1.proj.weight', 'block1.0.attn.power', 'norm4.weight', 'head.weight'} <= set(
+        conversion.state_dict
+    )
+    write(conversion, theirs)
+    assert set(torch.load(theirs, weights_only=True)) == {'model', 'meta'}
+    back = convert(theirs)
+    assert (back.dropped, back.container) == ({}, 'model')
+    write(back, ours)
+    assert_same(torch.load(ours, weights_only=True)['state_dict'], named())
+
+
+def test_the_authors_names_of_an_unknown_model_are_refused(weights, tmp_path):
+    with pytest.raises(UsageError, match='--authors: expected weights of a named model'):
+        convert(save({'state_dict': weights}, tmp_path / 'a.pth'), authors=True)
 
 
 def test_the_head_can_be_left_out(weights, tmp_path):
