@@ -95,9 +95,7 @@ def convert(
     written = {id(x) for x in kept.values()}
     if authors:
         if arch is None:
-            raise UsageError(
-                f'{source}: --authors: expected weights of a named model, which none fits; name it by --arch'
-            )
+            raise UsageError(f'--authors: expected weights of a named model, none of which fits {source}')
         kept = to_released({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
     # A clone stores only its own values; a view would add its whole storage to the file.
     state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
