@@ -33,13 +33,11 @@ _NAMES = {
     'mmpola.engine.optim': ('LayerDecayOptimizerConstructor',),
     'mmpola.engine.hooks': (
         'AtomicCheckpointHook',
-        'BatchSizeHook',
         'CompileBackboneHook',
         'FinalTestHook',
         'FiniteLossHook',
         'MeanBuffersHook',
         'PreemptionHook',
-        'ThroughputHook',
     ),
 }
 MODULES = {name: module for module, names in _NAMES.items() for name in names}
