@@ -28,8 +28,8 @@ _NAMES = {
     'mmpola.sequences.datasets': ('ByteText', 'GreyCIFAR', 'ListOps', 'Pathfinder', 'Retrieval'),
     'mmpola.sequences.encoder': ('SequenceEncoder',),
     'mmpola.sequences.preprocessor': ('SequencePreprocessor',),
-    'mmpola.engine.draws': ('DrawnBatches', 'DrawnDataset'),
-    'mmpola.engine.loop': ('ExactEpochLoop', 'ExactIterLoop'),
+    'mmpola.engine.seeding': ('SeededBatchSampler', 'SeededDataset'),
+    'mmpola.engine.loops': ('ExactEpochLoop', 'ExactIterLoop'),
     'mmpola.engine.optim': ('LayerDecayOptimizerConstructor',),
     'mmpola.engine.hooks': (
         'AtomicCheckpointHook',

@@ -9,10 +9,10 @@ import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from mmpola.backbones.zoo import NAMED
 
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin
+from mmpola.backbones.zoo import NAMED
 from tests.helpers.own_project import config_files
 
 BLOCK = re.compile(r'^```python\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)

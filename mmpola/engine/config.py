@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
-from mmpola.config_parts import nodes
+from mmpola.config_tree import nodes
 from mmpola.engine.options import OptionsAction, apply_options
 from mmpola.messages import UsageError, info
 

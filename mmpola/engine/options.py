@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.runner import Runner
 
-from mmpola.config_parts import SIMILAR
+from mmpola.config_tree import SIMILAR
 from mmpola.messages import UsageError, did_you_mean, nearest
 
 READ = {

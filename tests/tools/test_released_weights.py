@@ -9,8 +9,8 @@ from mmengine.registry import MODELS
 from PIL import Image
 from safetensors.torch import save_file
 
-from mmpola.checkpoint.training import read, read_fitting
-from mmpola.engine import run as engine_run
+from mmpola.engine import train as engine_train
+from mmpola.engine.checkpoint import read, read_fitting
 from mmpola.messages import UsageError
 from tests.helpers import scripts
 from tests.helpers.small_training import small_config
@@ -144,7 +144,7 @@ def test_training_starts_from_the_weights_that_were_compared(tiny_config, write_
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []
-    monkeypatch.setattr(engine_run, 'prepare_process', lambda cfg, content: given.append(content))
-    monkeypatch.setattr(engine_run.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
+    monkeypatch.setattr(engine_train, 'prepare_process', lambda cfg, content: given.append(content))
+    monkeypatch.setattr(engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
     assert scripts.run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}') == 0
     assert given[0][str(path)]['state_dict'].keys() == state_dict.keys() == read(path).weights.keys()

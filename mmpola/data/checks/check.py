@@ -12,7 +12,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmpola.config_parts import nodes, predicted_classes
+from mmpola.config_tree import nodes, predicted_classes
 from mmpola.data.checks.batch import batch_problems
 from mmpola.data.checks.contents import Contents, FileCheck
 from mmpola.data.checks.kinds import Kind, kind_of, openmmlab_paths

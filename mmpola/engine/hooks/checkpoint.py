@@ -15,9 +15,9 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
 from mmpola.checkpoint.reading import LOG_HISTORY, stubs_in
-from mmpola.checkpoint.writing import PARTIAL, plain_values, write_atomically
+from mmpola.checkpoint.write import PARTIAL, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
-from mmpola.engine.loop import VALIDATION_DUE
+from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}

@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from mmpola.config_parts import argument_message, class_of, nodes, type_message
+from mmpola.config_tree import argument_message, class_of, nodes, type_message
 from mmpola.messages import UsageError
 
 NOT_REGISTERED = re.compile(r'(\S+) is not in the \S+ registry')
@@ -25,7 +25,7 @@ OWN_MESSAGE = re.compile(r'\w+: expected ')
 """How the messages of mmpola's constructors begin: with the argument's name."""
 
 
-def model_on_meta(cfg: Config) -> nn.Module:
+def build_on_meta(cfg: Config) -> nn.Module:
     """Build the config's model on the meta device; the config stays as it is.
 
     Raises:

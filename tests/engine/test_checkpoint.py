@@ -8,8 +8,8 @@ from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.weights import misfits
+from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.messages import UsageError
 
 

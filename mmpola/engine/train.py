@@ -15,15 +15,13 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.reading import register_mmengine_reader
-from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.config_parts import nodes
+from mmpola.config_tree import nodes
+from mmpola.engine.checkpoint import Resume, TrainingCheckpoint, check_start, newest_checkpoint, read
 from mmpola.engine.config import check_pretrained, remove_pretrained
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process
-from mmpola.engine.resume import Resume, newest_checkpoint
 from mmpola.messages import CTRL_C, UsageError
 
 RANK = {'none': '', 'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
@@ -48,8 +46,8 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
     if resume is None:
         check_pretrained(cfg)
         if cfg.get('load_from') and not cfg.get('resume'):
-            start = training_checkpoint.read(cfg.load_from)
-            print(training_checkpoint.check_start(start, cfg))
+            start = read(cfg.load_from)
+            print(check_start(start, cfg))
             content = {cfg.load_from: start.content}
         if cfg.get('resume'):
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')

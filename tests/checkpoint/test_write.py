@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.write import write_atomically
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):

@@ -5,7 +5,7 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError
 from tests.helpers.small_configs import TINY
 
@@ -76,7 +76,7 @@ def detector(root, shapes, tmp_path_factory):
 
 def refusal(cfg):
     with pytest.raises(UsageError) as raised:
-        refuse_mistakes(cfg)
+        validate_config(cfg)
     return str(raised.value)
 
 
@@ -119,7 +119,7 @@ def test_of_a_classifier(root):
 def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
     with open(tiny_config, 'a') as file:
         file.write('\ncustom_hook = dict(type="EMAHook")\ncustom_hooks = [custom_hook]\n')
-    refuse_mistakes(Config.fromfile(tiny_config))
+    validate_config(Config.fromfile(tiny_config))
     with open(tiny_config, 'a') as file:
         file.write('\noptim_wraper = dict(accumulative_counts=2)\n')
     assert refusal(Config.fromfile(tiny_config)) == (
@@ -130,7 +130,7 @@ def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
 @pytest.mark.parametrize('config', ['mask_rcnn_pola_swin_t_1x', 'upernet_pola_swin_t_160k'])
 def test_published_configs_have_none(root, config):
     cfg = Config.fromfile(root / 'configs' / f'{config}.py')
-    refuse_mistakes(cfg)
+    validate_config(cfg)
 
 
 @pytest.mark.parametrize(
@@ -143,5 +143,5 @@ def test_published_configs_have_none(root, config):
 )
 def test_arguments_have_names(part, message):
     with pytest.raises(UsageError) as raised:
-        refuse_mistakes(Config(part))
+        validate_config(Config(part))
     assert str(raised.value) == message

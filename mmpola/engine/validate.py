@@ -1,4 +1,4 @@
-"""Find the mistakes in a config that are seen without its data and weights: `refuse_mistakes` is the entry."""
+"""Find the mistakes in a config that are seen without its data and weights: `validate_config` is the entry."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mmengine.registry import (
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmpola.checkpoint.meta_model import model_on_meta
-from mmpola.config_parts import argument_message, arguments_of, class_of, nodes, type_message, unknown_argument
+from mmpola.config_tree import argument_message, arguments_of, class_of, nodes, type_message, unknown_argument
+from mmpola.engine.build import build_on_meta
 from mmpola.engine.options import READ, is_variable
 from mmpola.messages import UsageError, did_you_mean, nearest
 
@@ -43,14 +43,14 @@ OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_
 """Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
 
 
-def refuse_mistakes(cfg: Config) -> None:
+def validate_config(cfg: Config) -> None:
     """Check names, arguments and the model of a config, which is built on the meta device, and change nothing.
 
     Raises:
         UsageError: something is wrong; the message is one line that names the config key, the rule and what was given.
     """
     _check_names(cfg)
-    model = model_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
+    model = build_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
     _check_channels(cfg.model.get('module', cfg.model), model)
     _check_arguments(cfg)
     _check_topk(cfg)
