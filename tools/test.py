@@ -44,8 +44,7 @@ def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
     request_compilation(cfg, args.compile)
-    validate_config(cfg)
-    checkpoint = read_fitting(args.checkpoint, cfg)
+    checkpoint = read_fitting(args.checkpoint, cfg, validate_config(cfg))
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))
     if args.show_dir:

@@ -56,15 +56,15 @@ def main() -> None:
     cfg = load_config(args)
     apply_arguments(cfg, args)
     request_compilation(cfg, args.compile)
-    validate_config(cfg)
-    resume = decide_resume(cfg, args.overwrite)
+    model = validate_config(cfg)
+    resume = decide_resume(cfg, args.overwrite, model)
     if resume is not None and resume.finished:
         print(f'{resume.path}: training is finished: {resume.finished}')
         return
     print_notes(check_data(cfg, splits=('train', 'val')))
     if note := schedule_note(cfg):
         print(note)
-    train(cfg, resume, args.overwrite)
+    train(cfg, model, resume, args.overwrite)
 
 
 if __name__ == '__main__':

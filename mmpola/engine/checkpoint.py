@@ -107,17 +107,22 @@ def read(name: str | Path) -> TrainingCheckpoint:
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
-def read_fitting(name: str | Path, cfg: Config) -> TrainingCheckpoint:
+def read_fitting(name: str | Path, cfg: Config, model: nn.Module | None = None) -> TrainingCheckpoint:
     """Read the weights of a config's whole model, and print which of a file's weights are used, if there is a choice.
 
     A classifier's are fitted to it as by `init_cfg`: any names, with tables resized. Those of other models must be its
     state dict.
 
+    Args:
+        name: of the file, see `locate`.
+        cfg: the config.
+        model: what `validate_config` returned for it; None: it is built here.
+
     Raises:
         UsageError: see `read` and `check_fits`.
     """
     checkpoint = read(name)
-    model = build_on_meta(cfg)
+    model = build_on_meta(cfg) if model is None else model
     _check_classes(checkpoint, cfg)
     if isinstance(model, Loadable):
         try:
@@ -135,16 +140,15 @@ def read_fitting(name: str | Path, cfg: Config) -> TrainingCheckpoint:
     return checkpoint
 
 
-def check_fits(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
-    """Compare a checkpoint with the config's model, which is built on the meta device, without memory for weights.
+def check_fits(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module | None = None) -> None:
+    """Compare a checkpoint with the config's model; the arguments are those of `read_fitting`.
 
     Raises:
         UsageError: the model predicts another number of classes, or tensors are missing, unknown, of another shape or
             not finite; the message names the first of each.
     """
-    model = build_on_meta(cfg)
     _check_classes(checkpoint, cfg)
-    _check_names(checkpoint, cfg, model)
+    _check_names(checkpoint, cfg, build_on_meta(cfg) if model is None else model)
 
 
 def _check_names(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> None:
@@ -175,7 +179,7 @@ def _misfit(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, probl
     return UsageError(f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n{lines}')
 
 
-def check_start(checkpoint: TrainingCheckpoint, cfg: Config) -> str:
+def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
     """Compare a checkpoint with the model that starts from its weights (`load_from`): heads may differ, backbones not.
 
     Returns:
@@ -184,7 +188,7 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config) -> str:
     Raises:
         UsageError: no tensor of the backbone fits.
     """
-    expected, weights = build_on_meta(cfg).state_dict(), checkpoint.weights
+    expected, weights = model.state_dict(), checkpoint.weights
     fitting = {key for key, x in expected.items() if key in weights and weights[key].shape == x.shape}
     if not any(key.startswith(BACKBONE) for key in fitting):
         raise UsageError(
@@ -212,7 +216,7 @@ class Resume:
     content: dict[str, Any] = field(repr=False, compare=False)
 
 
-def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
+def decide_resume(cfg: Config, overwrite: bool = False, model: nn.Module | None = None) -> Resume | None:
     """Decide what a training run resumes from, and check that it may use its work dir.
 
     With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in the work dir. If
@@ -221,6 +225,7 @@ def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
     Args:
         cfg: config of the run; its `load_from` is set to the path.
         overwrite: allow the run to overwrite checkpoints.
+        model: what `validate_config` returned for the config; None: it is built here if a checkpoint is compared.
 
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be overwritten; or the
@@ -239,7 +244,7 @@ def decide_resume(cfg: Config, overwrite: bool = False) -> Resume | None:
         older = _newest_intact(cfg.work_dir)
         raise UsageError(f'{error}; the newest intact one: --resume {older}' if older else str(error)) from None
     _check_state(checkpoint)
-    check_fits(checkpoint, cfg)
+    check_fits(checkpoint, cfg, model)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
     if checkpoint.config_name not in (None, own):
         raise UsageError(

@@ -46,8 +46,17 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
     endless = False
 
-    def __init__(self, runner: Any, dataloader: Any, max_epochs: int, **options: Any) -> None:
-        super().__init__(runner, seeded_loader(dataloader, self.endless), max_epochs, **options)
+    def __init__(
+        self,
+        runner: Any,
+        dataloader: Any,
+        max_epochs: int,
+        val_begin: int = 1,
+        val_interval: int = 1,
+        dynamic_intervals: list[tuple[int, int]] | None = None,
+    ) -> None:
+        dataloader = seeded_loader(dataloader, self.endless)
+        super().__init__(runner, dataloader, max_epochs, val_begin, val_interval, dynamic_intervals)
         self.batches: SeededBatchSampler = self.dataloader.batch_sampler
         if len(self.dataloader) == 0:
             raise ValueError(
@@ -155,8 +164,16 @@ class ExactIterLoop(ExactEpochLoop):
 
     endless = True
 
-    def __init__(self, runner: Any, dataloader: Any, max_iters: int, val_interval: int = 1000, **options: Any) -> None:
-        super().__init__(runner, dataloader, 1, val_interval=val_interval, **options)
+    def __init__(
+        self,
+        runner: Any,
+        dataloader: Any,
+        max_iters: int,
+        val_begin: int = 1,
+        val_interval: int = 1000,
+        dynamic_intervals: list[tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__(runner, dataloader, 1, val_begin, val_interval, dynamic_intervals)
         self._max_iters = int(max_iters)
 
     def run(self) -> torch.nn.Module:

@@ -71,3 +71,20 @@ def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
     assert cfg.val_dataloader.persistent_workers is True
     note = 'train_dataloader.persistent_workers: switched off, because num_workers is 0\n'
     assert capsys.readouterr().out == note
+
+
+@pytest.mark.parametrize(
+    ('hook', 'saved'),
+    [
+        ("dict(type='CheckpointHook', interval=2)", {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}),
+        ('None', None),
+        ("dict(type='CheckpointHook', backend_args=dict(backend='s3'))", None),  # not for local files
+    ],
+)
+def test_a_config_of_mmdet_saves_plain_files_too(hook, saved, tmp_path):
+    file = tmp_path / 'name.py'
+    file.write_text(f'default_hooks = dict(checkpoint={hook})')
+    parser = argparse.ArgumentParser()
+    config.add_options_argument(parser)
+    cfg = config.load_config(parser.parse_args([], argparse.Namespace(config=str(file))))
+    assert cfg.default_hooks.checkpoint == (saved or Config.fromfile(file).default_hooks.checkpoint)

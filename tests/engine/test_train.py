@@ -35,20 +35,6 @@ def test_a_finished_run_changes_nothing(work, finished_work, tiny_config, monkey
     assert {path: path.read_bytes() for path in work.iterdir()} == before
 
 
-def test_a_config_of_mmdet_saves_plain_files_too():
-    cfg = Config({'default_hooks': {'checkpoint': {'type': 'CheckpointHook', 'interval': 2}}})
-    training.save_plain_files(cfg)
-    assert cfg.default_hooks.checkpoint == {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}
-    for hooks in (
-        {},
-        {'checkpoint': None},
-        {'checkpoint': {'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}}},
-    ):
-        cfg = Config({'default_hooks': hooks})
-        training.save_plain_files(cfg)
-        assert cfg.default_hooks == hooks
-
-
 class RecordingRunner:
     """Replaces MMEngine's Runner: reads the checkpoint as it does, without training."""
 

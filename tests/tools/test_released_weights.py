@@ -84,7 +84,8 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
 
 def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights, photo, tmp_path):
     config = classifier()
-    arguments = '--cfg-options', "default_hooks.average=dict(type='EMAHook', ema_type='ExponentialMovingAverage')"
+    average = 'type=EMAHook', 'ema_type=ExponentialMovingAverage'
+    arguments = '--cfg-options', *(f'default_hooks.average.{entry}' for entry in average)
     assert scripts.run('test', config, save('authors.pth', weights, tmp_path), *arguments) == 0
     assert json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
 

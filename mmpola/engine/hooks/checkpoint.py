@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Raises:
         ValueError: on_error is neither.
+        TypeError: an argument is unknown.
         NonFiniteError: weights are NaN or infinite: no checkpoint is written, and none removed.
         SaveError: a checkpoint cannot be written, and on_error is 'stop'.
     """
@@ -94,6 +96,10 @@ class AtomicCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, on_error: str = 'stop', **kwargs: Any) -> None:
         if on_error not in ('stop', 'continue'):
             raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
+        if (
+            unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
+        ):  # which would go to torch.save
+            raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
         super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
         self.on_error = on_error
 
