@@ -17,10 +17,10 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
 from mmpola.checkpoint.reading import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.checkpoint.weights import Loadable, find_weights, fit_weights, misfits
-from mmpola.config_tree import predicted_classes
+from mmpola.config_tree import nodes, predicted_classes
 from mmpola.engine.build import build_on_meta
 from mmpola.messages import UsageError, listed
 
@@ -123,18 +123,18 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module | None = None) 
     """
     checkpoint = read(name)
     model = build_on_meta(cfg) if model is None else model
-    _check_classes(checkpoint, cfg)
     if isinstance(model, Loadable):
+        _check_classes(checkpoint, cfg)
         try:
             weights, report = fit_weights(model, checkpoint.weights, checkpoint.path)
         except CheckpointError as error:
-            raise _misfit(checkpoint, cfg, model, str(error).splitlines()[1:]) from None
+            raise UsageError(str(error)) from None
         content = {**checkpoint.content, 'state_dict': weights}
         checkpoint = replace(checkpoint, content=content, weights=weights)
         if report.dropped or report.resized:
             print(replace(report, container=checkpoint.container))
     else:
-        _check_names(checkpoint, cfg, model)
+        check_fits(checkpoint, cfg, model)
     if checkpoint.averaged:
         print(f'{name}: {AVERAGED}')
     return checkpoint
@@ -147,21 +147,23 @@ def check_fits(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module | N
         UsageError: the model predicts another number of classes, or tensors are missing, unknown, of another shape or
             not finite; the message names the first of each.
     """
+    model = build_on_meta(cfg) if model is None else model
     _check_classes(checkpoint, cfg)
-    _check_names(checkpoint, cfg, build_on_meta(cfg) if model is None else model)
-
-
-def _check_names(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> None:
     expected, weights = model.state_dict(), checkpoint.weights
-    if problems := misfits(expected, weights):
-        others = dict.fromkeys(key.split('.')[0] for key in expected if not key.startswith(BACKBONE))
-        if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in weights):
-            raise UsageError(
-                f'{checkpoint.path}: expected the weights of a whole {type(model).__name__}, got none of its '
-                f'{listed(others)}; training starts from weights of a backbone alone by '
-                "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
-            )
-        raise _misfit(checkpoint, cfg, model, problems)
+    if not (problems := misfits(expected, weights)):
+        return
+    others = dict.fromkeys(key.split('.')[0] for key in expected if not key.startswith(BACKBONE))
+    if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in weights):
+        raise UsageError(
+            f'{checkpoint.path}: expected the weights of a whole {type(model).__name__}, got none of its '
+            f'{listed(others)}; training starts from weights of a backbone alone by '
+            "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+        )
+    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
+    listing = '\n  '.join(problems)
+    raise UsageError(
+        f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n  {listing}'
+    )
 
 
 def _check_classes(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
@@ -171,12 +173,6 @@ def _check_classes(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
                 f'{key}: expected {len(checkpoint.classes)}, the number of classes in {checkpoint.path} '
                 f'({listed(checkpoint.classes)}), got {count}'
             )
-
-
-def _misfit(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, problems: Sequence[str]) -> UsageError:
-    lines = '\n'.join(f'  {problem.strip()}' for problem in problems)
-    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
-    return UsageError(f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n{lines}')
 
 
 def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
@@ -199,6 +195,38 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
     new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in expected if key not in fitting)
     parts = f'; as initialised: {listed(new)}' if new else ''
     return f'load_from: {checkpoint.path}: {len(fitting)} of {len(expected)} tensors are loaded{parts}'
+
+
+def check_pretrained(cfg: Config) -> None:
+    """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
+
+    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are left to MMEngine.
+
+    Raises:
+        UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
+            it.
+    """
+    for key, node in nodes(cfg.model, 'model'):
+        start = node.get('init_cfg')
+        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
+            continue
+        name = str(start['checkpoint'])
+        if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
+            continue
+        try:
+            local_checkpoint(name)
+        except (CheckpointError, FileNotFoundError) as error:
+            raise UsageError(
+                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options {key}.init_cfg=None'
+            ) from None
+
+
+def remove_pretrained(model: Any) -> None:
+    """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
+    for _, node in nodes(model, 'model'):
+        start = node.get('init_cfg')
+        if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
+            node['init_cfg'] = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.runner import Runner
 
-from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
 from mmpola.config_tree import leaves, nodes
 from mmpola.messages import UsageError, info, listed
 
@@ -40,18 +37,12 @@ CHECKPOINT_HELP = 'weights of the model: a path, URL or name such as mmpola://po
 class OptionsAction(DictAction):
     """MMEngine's `DictAction`, which reports what it cannot read as a `UsageError`."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, *arguments: Any) -> None:
         """Add the values of `KEY=VALUE …` to those of earlier occurrences of the option."""
         try:
-            super().__call__(parser, namespace, values, option_string)
+            super().__call__(*arguments)
         except (AssertionError, ValueError):
-            raise UsageError(f'--cfg-options: expected KEY=VALUE, got {listed(values or (), None)}') from None
+            raise UsageError(f'--cfg-options: expected KEY=VALUE, got {listed(arguments[2], None)}') from None
 
 
 def add_options_argument(parser: argparse.ArgumentParser) -> None:
@@ -224,38 +215,6 @@ def schedule_note(cfg: Config) -> str | None:
                 f'there too: --cfg-options {options}'
             )
     return None
-
-
-def check_pretrained(cfg: Config) -> None:
-    """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
-
-    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are left to MMEngine.
-
-    Raises:
-        UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
-            it.
-    """
-    for key, node in nodes(cfg.model, 'model'):
-        start = node.get('init_cfg')
-        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
-            continue
-        name = str(start['checkpoint'])
-        if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
-            continue
-        try:
-            local_checkpoint(name)
-        except (CheckpointError, FileNotFoundError) as error:
-            raise UsageError(
-                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options {key}.init_cfg=None'
-            ) from None
-
-
-def remove_pretrained(model: Any) -> None:
-    """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
-    for _, node in nodes(model, 'model'):
-        start = node.get('init_cfg')
-        if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
-            node['init_cfg'] = None
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:

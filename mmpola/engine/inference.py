@@ -9,8 +9,7 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.engine.checkpoint import TrainingCheckpoint
-from mmpola.engine.config import remove_pretrained
+from mmpola.engine.checkpoint import TrainingCheckpoint, remove_pretrained
 
 
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:

@@ -18,8 +18,15 @@ from torch import nn
 
 from mmpola.checkpoint.reading import register_mmengine_reader
 from mmpola.config_tree import nodes
-from mmpola.engine.checkpoint import Resume, TrainingCheckpoint, check_start, newest_checkpoint, read
-from mmpola.engine.config import check_pretrained, remove_pretrained
+from mmpola.engine.checkpoint import (
+    Resume,
+    TrainingCheckpoint,
+    check_pretrained,
+    check_start,
+    newest_checkpoint,
+    read,
+    remove_pretrained,
+)
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process

@@ -127,3 +127,12 @@ def test_weights_of_which_none_fits_the_backbone_are_refused(tiny_config, tmp_pa
     with pytest.raises(UsageError) as raised:
         training_checkpoint.check_start(training_checkpoint.read(path), *on_meta(tiny_config))
     assert str(raised.value).startswith(f'load_from: {path}: expected weights for the backbone of {tiny_config}, got ')
+
+
+def test_pretrained_weights_are_removed_everywhere():
+    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
+    random = {'type': 'Normal', 'std': 0.01}
+    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
+    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
+    training_checkpoint.remove_pretrained(cfg.model)
+    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}
