@@ -28,18 +28,16 @@ _NAMES = {
     'mmpola.sequences.datasets': ('ByteText', 'GreyCIFAR', 'ListOps', 'Pathfinder', 'Retrieval'),
     'mmpola.sequences.encoder': ('SequenceEncoder',),
     'mmpola.sequences.preprocessor': ('SequencePreprocessor',),
-    'mmpola.engine.draws': ('DrawnBatches', 'DrawnDataset'),
-    'mmpola.engine.loop': ('ExactEpochLoop', 'ExactIterLoop'),
+    'mmpola.engine.seeding': ('SeededBatchSampler', 'SeededDataset'),
+    'mmpola.engine.loops': ('ExactEpochLoop', 'ExactIterLoop'),
     'mmpola.engine.optim': ('LayerDecayOptimizerConstructor', 'NoDecayOptimizerConstructor'),
     'mmpola.engine.hooks': (
         'AtomicCheckpointHook',
-        'BatchSizeHook',
         'CompileBackboneHook',
         'FinalTestHook',
         'FiniteLossHook',
         'MeanBuffersHook',
         'PreemptionHook',
-        'ThroughputHook',
     ),
 }
 MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -12,7 +12,6 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from tests.helpers.logs import by_epoch, training, write_run
 from tests.helpers.small_configs import TINY
 from tests.helpers.small_training import write_images
 
@@ -135,15 +134,6 @@ def environment():
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
     return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1', 'PORT': str(port)}
-
-
-@pytest.fixture
-def two_logs(tmp_path):
-    """Work dirs of a run that validates by epochs and of one that validates by steps."""
-    write_run(tmp_path / 'slow', '1', by_epoch(3))
-    rows = [training(step, loss=1.0 / step) for step in (10, 20, 30)]
-    write_run(tmp_path / 'fast', '1', [*rows, {'mIoU': 2.0, 'accuracy/top1': 3.0, 'step': 30}])
-    return [tmp_path / 'slow', tmp_path / 'fast']
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import argparse
 
 from mmpola.data.checks import check_data, print_table
 from mmpola.engine.config import add_options_argument, load_config
-from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)
-    refuse_mistakes(cfg)
+    validate_config(cfg)
     print_table(check_data(cfg, whole=True, strict=args.strict))
 
 

@@ -24,7 +24,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola.checkpoint.training import locate
+from mmpola.engine.checkpoint import locate
 from mmpola.engine.convert import check_destination, convert, summary, write
 from mmpola.messages import run_main
 

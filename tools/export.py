@@ -31,15 +31,15 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from mmpola.checkpoint.training import read_fitting
 from mmpola.data.checks.images import unreadable
 from mmpola.data.class_counts import name_imagenet_classes
 from mmpola.data.class_folders import ClassFolders
 from mmpola.data.read_image import rgb_image
+from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, leaves, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
-from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
 
 
@@ -104,10 +104,10 @@ def main() -> None:
     check_packages()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
-    refuse_mistakes(cfg)
+    on_meta = validate_config(cfg)
     name_imagenet_classes(cfg)
     image = read_image(args.image, cfg)
-    checkpoint = read_fitting(args.checkpoint, cfg)
+    checkpoint = read_fitting(args.checkpoint, cfg, on_meta)
     model = export_model(cfg, checkpoint, args.backbone)
     shape = None if args.dynamic else tuple(args.shape or default_shape(cfg))
     report = export(model, image, args.out, shape=shape, opset=args.opset, half=args.half)

@@ -14,9 +14,9 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.checkpoint.training import read_fitting
 from mmpola.data.checks import check_data, print_notes
 from mmpola.data.class_counts import name_imagenet_classes
+from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
     add_common_arguments,
@@ -25,8 +25,8 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
 )
-from mmpola.engine.mistakes import refuse_mistakes
-from mmpola.engine.run import evaluate
+from mmpola.engine.train import evaluate
+from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
 
@@ -44,8 +44,7 @@ def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
     request_compilation(cfg, args.compile)
-    refuse_mistakes(cfg)
-    checkpoint = read_fitting(args.checkpoint, cfg)
+    checkpoint = read_fitting(args.checkpoint, cfg, validate_config(cfg))
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))
     if args.show_dir:

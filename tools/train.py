@@ -15,6 +15,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.data.checks import check_data, print_notes
+from mmpola.engine.checkpoint import decide_resume
 from mmpola.engine.config import (
     add_common_arguments,
     add_compile_argument,
@@ -23,9 +24,8 @@ from mmpola.engine.config import (
     request_compilation,
     schedule_note,
 )
-from mmpola.engine.mistakes import refuse_mistakes
-from mmpola.engine.resume import decide_resume
-from mmpola.engine.run import train
+from mmpola.engine.train import train
+from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
 
@@ -56,15 +56,15 @@ def main() -> None:
     cfg = load_config(args)
     apply_arguments(cfg, args)
     request_compilation(cfg, args.compile)
-    refuse_mistakes(cfg)
-    resume = decide_resume(cfg, args.overwrite)
+    model = validate_config(cfg)
+    resume = decide_resume(cfg, args.overwrite, model)
     if resume is not None and resume.finished:
         print(f'{resume.path}: training is finished: {resume.finished}')
         return
     print_notes(check_data(cfg, splits=('train', 'val')))
     if note := schedule_note(cfg):
         print(note)
-    train(cfg, resume, args.overwrite)
+    train(cfg, model, resume, args.overwrite)
 
 
 if __name__ == '__main__':

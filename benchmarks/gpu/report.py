@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.gpu.session import Session
 from benchmarks.gpu.targets import Verdict, verdicts
 from benchmarks.markdown import table
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.write import write_atomically
 
 REPORT = 'report.md'
 

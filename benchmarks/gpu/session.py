@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.budget import Budget
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.write import write_atomically
 
 RECORD = 'run.json'
 

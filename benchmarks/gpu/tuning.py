@@ -21,7 +21,7 @@ from benchmarks.gpu.launches import Binary, recorded
 from benchmarks.gpu.session import Item, Session
 from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
 from benchmarks.operators import attention_call, forward_and_step, mix_and_gate_call
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.write import write_atomically
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.triton.launch import find_launch, find_tile
 from mmpola.ops.triton.tables import FIELDS, FORMAT, TILE_FIELDS, Key, LaunchTable, use_table

@@ -11,8 +11,6 @@ default_hooks = dict(
     checkpoint=dict(type='mmpola.AtomicCheckpointHook', save_best='accuracy/top1', rule='greater'),
     preemption=dict(type='mmpola.PreemptionHook'),
     finite_loss=dict(type='mmpola.FiniteLossHook'),
-    throughput=dict(type='mmpola.ThroughputHook'),
-    batch_size=dict(type='mmpola.BatchSizeHook'),
     class_count=dict(type='mmpola.ClassCountHook'),
 )
 visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])

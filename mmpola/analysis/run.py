@@ -14,7 +14,6 @@ from mmpola.analysis.charts import draw_entropy, draw_gates, draw_parameters, dr
 from mmpola.analysis.layer import LayerAnalysis, analyse_layer
 from mmpola.analysis.maps import Scene, draw_maps
 from mmpola.analysis.points import Point, centre, token_at, token_stride
-from mmpola.engine.curves import save
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, Predictor
@@ -116,8 +115,15 @@ def _map_file(layer: str) -> str:
 
 
 def _save(figure: Figure, image: ImageFile, out: Path, name: str) -> None:
-    """Write a figure of an image in all formats."""
+    """Write a figure of an image in all formats.
+
+    Raises:
+        UsageError: the system refuses the write.
+    """
     for suffix in FORMATS:
         path = image.output(out, f'/{name}{suffix}')
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(figure, path)
+        try:
+            figure.savefig(path)
+        except OSError as error:
+            raise UsageError(f'{path}: cannot be written ({error})') from None

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.weights import check_init_cfg, load_weights
 from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.engine.modes import answer
+from mmpola.engine.outputs import loss_or_predictions
 from mmpola.registry import MODELS
 
 
@@ -81,4 +81,4 @@ class ImageClassifier(Classifier, BaseModel):
         Raises:
             ValueError: the mode is unknown, or data samples lack targets in mode 'loss'.
         """
-        return answer(super().forward(inputs), data_samples, mode)
+        return loss_or_predictions(super().forward(inputs), data_samples, mode)

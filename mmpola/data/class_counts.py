@@ -8,8 +8,8 @@ from typing import Any
 
 from mmengine.config import Config
 
+from mmpola.config_tree import leaves
 from mmpola.data.image_index import IMAGENET
-from mmpola.engine.config import leaves
 from mmpola.messages import listed
 
 

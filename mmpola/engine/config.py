@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
+from mmengine.runner import Runner
 
-from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
-from mmpola.config_parts import nodes
-from mmpola.engine.options import OptionsAction, apply_options
-from mmpola.messages import UsageError, info
+from mmpola.config_tree import leaves, nodes
+from mmpola.messages import UsageError, info, listed
+
+SPLITS = ('train', 'val', 'test')
+
+READ = {
+    *inspect.signature(Runner).parameters,
+    *('activation_checkpointing', 'compile', 'efficient_conv_bn_eval', 'find_unused_parameters', 'model_wrapper_cfg'),
+    *('sync_bn', 'custom_imports', 'tta_model', 'tta_pipeline'),
+}
+"""Keys of a config that MMEngine's Runner, or a script of OpenMMLab, reads; others are variables inside the file."""
+
+PLAIN = {
+    'auto_scale_lr': ('enable', 'base_batch_size'),
+    'env_cfg': ('cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'),
+    'randomness': ('seed', 'diff_rank_seed', 'deterministic'),
+}
+"""What MMEngine reads of the dicts that are not the arguments of a class."""
 
 CHECKPOINT_HELP = 'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
+
+
+class OptionsAction(DictAction):
+    """MMEngine's `DictAction`, which reports what it cannot read as a `UsageError`."""
+
+    def __call__(self, *arguments: Any) -> None:
+        """Add the values of `KEY=VALUE …` to those of earlier occurrences of the option."""
+        try:
+            super().__call__(*arguments)
+        except (AssertionError, ValueError):
+            raise UsageError(f'--cfg-options: expected KEY=VALUE, got {listed(arguments[2], None)}') from None
 
 
 def add_options_argument(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +91,56 @@ def load_config(args: argparse.Namespace) -> Config:
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
     _switch_off_persistent_workers(cfg)
+    _save_plain_files(cfg)
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
     return cfg
+
+
+def is_variable(cfg: Config, name: str) -> bool:
+    """Return whether a top-level key of a config is not read by MMEngine, but used in the text of its files."""
+    return name not in READ and re.search(rf'\b{re.escape(name)}\b(?!\s*=[^=])', cfg.text) is not None
+
+
+def apply_options(cfg: Config, options: dict[str, Any]) -> None:
+    """Write `options`, values by dotted key, into a config.
+
+    Raises:
+        UsageError: a key leads to nothing in the config that could be read, or to a variable, which the file has been
+            computed from already, or a value is a dict.
+    """
+    for key, value in options.items():
+        if isinstance(value, str) and value.startswith(('dict(', '{')):
+            rule = f'a number, name, list or tuple, or the entries of a dict one by one ({key}.NAME=VALUE)'
+            raise UsageError(f'--cfg-options: {key}: expected {rule}, got {value}')
+        _check_option(cfg, key, options)
+    try:
+        cfg.merge_from_dict(options)
+    except (AttributeError, TypeError) as error:  # one option leads through the value of another
+        raise UsageError(f'--cfg-options: {error}') from None
+
+
+def _check_option(cfg: Config, key: str, options: dict[str, Any]) -> None:
+    """Raise UsageError unless a key exists, or is new where names are checked later: among the arguments of a class."""
+    names, node = key.split('.'), cfg._cfg_dict
+    if is_variable(cfg, names[0]):
+        raise UsageError(
+            f'--cfg-options: {key}: expected a key that is read later, got {names[0]}, a variable of the config file; '
+            'set the keys that are computed from it'
+        )
+    checked = {'default_hooks', *PLAIN, *(f'{split}_dataloader' for split in SPLITS)}
+    for depth, name in enumerate(names):
+        above = '.'.join(names[:depth])
+        if name == '_delete_' or f'{above}._delete_' in options:
+            return
+        if isinstance(node, list) and (not name.isdigit() or int(name) >= len(node)):
+            raise UsageError(f'--cfg-options: {key}: expected an index below {len(node)} after {above}, got {name}')
+        if not isinstance(node, (dict, list)):
+            raise UsageError(f'--cfg-options: {key}: expected a dict or list at {above}, got {node!r}')
+        if isinstance(node, dict) and name not in node:
+            if not (name in READ if not depth else 'type' in node or above in checked):
+                raise UsageError(f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}')
+            return
+        node = node[int(name)] if isinstance(node, list) else node[name]
 
 
 def _switch_off_persistent_workers(cfg: Config) -> None:
@@ -75,6 +149,13 @@ def _switch_off_persistent_workers(cfg: Config) -> None:
         if loader.get('persistent_workers') and loader.get('num_workers') == 0:
             loader['persistent_workers'] = False
             print(f'{key[1:]}.persistent_workers: switched off, because num_workers is 0')
+
+
+def _save_plain_files(cfg: Config) -> None:
+    """Replace MMEngine's CheckpointHook, whose files torch.load refuses, by ours with the same arguments."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    if hook.get('type') == 'CheckpointHook' and not hook.get('backend_args'):  # ours writes to local folders
+        hook['type'] = 'mmpola.AtomicCheckpointHook'
 
 
 def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
@@ -102,17 +183,6 @@ def request_compilation(cfg: Config, backend: str | None) -> None:
     if backend is not None:
         hook = dict(type='mmpola.CompileBackboneHook', backend=backend)
         cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
-
-
-def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the configs of the data sets inside wrappers such as RepeatDataset and ConcatDataset."""
-    if 'dataset' in dataset:
-        yield from leaves(dataset['dataset'])
-    elif 'datasets' in dataset:
-        for inner in dataset['datasets']:
-            yield from leaves(inner)
-    else:
-        yield dataset
 
 
 def evaluation_transform(cfg: Config) -> dict[str, Any]:
@@ -145,38 +215,6 @@ def schedule_note(cfg: Config) -> str | None:
                 f'there too: --cfg-options {options}'
             )
     return None
-
-
-def check_pretrained(cfg: Config) -> None:
-    """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
-
-    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are left to MMEngine.
-
-    Raises:
-        UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
-            it.
-    """
-    for key, node in nodes(cfg.model, 'model'):
-        start = node.get('init_cfg')
-        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
-            continue
-        name = str(start['checkpoint'])
-        if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
-            continue
-        try:
-            local_checkpoint(name)
-        except (CheckpointError, FileNotFoundError) as error:
-            raise UsageError(
-                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options {key}.init_cfg=None'
-            ) from None
-
-
-def remove_pretrained(model: Any) -> None:
-    """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
-    for _, node in nodes(model, 'model'):
-        start = node.get('init_cfg')
-        if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
-            node['init_cfg'] = None
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:

@@ -23,7 +23,7 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import sha256
 from mmpola.checkpoint.reading import read_checkpoint
 from mmpola.checkpoint.weights import LoadReport, find_weights, fit_weights
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mmpola.checkpoint.writing import write_atomically
+from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.export_model import ExportModel
 from mmpola.messages import UsageError, listed
 

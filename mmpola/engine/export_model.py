@@ -14,9 +14,9 @@ from torch.utils import _pytree
 
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier
-from mmpola.checkpoint.training import TrainingCheckpoint
+from mmpola.engine.checkpoint import TrainingCheckpoint
 from mmpola.engine.config import evaluation_transform
-from mmpola.engine.trained import trained_model
+from mmpola.engine.inference import load_model
 
 Outputs = dict[str, Tensor]
 """Name -> tensor, in the order of the exported program."""
@@ -73,7 +73,7 @@ def export_model(cfg: Config, checkpoint: TrainingCheckpoint, backbone_only: boo
         checkpoint: compared with the config by `check_fits`.
         backbone_only: export the maps of the backbone.
     """
-    model = trained_model(cfg, checkpoint)
+    model = load_model(cfg, checkpoint)
     replace_upsampling(model)
     preprocessor = model.data_preprocessor
     if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's

@@ -1,6 +1,6 @@
 """Count parameters and multiply-accumulates of a config's model, per part and in total.
 
-`count_model` runs on the meta device, where tensors have no values for a detector's non-maximum suppression and region
+The model runs on the meta device, where tensors have no values for a detector's non-maximum suppression and region
 pooling; neither of them contributes multiply-accumulates. The region heads get as many proposals, and the mask heads as
 many boxes, as the config keeps. Models with deformable attention, which reads the sizes of its maps from a tensor, run
 on the CPU instead.
@@ -18,7 +18,7 @@ import torch
 import torchvision  # noqa: F401 registers deform_conv2d
 from mmengine.config import Config
 from mmengine.model import BaseModel
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement, InstanceData
 from rich.console import Console
 from rich.table import Table
@@ -26,17 +26,24 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from mmpola.engine.build import build_on_meta
 
-def build_model(cfg: Config) -> nn.Module:
-    """Build the config's model in eval mode, without reading weights.
 
-    A region head's score threshold is removed: untrained scores are below it, and no box would reach the mask head.
+def countable_model(cfg: Config) -> Any:
+    """Build the config's model in eval mode, without reading weights, and leave out what cannot run on its device.
+
+    Raises:
+        UsageError: it cannot be built.
     """
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
-    settings = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
-    if 'rcnn' in (settings.get('test_cfg') or {}):
-        settings.test_cfg.rcnn.score_thr = -1.0
-    return MODELS.build(settings).eval()
+    model: Any = build_on_meta(cfg)
+    if any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules()):
+        model = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config
+    if hasattr(model, 'roi_head'):
+        model.rpn_head.predict = partial(_proposals, model.rpn_head, cfg.model.test_cfg.rpn.max_per_img)
+        model.roi_head.predict = partial(_regions, model.roi_head, cfg.model.test_cfg.rcnn.max_per_img)
+    elif hasattr(model, 'bbox_head') and not hasattr(model, 'decoder'):
+        model.bbox_head.predict = partial(_dense, model.bbox_head)
+    return model.eval()
 
 
 def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
@@ -105,7 +112,7 @@ def parts(model: nn.Module) -> list[str]:
 
 def print_table(cfg: Config, size: Sequence[int]) -> None:
     """Print parameters and GMACs of the config's model for one sample, a row per part and one for the total."""
-    model = build_model(cfg)
+    model = countable_model(cfg)
     macs = count_macs(model, size)
     table = Table()
     for heading in ('part', 'parameters', 'GMACs'):
@@ -118,17 +125,8 @@ def print_table(cfg: Config, size: Sequence[int]) -> None:
 
 def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
     """Return (parameters, multiply-accumulates of inference on one sample); `size` as in `count_macs`."""
-    with torch.device('meta'):
-        model: Any = build_model(cfg)
-    if any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules()):
-        model = build_model(cfg)
-    parameters = sum(p.numel() for p in model.parameters())
-    if hasattr(model, 'roi_head'):
-        model.rpn_head.predict = partial(_proposals, model.rpn_head, cfg.model.test_cfg.rpn.max_per_img)
-        model.roi_head.predict = partial(_regions, model.roi_head, cfg.model.test_cfg.rcnn.max_per_img)
-    elif hasattr(model, 'bbox_head') and not hasattr(model, 'decoder'):
-        model.bbox_head.predict = partial(_dense, model.bbox_head)
-    return parameters, round(count_macs(model, size)[''] * 1e9)
+    model = countable_model(cfg)
+    return sum(p.numel() for p in model.parameters()), round(count_macs(model, size)[''] * 1e9)
 
 
 def _dense(head: nn.Module, maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:

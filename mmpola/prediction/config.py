@@ -11,7 +11,7 @@ import torch
 from mmengine.config import Config
 
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
-from mmpola.engine.mistakes import refuse_mistakes
+from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError
 
 NOISE = (
@@ -35,7 +35,7 @@ def checked_config(args: argparse.Namespace) -> Config:
         warnings.filterwarnings('ignore', message=message)
     cfg = load_config(args)
     check_task(cfg)
-    refuse_mistakes(cfg)
+    validate_config(cfg)
     return cfg
 
 

@@ -18,11 +18,11 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
-from mmpola.checkpoint.training import TrainingCheckpoint, read_fitting
 from mmpola.data.class_counts import class_count_problems, class_source
 from mmpola.data.image_index import IMAGENET, class_names
+from mmpola.engine.checkpoint import TrainingCheckpoint, read_fitting
 from mmpola.engine.config import evaluation_transform, leaves
-from mmpola.engine.trained import trained_model
+from mmpola.engine.inference import load_model
 from mmpola.messages import UsageError
 from mmpola.prediction.config import is_classifier
 from mmpola.prediction.files import Batch
@@ -115,7 +115,7 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str, na
     Raises:
         UsageError: see `classifier_classes`.
     """
-    model = trained_model(cfg, checkpoint).to(device)
+    model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
         classes = classifier_classes(cfg, checkpoint, named)
         return Predictor(model, ClassifierTransform(evaluation_transform(cfg)), default_collate, classes, mixed=True)

@@ -9,7 +9,7 @@ from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmpola.engine.modes import answer
+from mmpola.engine.outputs import loss_or_predictions
 from mmpola.registry import MODELS
 from mmpola.sequences.preprocessor import SequencePreprocessor
 
@@ -73,4 +73,4 @@ class SequenceClassifier(BaseModel):
         if self.paired:
             a, b = encoded.chunk(2)
             encoded = torch.cat([a, b, a * b, a - b], dim=1)
-        return answer(self.head(encoded), data_samples, mode)
+        return loss_or_predictions(self.head(encoded), data_samples, mode)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import shutil
 import signal
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from mmpola.checkpoint.write import folder_when_complete
 from mmpola.messages import UsageError, run_main
 from mmpola.openmp import usable_cores
 
@@ -58,16 +58,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UsageError(f'{out}: expected a new or empty folder, got one that holds other files')
     start = time.perf_counter()
-    partial = out.with_name(f'{out.name}.partial')
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with folder_when_complete(out) as partial:
         yield partial
-        if out.is_dir():
-            out.rmdir()
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     print(f'wrote {out} in {time.perf_counter() - start:.0f} s')
 
 

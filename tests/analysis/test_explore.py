@@ -23,7 +23,7 @@ from PIL import Image
 from mmpola.analysis import analyse_layer, choose_layers, observe, server
 from mmpola.analysis.exploration import explore
 from mmpola.analysis.page import View
-from mmpola.checkpoint.training import read
+from mmpola.engine.checkpoint import read
 from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, batches, build_predictor
 from tests.helpers import scripts

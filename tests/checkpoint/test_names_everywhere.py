@@ -12,7 +12,7 @@ from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError, training
 from mmpola.checkpoint.hub import RELEASED
 from mmpola.checkpoint.reading import read_checkpoint, register_mmengine_reader
-from mmpola.engine.config import check_pretrained
+from mmpola.engine.checkpoint import check_pretrained
 from mmpola.messages import UsageError
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}

@@ -19,9 +19,9 @@ from mmengine.runner.checkpoint import CheckpointLoader
 import mmpola.timm  # noqa: F401  # registers the models with timm
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.reading import read_array, read_checkpoint, read_pickle, register_mmengine_reader, stubs_in
 from mmpola.checkpoint.weights import load_weights
+from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.convert import convert
 from mmpola.messages import UsageError
 from tests.helpers.small_training import run, small_config

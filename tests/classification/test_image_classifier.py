@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from mmpola.backbones import classifier
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.training import read_fitting
 from mmpola.checkpoint.weights import load_weights
 from mmpola.classification import ImageClassifier
+from mmpola.engine.checkpoint import read_fitting
 
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}

@@ -13,8 +13,8 @@ from mmengine.runner import Runner, find_latest_checkpoint
 from torch import nn
 
 from mmpola.backbones.base import Backbone
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.hub import short_name
+from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.config import schedule_note
 from mmpola.sequences import SequenceEncoder
 from tests.helpers.small_configs import shrink

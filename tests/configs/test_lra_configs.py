@@ -12,7 +12,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from mmengine.structures import BaseDataElement
 
-from mmpola.checkpoint.training import read
+from mmpola.engine.checkpoint import read
 from mmpola.engine.config import schedule_note
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.exact import Signal, assert_same

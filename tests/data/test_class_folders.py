@@ -1,4 +1,4 @@
-"""Images of every mode are read, broken ones are reported, and random numbers depend on the draw alone."""
+"""Images of every mode are read, broken ones are reported, and random numbers depend on the key alone."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from mmpola.data.class_folders import ClassFolders
 from mmpola.data.read_image import rgb_image
-from mmpola.engine.draws import Draw, DrawnDataset
+from mmpola.engine.seeding import SampleKey, SeededDataset
 
 PLAIN = {'input_size': 8, 'interpolation': 'bilinear', 'crop_pct': 1.0, 'mean': (0, 0, 0), 'std': (1, 1, 1)}
 RECIPE = {
@@ -126,8 +126,8 @@ def test_many_unreadable_images_in_a_row_raise(tmp_path):
 
 
 def test_random_transforms_depend_on_the_draw_alone(colours):
-    data = DrawnDataset(ClassFolders(f'{colours}/train', training=True, transform=RECIPE))
-    one, same, later, seed = (data[Draw(3, *numbers)]['inputs'] for numbers in ((0, 5), (0, 5), (0, 6), (1, 5)))
+    data = SeededDataset(ClassFolders(f'{colours}/train', training=True, transform=RECIPE))
+    one, same, later, seed = (data[SampleKey(3, *numbers)]['inputs'] for numbers in ((0, 5), (0, 5), (0, 6), (1, 5)))
     assert torch.equal(one, same)
     assert not torch.equal(one, later)
     assert not torch.equal(one, seed)

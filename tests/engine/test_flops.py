@@ -6,7 +6,7 @@ from mmengine.config import Config
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
-from mmpola.engine.flops import build_model, count_macs
+from mmpola.engine.flops import count_macs, countable_model
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,8 @@ def test_flops_table_of_a_detector(run_tool, tiny_config):
         assert part in output
 
 
-@pytest.mark.slow
 def test_flops_reach_the_mask_head(tiny_config):
-    model = build_model(Config.fromfile(tiny_config))
+    model = countable_model(Config.fromfile(tiny_config))
     macs = count_macs(model, (80, 96))
     assert macs['roi_head'] == pytest.approx(macs['roi_head.bbox_head'] + macs['roi_head.mask_head'])
     assert macs['roi_head.mask_head'] > 0

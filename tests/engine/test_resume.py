@@ -6,7 +6,7 @@ import shutil
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine.resume import Resume, decide_resume, newest_checkpoint
+from mmpola.engine.checkpoint import Resume, decide_resume, newest_checkpoint
 from tests.helpers.resuming import STATE, refusal
 
 

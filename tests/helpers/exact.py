@@ -16,7 +16,7 @@ from mmengine.dist import barrier, get_world_size
 from mmengine.hooks import Hook
 from torch import distributed
 
-from mmpola.config_parts import nodes
+from mmpola.config_tree import nodes
 from tests.helpers.small_configs import shrink, shrink_heads
 from tests.helpers.small_training import ROOT, run, saved
 

@@ -1,6 +1,6 @@
 """Shrink configs until a training step takes seconds, on the generated data of the fixture `shapes`."""
 
-from mmpola.config_parts import nodes
+from mmpola.config_tree import nodes
 
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
 SMALL_ARCHS = {

@@ -81,7 +81,7 @@ def saved(path):
     checkpoint = read_checkpoint(path)
     scalars = checkpoint['message_hub']['log_scalars']
     kept = {key: checkpoint[key] for key in STATES if key in checkpoint}
-    timed = ('time', 'data', 'images_per_second', 'memory')
+    timed = ('time', 'memory')
     kept['log'] = {key: value for key, value in scalars.items() if not any(word in key for word in timed)}
     kept['meta'] = {key: checkpoint['meta'][key] for key in ('epoch', 'iter', 'seed')}
     return kept

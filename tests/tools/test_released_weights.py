@@ -10,8 +10,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from mmpola.backbones.weight_names import POLA_SWIN, to_released
-from mmpola.checkpoint.training import read, read_fitting
-from mmpola.engine import run as engine_run
+from mmpola.engine import train as engine_train
+from mmpola.engine.checkpoint import read, read_fitting
 from mmpola.messages import UsageError
 from tests.helpers import scripts
 from tests.helpers.small_training import small_config
@@ -86,7 +86,8 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
 
 def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights, photo, tmp_path):
     config = classifier()
-    arguments = '--cfg-options', "default_hooks.average=dict(type='EMAHook', ema_type='ExponentialMovingAverage')"
+    average = 'type=EMAHook', 'ema_type=ExponentialMovingAverage'
+    arguments = '--cfg-options', *(f'default_hooks.average.{entry}' for entry in average)
     assert scripts.run('test', config, save('authors.pth', weights, tmp_path), *arguments) == 0
     assert json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
 
@@ -130,7 +131,7 @@ def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_pat
     del weights['norm.weight'], weights['patch_embed.proj.bias']
     path = save('authors.pth', weights, tmp_path)
     first, missing = refused(config, path).splitlines()
-    assert first == f'{path}: does not fit the ImageClassifier of {config}'
+    assert first.startswith(f'{path}: does not fit ImageClassifier')
     assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
 
 
@@ -146,7 +147,7 @@ def test_training_starts_from_the_weights_that_were_compared(tiny_config, write_
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []
-    monkeypatch.setattr(engine_run, 'prepare_process', lambda cfg, content: given.append(content))
-    monkeypatch.setattr(engine_run.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
+    monkeypatch.setattr(engine_train, 'prepare_process', lambda cfg, content: given.append(content))
+    monkeypatch.setattr(engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
     assert scripts.run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}') == 0
     assert given[0][str(path)]['state_dict'].keys() == state_dict.keys() == read(path).weights.keys()

@@ -12,12 +12,11 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmpola.config_parts import nodes, predicted_classes
+from mmpola.config_tree import leaves, nodes, predicted_classes
 from mmpola.data.checks.batch import batch_problems
 from mmpola.data.checks.contents import Contents, FileCheck
 from mmpola.data.checks.kinds import Kind, kind_of, openmmlab_paths
 from mmpola.data.class_counts import class_count_problems
-from mmpola.engine.config import leaves
 from mmpola.engine.progress import progress
 from mmpola.messages import BrokenRule, UsageError, grouped, listed
 

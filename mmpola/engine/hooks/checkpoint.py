@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +16,9 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
 from mmpola.checkpoint.reading import LOG_HISTORY, stubs_in
-from mmpola.checkpoint.writing import PARTIAL, plain_values, write_atomically
+from mmpola.checkpoint.write import PARTIAL, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
-from mmpola.engine.loop import VALIDATION_DUE
+from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}
@@ -85,6 +86,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Raises:
         ValueError: on_error is neither.
+        TypeError: an argument is unknown.
         NonFiniteError: weights are NaN or infinite: no checkpoint is written, and none removed.
         SaveError: a checkpoint cannot be written, and on_error is 'stop'.
     """
@@ -94,6 +96,10 @@ class AtomicCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, on_error: str = 'stop', **kwargs: Any) -> None:
         if on_error not in ('stop', 'continue'):
             raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
+        if (
+            unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
+        ):  # which would go to torch.save
+            raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
         super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
         self.on_error = on_error
 

@@ -16,7 +16,7 @@ from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import EMAHook, Hook
 
 from mmpola.engine.hooks.checkpoint import ATOMIC, INTERRUPTED, save_and_point
-from mmpola.engine.loop import ExactEpochLoop, ExactIterLoop
+from mmpola.engine.loops import ExactEpochLoop, ExactIterLoop
 from mmpola.engine.processes import any_process
 from mmpola.messages import CTRL_C
 from mmpola.registry import HOOKS

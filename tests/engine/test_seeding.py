@@ -1,4 +1,4 @@
-"""Draws number all samples of a run; batches start at any step; random numbers depend on the draw alone."""
+"""Keys number all samples of a run; batches start at any step; random numbers depend on the key alone."""
 
 import copy
 import pickle
@@ -10,8 +10,8 @@ import torch
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from torch.utils.data import DataLoader
 
-from mmpola.engine import draws
-from mmpola.engine.draws import Draw, DrawnBatches, DrawnDataset
+from mmpola.engine import seeding
+from mmpola.engine.seeding import SampleKey, SeededBatchSampler, SeededDataset
 
 
 class RandomNumbers:
@@ -28,7 +28,7 @@ class RandomNumbers:
 
 
 def batches(sampler=None, **arguments):
-    made = DrawnBatches(sampler or DefaultSampler(range(10), seed=3), 4, **arguments)
+    made = SeededBatchSampler(sampler or DefaultSampler(range(10), seed=3), 4, **arguments)
     made.seed = 7
     return made
 
@@ -36,20 +36,20 @@ def batches(sampler=None, **arguments):
 def test_draws_are_numbered_over_the_run_and_resume_at_any_step():
     made = batches()
     order = torch.randperm(10, generator=torch.Generator().manual_seed(3)).tolist()
-    whole = [draw for batch in made for draw in batch]
-    assert whole == [Draw(index, 7, number) for number, index in enumerate(order)]
+    whole = [key for batch in made for key in batch]
+    assert whole == [SampleKey(index, 7, number) for number, index in enumerate(order)]
     made.start(step=1, skip=1)
-    assert [draw for batch in made for draw in batch] == whole[4:]
+    assert [key for batch in made for key in batch] == whole[4:]
     made.start(step=3, skip=0)  # the first step of the second epoch
-    assert [draw.number for draw in next(iter(made))] == [12, 13, 14, 15]
+    assert [key.number for key in next(iter(made))] == [12, 13, 14, 15]
     assert [len(batch) for batch in batches(drop_last=True)] == [4, 4]
 
 
 def test_processes_share_one_numbering(monkeypatch):
     numbers = []
     for rank in range(2):
-        monkeypatch.setattr(draws, 'get_dist_info', lambda rank=rank: (rank, 2))
-        numbers += [draw.number for batch in batches() for draw in batch]
+        monkeypatch.setattr(seeding, 'get_dist_info', lambda rank=rank: (rank, 2))
+        numbers += [key.number for batch in batches() for key in batch]
     assert sorted(numbers) == list(range(20))
 
 
@@ -62,14 +62,14 @@ def test_endless_batches_resume_in_a_later_epoch(sampler):
 
     whole = first(7, skip=0)
     assert first(3, skip=4) == whole[4:]
-    images = [draw.index for batch in whole for draw in batch]
+    images = [key.index for batch in whole for key in batch]
     assert sorted(images[:10]) == sorted(images[10:20]) == list(range(10))
     assert images[:10] != images[10:20]
 
 
 def test_a_batch_sampler_of_the_config_decides_on_the_batches():
     made = batches(batches={'type': 'mmdet.AspectRatioBatchSampler'}, sampler=AspectRatios.sampler())
-    assert [[draw.index for draw in batch] for batch in made] == [[0, 2, 4, 6], [1, 3, 5, 7], [9, 8]]
+    assert [[key.index for key in batch] for batch in made] == [[0, 2, 4, 6], [1, 3, 5, 7], [9, 8]]
 
 
 class AspectRatios(RandomNumbers):
@@ -77,7 +77,7 @@ class AspectRatios(RandomNumbers):
 
     @classmethod
     def sampler(cls):
-        return DefaultSampler(DrawnDataset(cls()), shuffle=False)
+        return DefaultSampler(SeededDataset(cls()), shuffle=False)
 
     def get_data_info(self, index):
         return {'width': 2 - index % 2, 'height': 1 + index % 2}
@@ -85,20 +85,20 @@ class AspectRatios(RandomNumbers):
 
 def test_workers_and_the_order_of_requests_change_no_random_number():
     loaders = [
-        DataLoader(DrawnDataset(RandomNumbers()), batch_sampler=batches(), num_workers=workers, collate_fn=list)
+        DataLoader(SeededDataset(RandomNumbers()), batch_sampler=batches(), num_workers=workers, collate_fn=list)
         for workers in (0, 2)
     ]
     one, other = (list(loader) for loader in loaders)
     assert one == other
-    data = DrawnDataset(RandomNumbers())
-    assert data[Draw(1, 0, 5)] == data[Draw(1, 0, 5)]
-    different = [data[draw][1:] for draw in (Draw(1, 0, 5), Draw(1, 1, 5), Draw(1, 0, 6))]
+    data = SeededDataset(RandomNumbers())
+    assert data[SampleKey(1, 0, 5)] == data[SampleKey(1, 0, 5)]
+    different = [data[key][1:] for key in (SampleKey(1, 0, 5), SampleKey(1, 1, 5), SampleKey(1, 0, 6))]
     assert len(set(different)) == 3
 
 
 def test_a_drawn_data_set_has_the_attributes_of_the_one_inside():
     inner = RandomNumbers()
-    for data in (made := DrawnDataset(inner), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+    for data in (made := SeededDataset(inner), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert data.metainfo == {'classes': ('a',)}
         assert len(data) == 10
     made.pipeline = 'another'

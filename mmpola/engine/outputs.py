@@ -10,7 +10,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 
-def answer(logits: Tensor, data_samples: list[BaseDataElement] | None, mode: str) -> Any:
+def loss_or_predictions(logits: Tensor, data_samples: list[BaseDataElement] | None, mode: str) -> Any:
     """Return what `forward` of a classifier returns in a mode.
 
     Args:

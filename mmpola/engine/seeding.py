@@ -22,10 +22,10 @@ SAMPLE, STEP = 0, 1
 """First argument of `seed_generators`, which keeps the random numbers of samples and training steps apart."""
 
 
-class Draw(NamedTuple):
-    """A request for a sample: its index in the data set, the run's seed, and the number of the draw in the whole run.
+class SampleKey(NamedTuple):
+    """A request for a sample: its index in the data set, the run's seed, and the number of the sample in the whole run.
 
-    Draws are numbered over all steps and processes, in the order of the sampler: step, place in the batch, rank.
+    Samples are numbered over all steps and processes, in the order of the sampler: step, place in the batch, rank.
     """
 
     index: Any
@@ -41,8 +41,8 @@ def seed_generators(*numbers: int) -> None:
     torch.default_generator.manual_seed(int(words[4]) << 32 | int(words[5]))
 
 
-def drawn_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
-    """Rewrite the config of a data loader so that it yields batches of `Draw`s.
+def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
+    """Rewrite the config of a data loader so that it yields batches of `SampleKey`s.
 
     Args:
         dataloader: as MMEngine's Runner gets it, with any data set, sampler and batch sampler.
@@ -55,14 +55,14 @@ def drawn_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
         raise ValueError(f'train_dataloader: expected a dict, got {type(dataloader).__name__}')
     config = dict(dataloader)
     batches = {'batches': config.pop('batch_sampler', None), 'drop_last': config.pop('drop_last', False)}
-    config['batch_sampler'] = {'type': 'mmpola.DrawnBatches', 'endless': endless, **batches}
-    config['dataset'] = {'type': 'mmpola.DrawnDataset', 'dataset': config['dataset']}
+    config['batch_sampler'] = {'type': 'mmpola.SeededBatchSampler', 'endless': endless, **batches}
+    config['dataset'] = {'type': 'mmpola.SeededDataset', 'dataset': config['dataset']}
     return config
 
 
 @DATASETS.register_module()
-class DrawnDataset(Dataset[Any]):
-    """A data set whose random transforms depend on the `Draw` alone; it passes all other attributes on.
+class SeededDataset(Dataset[Any]):
+    """A data set whose random transforms depend on the `SampleKey` alone; it passes all other attributes on.
 
     Transforms that remember earlier samples, such as mmdet's CachedMosaic, additionally depend on the worker.
 
@@ -72,32 +72,32 @@ class DrawnDataset(Dataset[Any]):
 
     def __init__(self, dataset: Any) -> None:
         built = mmengine.registry.DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
-        self.__dict__['drawn'] = built
+        self.__dict__['inner'] = built
 
     def __len__(self) -> int:
-        return len(self.drawn)
+        return len(self.inner)
 
-    def __getitem__(self, draw: Draw) -> Any:
-        """Return the sample of a draw, after seeding the generators."""
-        seed_generators(SAMPLE, draw.seed, draw.number)
-        return self.drawn[draw.index]
+    def __getitem__(self, key: SampleKey) -> Any:
+        """Return the sample of a key, after seeding the generators."""
+        seed_generators(SAMPLE, key.seed, key.number)
+        return self.inner[key.index]
 
-    def __getitems__(self, draws: list[Draw]) -> list[Any]:
+    def __getitems__(self, keys: list[SampleKey]) -> list[Any]:
         """Return the samples of a batch; without this method torch would take that of the data set inside."""
-        return [self[draw] for draw in draws]
+        return [self[key] for key in keys]
 
     def __getattr__(self, name: str) -> Any:
-        if name == 'drawn':  # asked for by copy and pickle before it is set
+        if name == 'inner':  # asked for by copy and pickle before it is set
             raise AttributeError(name)
-        return getattr(self.drawn, name)
+        return getattr(self.inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.drawn, name, value)  # mmdet's PipelineSwitchHook sets `pipeline`
+        setattr(self.inner, name, value)  # mmdet's PipelineSwitchHook sets `pipeline`
 
 
 @DATA_SAMPLERS.register_module()
-class DrawnBatches(Sampler[list[Draw]]):
-    """The batches of a sampler or batch sampler as lists of `Draw`s, from any step on.
+class SeededBatchSampler(Sampler[list[SampleKey]]):
+    """The batches of a sampler or batch sampler as lists of `SampleKey`s, from any step on.
 
     Steps of a resumed run are skipped here, where they cost no reading of samples.
 
@@ -134,11 +134,11 @@ class DrawnBatches(Sampler[list[Draw]]):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[list[Draw]]:
+    def __iter__(self) -> Iterator[list[SampleKey]]:
         rank, world = get_dist_info()
         for step, batch in enumerate(islice(self._indices(), self.skip, None), self.step):
             first = step * self.batch_size
-            yield [Draw(index, self.seed, (first + place) * world + rank) for place, index in enumerate(batch)]
+            yield [SampleKey(index, self.seed, (first + place) * world + rank) for place, index in enumerate(batch)]
 
     def _indices(self) -> Iterator[list[Any]]:
         if not self.endless:

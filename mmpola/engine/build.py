@@ -16,16 +16,16 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from mmpola.config_parts import argument_message, class_of, nodes, type_message
+from mmpola.config_tree import nodes
 from mmpola.messages import UsageError
 
-NOT_REGISTERED = re.compile(r'(\S+) is not in the \S+ registry')
+NOT_REGISTERED = re.compile(r'(\S+) is not in the (\S+) registry')
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 OWN_MESSAGE = re.compile(r'\w+: expected ')
 """How the messages of mmpola's constructors begin: with the argument's name."""
 
 
-def model_on_meta(cfg: Config) -> nn.Module:
+def build_on_meta(cfg: Config) -> nn.Module:
     """Build the config's model on the meta device; the config stays as it is.
 
     Raises:
@@ -40,28 +40,28 @@ def model_on_meta(cfg: Config) -> nn.Module:
     try:
         model = _build(cfg.model)
     except Exception as error:  # constructors of other packages raise exceptions of any type
-        raise UsageError(_mistake(cfg.model, error)) from error
+        parts = [('model', cfg.model), *((key, node) for key, node in nodes(cfg.model, 'model') if 'type' in node)]
+        key, node = next((part for part in reversed(parts) if _fails(part[1], error)), parts[0])
+        raise UsageError(mistake(key, node, error)) from error
     return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
+
+
+def mistake(key: str, node: dict[str, Any], error: Exception) -> str:
+    """Describe in one line why the part of a config with this key and dict cannot be built."""
+    text = str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
+    if match := NOT_REGISTERED.match(text):
+        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}'
+    if (match := UNEXPECTED.search(text)) and match[1] in node:
+        return f'{key}: expected arguments of {getattr(node["type"], "__name__", node["type"])}, got {match[1]}'
+    if OWN_MESSAGE.match(text):
+        return f'{key}.{text}'
+    where = traceback.extract_tb(error.__traceback__)[-1].line
+    return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
 
 
 def _build(model: dict[str, Any]) -> Any:
     with torch.device('meta'):
         return MODELS.build(copy.deepcopy(model))  # DETR-like detectors change their config
-
-
-def _mistake(model: dict[str, Any], error: Exception) -> str:
-    """Describe why a model cannot be built, with the config key of its innermost part that fails in the same way."""
-    parts = [('model', model), *((key, node) for key, node in nodes(model, 'model') if 'type' in node)]
-    key, node = next((part for part in reversed(parts) if _fails(part[1], error)), parts[0])
-    text = str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
-    if match := NOT_REGISTERED.match(text):
-        return type_message(key, match[1], MODELS)
-    if (match := UNEXPECTED.search(text)) and match[1] in node:
-        return argument_message(key, class_of(node, MODELS), match[1])
-    if OWN_MESSAGE.match(text):
-        return f'{key}.{text}'
-    where = traceback.extract_tb(error.__traceback__)[-1].line
-    return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
 
 
 def _fails(node: dict[str, Any], error: Exception) -> bool:

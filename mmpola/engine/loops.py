@@ -9,7 +9,7 @@ import torch
 from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.runner import EpochBasedTrainLoop
 
-from mmpola.engine.draws import STEP, DrawnBatches, drawn_loader, seed_generators
+from mmpola.engine.seeding import STEP, SeededBatchSampler, seed_generators, seeded_loader
 from mmpola.messages import UsageError
 from mmpola.registry import LOOPS
 
@@ -31,7 +31,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     the same random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then bit for bit
     those of an uninterrupted run; several GPUs add gradients in an order that may change.
 
-    All generators are seeded before every sample from the run's seed and the number of the draw (see `Draw`), and
+    All generators are seeded before every sample from the run's seed and the sample's number (see `SampleKey`), and
     before every step from the run's seed, the step's number and the rank. The random numbers of dropout, drop path and
     mixup therefore depend neither on earlier steps nor on validation, and no generator state is saved. A run that was
     stopped between training and validation validates first when it resumes.
@@ -46,9 +46,18 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 
     endless = False
 
-    def __init__(self, runner: Any, dataloader: Any, max_epochs: int, **options: Any) -> None:
-        super().__init__(runner, drawn_loader(dataloader, self.endless), max_epochs, **options)
-        self.batches: DrawnBatches = self.dataloader.batch_sampler
+    def __init__(
+        self,
+        runner: Any,
+        dataloader: Any,
+        max_epochs: int,
+        val_begin: int = 1,
+        val_interval: int = 1,
+        dynamic_intervals: list[tuple[int, int]] | None = None,
+    ) -> None:
+        dataloader = seeded_loader(dataloader, self.endless)
+        super().__init__(runner, dataloader, max_epochs, val_begin, val_interval, dynamic_intervals)
+        self.batches: SeededBatchSampler = self.dataloader.batch_sampler
         if len(self.dataloader) == 0:
             raise ValueError(
                 f'train_dataloader: expected at least one batch of {self.batches.batch_size}, got '
@@ -155,8 +164,16 @@ class ExactIterLoop(ExactEpochLoop):
 
     endless = True
 
-    def __init__(self, runner: Any, dataloader: Any, max_iters: int, val_interval: int = 1000, **options: Any) -> None:
-        super().__init__(runner, dataloader, 1, val_interval=val_interval, **options)
+    def __init__(
+        self,
+        runner: Any,
+        dataloader: Any,
+        max_iters: int,
+        val_begin: int = 1,
+        val_interval: int = 1000,
+        dynamic_intervals: list[tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__(runner, dataloader, 1, val_begin, val_interval, dynamic_intervals)
         self._max_iters = int(max_iters)
 
     def run(self) -> torch.nn.Module:

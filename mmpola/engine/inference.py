@@ -9,11 +9,10 @@ from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.engine.config import remove_pretrained
+from mmpola.engine.checkpoint import TrainingCheckpoint, remove_pretrained
 
 
-def trained_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
+def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
     """Build the config's model in eval mode, with the checkpoint's weights; `check_fits` has compared the two.
 
     The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time augmentation is left

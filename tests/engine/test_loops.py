@@ -10,8 +10,8 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 
-from mmpola.engine.draws import Draw, DrawnDataset
 from mmpola.engine.hooks.preemption import PREEMPTED
+from mmpola.engine.seeding import SampleKey, SeededDataset
 from mmpola.messages import UsageError
 from tests.helpers.exact import Batches, Signal, assert_same
 from tests.helpers.small_training import ROOT, assert_refused_at_the_start, run, saved, small_config
@@ -154,9 +154,9 @@ class SampleSeeds:
 
 
 def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_is_validated(colours, tmp_path):
-    seeds, data = Seeds(), DrawnDataset(SampleSeeds())
+    seeds, data = Seeds(), SeededDataset(SampleSeeds())
     runner = run(small_config(colours, tmp_path, options={'train_cfg.val_interval': 2}), seeds)
-    samples = [data[Draw(0, runner.seed, number)] for number in range(18 * 4)]
+    samples = [data[SampleKey(0, runner.seed, number)] for number in range(18 * 4)]
     assert len({*seeds.seen, *samples}) == 18 + len(samples)
     assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2  # after epochs 2 and 3
 

@@ -7,8 +7,8 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.engine.trained import trained_model
+from mmpola.engine.checkpoint import TrainingCheckpoint
+from mmpola.engine.inference import load_model
 from mmpola.registry import MODELS
 
 
@@ -38,7 +38,7 @@ def test_the_weights_are_loaded_for_inference_on_the_cpu(wrapped):
     inner = {'type': 'mmpola.NormalisedConvolution', 'init_cfg': {'type': 'Pretrained', 'checkpoint': 'none.pth'}}
     cfg = Config({'model': {'type': 'mmpola.Augmented', 'module': inner} if wrapped else inner})
     before = copy.deepcopy(cfg.model)
-    model = trained_model(cfg, TrainingCheckpoint('random.pth', {}, weights))
+    model = load_model(cfg, TrainingCheckpoint('random.pth', {}, weights))
     assert cfg.model == before
     assert not model.training
     found = model.state_dict()

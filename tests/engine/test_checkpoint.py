@@ -8,8 +8,9 @@ from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.weights import misfits
+from mmpola.engine import checkpoint as training_checkpoint
+from mmpola.engine.build import build_on_meta
 from mmpola.messages import UsageError
 
 
@@ -94,6 +95,11 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     )
 
 
+def on_meta(path):
+    cfg = Config.fromfile(path)
+    return cfg, build_on_meta(cfg)
+
+
 def start_checkpoint(tiny_config, path, rename=lambda name: name, classes=None):
     """A checkpoint of the config's model; tensors are renamed, or those of its classes have another length."""
     cfg = Config.fromfile(tiny_config)
@@ -108,7 +114,7 @@ def start_checkpoint(tiny_config, path, rename=lambda name: name, classes=None):
 
 def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, tmp_path):
     checkpoint = training_checkpoint.read(start_checkpoint(tiny_config, tmp_path / 'start.pth', classes=11))
-    line = training_checkpoint.check_start(checkpoint, Config.fromfile(tiny_config))
+    line = training_checkpoint.check_start(checkpoint, *on_meta(tiny_config))
     total = len(checkpoint.weights)
     assert line == (
         f'load_from: {tmp_path}/start.pth: {total - 6} of {total} tensors are loaded; '
@@ -119,5 +125,14 @@ def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, tmp_path
 def test_weights_of_which_none_fits_the_backbone_are_refused(tiny_config, tmp_path):
     path = start_checkpoint(tiny_config, tmp_path / 'start.pth', rename=lambda name: name.replace('backbone.', 'body.'))
     with pytest.raises(UsageError) as raised:
-        training_checkpoint.check_start(training_checkpoint.read(path), Config.fromfile(tiny_config))
+        training_checkpoint.check_start(training_checkpoint.read(path), *on_meta(tiny_config))
     assert str(raised.value).startswith(f'load_from: {path}: expected weights for the backbone of {tiny_config}, got ')
+
+
+def test_pretrained_weights_are_removed_everywhere():
+    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
+    random = {'type': 'Normal', 'std': 0.01}
+    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
+    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
+    training_checkpoint.remove_pretrained(cfg.model)
+    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}

@@ -14,27 +14,34 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.runner import Runner
+from torch import nn
 
-from mmpola.checkpoint import training as training_checkpoint
 from mmpola.checkpoint.reading import register_mmengine_reader
-from mmpola.checkpoint.training import TrainingCheckpoint
-from mmpola.config_parts import nodes
-from mmpola.engine.config import check_pretrained, remove_pretrained
+from mmpola.config_tree import nodes
+from mmpola.engine.checkpoint import (
+    Resume,
+    TrainingCheckpoint,
+    check_pretrained,
+    check_start,
+    newest_checkpoint,
+    read,
+    remove_pretrained,
+)
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process
-from mmpola.engine.resume import Resume, newest_checkpoint
 from mmpola.messages import CTRL_C, UsageError
 
 RANK = {'none': '', 'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 """Environment variable of a process's rank by launcher, before the process group is initialised."""
 
 
-def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) -> None:
+def train(cfg: Config, model: nn.Module, resume: Resume | None = None, overwrite: bool = False) -> None:
     """Train with MMEngine's Runner; on Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
 
     Args:
         cfg: config of the run.
+        model: what `validate_config` returned for it.
         resume: what `decide_resume` returned for it.
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
@@ -48,14 +55,13 @@ def train(cfg: Config, resume: Resume | None = None, overwrite: bool = False) ->
     if resume is None:
         check_pretrained(cfg)
         if cfg.get('load_from') and not cfg.get('resume'):
-            start = training_checkpoint.read(cfg.load_from)
-            print(training_checkpoint.check_start(start, cfg))
+            start = read(cfg.load_from)
+            print(check_start(start, cfg, model))
             content = {cfg.load_from: start.content}
         if cfg.get('resume'):
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
     else:
         remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
-    save_plain_files(cfg)
     with _locked(cfg):
         if overwrite and not cfg.get('resume'):  # else a later --resume would continue from the end of the earlier run
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
@@ -91,13 +97,6 @@ def _run(cfg: Config) -> None:
         newest = newest_checkpoint(cfg.work_dir)
         left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
         sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
-
-
-def save_plain_files(cfg: Config) -> None:
-    """Replace MMEngine's CheckpointHook, whose files torch.load refuses, by ours with the same arguments."""
-    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-    if hook.get('type') == 'CheckpointHook' and not hook.get('backend_args'):  # ours writes to local folders
-        hook['type'] = 'mmpola.AtomicCheckpointHook'
 
 
 def _how_to_resume(cfg: Config) -> str:

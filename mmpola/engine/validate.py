@@ -1,7 +1,9 @@
-"""Find the mistakes in a config that are seen without its data and weights: `refuse_mistakes` is the entry."""
+"""Find the mistakes in a config that are seen without its data and weights: `validate_config` is the entry."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,12 +22,11 @@ from mmengine.registry import (
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmpola.checkpoint.meta_model import model_on_meta
-from mmpola.config_parts import argument_message, arguments_of, class_of, nodes, type_message, unknown_argument
-from mmpola.engine.options import READ, is_variable
-from mmpola.messages import UsageError, did_you_mean, nearest
-
-SPLITS = ('train', 'val', 'test')
+from mmpola.backbones.base import Backbone
+from mmpola.config_tree import nodes
+from mmpola.engine.build import build_on_meta, mistake
+from mmpola.engine.config import PLAIN, READ, SPLITS, is_variable
+from mmpola.messages import UsageError, listed, nearest
 
 HEADS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
 """Parts of a model that read the maps of the neck, or of the backbone if there is no neck."""
@@ -43,43 +44,60 @@ OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_
 """Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
 
 
-def refuse_mistakes(cfg: Config) -> None:
-    """Check names, arguments and the model of a config, which is built on the meta device, and change nothing.
+def validate_config(cfg: Config) -> nn.Module:
+    """Check names, arguments and the model of a config, and change nothing.
+
+    Returns:
+        The model, on the meta device.
 
     Raises:
         UsageError: something is wrong; the message is one line that names the config key, the rule and what was given.
     """
     _check_names(cfg)
-    model = model_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
+    model = build_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
     _check_channels(cfg.model.get('module', cfg.model), model)
-    _check_arguments(cfg)
+    for key, node, registry in _parts(cfg):
+        try:
+            _check_arguments(node, registry)
+        except Exception as error:  # constructors of other packages raise exceptions of any type
+            raise UsageError(mistake(key, node, error)) from error
     _check_topk(cfg)
+    return model
 
 
 def _check_names(cfg: Config) -> None:
-    """Refuse arguments without a name, and a top-level key that resembles one that is read but is no variable."""
-    for key, node in (part for name in cfg for part in nodes(cfg[name], name)):
-        if 'type' in node or key in READ:  # other dicts may be tables with any keys
-            for name in (name for name in node if not isinstance(name, str)):
-                raise UsageError(f'{key}: expected names as keys, got {name!r}')
+    """Refuse unknown names in dicts without a class, and a top-level key that resembles one that is read."""
+    known = {
+        **PLAIN,
+        **{f'{split}_dataloader': (*inspect.signature(DataLoader).parameters, *OF_LOADERS) for split in SPLITS},
+    }
+    for key, names in known.items():
+        for name in (name for name in cfg.get(key) or () if name not in names):
+            raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
     for name in cfg:
         if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
-            raise UsageError(f'{name}: expected a key that training reads, got {name}{did_you_mean(meant)}')
+            raise UsageError(f'{name}: expected a key that training reads, such as {meant}, got {name}')
 
 
-def _check_arguments(cfg: Config) -> None:
-    """Refuse unknown types and arguments of loaders, transforms, hooks, schedules, optimizer and metrics."""
-    known = {*arguments_of(DataLoader)[0], *OF_LOADERS}
-    for key in (f'{split}_dataloader' for split in SPLITS):
-        for name in (name for name in cfg.get(key) or () if name not in known):
-            meant = did_you_mean(nearest(name, known))
-            raise UsageError(f'{key}: expected arguments of a data loader, got {name}{meant}')
-    for key, node, registry in _parts(cfg):
-        cls = class_of(node, registry)
-        if cls is None:
-            raise UsageError(type_message(key, node['type'], registry))
-        if name := unknown_argument(node, cls, REMOVED):
-            raise UsageError(argument_message(key, cls, name))
+def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
+    """Build a part of a config, or, if that needs a runner or data, compare its names with its class's arguments."""
+    arguments = {name: value for name, value in copy.deepcopy(node).items() if name not in REMOVED}
+    if registry in (TRANSFORMS, OPTIMIZERS, PARAM_SCHEDULERS):
+        parameters = [nn.Parameter(torch.empty(0))]
+        if registry is OPTIMIZERS:
+            arguments['params'] = parameters
+        if registry is PARAM_SCHEDULERS:
+            arguments['optimizer'] = torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
+        registry.build(arguments)
+        return
+    cls: Any = arguments.pop('type')
+    with registry.switch_scope_and_registry(arguments.pop('_scope_', None)) as scoped:
+        cls = scoped.get(cls) if isinstance(cls, str) else cls
+    if cls is None:
+        raise KeyError(f'{node["type"]} is not in the {registry.name} registry')
+    inspect.signature(cls).bind_partial(**arguments)
+    if registry is HOOKS and cls.__module__.startswith('mmpola.'):  # others may ask for parts of the runner
+        cls(**arguments)
 
 
 def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
@@ -94,8 +112,11 @@ def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
         loader = cfg.get(f'{split}_dataloader') or {}
         found += [
             (f'{split}_dataloader.sampler', loader.get('sampler'), DATA_SAMPLERS),
-            (f'{split}_dataloader.dataset.pipeline', loader.get('dataset', {}).get('pipeline'), TRANSFORMS),
             (f'{split}_cfg', cfg.get(f'{split}_cfg'), LOOPS),
+            *(
+                (f'{key}.pipeline', node.get('pipeline'), TRANSFORMS)
+                for key, node in nodes(loader, f'{split}_dataloader')
+            ),
             *((key, metric, METRICS) for key, metric in _metrics(cfg, split)),
         ]
     for key, part, registry in found:
@@ -111,7 +132,8 @@ def _metrics(cfg: Config, split: str) -> list[tuple[str, dict[str, Any]]]:
     given = cfg.get(key) or []
     if isinstance(given, dict) and 'metrics' in given:
         key, given = f'{key}.metrics', given['metrics']
-    return [(f'{key}.{i}', metric) for i, metric in enumerate(given)] if isinstance(given, list) else [(key, given)]
+    found = [(f'{key}.{i}', metric) for i, metric in enumerate(given)] if isinstance(given, list) else [(key, given)]
+    return [(name, metric) for name, metric in found if isinstance(metric, dict)]
 
 
 def _check_topk(cfg: Config) -> None:
@@ -133,8 +155,12 @@ def _check_channels(settings: dict[str, Any], model: Any) -> None:
     heads = [key for key in HEADS if settings.get(key)]
     if not hasattr(model, 'backbone') or not (settings.get('neck') or heads):
         return
-    image = torch.zeros(1, getattr(model.backbone, 'in_channels', 3), IMAGE_SIZE, IMAGE_SIZE, device='meta')
-    maps, source = _maps(model.backbone, image), 'model.backbone'
+    backbone, source = model.backbone, 'model.backbone'
+    if isinstance(backbone, Backbone):
+        sizes = [(backbone.embed_dims[i], IMAGE_SIZE // backbone.strides[i]) for i in backbone.out_indices]
+        maps: list[Tensor] | None = [torch.empty(1, dim, side, side, device='meta') for dim, side in sizes]
+    else:
+        maps = _maps(backbone, torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device='meta'))
     if maps and settings.get('neck'):
         neck = settings['neck'][0] if isinstance(settings['neck'], list) else settings['neck']
         if isinstance(neck.get('in_channels'), (list, tuple)):

@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmpola.checkpoint import reading
-from mmpola.engine import run
+from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.resuming import refusal
 from tests.helpers.scripts import load
@@ -18,10 +18,10 @@ def test_sync_bn_is_replaced_everywhere():
     sync, batch = {'type': 'SyncBN', 'requires_grad': True}, {'type': 'BN'}
     heads = [{'norm_cfg': dict(sync)}, {'convs': {'norm_cfg': dict(sync)}}]
     cfg = Config({'model': {'backbone': {'norm_cfg': batch}, 'heads': heads}})
-    assert run._replace_sync_bn(cfg.model) == 2
+    assert training._replace_sync_bn(cfg.model) == 2
     assert cfg.model.heads[0].norm_cfg == {'type': 'BN', 'requires_grad': True}
     assert cfg.model.heads[1].convs.norm_cfg.type == 'BN'
-    assert run._replace_sync_bn(cfg.model) == 0
+    assert training._replace_sync_bn(cfg.model) == 0
 
 
 def test_a_finished_run_changes_nothing(work, finished_work, tiny_config, monkeypatch, capsys):
@@ -33,20 +33,6 @@ def test_a_finished_run_changes_nothing(work, finished_work, tiny_config, monkey
     monkeypatch.setattr('sys.argv', command)
     assert refusal(load('train').main).startswith(f'{work}: holds checkpoints that this run would overwrite')
     assert {path: path.read_bytes() for path in work.iterdir()} == before
-
-
-def test_a_config_of_mmdet_saves_plain_files_too():
-    cfg = Config({'default_hooks': {'checkpoint': {'type': 'CheckpointHook', 'interval': 2}}})
-    run.save_plain_files(cfg)
-    assert cfg.default_hooks.checkpoint == {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}
-    for hooks in (
-        {},
-        {'checkpoint': None},
-        {'checkpoint': {'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}}},
-    ):
-        cfg = Config({'default_hooks': hooks})
-        run.save_plain_files(cfg)
-        assert cfg.default_hooks == hooks
 
 
 class RecordingRunner:
@@ -67,7 +53,7 @@ def test_the_checkpoint_is_read_once(work, trained_work, tiny_config, monkeypatc
     read, runner = [], type('Runner', (RecordingRunner,), {'loaded': []})
     torch_load = torch.load
     monkeypatch.setattr(reading.torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
-    monkeypatch.setattr(run, 'Runner', runner)
+    monkeypatch.setattr(training, 'Runner', runner)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     load('train').main()
     assert read == [work / 'epoch_2.pth']
@@ -82,7 +68,7 @@ def test_a_resumed_training_does_not_need_the_pretrained_file(work, trained_work
     started = []
     monkeypatch.setattr(runner, 'from_cfg', classmethod(lambda cls, cfg: started.append(cfg) or RecordingRunner()))
     monkeypatch.setattr(RecordingRunner, 'train', lambda self: None)
-    monkeypatch.setattr(run, 'Runner', runner)
+    monkeypatch.setattr(training, 'Runner', runner)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     load('train').main()
     assert started[0].model.backbone.init_cfg is None
@@ -108,14 +94,14 @@ class InterruptedRunner:
 
 @pytest.mark.parametrize('saved', [False, True])
 def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
-    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
-    monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(training, 'prepare_process', lambda cfg, already_read: None)
     monkeypatch.setattr(InterruptedRunner, 'saves', saved)
     work = tmp_path / 'fresh'
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     with pytest.raises(SystemExit) as raised:
         load('train').main()
-    assert raised.value.code == run.CTRL_C == 130
+    assert raised.value.code == training.CTRL_C == 130
     printed = capsys.readouterr()
     assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
     left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'
@@ -132,9 +118,9 @@ def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, tiny_confi
             (work / 'last_checkpoint').write_text('epoch_1.pth')
         raise NonFiniteError('loss: nan')
 
-    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
     monkeypatch.setattr(InterruptedRunner, 'train', train)
-    monkeypatch.setattr(run, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr(training, 'prepare_process', lambda cfg, already_read: None)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work)])
     with pytest.raises(SystemExit) as raised:
         load('train').main()
@@ -150,7 +136,7 @@ def test_a_work_dir_has_one_training_at_a_time(work, tiny_config, monkeypatch):
         during.append(refusal(load('train').main))
         assert before.items() <= {path: path.read_bytes() for path in work.iterdir()}.items()
 
-    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
     monkeypatch.setattr(InterruptedRunner, 'train', train)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])
     before.pop(work / 'last_checkpoint')  # of the earlier run
@@ -162,15 +148,15 @@ def test_a_work_dir_has_one_training_at_a_time(work, tiny_config, monkeypatch):
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
     cfg = Config({'work_dir': str(tmp_path), 'launcher': 'pytorch'})
     monkeypatch.setenv('RANK', '0')
-    with run._locked(cfg):
+    with training._locked(cfg):
         monkeypatch.setenv('RANK', '1')
-        with run._locked(cfg):
+        with training._locked(cfg):
             pass
 
 
 def test_overwriting_forgets_the_earlier_run(work, tiny_config, monkeypatch):
     """Without its record, a later --resume cannot continue from the end of the earlier run."""
-    monkeypatch.setattr(run, 'Runner', InterruptedRunner)
+    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
     monkeypatch.setattr(InterruptedRunner, 'train', lambda self: None)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])
     load('train').main()
