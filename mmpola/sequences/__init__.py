@@ -1,4 +1,4 @@
-"""The Long Range Arena on MMEngine: data sets of its five tasks, collation, generators, encoder and classifier."""
+"""The Long Range Arena on MMEngine: data sets of its five tasks, collation, a generator, encoder and classifier."""
 
 from mmpola.sequences.classifier import SequenceClassifier
 from mmpola.sequences.collate import sequence_collate

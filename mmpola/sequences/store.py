@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from mmpola.cache import cache_folder
+from mmpola.cache import cache_folder, complete_folder
 from mmpola.engine.progress import progress
 from mmpola.sequences.source import Findings, Sample, Source, Tokens
 
@@ -106,19 +106,11 @@ def _state(path: Path) -> tuple[int, int]:
 
 def _write(source: Source, name: str, folder: Path) -> None:
     """Read the source into a folder, which gets its name when it is complete."""
-    partial = folder.with_name(f'{folder.name}.partial')
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
+    with complete_folder(folder) as partial:
         findings = Findings()
         _write_arrays(source, name, partial, findings)
-        (partial / RECORD).write_text(
-            json.dumps({'left_out': findings.checked(), 'dtype': np.dtype(source.dtype).name})
-        )
-        partial.rename(folder)
-    except BaseException:  # Ctrl-C too
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        record = {'left_out': findings.checked(), 'dtype': np.dtype(source.dtype).name}
+        (partial / RECORD).write_text(json.dumps(record))
 
 
 def _write_arrays(source: Source, name: str, folder: Path, findings: Findings) -> None:
