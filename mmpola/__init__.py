@@ -19,7 +19,7 @@ _NAMES = {
     'mmpola.backbones.pola_swin': ('PolaSwin',),
     'mmpola.backbones.polaformer_pp': ('PolaFormerPP',),
     'mmpola.classification.accuracy': ('Accuracy',),
-    'mmpola.classification.hooks': ('ClassCountHook', 'UnreadableImagesHook'),
+    'mmpola.classification.hooks': ('ClassCountHook',),
     'mmpola.classification.image_classifier': ('ImageClassifier',),
     'mmpola.classification.preprocessor': ('ClassificationPreprocessor',),
     'mmpola.data.class_folders': ('ClassFolders',),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mmpola.checkpoint.training import TrainingCheckpoint, read_fitting
 from mmpola.data.class_counts import class_count_problems, class_source
-from mmpola.data.image_index import IMAGENET, class_names
+from mmpola.data.class_folders import IMAGENET, class_names
 from mmpola.engine.config import evaluation_transform, leaves
 from mmpola.engine.trained import trained_model
 from mmpola.messages import UsageError
