@@ -32,9 +32,8 @@ from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
 from mmpola.checkpoint.training import read_fitting
-from mmpola.data.checks.images import unreadable
 from mmpola.data.class_counts import name_imagenet_classes
-from mmpola.data.read_image import rgb_image
+from mmpola.data.read_image import rgb_image, unreadable
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, leaves, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
