@@ -2,9 +2,10 @@
 
 from mmpola.sequences.classifier import SequenceClassifier
 from mmpola.sequences.collate import sequence_collate
-from mmpola.sequences.datasets import ByteText, GreyCIFAR, ListOps, Pathfinder, Retrieval
 from mmpola.sequences.encoder import SequenceEncoder
+from mmpola.sequences.images import GreyCIFAR, Pathfinder
 from mmpola.sequences.preprocessor import SequencePreprocessor
+from mmpola.sequences.texts import ByteText, ListOps, Retrieval
 
 __all__ = [
     'ByteText',

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mmpola.cache import complete_folder
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, run_main
-from mmpola.sequences.readers.listops import CLOSING, FILES, HEADER
+from mmpola.sequences.texts import CLOSING, LISTOPS_FILES, LISTOPS_HEADER
 
 OPERATOR_SHARE = 0.25
 
@@ -122,8 +122,8 @@ def write_listops(out: Path, train: int, dev: int, test: int, limits: Limits | N
     lines = _different_lines(limits, seed)
     with complete_folder(out) as folder, progress('drawing trees', sum(sizes.values())) as advance:
         for split, size in sizes.items():
-            with (folder / FILES[split]).open('w', newline='\n') as file:
-                print(*HEADER, sep='\t', file=file)
+            with (folder / LISTOPS_FILES[split]).open('w', newline='\n') as file:
+                print(*LISTOPS_HEADER, sep='\t', file=file)
                 for source, target in islice(lines, size):
                     print(source, target, sep='\t', file=file)
                     advance(1)
