@@ -21,7 +21,7 @@ import argparse
 from pathlib import Path
 
 from mmpola import analysis, prediction
-from mmpola.analysis import server
+from mmpola.analysis import explorer
 from mmpola.messages import run_main
 
 
@@ -44,8 +44,8 @@ def main() -> None:
     cfg = prediction.checked_config(args)
     predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
-    with server.listen(args.port) as listening:
-        server.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listening)
+    with explorer.listen(args.port) as listening:
+        explorer.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listening)
 
 
 if __name__ == '__main__':

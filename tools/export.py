@@ -31,10 +31,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from mmpola.data.checks.images import unreadable
 from mmpola.data.class_counts import name_imagenet_classes
-from mmpola.data.class_folders import ClassFolders
-from mmpola.data.read_image import rgb_image
+from mmpola.data.read_image import rgb_image, unreadable
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, leaves, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
@@ -90,8 +88,6 @@ def read_image(path: Path | None, cfg: Config) -> Image.Image:
     try:
         init_default_scope(cfg.get('default_scope', 'mmengine'))
         dataset = DATASETS.build(next(leaves(cfg.test_dataloader.dataset)))
-        if isinstance(dataset, ClassFolders):
-            return rgb_image(dataset.images.read(0))
         return rgb_image(Path(dataset.get_data_info(0)['img_path']).read_bytes())
     except Exception as error:  # missing or broken data, in the words of three libraries
         reason = (str(error).splitlines() or [type(error).__name__])[0]

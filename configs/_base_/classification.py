@@ -25,7 +25,7 @@ train_dataloader = dict(
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(
         type='mmpola.ClassFolders',
-        root=data_root + 'train',  # or train.tar
+        root=data_root + 'train',
         training=True,
         transform=dict(input_size=image_size, interpolation='bicubic'),
     ),
@@ -53,7 +53,4 @@ train_cfg = dict(type='mmpola.ExactEpochLoop', val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
-default_hooks = dict(
-    checkpoint=dict(interval=1, max_keep_ckpts=3),
-    unreadable_images=dict(type='mmpola.UnreadableImagesHook'),
-)
+default_hooks = dict(checkpoint=dict(interval=1, max_keep_ckpts=3))

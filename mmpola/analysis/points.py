@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from mmpola.data.checks.images import size_as_loaded
+from mmpola.data.read_image import size_as_loaded
 from mmpola.layers import Grid, ceil_div
 from mmpola.messages import UsageError
 from mmpola.prediction import Geometry, ImageFile, Predictor

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 PARTIAL = '.partial'
-"""Suffix of a file or folder that is being written, or was when its process was killed."""
+"""Suffix of a file that is being written, or was when its process was killed."""
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
@@ -36,23 +34,6 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
     except BaseException:  # Ctrl-C too
         partial.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def folder_when_complete(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, `path`.partial, which is renamed to `path` at the end, and removed after an error.
-
-    Raises:
-        OSError: the system refuses it, or `path` exists and is not an empty folder.
-    """
-    partial = path.with_name(f'{path.name}{PARTIAL}')
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.rename(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def plain_values(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from mmengine.evaluator import BaseMetric
 
-from mmpola.messages import info, listed
+from mmpola.messages import info
 from mmpola.registry import METRICS
 
 
@@ -17,8 +17,7 @@ from mmpola.registry import METRICS
 class Accuracy(BaseMetric):
     """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `accuracy/top5`.
 
-    Images that could not be read are ignored; if there are any, `accuracy/unreadable` is their number. Images with a
-    score that is NaN count as wrong; if there are any, `accuracy/nan_scores` is their number.
+    Images with a score that is NaN count as wrong; if there are any, `accuracy/nan_scores` is their number.
 
     Args:
         topk: the values of k.
@@ -50,7 +49,7 @@ class Accuracy(BaseMetric):
         self._dataset_meta = meta
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Store the rank of each image's class among the highest scores, or its path if it could not be read.
+        """Store the rank of each image's class among the highest scores.
 
         Args:
             data_batch: unused.
@@ -61,20 +60,12 @@ class Accuracy(BaseMetric):
         labels = torch.tensor([int(sample['gt_label']) for sample in data_samples], device=scores.device)
         hits = scores.topk(max(self.topk), dim=1).indices == labels[:, None]
         ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).float()
-        ranks = ranks.masked_fill(scores.isnan().any(1), math.inf)
-        for sample, rank in zip(data_samples, ranks.tolist(), strict=True):
-            self.results.append(sample['unreadable'][0] if 'unreadable' in sample else rank)
+        self.results += ranks.masked_fill(scores.isnan().any(1), math.inf).tolist()
 
-    def compute_metrics(self, results: list[float | str]) -> dict[str, float]:
-        """Return the accuracies in percent; NaN if no image could be read."""
-        ranks = torch.tensor([result for result in results if not isinstance(result, str)], dtype=torch.float)
+    def compute_metrics(self, results: list[float]) -> dict[str, float]:
+        """Return the accuracies in percent."""
+        ranks = torch.tensor(results)
         metrics = {f'top{k}': 100 * (ranks < k).double().mean().item() for k in self.topk}
-        if unreadable := sorted(result for result in results if isinstance(result, str)):
-            info(
-                f'{len(unreadable)} of {len(results)} images cannot be read and do not count in the accuracy: '
-                + listed(unreadable)
-            )
-            metrics['unreadable'] = len(unreadable)
         if broken := int(ranks.isinf().sum()):
             info(f'{broken} of {len(results)} images have scores that are NaN and count as wrong')
             metrics['nan_scores'] = broken

@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmpola.config_tree import leaves
-from mmpola.data.image_index import IMAGENET
+from mmpola.data.class_folders import IMAGENET
 from mmpola.messages import listed
 
 
@@ -40,8 +40,7 @@ def class_source(dataset: dict[str, Any], num_classes: int) -> str:
     """
     source = Path(str(dataset.get('classes') or dataset.get('root') or 'test_dataloader.dataset.classes'))
     if num_classes == 1000 and not source.is_file():
-        classes = [path for path in source.glob('[!.]*') if path.is_dir() or path.suffix == '.tar']
-        return str(source) if len(classes) == 1000 else IMAGENET
+        return str(source) if sum(path.is_dir() for path in source.glob('[!.]*')) == 1000 else IMAGENET
     return str(source)
 
 

@@ -1,92 +1,154 @@
-"""A data set of images in class folders or tar files, augmented by timm."""
+"""A data set of images in class folders, ROOT/CLASS/**/IMAGE, augmented by timm.
+
+timm's and torchvision's folder readers are not used: the first skips a class folder without images, which shifts every
+later label, the second sorts class 10 before class 2, and both read hidden files and follow links in circles.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.structures import BaseDataElement
-from PIL import Image
-from timm.data import create_transform
+from timm.data import ImageNetInfo, create_transform
+from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
-from mmpola.data.image_index import build_index
-from mmpola.data.read_image import rgb_image
+from mmpola.data.read_image import IMAGE_SUFFIXES, rgb_image
+from mmpola.messages import listed
 from mmpola.registry import DATASETS
 
-MAX_UNREADABLE_IN_A_ROW = 16
-"""If so many images in a row cannot be read, the data set itself must be unreachable."""
+IMAGENET = 'imagenet-1k'
+"""Stands for ImageNet's 1,000 classes, by their WordNet numbers, where a folder or file could define the classes."""
 
 
 @DATASETS.register_module()
 class ClassFolders(Dataset[dict[str, Any]]):
-    """Images as ROOT/CLASS/IMAGE, or the same in tar files (see `image_index`), with timm's transforms.
+    """Images as ROOT/CLASS/**/IMAGE, with timm's transforms. Links are followed, hidden files and folders left out.
 
     An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int `gt_label` and, in the
     metainfo, `img_path`.
 
-    An image that cannot be read is replaced, and the metainfo `unreadable`, a tuple of paths, names it: in training the
-    next readable image, with its own label, takes its place; in evaluation a blank one, which `Accuracy` ignores.
-
     Args:
-        root: folder or tar file.
+        root: folder of the class folders.
         training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
-        classes: what defines the labels: the training folder or tar file, a text file with one class name per line, or
-            'imagenet-1k', of whose classes some may be absent. None: the data set's own classes, in natural order.
-        strict: raise an error for an image that cannot be read.
+        classes: what defines the labels: the training folder, a .txt file with one class name per line, or
+            'imagenet-1k', of whose classes some may be absent. None: the class folders, in natural order (2 before 10).
+
+    Attributes:
+        labels: int64 [N], one per image.
 
     Raises:
-        ValueError: a folder, classes or images are missing; the message lists all problems.
+        ValueError: a folder, classes or images are missing, classes differ, or links lead to a folder twice; the
+            message lists all problems.
     """
 
-    def __init__(
-        self,
-        root: str,
-        *,
-        training: bool,
-        transform: dict[str, Any],
-        classes: str | None = None,
-        strict: bool = False,
-    ) -> None:
-        self.images = build_index(str(root), classes)
-        self.training = training
-        self.strict = strict
+    def __init__(self, root: str, *, training: bool, transform: dict[str, Any], classes: str | None = None) -> None:
+        self.root = str(root)
+        images, names = _find_images(self.root, classes)
+        found = [images.get(name, []) for name in names]
+        self.labels = np.repeat(np.arange(len(names)), list(map(len, found)))
+        # An array of bytes is shared with the workers; Python's strings would be copied into each of them.
+        self._paths = np.array([os.fsencode(path) for paths in found for path in paths])
+        self.metainfo = {'classes': tuple(names)}
         self.transform = create_transform(is_training=training, **transform)
-        self.metainfo = {'classes': self.images.classes}
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.labels)
+
+    def get_data_info(self, index: int) -> dict[str, Any]:
+        """Return `img_path` and the int `gt_label` of an image."""
+        path = os.path.join(self.root, os.fsdecode(bytes(self._paths[index])))
+        return {'img_path': path, 'gt_label': int(self.labels[index])}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return an item.
 
         Raises:
-            OSError: the image cannot be read and `strict` is on, or too many in a row cannot be read.
+            OSError: the image cannot be read; the message names it.
         """
-        index, image, unreadable = self._readable(range(len(self))[index])
-        sample = BaseDataElement(
-            metainfo={'img_path': self.images.name(index)}, gt_label=int(self.images.labels[index])
-        )
-        if unreadable:
-            sample.set_metainfo({'unreadable': tuple(unreadable)})
+        found = self.get_data_info(range(len(self))[index])
+        path = found['img_path']
+        try:
+            image = rgb_image(Path(path).read_bytes())
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error …
+            raise OSError(f'{path}: expected an image that can be read, got {error!r}') from error
+        sample = BaseDataElement(metainfo={'img_path': path}, gt_label=found['gt_label'])
         return {'inputs': self.transform(image), 'data_samples': sample}
 
-    def _readable(self, index: int) -> tuple[int, Image.Image, list[str]]:
-        """Return (index, pixels) of an image or of its replacement, and the paths that could not be read."""
-        failed: list[str] = []
-        while True:
-            try:
-                return index, rgb_image(self.images.read(index)), failed
-            except MemoryError:
-                raise
-            except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error …
-                failed.append(self.images.name(index))
-                if self.strict:
-                    raise OSError(f'{failed[-1]}: cannot be read ({error!r})') from error
-                if not self.training:
-                    return index, Image.new('RGB', (1, 1)), failed
-                if len(failed) == min(MAX_UNREADABLE_IN_A_ROW, len(self)):
-                    raise OSError(
-                        f'{len(failed)} images in a row cannot be read, the last is {failed[-1]} ({error!r})'
-                    ) from error
-                index = (index + 1) % len(self)
+
+def class_names(source: str) -> list[str]:
+    """Return the lines of a .txt file, the class folders of a folder in natural order, or those of `IMAGENET`."""
+    if source == IMAGENET:
+        names: list[str] = ImageNetInfo(IMAGENET).label_names()
+        return names
+    if source.endswith('.txt'):
+        return [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
+    folders = (entry.name for entry in os.scandir(source) if entry.is_dir() and not entry.name.startswith('.'))
+    return sorted(folders, key=natural_key)
+
+
+def _find_images(root: str, classes: str | None) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the images of each class, as paths below `root`, and the names of the classes in the order of the labels.
+
+    Raises:
+        ValueError: as in `ClassFolders`.
+    """
+    for path, rule in ((root, 'a folder'), (classes, 'a folder or a .txt file')):
+        if path in (None, IMAGENET):
+            continue
+        if not os.path.exists(path):
+            raise ValueError(f'{path}: no such folder or file')
+        if not (os.path.isdir(path) or (path is classes and path.endswith('.txt'))):
+            raise ValueError(f'{path}: expected {rule}, got another file')
+    if any(_is_image(name) for name in os.listdir(root)):
+        raise ValueError(
+            f'{root}: expected {root}/CLASS/IMAGE, got images directly in the folder '
+            "(ImageNet's validation images are published unsorted: move each into the folder of its class)"
+        )
+    seen: dict[str, str] = {}
+    images = {name: list(_images_of_class(root, name, seen)) for name in class_names(root)}
+    names = class_names(classes) if classes else list(images)
+    if problems := _problems(root, images, classes, names):
+        raise ValueError('\n'.join(problems))
+    return images, names
+
+
+def _problems(root: str, images: dict[str, list[str]], classes: str | None, names: list[str]) -> list[str]:
+    if not images:
+        return [f'{root}: expected {root}/CLASS/IMAGE, got no class folders']
+    problems = []
+    if empty := [name for name, found in images.items() if not found]:
+        problems.append(f'{root}: class folders without images ({" ".join(IMAGE_SUFFIXES)}): {listed(empty)}')
+    missing = [name for name in names if name not in images]
+    if missing and classes != IMAGENET:
+        problems.append(f'{root}: lacks classes that {classes} has: {listed(missing)}')
+    if extra := sorted(images.keys() - set(names), key=natural_key):
+        problems.append(f'{root}: has classes that {classes} lacks: {listed(extra)}')
+    return problems
+
+
+def _is_image(name: str) -> bool:
+    """Whether a file is an image by its suffix; hidden files are not."""
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith('.')
+
+
+def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str]:
+    """Yield the images of a class; `seen` are all folders so far, by their path without links.
+
+    Raises:
+        ValueError: a link leads to one of them: its images would be read twice, perhaps as another class, or endlessly.
+    """
+    for folder, inner, files in os.walk(os.path.join(root, name), followlinks=True):
+        first = seen.setdefault(os.path.realpath(folder), folder)
+        if first != folder:
+            raise ValueError(f'{root}: expected every folder once, got {folder}, which is the same as {first}')
+        inner.sort()
+        for file in sorted(filter(_is_image, files)):
+            yield os.path.relpath(os.path.join(folder, file), root)

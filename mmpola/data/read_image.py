@@ -1,14 +1,21 @@
-"""The suffixes of image files, and decoding an image of any mode to RGB."""
+"""The suffixes of image files, decoding an image of any mode to RGB, and whether and in what size a file is read."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 """Lower-case suffixes by which images in a folder are found. Without .gif: OpenCV reads it only since version 4.11."""
+
+ORIENTATION = 0x0112
+"""The EXIF tag of a camera's orientation."""
+
+TURNED = (5, 6, 7, 8)
+"""Values of that tag that swap width and height."""
 
 
 def rgb_image(data: bytes) -> Image.Image:
@@ -29,3 +36,30 @@ def rgb_image(data: bytes) -> Image.Image:
         elif 'transparency' in image.info:
             image = image.convert('RGBA')
         return image.convert('RGB')
+
+
+def unreadable(path: Path) -> str | None:
+    """Return why an image cannot be read, None if it can. Reads the whole file, but decodes a JPEG at reduced size."""
+    if not path.is_file():
+        return 'no such file'
+    if path.stat().st_size == 0:
+        return 'empty file'
+    try:
+        with Image.open(path) as image:
+            image.draft('L', (1, 1))
+            image.load()
+    except UnidentifiedImageError:
+        return 'not an image'
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
+        return str(error) or type(error).__name__
+    return None
+
+
+def size_as_loaded(path: Path) -> tuple[int, int] | None:
+    """Return (width, height) in pixels as OpenMMLab loads an image, rotated by its EXIF tag; None if it is broken."""
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            return (height, width) if image.getexif().get(ORIENTATION) in TURNED else (width, height)
+    except OSError:
+        return None

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import cv2
 from numpy.typing import NDArray
 
-from mmpola.data.checks.images import unreadable
-from mmpola.data.read_image import IMAGE_SUFFIXES
+from mmpola.data.read_image import IMAGE_SUFFIXES, unreadable
 from mmpola.messages import UsageError, listed
 
 OTHER_SUFFIXES = ('.avif', '.gif', '.heic', '.heif', '.jp2', '.jxl')

@@ -19,7 +19,7 @@ from timm.data import create_transform
 from torch import Tensor
 
 from mmpola.data.class_counts import class_count_problems, class_source
-from mmpola.data.image_index import IMAGENET, class_names
+from mmpola.data.class_folders import IMAGENET, class_names
 from mmpola.engine.checkpoint import TrainingCheckpoint, read_fitting
 from mmpola.engine.config import evaluation_transform, leaves
 from mmpola.engine.inference import load_model

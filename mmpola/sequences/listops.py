@@ -7,19 +7,19 @@ the limits are kept, each once; a digit counts 1 and an operator 2, parentheses 
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import NamedTuple
 
+from mmpola.cache import complete_folder
 from mmpola.engine.progress import progress
-from mmpola.messages import UsageError
-from mmpola.sequences.generating import expect, generator_parser, in_parallel, new_folder, run_generator
-from mmpola.sequences.readers.listops import CLOSING, FILES, HEADER
+from mmpola.messages import UsageError, run_main
+from mmpola.sequences.texts import CLOSING, LISTOPS_FILES, LISTOPS_HEADER
 
 OPERATOR_SHARE = 0.25
 
@@ -33,10 +33,10 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
 }
 
 CANDIDATES = 2_000
-"""Trees drawn per task of a worker."""
+"""Trees that are drawn with a random generator of their own."""
 
 MAX_FRUITLESS = 500
-"""Tasks in a row without a new tree after which there are hardly any others."""
+"""Generators in a row without a new tree after which there are hardly any others."""
 
 
 class Limits(NamedTuple):
@@ -98,54 +98,50 @@ def text(tree: Tree) -> str:
     return f'{"( " * (len(tree.arguments) + 1)}{tree.operator} {inner}{CLOSING} )'
 
 
-def _candidates(limits: Limits, seed: int, number: int) -> list[tuple[str, int]]:
-    """Return the lines of the trees that are kept among the `number`-th CANDIDATES."""
-    random = Random(f'{seed} {number}')
-    trees = (draw_tree(random, limits) for _ in range(CANDIDATES))
-    return [(text(tree), value(tree)) for tree in trees if tree is not None]
-
-
-def write_listops(
-    out: Path, train: int, dev: int, test: int, limits: Limits | None = None, seed: int = 0, workers: int = 1
-) -> None:
+def write_listops(out: Path, train: int, dev: int, test: int, limits: Limits | None = None, seed: int = 0) -> None:
     """Write a data set.
 
     Args:
-        out: a new folder.
+        out: a new folder, which appears when it is complete.
         train, dev, test: numbers of trees.
         limits: of the trees; None: the official ones.
-        seed: of the trees.
-        workers: processes.
+        seed: of the trees; the same seed and arguments give the same files.
 
     Raises:
         UsageError: an argument is out of range, `out` holds files, or there are not so many different trees.
     """
     limits = limits or Limits()
     sizes = {'train': train, 'dev': dev, 'test': test}
-    _check(sizes, limits, seed, workers)
-    draw = partial(_candidates, limits, seed)
-    with new_folder(out) as folder, in_parallel(draw, count(), workers) as candidates:
-        lines = _different(candidates)
-        with progress('drawing trees', sum(sizes.values())) as advance:
-            for split, size in sizes.items():
-                with (folder / FILES[split]).open('w', newline='\n') as file:
-                    print(*HEADER, sep='\t', file=file)
-                    for source, target in islice(lines, size):
-                        print(source, target, sep='\t', file=file)
-                        advance(1)
+    least = {'min_length': 0, 'max_length': limits.min_length + 2, 'max_depth': 1, 'max_args': LEAST_ARGUMENTS}
+    for name, given in {**sizes, 'seed': seed, **limits._asdict()}.items():
+        lowest = least.get(name, int(name in sizes))
+        if given < lowest:
+            raise UsageError(f'{name}: expected an integer of at least {lowest}, got {given}')
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UsageError(f'{out}: expected a new or empty folder, got one that holds other files')
+    lines = _different_lines(limits, seed)
+    with complete_folder(out) as folder, progress('drawing trees', sum(sizes.values())) as advance:
+        for split, size in sizes.items():
+            with (folder / LISTOPS_FILES[split]).open('w', newline='\n') as file:
+                print(*LISTOPS_HEADER, sep='\t', file=file)
+                for source, target in islice(lines, size):
+                    print(source, target, sep='\t', file=file)
+                    advance(1)
 
 
-def _different(candidates: Iterator[list[tuple[str, int]]]) -> Iterator[tuple[str, int]]:
-    """Yield every line once."""
+def _different_lines(limits: Limits, seed: int) -> Iterator[tuple[str, int]]:
+    """Yield text and value of trees within the limits, each tree once."""
     seen: set[bytes] = set()
     fruitless = 0
-    for lines in candidates:
-        before = len(seen)
-        for source, target in lines:
-            digest = hashlib.blake2b(source.encode(), digest_size=16).digest()
-            if digest not in seen:
-                seen.add(digest)
-                yield source, target
+    for number in count():
+        random, before = Random(f'{seed} {number}'), len(seen)
+        for tree in (draw_tree(random, limits) for _ in range(CANDIDATES)):
+            if tree is not None:
+                source = text(tree)
+                digest = hashlib.blake2b(source.encode(), digest_size=16).digest()
+                if digest not in seen:
+                    seen.add(digest)
+                    yield source, value(tree)
         fruitless = fruitless + 1 if len(seen) == before else 0
         if fruitless == MAX_FRUITLESS:
             drawn = MAX_FRUITLESS * CANDIDATES
@@ -154,29 +150,29 @@ def _different(candidates: Iterator[list[tuple[str, int]]]) -> Iterator[tuple[st
             )
 
 
-def _check(sizes: dict[str, int], limits: Limits, seed: int, workers: int) -> None:
-    for name, size in sizes.items():
-        expect(name, size, 1)
-    expect('workers', workers, 1)
-    expect('seed', seed, 0)
-    expect('max_depth', limits.max_depth, 1)
-    expect('max_args', limits.max_args, LEAST_ARGUMENTS)
-    expect('min_length', limits.min_length, 0)
-    expect('max_length', limits.max_length, limits.min_length + 2)
-
-
 def main() -> None:
-    parser = generator_parser('mmpola.sequences.listops', 'Generate ListOps in its official layout')
+    parser = argparse.ArgumentParser(
+        prog='mmpola.sequences.listops',
+        description='Generate ListOps in its official layout',
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument('out', metavar='OUT', type=Path, help='folder to write; it appears when it is complete')
     for split, size in (('train', 96_000), ('dev', 2_000), ('test', 2_000)):
         parser.add_argument(f'--{split}', type=int, default=size, metavar='N', help=f'trees of the {split} split')
-    parser.add_argument('--min-length', type=int, default=500, help='trees are longer than this')
-    parser.add_argument('--max-length', type=int, default=2000, help='trees are shorter than this')
-    parser.add_argument('--max-depth', type=int, default=10, help='levels of a tree')
-    parser.add_argument('--max-args', type=int, default=10, help='arguments of an operator')
+    for name, meaning in (
+        ('min_length', 'trees are longer than this'),
+        ('max_length', 'trees are shorter than this'),
+        ('max_depth', 'levels of a tree'),
+        ('max_args', 'arguments of an operator'),
+    ):
+        default = Limits._field_defaults[name]
+        parser.add_argument(f'--{name.replace("_", "-")}', type=int, default=default, help=meaning)
+    parser.add_argument('--seed', type=int, default=0, help='the same seed and options give the same files')
     args = parser.parse_args()
     limits = Limits(args.min_length, args.max_length, args.max_depth, args.max_args)
-    write_listops(args.out, args.train, args.dev, args.test, limits, args.seed, args.workers)
+    write_listops(args.out, args.train, args.dev, args.test, limits, args.seed)
+    print(f'wrote {args.out}')
 
 
 if __name__ == '__main__':
-    run_generator(main)
+    run_main(main, 'interrupted, nothing written')

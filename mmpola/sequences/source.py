@@ -26,9 +26,15 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class Findings:
-    """What a reader finds: `broken` prevents training, `left_out` does not; each is (rule, place with value found)."""
+class Reading:
+    """What a reader reports: places that break a rule, which prevent training, and those that are left out.
 
+    Attributes:
+        advance: called with the number of bytes just read.
+        broken, left_out: (rule, place with the value found).
+    """
+
+    advance: Callable[[int], None]
     broken: list[BrokenRule] = field(default_factory=list)
     left_out: list[BrokenRule] = field(default_factory=list)
 
@@ -47,31 +53,23 @@ class Findings:
         return grouped(self.left_out)
 
 
-Read = Callable[[Findings, Callable[[int], None]], Iterator[Sample]]
-"""Yields the samples of a split in a fixed order; calls the second argument with the number of `steps` just done."""
-
-
 @dataclass
 class Source:
     """The files of a split and how they are read.
 
     Attributes:
         files: all that are read; a change in them changes the samples.
-        read: see `Read`.
-        steps: the amount of work in `unit`, for a progress bar.
+        read: yields the samples of the split in a fixed order.
         dtype: of the tokens.
         options: everything else on which the samples depend.
         notes: what is unusual about the files themselves.
-        unit: what `steps` counts.
     """
 
     files: list[Path]
-    read: Read
-    steps: int
+    read: Callable[[Reading], Iterator[Sample]]
     dtype: type[np.generic] = np.uint8
     options: tuple[Any, ...] = ()
     notes: list[str] = field(default_factory=list)
-    unit: str = 'files'
 
 
 def existing(path: Path, split: str) -> Path:

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from mmpola.cache import cache_folder
-from mmpola.checkpoint.write import folder_when_complete
+from mmpola.cache import cache_folder, complete_folder
 from mmpola.engine.progress import progress
-from mmpola.sequences.source import Findings, Sample, Source, Tokens
+from mmpola.sequences.source import Reading, Sample, Source, Tokens
 
 FORMAT = 1
 """Increase it when the same files give other tokens or other arrays: older caches are then not used."""
@@ -106,33 +105,31 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def _write(source: Source, name: str, folder: Path) -> None:
-    """Read the source into a folder, which gets its name when it is complete."""
-    with folder_when_complete(folder) as partial:
-        findings = Findings()
-        _write_arrays(source, name, partial, findings)
-        (partial / RECORD).write_text(
-            json.dumps({'left_out': findings.checked(), 'dtype': np.dtype(source.dtype).name})
-        )
+    """Read the source into a folder, which gets its name when it is complete.
 
-
-def _write_arrays(source: Source, name: str, folder: Path, findings: Findings) -> None:
-    """Write the arrays of `TokenStore`. Equal sequences are stored once: documents recur in many pairs."""
+    Equal sequences are stored once: documents recur in many pairs.
+    """
     numbers: dict[bytes, int] = {}
     ends: list[int] = []
     members: list[list[int]] = []
     labels: list[int] = []
-    with (folder / TOKENS).open('wb') as file, progress(f'reading {name}, {source.unit}', source.steps) as advance:
-        for sequences, label in source.read(findings, advance):
-            members.append([])
-            for tokens in sequences:
-                content = np.ascontiguousarray(tokens, source.dtype).tobytes()
-                number = numbers.setdefault(hashlib.blake2b(content, digest_size=16).digest(), len(numbers))
-                if number == len(ends):
-                    file.write(content)
-                    ends.append((ends[-1] if ends else 0) + len(tokens))
-                members[-1].append(number)
-            labels.append(label)
-    if not labels and not findings.broken:
-        findings.refuse(f'{source.files[0]}: expected at least one sample', 'got none')
-    for table, values in zip(TABLES, (ends, members, labels), strict=True):
-        np.save(folder / f'{table}.npy', np.array(values, np.int64))
+    size = sum(path.stat().st_size for path in source.files)
+    with complete_folder(folder) as partial:
+        with (partial / TOKENS).open('wb') as file, progress(f'reading {name}, bytes', max(1, size)) as advance:
+            reading = Reading(advance)
+            for sequences, label in source.read(reading):
+                members.append([])
+                for tokens in sequences:
+                    content = np.ascontiguousarray(tokens, source.dtype).tobytes()
+                    number = numbers.setdefault(hashlib.blake2b(content, digest_size=16).digest(), len(numbers))
+                    if number == len(ends):
+                        file.write(content)
+                        ends.append((ends[-1] if ends else 0) + len(tokens))
+                    members[-1].append(number)
+                labels.append(label)
+        if not labels and not reading.broken:
+            reading.refuse(f'{source.files[0]}: expected at least one sample', 'got none')
+        for table, values in zip(TABLES, (ends, members, labels), strict=True):
+            np.save(partial / f'{table}.npy', np.array(values, np.int64))
+        record = {'left_out': reading.checked(), 'dtype': np.dtype(source.dtype).name}
+        (partial / RECORD).write_text(json.dumps(record))

@@ -20,9 +20,8 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
 
-from mmpola.analysis import analyse_layer, choose_layers, observe, server
-from mmpola.analysis.exploration import explore
-from mmpola.analysis.page import View
+from mmpola.analysis import analyse_layer, choose_layers, explorer, observe
+from mmpola.analysis.explorer import explore
 from mmpola.engine.checkpoint import read
 from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, batches, build_predictor
@@ -93,7 +92,7 @@ def test_an_image_one_pixel_wide_is_shown(predictor, size, tmp_path):
     path = tmp_path / 'thin.png'
     Image.new('RGB', size).save(path)
     found = explore(predictor, choose_layers(predictor.model.backbone, None)[:1], 0.3, path)
-    view = View(found, None, 0, None).as_json()
+    view = found.view(0, None, None)
     assert view['size'] == size
     assert all(0 <= place < side for place, side in zip(view['point'], size, strict=True))
 
@@ -110,9 +109,9 @@ def test_an_image_that_is_resized_to_nothing_is_refused(predictor, tmp_path):
 @pytest.fixture
 def address(predictor, photo):
     """The address of a page that shows the photo, served by a thread."""
-    listening = server.listen(0)
+    listening = explorer.listen(0)
     names = choose_layers(predictor.model.backbone, None)
-    thread = threading.Thread(target=server.serve, args=(predictor, names, 0.3, photo, 'small', listening))
+    thread = threading.Thread(target=explorer.serve, args=(predictor, names, 0.3, photo, 'small', listening))
     thread.start()
     yield listening.address
     listening.shutdown()
@@ -304,7 +303,7 @@ def test_the_page_gets_the_score_threshold(classifier, write_checkpoint, photo, 
     def explore(predictor, names, threshold, path):
         raise UsageError(threshold)
 
-    monkeypatch.setattr('mmpola.analysis.server.explore', explore)
+    monkeypatch.setattr('mmpola.analysis.explorer.explore', explore)
     arguments = classifier, write_checkpoint(classifier, tmp_path / 'random.pth'), photo
     assert refusal(capsys, *arguments) == 'photo.png: 0.3'
     assert refusal(capsys, *arguments, '--score-thr', '0.7') == 'photo.png: 0.7'

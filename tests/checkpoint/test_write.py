@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from mmpola.checkpoint.write import folder_when_complete, write_atomically
+from mmpola.checkpoint.write import write_atomically
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):
@@ -32,15 +32,3 @@ def test_an_interrupted_write_leaves_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b'new')
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [('file', b'old')]
-
-
-def test_a_folder_is_complete_or_absent(tmp_path):
-    path = tmp_path / 'data'
-    with pytest.raises(KeyboardInterrupt), folder_when_complete(path) as folder:
-        (folder / 'half').touch()
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
-    path.mkdir()  # an empty folder may become it
-    with folder_when_complete(path) as folder:
-        (folder / 'whole').touch()
-    assert list(tmp_path.rglob('*')) == [path, path / 'whole']

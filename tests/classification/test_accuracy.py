@@ -9,13 +9,8 @@ from torch.testing import assert_close
 from mmpola.classification.accuracy import Accuracy
 
 
-def samples(scores, labels, unreadable=()):
-    """Predictions; the images of `unreadable` have a path that could not be read."""
-    made = []
-    for i, (score, label) in enumerate(zip(scores, labels, strict=True)):
-        meta = {'unreadable': (f'{i}.jpg',)} if i in unreadable else {}
-        made.append(BaseDataElement(metainfo=meta, pred_score=score, gt_label=int(label)))
-    return made
+def samples(scores, labels):
+    return [BaseDataElement(pred_score=score, gt_label=int(label)) for score, label in zip(scores, labels, strict=True)]
 
 
 def evaluate(made, batch=7, **arguments):
@@ -40,17 +35,6 @@ def test_equal_scores_are_not_hits_for_every_class():
     assert found == {'accuracy/top1': 20.0, 'accuracy/top2': 40.0}
 
 
-def test_unreadable_images_are_ignored_counted_and_named(monkeypatch):
-    logged = []
-    monkeypatch.setattr('mmpola.classification.accuracy.info', logged.append)
-    scores = torch.eye(4)[[0, 1, 2, 3, 0, 1, 2, 3]]
-    found = evaluate(samples(scores, [0, 1, 0, 3, 0, 0, 2, 3], unreadable=(0, 1, 3, 4, 6, 7)), batch=3, topk=(1,))
-    assert found == {'accuracy/top1': 0.0, 'accuracy/unreadable': 6}
-    assert logged == [
-        '6 of 8 images cannot be read and do not count in the accuracy: 0.jpg, 1.jpg, 3.jpg, 4.jpg, 6.jpg and 1 more'
-    ]
-
-
 def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
     logged = []
     monkeypatch.setattr('mmpola.classification.accuracy.info', logged.append)
@@ -58,11 +42,10 @@ def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
     scores[1] = torch.nan
     scores[2, 3] = torch.nan
     for label in range(4):
-        labels = [0, label, label, 3]
-        found = evaluate(samples(scores, labels, unreadable=(0,)), topk=(1, 4))
-        assert_close(found['accuracy/top1'], 100 / 3)
-        assert_close(found['accuracy/top4'], 100 / 3)
-        assert (found['accuracy/unreadable'], found['accuracy/nan_scores']) == (1, 2)
+        found = evaluate(samples(scores, [0, label, label, 3]), topk=(1, 4))
+        assert_close(found['accuracy/top1'], 50.0)
+        assert_close(found['accuracy/top4'], 50.0)
+        assert found['accuracy/nan_scores'] == 2
     assert logged[-1] == '2 of 4 images have scores that are NaN and count as wrong'
 
 

@@ -107,7 +107,7 @@ def test_the_published_recipe(name, root):
     average = cfg.default_hooks.get('average')
     assert (average is None) == (decay is None)
     assert average is None or 1 - average.momentum == pytest.approx(decay)
-    assert {'checkpoint', 'preemption', 'finite_loss', 'class_count', 'unreadable_images'} < set(cfg.default_hooks)
+    assert {'checkpoint', 'preemption', 'finite_loss', 'class_count'} < set(cfg.default_hooks)
 
 
 @pytest.mark.parametrize('name', PUBLISHED)

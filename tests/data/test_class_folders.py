@@ -1,4 +1,7 @@
-"""Images of every mode are read, broken ones are reported, and random numbers depend on the key alone."""
+"""Folders give images, labels and clear errors; images of every mode are read, and broken ones are named."""
+
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.data.class_folders import ClassFolders
+from mmpola.data.class_folders import IMAGENET, ClassFolders, class_names
 from mmpola.data.read_image import rgb_image
 from mmpola.engine.seeding import SampleKey, SeededDataset
 
@@ -21,13 +24,134 @@ RECIPE = {
 }
 
 
-def one_class(folder, **images):
-    """Write files of one class by name; Pillow images are encoded, bytes are written as they are."""
-    (folder / 'a').mkdir(parents=True)
-    for name, image in images.items():
-        path = folder / 'a' / name.replace('_', '.')
-        path.write_bytes(image) if isinstance(image, bytes) else image.save(path)
-    return str(folder)
+def fill(folder, classes):
+    """Write empty files of each class."""
+    for name, files in classes.items():
+        (folder / name).mkdir(parents=True)
+        for file in files:
+            (folder / name / file).parent.mkdir(exist_ok=True)
+            (folder / name / file).touch()
+    return folder
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return fill(tmp_path / 'tree', {'10': ['b.JPEG', 'deep/c.png'], '2': ['a.jpg', '.a.jpg', 'notes.txt']})
+
+
+def build(root, classes=None):
+    return ClassFolders(str(root), training=False, transform=PLAIN, classes=classes and str(classes))
+
+
+def listed(data):
+    """(class, path) of every image."""
+    found = [data.get_data_info(index) for index in range(len(data))]
+    return [(data.metainfo['classes'][one['gt_label']], one['img_path'].removeprefix(data.root)) for one in found]
+
+
+EXPECTED = [('2', '/2/a.jpg'), ('10', '/10/b.JPEG'), ('10', '/10/deep/c.png')]
+
+
+def test_folders_are_classes_in_natural_order(tree):
+    data = build(tree)
+    assert data.metainfo['classes'] == ('2', '10')
+    assert listed(data) == EXPECTED
+
+
+def test_links_to_folders_and_images_are_followed(tree, tmp_path):
+    linked = tmp_path / 'linked'
+    (linked / '10').mkdir(parents=True)
+    (linked / '2').symlink_to(tree / '2')
+    for name in ('b.JPEG', 'deep'):
+        (linked / '10' / name).symlink_to(tree / '10' / name)
+    assert listed(build(linked)) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ('link', 'target', 'linked', 'first'),
+    [
+        ('10/up', '..', '10/up/10', '10'),
+        ('10/again', 'deep', '10/deep', '10/again'),
+        ('2/other', '../10', '10', '2/other'),
+        ('20', '10', '20', '10'),
+    ],
+)
+def test_a_folder_that_links_reach_twice_is_refused(link, target, linked, first, tree):
+    (tree / link).symlink_to(target)
+    with pytest.raises(ValueError) as raised:
+        build(tree)
+    assert str(raised.value) == (
+        f'{tree}: expected every folder once, got {tree / linked}, which is the same as {tree / first}'
+    )
+
+
+def test_labels_follow_the_classes_of_the_other_folder(tree, tmp_path):
+    (tmp_path / 'classes.txt').write_text('10\n\n2\n')
+    assert build(tree, tree).labels.tolist() == [0, 1, 1]
+    assert build(tree, tmp_path / 'classes.txt').labels.tolist() == [0, 0, 1]
+    assert class_names(str(tmp_path / 'classes.txt')) == ['10', '2']
+
+
+def test_some_classes_of_imagenet_keep_its_labels(tmp_path):
+    val = fill(tmp_path / 'val', {'n02102040': ['a.jpg'], 'n01440764': ['a.jpg']})
+    data = build(val, IMAGENET)
+    assert (data.labels.tolist(), len(data.metainfo['classes'])) == ([0, 217], 1000)
+    fill(val, {'dogs': ['a.jpg']})
+    with pytest.raises(ValueError, match='has classes that imagenet-1k lacks: dogs'):
+        build(val, IMAGENET)
+
+
+def test_names_that_are_not_utf8_are_read(tmp_path):
+    path = os.fsencode(tmp_path / 'a') + b'/\xff\xe9.png'
+    (tmp_path / 'a').mkdir()
+    with open(path, 'wb') as file:
+        colour.save(file, 'png')
+    assert os.fsencode(build(tmp_path)[0]['data_samples'].img_path) == path
+
+
+PROBLEMS = {
+    'absent': (None, None, '{root}: no such folder or file'),
+    'flat': (
+        {'': ['a.jpg']},
+        None,
+        '{root}: expected {root}/CLASS/IMAGE, got images directly in the folder '
+        "(ImageNet's validation images are published unsorted: move each into the folder of its class)",
+    ),
+    'nothing': ({'': []}, None, '{root}: expected {root}/CLASS/IMAGE, got no class folders'),
+    'empty class': (
+        {'a': ['x.jpg'], 'b': [], 'c': ['x.txt']},
+        None,
+        '{root}: class folders without images (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp): b, c',
+    ),
+    'other classes': (
+        {f'd{i}': ['x.jpg'] for i in range(7)} | {'a': ['x.jpg']},
+        {'a': ['x.jpg'], 'b': ['x.jpg']},
+        '{root}: lacks classes that {classes} has: b\n'
+        '{root}: has classes that {classes} lacks: d0, d1, d2, d3, d4 and 2 more',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', PROBLEMS)
+def test_problems(case, tmp_path):
+    files, others, message = PROBLEMS[case]
+    root, classes = tmp_path / 'root', tmp_path / 'others'
+    if files is not None:
+        fill(root, files)
+    if others is not None:
+        fill(classes, others)
+    with pytest.raises(ValueError) as raised:
+        build(root, classes if others else None)
+    assert str(raised.value) == message.format(root=root, classes=classes)
+
+
+def test_archives_are_refused(tree, tmp_path):
+    archive = tmp_path / 'train.tar'
+    archive.touch()
+    for root, classes, rule in ((archive, None, 'a folder'), (tree, archive, 'a folder or a .txt file')):
+        with pytest.raises(ValueError) as raised:
+            build(root, classes)
+        assert str(raised.value) == f'{archive}: expected {rule}, got another file'
 
 
 def test_an_item_is_the_normalised_image_its_label_and_its_path(colours):
@@ -82,47 +206,21 @@ def test_images_of_any_mode_are_read_as_rgb(name, image, tmp_path):
         assert ClassFolders(str(tmp_path), training=training, transform=transform)[0]['inputs'].shape == (3, size, size)
 
 
-@pytest.fixture
-def broken(tmp_path):
-    """Ten images: 1 is empty, 2 is truncated, 3 is not an image."""
-    pictures = {f'{i}_png': Image.new('RGB', (9, 9), (i, i, i)) for i in range(10)}
-    folder = one_class(tmp_path / 'broken', **pictures)
-    (tmp_path / 'broken/a/1.png').write_bytes(b'')
-    whole = (tmp_path / 'broken/a/2.png').read_bytes()
-    (tmp_path / 'broken/a/2.png').write_bytes(whole[: len(whole) // 2])
-    (tmp_path / 'broken/a/3.png').write_bytes(b'<html>404</html>')
-    return folder
-
-
-def test_in_training_the_next_readable_image_replaces_a_broken_one(broken):
-    data = ClassFolders(broken, training=True, transform={**PLAIN, 'no_aug': True} | {'crop_pct': None})
-    item = data[1]
-    assert item['data_samples'].img_path == f'{broken}/a/4.png'
-    assert item['data_samples'].unreadable == tuple(f'{broken}/a/{i}.png' for i in (1, 2, 3))
-    assert_close(item['inputs'], torch.full((3, 8, 8), 4 / 255))
-    assert 'unreadable' not in data[4]['data_samples']
-
-
-def test_in_evaluation_a_blank_image_replaces_a_broken_one(broken):
-    item = ClassFolders(broken, training=False, transform=PLAIN)[2]
-    assert item['data_samples'].img_path == f'{broken}/a/2.png'
-    assert item['data_samples'].unreadable == (f'{broken}/a/2.png',)
-    assert_close(item['inputs'], torch.zeros(3, 8, 8))
-
-
 @pytest.mark.parametrize('training', [True, False])
-def test_strict_raises_for_a_broken_image(training, broken):
-    data = ClassFolders(broken, training=training, transform=PLAIN, strict=True)
+@pytest.mark.parametrize('content', ['empty', 'truncated', 'text', 'missing'])
+def test_an_image_that_cannot_be_read_is_named(training, content, colours, tmp_path):
+    shutil.copytree(colours / 'val' / 'red', tmp_path / 'red')
+    path = tmp_path / 'red' / '1.png'
+    data = ClassFolders(str(tmp_path), training=training, transform=RECIPE if training else PLAIN)
+    if content == 'missing':
+        path.unlink()
+    else:
+        whole = path.read_bytes()
+        path.write_bytes({'empty': b'', 'truncated': whole[: len(whole) // 2], 'text': b'<html>404</html>'}[content])
+    data[0]
     with pytest.raises(OSError) as raised:
-        data[3]
-    assert str(raised.value).startswith(f'{broken}/a/3.png: cannot be read (UnidentifiedImageError(')
-
-
-def test_many_unreadable_images_in_a_row_raise(tmp_path):
-    root = one_class(tmp_path / 'gone', **{f'{i:02}_png': b'' for i in range(20)})
-    with pytest.raises(OSError) as raised:
-        ClassFolders(root, training=True, transform=PLAIN)[10]
-    assert str(raised.value).startswith(f'16 images in a row cannot be read, the last is {root}/a/05.png (')
+        data[1]
+    assert str(raised.value).startswith(f'{path}: expected an image that can be read, got ')
 
 
 def test_random_transforms_depend_on_the_draw_alone(colours):
@@ -133,12 +231,6 @@ def test_random_transforms_depend_on_the_draw_alone(colours):
     assert not torch.equal(one, seed)
 
 
-def test_missing_folders_are_named(tmp_path):
-    with pytest.raises(ValueError) as raised:
-        ClassFolders(f'{tmp_path}/train', training=True, transform=RECIPE)
-    assert str(raised.value) == f'{tmp_path}/train: no such folder or file'
-
-
 @pytest.mark.real_data
 def test_every_real_image_is_read(real_data):
     data = ClassFolders(
@@ -147,4 +239,3 @@ def test_every_real_image_is_read(real_data):
     assert len(data) == 409
     means = [data[i]['inputs'].mean().item() for i in range(0, len(data), 9)]
     assert 0.3 < np.mean(means) < 0.6
-    assert not any('unreadable' in data[i]['data_samples'] for i in range(0, len(data), 40))

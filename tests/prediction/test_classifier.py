@@ -41,7 +41,7 @@ def test_the_best_classes_are_drawn_and_written(config, write_checkpoint, colour
         item = dataset[index]
         with torch.no_grad():
             scores = model.eval()(item['inputs'][None]).softmax(1)[0]
-        path = dataset.images.name(index)
+        path = dataset.get_data_info(index)['img_path']
         name = path.removeprefix(f'{colours}/val/').removesuffix('.png')
         found = json.loads((out / f'{name}.json').read_text())
         assert (found['image'], found['width'], found['height']) == (path, 36, 40)

@@ -239,7 +239,7 @@ def test_of_unreadable_images_the_empty_ones_are_left_out(build, tmp_path):
     absent.unlink()
     with pytest.raises(UsageError) as raised:
         build('Pathfinder', root)
-    missing, unreadable = str(raised.value).splitlines()
+    unreadable, missing = sorted(str(raised.value).splitlines(), key=lambda line: 'missing' in line)
     table = root / LEVEL / 'metadata/0.npy'
     row = f'row {numbers[2] + 1} of {table}'
     assert missing == f'{images}: images that are listed but missing (1): {absent.name} ({row})'

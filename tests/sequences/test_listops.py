@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from mmpola.messages import UsageError
-from mmpola.sequences.generating import run_generator
+from mmpola.messages import UsageError, run_main
 from mmpola.sequences.listops import Limits, Node, main, text, value, write_listops
 
 SMALL = Limits(min_length=20, max_length=200, max_depth=4)
@@ -75,9 +74,9 @@ def test_every_tree_is_new_within_the_limits_and_rightly_labelled(tmp_path):
     assert max(depth(source) for source, _ in lists) == 4
 
 
-def test_workers_do_not_change_the_files_and_the_seed_does(tmp_path):
-    for name, seed, workers in (('one', 3, 1), ('two', 3, 2), ('other', 4, 1)):
-        write_listops(tmp_path / name, 30, 5, 5, SMALL, seed, workers)
+def test_the_seed_decides_the_files(tmp_path):
+    for name, seed in (('one', 3), ('two', 3), ('other', 4)):
+        write_listops(tmp_path / name, 30, 5, 5, SMALL, seed)
     one, two, other = ((tmp_path / name / 'basic_train.tsv').read_text() for name in ('one', 'two', 'other'))
     assert one == two != other
 
@@ -114,7 +113,7 @@ def run(monkeypatch, *arguments):
     """Run the command in this process and return its exit status."""
     monkeypatch.setattr('sys.argv', ['listops', *map(str, arguments)])
     try:
-        run_generator(main)
+        run_main(main, 'interrupted, nothing written')
     except SystemExit as stop:
         return stop.code
     return 0
@@ -126,7 +125,7 @@ def test_the_command_leaves_other_files_alone(tmp_path, monkeypatch, capsys):
     message = f'error: {tmp_path}: expected a new or empty folder, got one that holds other files\n'
     assert capsys.readouterr().err == message
     small = ('--train', 3, '--dev', 1, '--test', 1, '--min-length', 5, '--max-length', 50, '--max-depth', 3)
-    assert run(monkeypatch, tmp_path / 'new', *small, '--workers', 1) == 0
+    assert run(monkeypatch, tmp_path / 'new', *small) == 0
     assert [len(rows(path)) for path in sorted((tmp_path / 'new').iterdir())] == [1, 3, 1]
 
 
@@ -135,6 +134,6 @@ def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr('mmpola.sequences.listops.draw_tree', interrupt)
-    assert run(monkeypatch, tmp_path / 'new', '--workers', 1) == 130
+    assert run(monkeypatch, tmp_path / 'new') == 130
     assert capsys.readouterr().err == 'interrupted, nothing written\n'
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from mmpola.messages import UsageError
-from mmpola.sequences.readers import listops
+from mmpola.sequences import texts
 from tests.helpers.sequences import write_listops, write_text
 
 
@@ -14,8 +14,8 @@ from tests.helpers.sequences import write_listops, write_text
 def reads(monkeypatch):
     """Counts how often a ListOps file is read."""
     calls = []
-    original = listops.rows
-    monkeypatch.setattr(listops, 'rows', lambda *args: calls.append(1) or original(*args))
+    original = texts.read_rows
+    monkeypatch.setattr(texts, 'read_rows', lambda *args: calls.append(1) or original(*args))
     return calls
 
 
@@ -29,12 +29,13 @@ def test_unchanged_files_are_not_read_again(build, tmp_path, reads):
 
 
 def test_progress_says_what_it_counts(build, tmp_path, capsys):
-    root = write_listops(tmp_path / 'lists')
-    build('ListOps', root)
-    build('ByteText', write_text(tmp_path / 'texts'))
-    output, size = capsys.readouterr().out, (root / 'basic_train.tsv').stat().st_size
-    assert f'reading listops-train, bytes: {size} of {size}' in output
-    assert 'reading bytetext-train, files: 4 of 4' in output
+    lists, texts = write_listops(tmp_path / 'lists'), write_text(tmp_path / 'texts')
+    build('ListOps', lists)
+    build('ByteText', texts)
+    output = capsys.readouterr().out
+    for name, files in (('listops', [lists / 'basic_train.tsv']), ('bytetext', (texts / 'train').glob('*/*'))):
+        size = sum(path.stat().st_size for path in files)
+        assert f'reading {name}-train, bytes: {size} of {size}' in output
 
 
 def test_changed_files_are_read_again_and_replace_the_cache(build, tmp_path, cache, reads):

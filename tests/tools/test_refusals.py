@@ -82,7 +82,7 @@ def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, t
     annotations = copy / 'annotations' / 'instances_train2017.json'
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
     assert refusal('train', tiny_config, *options).splitlines()[1] == (
-        f'  {annotations} lists images that are not in {copy}/train2017: {names} and 2 more'
+        f'  {annotations} lists images that are not in {copy}/train2017 (7): {names} and 2 more'
     )
     annotations.write_text(json.dumps({'pictures': []}))
     assert refusal('check_data', tiny_config, *options) == (

@@ -1,10 +1,9 @@
 """Checks of the data that a config names, before training: `check_data` is the entry.
 
-`check.py` goes through the data sets of a config. `kinds.py` lists the kinds of data set that it knows, each with a
-module that inspects it and returns its `Contents`.
+`check.py` goes through the data sets of a config. `coco.py`, `label_maps.py` and `folders.py` inspect the kinds of data
+set that it knows; each returns `Contents`.
 """
 
-from mmpola.data.checks.check import Checked, check_data
-from mmpola.data.checks.report import print_notes, print_table
+from mmpola.data.checks.check import Checked, check_data, print_notes, print_table
 
 __all__ = ['Checked', 'check_data', 'print_notes', 'print_table']

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
+from rich.console import Console
+from rich.table import Table
 
 from mmpola.config_tree import leaves, nodes, predicted_classes
-from mmpola.data.checks.batch import batch_problems
+from mmpola.data.checks import coco, folders, label_maps
 from mmpola.data.checks.contents import Contents, FileCheck
-from mmpola.data.checks.kinds import Kind, kind_of, openmmlab_paths
 from mmpola.data.class_counts import class_count_problems
 from mmpola.engine.progress import progress
 from mmpola.messages import BrokenRule, UsageError, grouped, listed
@@ -29,6 +30,46 @@ crashes training on a GPU without naming its file, whereas the data loader names
 LOCAL_RANK = {'pytorch': 'LOCAL_RANK', 'slurm': 'SLURM_LOCALID', 'mpi': 'OMPI_COMM_WORLD_LOCAL_RANK'}
 """Launcher -> environment variable with the rank of a process on its machine."""
 
+PROCESSES = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
+"""Launcher -> environment variable with the number of processes."""
+
+UNLOADED = {'lazy_init': True, 'pipeline': []}
+"""Arguments for data sets that derive from MMEngine's BaseDataset."""
+
+
+class Kind(NamedTuple):
+    """How data sets of one kind are recognised by their config, and how they are inspected.
+
+    Attributes:
+        name: shown in the table.
+        matches: whether a data set's config is of this kind.
+        paths: the files and folders that a config names.
+        inspect: returns the contents of the data set, which is built with `unloaded`.
+        unloaded: arguments with which it is built without reading its annotations.
+    """
+
+    name: str
+    matches: Callable[[dict[str, Any]], bool]
+    paths: Callable[[dict[str, Any]], list[Path]]
+    inspect: Callable[[Any], Contents]
+    unloaded: dict[str, Any]
+
+
+def openmmlab_paths(dataset: dict[str, Any]) -> list[Path]:
+    """Return the annotation file and the folders of an mmdet or mmseg data set, or its root if it names neither."""
+    root, prefix = Path(dataset.get('data_root') or ''), dataset.get('data_prefix') or {}
+    names = [dataset.get('ann_file'), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
+    return [root / name for name in names if name] or [root]
+
+
+KINDS = (
+    Kind('COCO', coco.matches, openmmlab_paths, coco.inspect, UNLOADED),
+    Kind('label maps', label_maps.matches, openmmlab_paths, label_maps.inspect, UNLOADED),
+    Kind('class folders', folders.is_class_folders, folders.class_folder_paths, folders.inspect_class_folders, {}),
+    Kind('sequences', folders.is_sequences, folders.sequence_paths, folders.inspect_sequences, {}),
+)
+"""The first kind that matches is used. If none matches, only the paths of the data set are checked."""
+
 
 @dataclass
 class Checked:
@@ -39,11 +80,6 @@ class Checked:
     name: str
     paths: list[Path]
     contents: Contents = field(default_factory=Contents)
-
-    @property
-    def images(self) -> int | None:
-        """Number of images that a loader returns, None if the kind is unknown."""
-        return self.contents.images if self.kind else None
 
 
 def check_data(
@@ -80,7 +116,7 @@ def check_data(
             problems += data.contents.warnings if strict else []
     missing += _missing_truth(cfg, splits)
     if 'train' in splits and not missing and not problems and _first_of_machine(cfg):
-        problems += batch_problems(cfg, lambda dataset: checked[_key(dataset)].images)
+        problems += _batch_problems(cfg, checked)
     problems += grouped(_broken_rules([data.contents for data in checked.values()], whole))
     if missing or problems:
         raise UsageError(_message(missing, problems, list(checked.values())))
@@ -97,7 +133,7 @@ def _data_sets(cfg: Config, splits: tuple[str, ...]) -> Iterator[tuple[str, dict
 
 def _described(split: str, dataset: dict[str, Any]) -> Checked:
     """Describe a data set from its config, without opening any file."""
-    kind = kind_of(dataset)
+    kind = next((kind for kind in KINDS if kind.matches(dataset)), None)
     if kind is None:
         return Checked([split], None, str(dataset.get('type')), openmmlab_paths(dataset))
     return Checked([split], kind, kind.name, kind.paths(dataset))
@@ -149,6 +185,44 @@ def _missing_masks(cfg: Config, contents: Contents, dataloader: str) -> list[str
     ]
 
 
+def _batch_problems(cfg: Config, checked: dict[tuple[str, ...], Checked]) -> list[str]:
+    """Return a problem if a training batch has more images than a process gets in an epoch.
+
+    An InfiniteSampler has no epochs and fits any batch.
+    """
+    loader = cfg.train_dataloader
+    batch, sampler = loader.get('batch_size'), str((loader.get('sampler') or {}).get('type'))
+    images = _length(loader.dataset, checked)
+    if batch is None or images is None or 'Infinite' in sampler:
+        return []
+    processes = int(os.environ.get(PROCESSES.get(cfg.get('launcher', 'none'), ''), '1'))
+    share = -(-images // processes)
+    if batch <= share:
+        return []
+    split = f', divided among {processes} processes' if processes > 1 else ''
+    return [f'train_dataloader.batch_size: expected at most {share}, for {images} images{split}, got {batch}']
+
+
+def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) -> int | None:
+    """Return the number of samples of a data set or wrapper, None if it is unknown."""
+    if 'datasets' in dataset:
+        lengths = [_length(inner, checked) for inner in dataset['datasets']]
+        return None if None in lengths else sum(length or 0 for length in lengths)
+    if 'oversample_thr' in dataset:  # ClassBalancedDataset repeats images by the frequency of their classes
+        return None
+    if 'dataset' in dataset:
+        length = _length(dataset['dataset'], checked)
+    else:
+        data = checked[_key(dataset)]
+        length = data.contents.images if data.kind else None
+    indices = dataset.get('indices')
+    if length is None:
+        return None
+    if indices is not None:
+        length = min(length, indices if isinstance(indices, int) else len(indices))
+    return length * dataset.get('times', 1)
+
+
 def _missing_truth(cfg: Config, splits: tuple[str, ...]) -> list[str]:
     """Name the annotation files of evaluators that do not exist."""
     files = {split: (cfg.get(f'{split}_evaluator') or {}).get('ann_file') for split in splits}
@@ -188,3 +262,25 @@ def _message(missing: list[str], problems: list[str], checked: list[Checked]) ->
         f'the data is not complete\n{lines}\nthe config expects\n{layout}\n'
         'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
     )
+
+
+def print_table(checked: list[Checked]) -> None:
+    """Print the paths of each data set, then a table with a row of counts for each, then warnings and notes."""
+    for data in checked:
+        print(f'{", ".join(data.splits)}: {", ".join(map(str, data.paths))}')
+    table = Table()
+    for heading in ('split', 'kind', 'samples', 'annotations', 'unannotated', 'classes'):
+        table.add_column(heading, justify='left' if heading in ('split', 'kind') else 'right')
+    for data in checked:
+        contents = data.contents
+        counts = (contents.images, contents.annotations, contents.unannotated, len(contents.classes))
+        table.add_row(', '.join(data.splits), data.name, *(f'{count:,}' if data.kind else '-' for count in counts))
+    Console().print(table)
+    print_notes(checked)
+
+
+def print_notes(checked: list[Checked]) -> None:
+    """Print the warnings, about what loaders drop, and the notes, about what is unusual in the data."""
+    for kind in ('warning', 'note'):
+        for line in dict.fromkeys(line for data in checked for line in getattr(data.contents, f'{kind}s')):
+            print(f'{kind}: {line}')

@@ -6,15 +6,16 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pycocotools import mask as run_lengths
 
-from mmpola.data.checks.contents import Contents
-from mmpola.data.checks.images import size_as_loaded, unreadable
+from mmpola.data.checks.contents import Contents, apply
+from mmpola.data.read_image import size_as_loaded, unreadable
 from mmpola.messages import BrokenRule, listed
 
 POLYGONS = re.compile(rb'"segmentation"\s*:\s*\[[\[\s]*\d[\[\]\d\s.,eE+-]*\]')
@@ -31,124 +32,167 @@ def matches(dataset: dict[str, Any]) -> bool:
     return str(dataset.get('ann_file') or '').endswith('.json') and isinstance(prefix, dict) and 'img' in prefix
 
 
+class _File(NamedTuple):
+    """An annotation file; the last five fields have an entry for each of its N annotations.
+
+    Attributes:
+        images, categories, annotations: as in the file.
+        sizes: image id -> (width, height) in pixels.
+        ids, image_ids, category_ids: N each.
+        boxes: x, y, width, height and area in pixels [N, 5].
+    """
+
+    images: list[dict[str, Any]]
+    categories: list[dict[str, Any]]
+    annotations: list[dict[str, Any]]
+    sizes: dict[Any, tuple[int, int]]
+    ids: list[Any]
+    image_ids: list[Any]
+    category_ids: list[Any]
+    boxes: Any
+
+
 def inspect(dataset: Any) -> Contents:
     """Inspect mmdet's CocoDataset, or one like it, built with `lazy_init`. Opens no image."""
     path, folder = Path(dataset.ann_file), Path(dataset.data_prefix['img'])
     contents = Contents(classes=dataset.metainfo.get('classes') or ())
     try:
-        content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
-        images, categories = content['images'], {c['id']: c['name'] for c in content['categories']}
-        annotations = content.get('annotations', []) if dataset.test_mode else content['annotations']
-        sizes = {image['id']: (image['width'], image['height']) for image in images}
-        names = [image['file_name'] for image in images]
-        image_ids, category_ids = ([a[key] for a in annotations] for key in ('image_id', 'category_id'))
-        boxes = np.array([[*a['bbox'], a['area']] for a in annotations], float).reshape(len(annotations), 5)
-        repeated = len(annotations) - len({a['id'] for a in annotations})
+        file = _read(path, dataset.test_mode)
+        present = set(os.listdir(folder))  # only names in subfolders need a look-up each
+        names = [image['file_name'] for image in file.images]
+        absent = [name for name in names if name not in present and not (folder / name).is_file()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         contents.problems.append(f'{path}: not a COCO annotation file ({error!r})')
         return contents
-    annotated = set(image_ids)
-    found = _Findings(path, contents)
-    if not images:
-        found.problem('lists no images')
-    elif not dataset.test_mode and not annotations:
-        found.problem('has no annotations to train on')
-    if missing := _missing(folder, names):
-        contents.problems.append(f'{path} lists images that are not in {folder}: {listed(missing)}')
-    if len(sizes) < len(images):
-        found.problem(f'{len(images) - len(sizes)} images have the same id as another one')
-    if repeated:
-        found.problem(f'{repeated} annotations have the same id as another one')
-    _check_categories(found, list(content['categories']), contents.classes)
-    if unknown := sorted(set(category_ids) - categories.keys(), key=str):
-        found.problem(f'annotations have category ids that are not among its categories: {listed(unknown)}')
-    if orphans := sorted(annotated - sizes.keys(), key=str):
-        found.problem(f'annotations have image ids that are not among its images: {listed(orphans)}')
-    image_sizes = np.array([sizes.get(key, (np.inf, np.inf)) for key in image_ids], float).reshape(-1, 2)
-    valid = _check_boxes(found, boxes, image_sizes, [a['id'] for a in annotations])
-    _count(found, dataset, content | {'annotations': annotations}, valid)
-    masks = [a for a in annotations if a.get('segmentation')]
-    if endless := [a['id'] for a in masks if isinstance(a['segmentation'], list) and not _finite(a['segmentation'])]:
-        found.problem(f'polygons with NaN, infinite or no numbers ({len(endless)}): annotations {listed(endless)}')
+    apply([(contents.problems, f'{path} lists images that are not in {folder}', absent)])
+    _check_entries(path, file, contents, dataset.test_mode)
+    _count(path, file, contents, dataset)
     contents.label_files = [
-        partial(_check_run_lengths, path, a, sizes[a['image_id']])
-        for a in masks
-        if not isinstance(a['segmentation'], list) and a['image_id'] in sizes
+        partial(_check_run_lengths, path, a, file.sizes[a['image_id']])
+        for a in file.annotations
+        if a.get('segmentation') and not isinstance(a['segmentation'], list) and a['image_id'] in file.sizes
     ]
-    absent = set(missing)
     contents.image_files = [
-        partial(_check_image, path.name, folder, image['file_name'], sizes[image['id']])
-        for image in images
-        if image['file_name'] not in absent
+        partial(_check_image, path.name, folder, image['file_name'], file.sizes[image['id']])
+        for image in file.images
+        if image['file_name'] not in set(absent)
     ]
     return contents
 
 
-class _Findings:
-    """Adds lines that begin with the annotation file to its contents."""
+def _read(path: Path, test_mode: bool) -> _File:
+    """Read an annotation file; without annotations if it may have none.
 
-    def __init__(self, path: Path, contents: Contents) -> None:
-        self.path, self.contents = path, contents
-
-    def problem(self, text: str) -> None:
-        self.contents.problems.append(f'{self.path}: {text}')
-
-    def warning(self, text: str) -> None:
-        self.contents.warnings.append(f'{self.path}: {text}')
-
-    def note(self, text: str) -> None:
-        self.contents.notes.append(f'{self.path}: {text}')
-
-
-def _missing(folder: Path, names: list[str]) -> list[str]:
-    """Return the names that are not files in the folder; only names in subfolders need a look-up each."""
-    present = set(os.listdir(folder))
-    return [name for name in names if name not in present and not (folder / name).is_file()]
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it has not the structure of a COCO file.
+    """
+    content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
+    annotations = content.get('annotations', []) if test_mode else content['annotations']
+    return _File(
+        content['images'],
+        [{'id': category['id'], 'name': category['name']} for category in content['categories']],
+        annotations,
+        {image['id']: (image['width'], image['height']) for image in content['images']},
+        [a['id'] for a in annotations],
+        [a['image_id'] for a in annotations],
+        [a['category_id'] for a in annotations],
+        np.array([[*a['bbox'], a['area']] for a in annotations], float).reshape(len(annotations), 5),
+    )
 
 
-def _check_categories(found: _Findings, categories: list[dict[str, Any]], classes: Any) -> None:
-    """Check names and order: mmdet finds classes by name and numbers them in the file's order, not the config's."""
-    names = [category['name'] for category in categories]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        found.problem(f'several categories have the same name: {listed(twice)}')
-    if lacking := [name for name in classes if name not in names]:
-        found.problem(
-            f'has no category for {len(lacking)} of the {len(classes)} classes of the config '
-            f'({listed(lacking)}); it has {listed(names)}; set metainfo.classes of the data sets'
-        )
-    elif (in_file := [name for name in names if name in classes]) != list(classes):
-        found.problem(
-            f'metainfo.classes: expected the order of the file, by which mmdet numbers them ({listed(in_file)}), '
+def _check_entries(path: Path, file: _File, contents: Contents, test_mode: bool) -> None:
+    """Check ids and names, the order of the classes, and the numbers of polygons."""
+    problems, classes = contents.problems, contents.classes
+    if not file.images:
+        problems.append(f'{path}: lists no images')
+    elif not test_mode and not file.annotations:
+        problems.append(f'{path}: has no annotations to train on')
+    names = [category['name'] for category in file.categories]
+    order = [name for name in names if name in classes]
+    lacking = [name for name in classes if name not in names]
+    if not lacking and order != list(classes):
+        problems.append(
+            f'{path}: metainfo.classes: expected the order of the file, by which mmdet numbers them ({listed(order)}), '
             f'got {listed(classes)}'
         )
+    rule = f'classes of the config without a category; set metainfo.classes, the file has {listed(names)}'
+    endless = (
+        a['id'] for a in file.annotations if isinstance(a.get('segmentation'), list) and not _finite(a['segmentation'])
+    )
+    orphans = sorted(set(file.image_ids) - file.sizes.keys(), key=str)
+    unknown = sorted(set(file.category_ids) - {category['id'] for category in file.categories}, key=str)
+    apply(
+        (
+            (problems, f'{path}: ids of several images', _repeated(image['id'] for image in file.images)),
+            (problems, f'{path}: ids of several annotations', _repeated(file.ids)),
+            (problems, f'{path}: names of several categories', _repeated(names)),
+            (problems, f'{path}: {rule}', lacking),
+            (problems, f'{path}: category ids of annotations that no category has', unknown),
+            (problems, f'{path}: image ids of annotations that no image has', orphans),
+            (problems, f'{path}: polygons with NaN, infinite or no numbers, annotations', endless),
+        )
+    )
 
 
-def _check_boxes(found: _Findings, boxes: Any, sizes: Any, ids: list[Any]) -> Any:
-    """Check boxes [N, 5], as x, y, width, height and area in pixels, against their images' (width, height) [N, 2].
-
-    Returns:
-        bool [N]: the boxes that mmdet does not drop.
-    """
-    names = np.array(ids, object)
-    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:4]
-    finite = np.isfinite(boxes).all(1)
-    degenerate = finite & ((boxes[:, 2:4] < 1).any(1) | (boxes[:, 4] <= 0))
+def _count(path: Path, file: _File, contents: Contents, dataset: Any) -> None:
+    """Count what mmdet's loader returns, by its rules and the data set's `filter_cfg`, and warn of what it drops."""
+    names = {category['id']: category['name'] for category in file.categories}
+    classes, ids = set(contents.classes), np.array(file.ids, object)
+    known = np.array([names.get(key) in classes for key in file.category_ids], bool)
+    ignored, crowd = (np.array([a.get(flag, False) for a in file.annotations], bool) for flag in ('ignore', 'iscrowd'))
+    others = Counter(names[key] for key in file.category_ids if key in names and names[key] not in classes)
+    sizes = np.array([file.sizes.get(key, (np.inf, np.inf)) for key in file.image_ids], float).reshape(-1, 2)
+    low, high = file.boxes[:, :2], file.boxes[:, :2] + file.boxes[:, 2:4]
+    finite = np.isfinite(file.boxes).all(1)
+    degenerate = finite & ((file.boxes[:, 2:4] < 1).any(1) | (file.boxes[:, 4] <= 0))
     outside = finite & ~degenerate & ((high <= 0) | (low >= sizes)).any(1)
     inside = finite & ~degenerate & ~outside
     beyond = inside & ((low < -1) | (high > sizes + 1)).any(1)  # a pixel is tolerated for rounding
-    for report, which, text in (
-        (found.problem, ~finite, 'boxes with NaN or infinite values'),
-        (found.warning, degenerate, 'boxes narrower than a pixel or without area are dropped'),
-        (found.warning, outside, 'boxes outside their image are dropped'),
-        (found.note, beyond, 'boxes that extend beyond their image'),
-    ):
-        if which.any():
-            report(f'{text} ({which.sum()}): annotations {listed(names[which])}')
-    return inside
+    rules = {} if dataset.test_mode else dataset.filter_cfg or {}
+    side, annotated = rules.get('min_size', 0), {file.image_ids[i] for i in np.flatnonzero(known)}
+    small = [image for image in file.images if min(image['width'], image['height']) < side]
+    empty = [image for image in file.images if rules.get('filter_empty_gt', False) and image['id'] not in annotated]
+    images = file.sizes.keys() - {image['id'] for image in small + empty}
+    kept = inside & known & ~ignored & np.array([key in images for key in file.image_ids], bool)
+    warnings, categories = contents.warnings, (f'{name} ({count})' for name, count in others.items())
+    apply(
+        (
+            (contents.problems, f'{path}: boxes with NaN or infinite values, annotations', ids[~finite]),
+            (warnings, f'{path}: dropped boxes narrower than a pixel or without area, annotations', ids[degenerate]),
+            (warnings, f'{path}: dropped boxes outside their image, annotations', ids[outside]),
+            (warnings, f'{path}: dropped categories that are not classes of the config', categories),
+            (warnings, f"{path}: dropped annotations with 'ignore'", ids[ignored]),
+            (
+                warnings,
+                f'{path}: dropped images with a side of less than {side} pixels (filter_cfg.min_size)',
+                (image['file_name'] for image in small),
+            ),
+            (
+                warnings,
+                f'{path}: dropped images without annotations (filter_cfg.filter_empty_gt)',
+                (image['file_name'] for image in empty),
+            ),
+            (contents.notes, f'{path}: boxes that extend beyond their image, annotations', ids[beyond]),
+            (contents.notes, f'{path}: annotations of crowds, which are ignored', ids[kept & crowd]),
+        )
+    )
+    trained = np.flatnonzero(kept & ~crowd)
+    contents.images, contents.annotations = len(images), len(trained)
+    contents.unannotated = len(images - {file.image_ids[i] for i in trained})
+    contents.without_mask = [str(ids[i]) for i in np.flatnonzero(kept) if not file.annotations[i].get('segmentation')]
+    if not (contents.annotations or contents.problems or dataset.test_mode):
+        number = len(file.annotations)
+        contents.problems.append(
+            f'{path}: has no annotations to train on: none of {number} is left by what the loader drops'
+        )
+
+
+def _repeated(values: Iterable[Any]) -> list[Any]:
+    return [value for value, count in Counter(values).items() if count > 1]
 
 
 def _finite(polygons: list[Any]) -> bool:
-    """Whether polygons consist of finite numbers."""
+    """Whether polygons consist of finite numbers, or are none."""
     if polygons == [0]:  # SOME_POLYGON
         return True
     try:
@@ -170,54 +214,6 @@ def _check_run_lengths(path: Path, annotation: dict[str, Any], size: tuple[int, 
         sizes = f'{width} x {height}, image {size[0]} x {size[1]}'
         return [(f'{path}: masks whose size differs from their image', f'annotation {annotation["id"]} ({sizes})')]
     return []
-
-
-def _count(found: _Findings, dataset: Any, content: dict[str, Any], valid: Any) -> None:
-    """Count what mmdet's loader returns, by its rules and the data set's `filter_cfg`, and warn of what it drops.
-
-    Args:
-        found: gets counts, warnings and a problem if nothing is left.
-        dataset: the data set.
-        content: of the annotation file.
-        valid: bool [N], the annotations whose boxes are not dropped.
-    """
-    contents, annotations = found.contents, content['annotations']
-    categories = {category['id']: category['name'] for category in content['categories']}
-    names, classes = [categories.get(annotation['category_id']) for annotation in annotations], set(contents.classes)
-    known = np.array([name in classes for name in names], bool)
-    ignored, crowd = (np.array([a.get(flag, False) for a in annotations], bool) for flag in ('ignore', 'iscrowd'))
-    if others := Counter(name for name in names if name not in classes):
-        entries = listed(f'{name} ({count})' for name, count in others.items())
-        found.warning(f'annotations of categories that are not classes of the config are dropped: {entries}')
-    if ignored.any():
-        found.warning(f"annotations with 'ignore' are dropped ({ignored.sum()})")
-    annotated = {annotations[i]['image_id'] for i in np.flatnonzero(known)}
-    images = _filter_images(found, dataset, content['images'], annotated)
-    kept = valid & known & ~ignored & np.array([a['image_id'] in images for a in annotations], bool)
-    if (kept & crowd).any():
-        found.note(f'annotations of crowds are ignored ({(kept & crowd).sum()})')
-    trained = np.flatnonzero(kept & ~crowd)
-    contents.images, contents.annotations = len(images), len(trained)
-    contents.unannotated = len(images - {annotations[i]['image_id'] for i in trained})
-    without_mask = (annotations[i]['id'] for i in np.flatnonzero(kept) if not annotations[i].get('segmentation'))
-    contents.without_mask = [str(number) for number in without_mask]
-    if not (contents.annotations or contents.problems or dataset.test_mode):
-        found.problem(f'has no annotations to train on: none of {len(annotations)} is left by what the loader drops')
-
-
-def _filter_images(found: _Findings, dataset: Any, images: list[dict[str, Any]], annotated: set[Any]) -> set[Any]:
-    """Return the ids of the images that `filter_cfg` leaves of a data set for training, and warn of the others."""
-    rules = {} if dataset.test_mode else dataset.filter_cfg or {}
-    side = rules.get('min_size', 0)
-    small = [image for image in images if min(image['width'], image['height']) < side]
-    empty = [image for image in images if rules.get('filter_empty_gt', False) and image['id'] not in annotated]
-    for dropped, text in (
-        (small, f'images with a side of less than {side} pixels are dropped (filter_cfg.min_size)'),
-        (empty, 'images without annotations are dropped (filter_cfg.filter_empty_gt)'),
-    ):
-        if dropped:
-            found.warning(f'{text}: {len(dropped)}, {listed(image["file_name"] for image in dropped)}')
-    return {image['id'] for image in images} - {image['id'] for image in small + empty}
 
 
 def _check_image(annotations: str, folder: Path, name: str, size: tuple[int, int]) -> list[BrokenRule]:

@@ -1,11 +1,11 @@
-"""The result of inspecting a data set: counts, problems, and the checks of its files that remain to be run."""
+"""The result of inspecting a data set: counts, broken rules, and the checks of its files that remain to be run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmpola.messages import BrokenRule
+from mmpola.messages import BrokenRule, listed
 
 FileCheck = Callable[[], list[BrokenRule]]
 """Reads one file and returns the rules that it breaks."""
@@ -37,3 +37,14 @@ class Contents:
     without_mask: list[str] = field(default_factory=list)
     image_files: list[FileCheck] = field(default_factory=list)
     label_files: list[FileCheck] = field(default_factory=list)
+
+
+Rule = tuple[list[str], str, Iterable[object]]
+"""(the `problems`, `warnings` or `notes` of a data set, a rule, what breaks it)."""
+
+
+def apply(table: Iterable[Rule]) -> None:
+    """Add a line for every rule that something breaks: the rule, how many break it, and the first of them."""
+    for lines, rule, items in table:
+        if broken := list(items):
+            lines.append(f'{rule} ({len(broken)}): {listed(broken)}')

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmpola.data.checks.contents import Contents
-from mmpola.data.checks.images import size_as_loaded, unreadable
+from mmpola.data.checks.contents import Contents, apply
+from mmpola.data.read_image import size_as_loaded, unreadable
 from mmpola.messages import BrokenRule, listed
 
 ONE_CHANNEL = ('1', 'L', 'P')
@@ -26,47 +26,45 @@ def matches(dataset: dict[str, Any]) -> bool:
 def inspect(dataset: Any) -> Contents:
     """Inspect mmseg's BaseSegDataset, or one like it, built with `lazy_init`. Opens no file."""
     images, maps = (Path(dataset.data_prefix[key]) for key in ('img_path', 'seg_map_path'))
-    classes = dataset.metainfo.get('classes') or ()
-    contents = Contents(classes=classes)
     pairs = [(Path(item['img_path']), Path(item['seg_map_path'])) for item in dataset.load_data_list()]
     present = set(maps.rglob(f'*{dataset.seg_map_suffix}'))
-    unpaired = [str(image.relative_to(images)) for image, label_map in pairs if label_map not in present]
+    unpaired = [image.relative_to(images) for image, label_map in pairs if label_map not in present]
     orphans = [] if dataset.ann_file else sorted(present - {label_map for _, label_map in pairs})
-    contents.images, contents.annotations = len(pairs), len(pairs) - len(unpaired)
-    contents.unannotated = len(unpaired)
+    contents = Contents(len(pairs), len(pairs) - len(unpaired), len(unpaired), dataset.metainfo.get('classes') or ())
     if not pairs:
-        others = sorted(path.name for path in images.rglob('*') if path.is_file())
-        holds = f'; it holds {listed(others)}' if others else ''
-        contents.problems.append(f'{images}: no images with the suffix {dataset.img_suffix}{holds}')
-    if unpaired:
-        contents.problems.append(
-            f'{images}: images without a label map in {maps} ({len(unpaired)}): {listed(unpaired)}'
+        others = listed(sorted(path.name for path in images.rglob('*') if path.is_file())) or 'no files'
+        contents.problems.append(f'{images}: expected images with the suffix {dataset.img_suffix}, got {others}')
+    apply(
+        (
+            (contents.problems, f'{images}: images without a label map in {maps}', unpaired),
+            (
+                contents.problems,
+                f'{maps}: label maps without an image in {images}',
+                (path.relative_to(maps) for path in orphans),
+            ),
         )
-    if orphans:
-        names = listed(path.relative_to(maps) for path in orphans)
-        contents.problems.append(f'{maps}: label maps without an image in {images} ({len(orphans)}): {names}')
-    rule = _Labels(dataset, len(classes))
+    )
+    allowed, rule = _labels(dataset, len(contents.classes))
     contents.image_files = [partial(_check_image, images, image) for image, _ in pairs]
     contents.label_files = [
-        partial(_check_map, rule, maps, label_map, image) for image, label_map in pairs if label_map in present
+        partial(_check_map, allowed, f'{maps}: {rule}', maps, label_map, image)
+        for image, label_map in pairs
+        if label_map in present
     ]
     return contents
 
 
-class _Labels:
-    """The labels that the pixels of a label map file may have."""
-
-    def __init__(self, dataset: Any, classes: int) -> None:
-        if dataset.label_map is not None:  # a subset of the classes: the files still hold all labels
-            classes = len(dataset.METAINFO['classes'])
-        reduced = bool(dataset.reduce_zero_label)
-        self.allowed = np.zeros(256, bool)
-        self.allowed[: classes + reduced] = True
-        self.allowed[dataset.ignore_index if 0 <= dataset.ignore_index < 256 else 255] = True
-        self.text = (
-            f'label maps with labels other than 0 … {classes - 1 + reduced} and {dataset.ignore_index} '
-            f'({classes} classes, reduce_zero_label={reduced})'
-        )
+def _labels(dataset: Any, classes: int) -> tuple[Any, str]:
+    """Return which labels a file's pixels may have, bool [256], and the rule that others break."""
+    if dataset.label_map is not None:  # a subset of the classes: the files still hold all labels
+        classes = len(dataset.METAINFO['classes'])
+    reduced = bool(dataset.reduce_zero_label)
+    allowed = np.arange(256) < classes + reduced
+    allowed[dataset.ignore_index if 0 <= dataset.ignore_index < 256 else 255] = True
+    return allowed, (
+        f'label maps with labels other than 0 … {classes - 1 + reduced} and {dataset.ignore_index} '
+        f'({classes} classes, reduce_zero_label={reduced})'
+    )
 
 
 def _check_image(folder: Path, path: Path) -> list[BrokenRule]:
@@ -74,7 +72,7 @@ def _check_image(folder: Path, path: Path) -> list[BrokenRule]:
     return [(f'{folder}: images that cannot be read', f'{path.relative_to(folder)} ({reason})')] if reason else []
 
 
-def _check_map(rule: _Labels, folder: Path, path: Path, image: Path) -> list[BrokenRule]:
+def _check_map(allowed: Any, rule: str, folder: Path, path: Path, image: Path) -> list[BrokenRule]:
     """Check that a label map can be read and has one channel, the size of its image, and only allowed labels."""
     name = path.relative_to(folder)
     if reason := unreadable(path):
@@ -84,9 +82,8 @@ def _check_map(rule: _Labels, folder: Path, path: Path, image: Path) -> list[Bro
             return [(f'{folder}: label maps that do not have one channel of 8 bits', f'{name} ({label_map.mode})')]
         labels = np.asarray(label_map).astype(np.uint8)
     broken = []
-    present = np.bincount(labels.ravel(), minlength=256) > 0
-    if (wrong := np.flatnonzero(present & ~rule.allowed)).size:
-        broken.append((f'{folder}: {rule.text}', f'{name} (label {listed(wrong)})'))
+    if (wrong := np.setdiff1d(labels, np.flatnonzero(allowed))).size:
+        broken.append((rule, f'{name} (label {listed(wrong)})'))
     height, width = labels.shape
     loaded = size_as_loaded(image)
     if loaded not in (None, (width, height)):

@@ -25,9 +25,8 @@ def test_polygons_are_replaced_and_nothing_else():
 def test_classes_of_another_data_set(detection, annotations):
     detection.train_dataloader.dataset.pop('metainfo')
     assert problems(detection) == [
-        f'{annotations.path}: has no category for 80 of the 80 classes of the config '
-        f'(person, bicycle, car, motorcycle, airplane and 75 more); it has {NAMES}; '
-        'set metainfo.classes of the data sets',
+        f'{annotations.path}: classes of the config without a category; set metainfo.classes, the file has {NAMES} '
+        '(80): person, bicycle, car, motorcycle, airplane and 75 more',
         *(
             f'model.roi_head.{head}_head.num_classes: expected 80, the number of classes in train_dataloader '
             '(person, bicycle, car, motorcycle, airplane and 75 more), got 6'
@@ -52,8 +51,7 @@ def test_a_subset_of_the_classes_is_a_warning(detection, annotations):
     assert crosses > 0
     (train,) = check_data(detection, ('train',))
     assert train.contents.warnings == [
-        f'{annotations.path}: annotations of categories that are not classes of the config are dropped: '
-        f'cross ({crosses})'
+        f'{annotations.path}: dropped categories that are not classes of the config (1): cross ({crosses})'
     ]
 
 
@@ -65,12 +63,12 @@ def test_ids_and_names_that_are_wrong(detection, annotations):
     annotations.save()
     path = annotations.path
     assert problems(detection) == [
-        f'{path}: 1 annotations have the same id as another one',
-        f'{path}: several categories have the same name: circle',
-        f'{path}: has no category for 1 of the 6 classes of the config (square); it has circle, circle, triangle, '
-        'star, ring and 1 more; set metainfo.classes of the data sets',
-        f'{path}: annotations have category ids that are not among its categories: 77',
-        f'{path}: annotations have image ids that are not among its images: 4711',
+        f'{path}: ids of several annotations (1): {annotations["annotations"][3]["id"]}',
+        f'{path}: names of several categories (1): circle',
+        f'{path}: classes of the config without a category; set metainfo.classes, the file has circle, circle, '
+        'triangle, star, ring and 1 more (1): square',
+        f'{path}: category ids of annotations that no category has (1): 77',
+        f'{path}: image ids of annotations that no image has (1): 4711',
     ]
 
 
@@ -81,16 +79,16 @@ def test_boxes_that_mmdet_drops(detection, annotations):
     path = annotations.path
     (train,) = check_data(detection, ('train',))
     assert train.contents.warnings == [
-        f'{path}: boxes narrower than a pixel or without area are dropped (1): annotations {flat["id"]}',
-        f'{path}: boxes outside their image are dropped (1): annotations {away["id"]}',
+        f'{path}: dropped boxes narrower than a pixel or without area, annotations (1): {flat["id"]}',
+        f'{path}: dropped boxes outside their image, annotations (1): {away["id"]}',
     ]
-    assert train.contents.notes == [f'{path}: boxes that extend beyond their image (1): annotations {beyond["id"]}']
+    assert train.contents.notes == [f'{path}: boxes that extend beyond their image, annotations (1): {beyond["id"]}']
     with pytest.raises(UsageError) as raised:
         check_data(detection, ('train',), strict=True)
     assert str(raised.value).splitlines()[1:] == [f'  {line}' for line in train.contents.warnings]
     flat['bbox'][3] = float('nan')
     annotations.save()
-    assert problems(detection) == [f'{path}: boxes with NaN or infinite values (1): annotations {flat["id"]}']
+    assert problems(detection) == [f'{path}: boxes with NaN or infinite values, annotations (1): {flat["id"]}']
 
 
 def test_counts_are_those_of_mmdet(detection, annotations):
@@ -117,12 +115,14 @@ def test_counts_are_those_of_mmdet(detection, annotations):
     assert train.contents.annotations == sum(map(len, instances)) < len(others)
     assert train.contents.unannotated == sum(not boxes for boxes in instances)
     assert train.contents.warnings[-2:] == [
-        f'{annotations.path}: images with a side of less than 32 pixels are dropped (filter_cfg.min_size): '
-        f'1, {narrow["file_name"]}',
-        f'{annotations.path}: images without annotations are dropped (filter_cfg.filter_empty_gt): '
-        f'{len(empty)}, {", ".join(empty)}',
+        f'{annotations.path}: dropped images with a side of less than 32 pixels (filter_cfg.min_size) (1): '
+        f'{narrow["file_name"]}',
+        f'{annotations.path}: dropped images without annotations (filter_cfg.filter_empty_gt) ({len(empty)}): '
+        f'{", ".join(empty)}',
     ]
-    assert train.contents.notes[-1] == f'{annotations.path}: annotations of crowds are ignored (1)'
+    assert (
+        train.contents.notes[-1] == f'{annotations.path}: annotations of crowds, which are ignored (1): {crowd["id"]}'
+    )
 
 
 @pytest.mark.parametrize('segmentation', [None, []])
@@ -152,7 +152,7 @@ def test_polygons_that_are_no_finite_numbers(detection, annotations):
     third['segmentation'] = [['a', 2.0, 3.0, 4.0, 5.0, 6.0]]
     annotations.save()
     assert problems(detection) == [
-        f'{annotations.path}: polygons with NaN, infinite or no numbers (3): annotations '
+        f'{annotations.path}: polygons with NaN, infinite or no numbers, annotations (3): '
         f'{first["id"]}, {second["id"]}, {third["id"]}'
     ]
 

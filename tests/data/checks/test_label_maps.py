@@ -61,7 +61,7 @@ def test_images_and_label_maps_come_in_pairs(segmentation, ade):
     for path in list(images.iterdir()):
         path.rename(path.with_suffix('.jpeg'))
     assert problems(segmentation)[0] == (
-        f'{images}: no images with the suffix .jpg; it holds '
+        f'{images}: expected images with the suffix .jpg, got '
         + ', '.join(sorted(path.name for path in images.iterdir())[:5])
         + ' and 6 more'
     )

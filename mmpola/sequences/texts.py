@@ -1,0 +1,187 @@
+"""The Long Range Arena's tasks on texts, from their official files: ListOps, IMDB reviews and pairs of papers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from timm.utils.misc import natural_key
+
+from mmpola.registry import DATASETS
+from mmpola.sequences.dataset import SequenceDataset
+from mmpola.sequences.source import Reading, Sample, Source, Tokens, existing
+
+LISTOPS_FILES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
+LISTOPS_HEADER = ['Source', 'Target']
+DIGITS = tuple('0123456789')
+CLOSING = ']'
+LISTOPS_TOKENS = {token: number for number, token in enumerate((*DIGITS, '[MIN', '[MAX', '[MED', '[SM', CLOSING), 1)}
+"""Token -> id; 0 is padding."""
+
+REVIEW = re.compile(r'\d+_\d+\.txt')
+
+CITED = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
+"""Label in the files of Retrieval -> class."""
+
+
+def read_rows(path: Path, columns: int, reading: Reading) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number from 1, columns) of a file of tab-separated columns; both line ends, no quoting.
+
+    Empty lines and other numbers of columns break a rule. Bytes that are not UTF-8 come as lone surrogates, which
+    encode back to them.
+    """
+    with path.open('rb') as file:
+        for number, line in enumerate(file, 1):
+            reading.advance(len(line))
+            cells = line.rstrip(b'\r\n').decode('utf-8', 'surrogateescape').split('\t')
+            if len(cells) == columns:
+                yield number, cells
+            else:
+                rule = f'{path}: expected {columns} columns separated by tabs'
+                reading.refuse(rule, f'line {number} (got {len(cells)})')
+
+
+def byte_tokens(text: bytes, max_length: int) -> Tokens:
+    """Return the first bytes of a text as tokens: the byte's value + 1, because 0 is padding."""
+    return np.frombuffer(text[:max_length], np.uint8).astype(np.int16) + 1
+
+
+@DATASETS.register_module()
+class ListOps(SequenceDataset):
+    """Nested operations on lists of digits, of which the result is the class; up to 2,000 tokens of 15 kinds.
+
+    Args:
+        root: with `basic_{train,val,test}.tsv`.
+        brackets: keep the closing brackets. Without them, as in Skyformer's tokenizer, the nesting is lost.
+        split, cache: as in `SequenceDataset`.
+    """
+
+    TASK = 'listops'
+    CLASSES = DIGITS
+    OTHER_ROOTS = ('listops',)
+
+    def __init__(self, root: str | Path, split: str, brackets: bool = True, cache: str | Path | None = None) -> None:
+        self.brackets = brackets
+        super().__init__(root, split, cache)
+
+    def _source(self, split: str) -> Source:
+        path = existing(self.root / LISTOPS_FILES[split], split)
+        return Source([path], partial(self._read, path), options=(self.brackets,))
+
+    def _read(self, path: Path, reading: Reading) -> Iterator[Sample]:
+        for number, (text, target) in read_rows(path, len(LISTOPS_HEADER), reading):
+            if number == 1:
+                if [text, target] != LISTOPS_HEADER:
+                    place = f'line 1 (got {text[:40]}, {target})'
+                    reading.refuse(f'{path}: expected the header Source, Target', place)
+                continue
+            words = text.replace('(', ' ').replace(')', ' ').split()
+            if not self.brackets:
+                words = [word for word in words if word != CLOSING]
+            if unknown := [word for word in words if word not in LISTOPS_TOKENS]:
+                rule = f'{path}: expected tokens of {" ".join(LISTOPS_TOKENS)}'
+                reading.refuse(rule, f'line {number} (got {unknown[0]})')
+            elif target not in DIGITS:
+                reading.refuse(f'{path}: expected a digit as target', f'line {number} (got {target!r})')
+            elif not words:
+                reading.refuse(f'{path}: expected tokens in the column Source', f'line {number} (got none)')
+            else:
+                yield Sample((np.array([LISTOPS_TOKENS[word] for word in words], np.uint8),), int(target))
+
+
+@DATASETS.register_module()
+class ByteText(SequenceDataset):
+    """IMDB reviews, positive or negative, as bytes: the token is the byte's value + 1. The dev split is the test split.
+
+    Args:
+        root: with `{train,test}/{neg,pos}/ID_RATING.txt`.
+        max_length: longer texts are cut to this number of bytes.
+        split, cache: as in `SequenceDataset`.
+    """
+
+    TASK = 'text'
+    CLASSES = ('neg', 'pos')
+    OTHER_ROOTS = ('imdb',)
+
+    def __init__(self, root: str | Path, split: str, max_length: int = 4000, cache: str | Path | None = None) -> None:
+        self.max_length = max_length
+        super().__init__(root, split, cache)
+
+    def _source(self, split: str) -> Source:
+        folders = [existing(self.root / split.replace('dev', 'test') / name, split) for name in self.CLASSES]
+        files = [
+            path
+            for folder in folders
+            for path in sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
+            if not path.name.startswith('.')
+        ]
+        note = f'{self.root}: the test split serves as dev split, as in the original release'
+        notes = [note] if split == 'dev' else []
+        return Source(files, partial(self._read, folders, files), np.int16, (self.max_length,), notes)
+
+    def _read(self, folders: list[Path], files: list[Path], reading: Reading) -> Iterator[Sample]:
+        reviews = [path for path in files if REVIEW.fullmatch(path.name)]
+        for folder in {*folders} - {path.parent for path in reviews}:
+            reading.refuse(f'{folder}: expected reviews called ID_RATING.txt', 'got none')
+        for path in files:
+            reading.advance(path.stat().st_size)
+            if not REVIEW.fullmatch(path.name):
+                reading.left_out.append((f'{path.parent}: left out, not called ID_RATING.txt', path.name))
+            elif text := path.read_bytes():
+                yield Sample((byte_tokens(text, self.max_length),), self.CLASSES.index(path.parent.name))
+            else:
+                reading.refuse(f'{path.parent}: expected a text in every file', f'{path.name} (empty file)')
+
+
+@DATASETS.register_module()
+class Retrieval(SequenceDataset):
+    """Pairs of papers as bytes, of which one cites the other (class 1) or not.
+
+    Args:
+        root: with `new_aan_pairs.{train,eval,test}.tsv`: label, two ids, two texts.
+        max_length: longer texts are cut to this number of bytes.
+        split, cache: as in `SequenceDataset`.
+    """
+
+    TASK = 'retrieval'
+    CLASSES = ('unrelated', 'citing')
+    OTHER_ROOTS = ('aan',)
+    PAIRS = True
+
+    def __init__(self, root: str | Path, split: str, max_length: int = 4000, cache: str | Path | None = None) -> None:
+        self.max_length = max_length
+        super().__init__(root, split, cache)
+
+    def _source(self, split: str) -> Source:
+        path = existing(self.root / f'new_aan_pairs.{split.replace("dev", "eval")}.tsv', split)
+        return Source([path], partial(self._read, path), np.int16, (self.max_length,))
+
+    def _read(self, path: Path, reading: Reading) -> Iterator[Sample]:
+        for number, (label, _, _, *texts) in read_rows(path, 5, reading):
+            try:
+                first, second = map(text_bytes, texts)
+            except (SyntaxError, ValueError):
+                reading.refuse(f"{path}: expected texts, or literals b'…' that are complete", f'line {number}')
+                continue
+            if label not in CITED:
+                reading.refuse(f'{path}: expected the label 0.0 or 1.0', f'line {number} (got {label!r})')
+            elif not first or not second:
+                reading.refuse(f'{path}: expected two texts', f'line {number} (got an empty one)')
+            else:
+                pair = (byte_tokens(first, self.max_length), byte_tokens(second, self.max_length))
+                yield Sample(pair, CITED[label])
+
+
+def text_bytes(cell: str) -> bytes:
+    """Return the bytes of a text, which may be written as a Python literal: b'…' or b"…".
+
+    Raises:
+        SyntaxError, ValueError: a literal that is not complete.
+    """
+    if cell.startswith(("b'", 'b"')):
+        return bytes(ast.literal_eval(cell))
+    return cell.encode('utf-8', 'surrogateescape')
