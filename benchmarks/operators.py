@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from benchmarks.cases import ATTENTION, MIX_AND_GATE, SCALING, Case
-from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
+from benchmarks.measure import Run, check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
-from benchmarks.progress import track
+from benchmarks.records import Row
 from mmpola.layers import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
 
-Row = dict[str, Any]
 Function = Callable[..., Tensor]
 
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """dtype of the token tensors while timing; parity is checked in float32."""
 
-FLOOR = {'attention': (4, 11), 'mix_and_gate': (4, 11)}
+FLOOR = (4, 11)
 """Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
-dv; o, v, g, y and then o, v, g, dy, do, dv, dg."""
+dv; or o, v, g, y and then o, v, g, dy, do, dv, dg."""
 
 ANOTHER_FUNCTION = 'softmax'
 """The peer that computes another function: it is timed, but its output is not compared."""
@@ -59,7 +59,7 @@ def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         ANOTHER_FUNCTION: softmax_attention,
         PORT: published_port(),
     }
-    yield from _suite('attention', ATTENTION[device], attention_call, every, device, repeats, peers)
+    yield from _suite('attention', ATTENTION[device], every, device, repeats, peers)
 
 
 def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
@@ -70,7 +70,7 @@ def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[
         'literal': literal_mix_and_gate,
         'compiled literal': torch.compile(literal_mix_and_gate, dynamic=False),
     }
-    yield from _suite('mix_and_gate', MIX_AND_GATE[device], mix_and_gate_call, every, device, repeats, peers)
+    yield from _suite('mix_and_gate', MIX_AND_GATE[device], every, device, repeats, peers)
 
 
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
@@ -121,7 +121,6 @@ def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
 def _suite(
     name: str,
     cases: list[Case],
-    make: Callable[[Case, str, torch.dtype], Call],
     every: dict[str, Function | None],
     device: str,
     repeats: int,
@@ -129,14 +128,13 @@ def _suite(
 ) -> Iterator[Row]:
     bandwidth = copy_bandwidth(device, repeats)
     functions = {peer: function for peer in ('ours', *peers) if (function := every.get(peer)) is not None}
-    for case in track(cases, name):
-        yield measure_case(name, case, make, functions, device, repeats, peers, bandwidth)
+    for case in tqdm(cases, name):
+        yield measure_case(name, case, functions, device, repeats, peers, bandwidth)
 
 
 def measure_case(
     name: str,
     case: Case,
-    make: Callable[[Case, str, torch.dtype], Call],
     functions: dict[str, Function],
     device: str,
     repeats: int,
@@ -146,12 +144,12 @@ def measure_case(
     """Check that the functions agree on a case in float32, then compare their times and memory.
 
     Args:
-        name: of the operator, see `FLOOR`.
-        make: draws the call.
+        name: of the operator, see `OPERATORS`.
         functions: by the names of 'ours' and of the peers that are installed.
         peers: the columns.
         bandwidth: bytes per second that a copy moves.
     """
+    make = OPERATORS[name][1]
     torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
     able = {peer: f for peer, f in functions.items() if peer != PORT or case.feature_map == 'power'}
     exact = make(case, device, torch.float32)
@@ -167,7 +165,7 @@ def measure_case(
             for i, what in enumerate(('forward', 'step'))
         }
         memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
-    floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
+    floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR]
     row: Row = {'case': case.name, 'tokens': case.tokens}
     row |= time_ratios(seconds, peers)
     if 'literal' in memory:
@@ -177,7 +175,17 @@ def measure_case(
     return {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def forward_and_step(function: Function, call: Call) -> tuple[Callable[[], Any], Callable[[], Any]]:
+OPERATORS = {'attention': (polarity_attention, attention_call), 'mix_and_gate': (mix_and_gate, mix_and_gate_call)}
+"""Name -> the operator, and the function that draws its arguments."""
+
+
+def triton_passes(operator: str, case: Case, device: str, dtype: torch.dtype) -> tuple[Run, Run]:
+    """Return the forward pass and the forward + backward pass of an operator's kernels, ready to run."""
+    function, make = OPERATORS[operator]
+    return forward_and_step(partial(function, backend='triton'), make(case, device, dtype))
+
+
+def forward_and_step(function: Function, call: Call) -> tuple[Run, Run]:
     """Return the forward pass without gradients and the forward + backward pass, ready to run."""
     return partial(_forward, function, call), partial(_step, function, call)
 

@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from benchmarks.records import Row
+
 Record = dict[str, Any]
-Row = dict[str, Any]
 
 LINES: dict[str, dict[str, Any]] = {
     'Pola-PVT-T': {'color': '#0072b2', 'marker': 'o', 'linewidth': 2.2},

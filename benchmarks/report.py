@@ -12,8 +12,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from benchmarks.markdown import table
 from benchmarks.plots import plot
+from benchmarks.records import table
 
 FOLDER = Path(__file__).resolve().parent
 BEGIN, END = '<!-- results: written by python -m benchmarks.report -->', '<!-- end of results -->'

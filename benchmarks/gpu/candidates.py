@@ -67,11 +67,14 @@ class Hardware:
 
 
 def attention_launches(block: int, dry_run: bool) -> list[Launch]:
-    """Return the launches to try for the kernels of `polarity_attention` with `block` channels."""
+    """Return the launches to try for the kernels of `polarity_attention` with `block` channels.
+
+    `waves` does not change what is compiled; the tuning replaces it.
+    """
     if dry_run:
-        return [{'tokens': 16, 'warps': 2, 'stages': 2}, {'tokens': 32, 'warps': 4, 'stages': 2}]
+        return [{'tokens': 16 * n, 'warps': 2 * n, 'stages': 2, 'waves': 1} for n in (1, 2)]
     return [
-        {'tokens': tokens, 'warps': warps, 'stages': stages}
+        {'tokens': tokens, 'warps': warps, 'stages': stages, 'waves': 1}
         for tokens, warps, stages in product((16, 32, 64, 128), (1, 2, 4, 8), (2, 3))
         if _fits(tokens * block, warps)
     ]

@@ -28,17 +28,15 @@ from benchmarks.networks import run_literally, run_network
 from benchmarks.operators import (
     ANOTHER_FUNCTION,
     FLOOR,
+    OPERATORS,
     PORT,
     Function,
-    attention_call,
-    forward_and_step,
     measure_case,
-    mix_and_gate_call,
+    triton_passes,
 )
 from benchmarks.peers import literal_attention, published_port, softmax_attention
-from mmpola.ops import mix_and_gate, polarity_attention
-
-Row = dict[str, Any]
+from benchmarks.records import Row
+from mmpola.ops import polarity_attention
 
 ATTENTION_CASES = (
     'Pola-Swin-T stage 1, 224x224, batch 64',
@@ -104,20 +102,11 @@ def _copy(session: Session) -> Row:
     return {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS)['repeats'])}
 
 
-def _step(operator: str, case: Case, device: str) -> dict[str, Run]:
-    """Return 'forward' and 'step', forward + backward, of an operator's kernels in float16, ready to run."""
-    if operator == 'attention':
-        function, call = partial(polarity_attention, backend='triton'), attention_call(case, device, torch.float16)
-    else:
-        function, call = partial(mix_and_gate, backend='triton'), mix_and_gate_call(case, device, torch.float16)
-    return dict(zip(('forward', 'step'), forward_and_step(function, call), strict=True))
-
-
 def device_row(session: Session, operator: str, case: Case) -> Row:
     """Measure each kernel of a training step alone, and the operator with and without its host time."""
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     rounds, size = session.rounds(ROUNDS), case.elements * torch.float16.itemsize
-    passes = _step(operator, case, device)
+    passes = dict(zip(('forward', 'step'), triton_passes(operator, case, device, torch.float16), strict=True))
     with recorded() as launched:
         passes['step']()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
@@ -130,7 +119,7 @@ def device_row(session: Session, operator: str, case: Case) -> Row:
     alone = interleaved_device_seconds(replays, device, **rounds)
     eager = interleaved_seconds(passes, device, **rounds)
     row: Row = {'operator': operator, 'case': case.name, 'MB per tensor': size / 1e6}
-    for name, tensors in zip(passes, FLOOR[operator], strict=True):
+    for name, tensors in zip(passes, FLOOR, strict=True):
         row[f'copy %, {name}'] = 100 * tensors * size / bandwidth / alone[name].seconds
         row[f'host-bound, {name}'] = 'yes' if eager[name] > HOST_BOUND * alone[name].seconds else 'no'
     seconds = {name: {'graph': alone[name].seconds, 'eager': eager[name]} for name in passes}
@@ -142,8 +131,8 @@ def new_size(session: Session) -> Row:
     binaries = []
     for rows in (5, 7):
         with recorded() as launched:
-            for operator in FLOOR:
-                _step(operator, Case('', 'power', 1, rows, 11, 1, 32), session.device.type)['step']()
+            for operator in OPERATORS:
+                triton_passes(operator, Case('', 'power', 1, rows, 11, 1, 32), session.device.type, torch.float16)[1]()
         binaries.append({id(x.binary) for x in launched})
     return {'case': 'another image size', 'compiled kernels': len(binaries[1] - binaries[0])}
 
@@ -159,7 +148,7 @@ def _peers(session: Session, case: Case, peers: list[str]) -> Row:
     functions = {name: f for name, f in every.items() if name in ('ours', *peers) and f is not None}
     bandwidth = session.results('results')['copy']['bytes per second']
     device, repeats = session.device.type, session.rounds(ROUNDS)['repeats']
-    return measure_case('attention', case, attention_call, functions, device, repeats, peers, bandwidth)
+    return measure_case('attention', case, functions, device, repeats, peers, bandwidth)
 
 
 def _model(session: Session, name: str, size: Size) -> nn.Module:

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from benchmarks import image_size, plots, report
+from benchmarks import networks, plots, report
 
 OURS, THEIRS = ('Pola-PVT-T', 'Pola-Swin-T'), ('PVT-T', 'Swin-T')
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(image_size, 'SIZES', [(32, 32), (32, 64)])
-    monkeypatch.setattr(image_size, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
+    monkeypatch.setattr(networks, "IMAGE_SIZES", [(32, 32), (32, 64)])
+    monkeypatch.setattr(networks, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
 
 
 def test_a_row_per_size_compares_each_backbone_with_its_sibling():
-    rows = list(image_size.image_size('cpu', 1, ['mmdet']))
+    rows = list(networks.image_size('cpu', 1, ['mmdet']))
     assert [(row['case'], row['pixels']) for row in rows] == [('32x32', 1024), ('32x64', 2048)]
     for row in rows:
         assert set(row['seconds']) == set(row['bytes']) == {*OURS, *THEIRS}
@@ -26,7 +26,7 @@ def test_a_row_per_size_compares_each_backbone_with_its_sibling():
 
 
 def test_without_mmdet_its_columns_say_so():
-    (row, _) = image_size.image_size('cpu', 1, [])
+    (row, _) = networks.image_size('cpu', 1, [])
     assert set(row['seconds']) == set(OURS)
     assert row['PVT-T over Pola-PVT-T, time'] == row['Pola-Swin-T over Swin-T, peak memory'] == 'absent'
 
