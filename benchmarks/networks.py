@@ -49,27 +49,40 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         others = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
         compiled = partial(torch.compile, dynamic=False)
         if size == (224, 224):  # the only one of timm's model
-            swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0)
+            swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0).to(device)
             others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
-        every = {'ours': model, 'compiled': compiled(model), 'literal': model, **others}
-        runs: dict[str, Callable[[bool], Any]] = {
-            name: partial(run_literally if name == 'literal' else run_network, network.to(device), image)
-            for name, network in every.items()
-            if network is not None and name in ('ours', *peers)
+        networks = {'ours': model, 'compiled': compiled(model)}
+        networks |= {name: network.to(device) for name, network in others.items() if network is not None}
+        case = f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'
+        yield {'case': case, **compare(case, networks, image, peers, {'repeats': repeats})}
+
+
+def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str], rounds: dict[str, int]) -> Row:
+    """Check that networks agree in float32, then compare times and, in training, memory, with AMP on a GPU.
+
+    Args:
+        networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the literal equations,
+            which the peer 'literal' stands for.
+        rounds: arguments of `interleaved_seconds`.
+    """
+    device = image.device.type
+    runs: dict[str, Callable[[bool], Any]] = {
+        name: partial(run_network, network, image) for name, network in networks.items() if name in ('ours', *peers)
+    }
+    if 'literal' in peers:
+        runs['literal'] = partial(run_literally, networks['ours'], image)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        check_parity(case, {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')})
+    with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
+        seconds = {
+            what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, **rounds)
+            for what, training in (('inference', False), ('training step', True))
         }
-        exact = {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')}
-        check_parity(f'{cls.__name__} at {size}', exact)
-        with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
-            seconds = {
-                what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, repeats)
-                for what, training in (('inference', False), ('training step', True))
-            }
-            memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
-        row: Row = {'case': f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'}
-        row |= time_ratios(seconds, peers)
-        if 'literal' in memory:
-            row['peak memory, training step'] = memory['ours'] / memory['literal']
-        yield {**row, 'seconds': seconds, 'bytes': memory}
+        memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
+    row: Row = time_ratios(seconds, peers)
+    if 'literal' in memory:
+        row['peak memory, training step'] = memory['ours'] / memory['literal'] if memory['literal'] else 'too small'
+    return {**row, 'seconds': seconds, 'bytes': memory}
 
 
 def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:

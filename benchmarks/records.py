@@ -31,10 +31,10 @@ def results_folder(machine: str) -> Path:
 
 
 def table(rows: list[Row]) -> str:
-    """Return a Markdown table of all columns except those of dicts."""
+    """Return a Markdown table of the first row's columns, except those of dicts."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
     lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
-    lines += ['| ' + ' | '.join(_cell(row[name]) for name in columns) + ' |' for row in rows]
+    lines += ['| ' + ' | '.join(_cell(row.get(name, '')) for name in columns) + ' |' for row in rows]
     return '\n'.join(lines)
 
 

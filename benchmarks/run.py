@@ -15,20 +15,20 @@ import argparse
 import json
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.host import host
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones, image_size
-from benchmarks.operators import attention, mix_and_gate_suite, scaling
+from benchmarks.operators import host, operator_suite, scaling
 from benchmarks.records import ROOT, commit, results_folder, table
 from benchmarks.sequences import sequences
 
 SUITES = {
-    'attention': attention,
-    'mix_and_gate': mix_and_gate_suite,
+    'attention': partial(operator_suite, 'attention'),
+    'mix_and_gate': partial(operator_suite, 'mix_and_gate'),
     'backbones': backbones,
     'scaling': scaling,
     'image_size': image_size,

@@ -85,8 +85,7 @@ def calls(dry_run: bool) -> dict[str, Call]:
 
 def _call(name: str, dim: int, arguments: Case, dtype: str) -> Call:
     operator = 'mix_and_gate' if 'grid' in arguments else 'polarity_attention'
-    is_packed = operator == 'mix_and_gate' or arguments['queries'] == arguments['keys']
-    return Call(operator, DTYPES[dtype][0], dim, arguments, is_packed, DTYPES[dtype][1])
+    return Call(operator, DTYPES[dtype][0], dim, arguments, DTYPES[dtype][1])
 
 
 def correctness(session: Session, compiler: Compiler) -> Iterator[Item]:
@@ -137,7 +136,7 @@ def gate(feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool) -> Call:
     """Return the call that a launch must compute correctly before the tuning times it."""
     if feature_map == 'any':
         arguments: Case = {**GRID, **(DRY['mix_and_gate'][1] if dry_run else {'grid': (19, 37)})}
-        return Call('mix_and_gate', dtype, dim, arguments, is_packed=True)
+        return Call('mix_and_gate', dtype, dim, arguments)
     tokens = {'queries': 20, 'keys': 20, 'batch': 1, 'heads': 1} if dry_run else {'queries': 577, 'keys': 577}
     arguments = {**(POWER if feature_map == 'power' else ROTARY), **tokens}
-    return Call('polarity_attention', dtype, dim, arguments, is_packed=True)
+    return Call('polarity_attention', dtype, dim, arguments)
