@@ -46,12 +46,12 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         batch = SIZES[device][size]
         image = torch.randn(batch, 3, *size, device=device)
         model = cls('tiny', drop_path_rate=0.0).to(device)
-        others = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
+        others: dict[str, Any] = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
         compiled = partial(torch.compile, dynamic=False)
         if size == (224, 224):  # the only one of timm's model
             swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0).to(device)
             others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
-        networks = {'ours': model, 'compiled': compiled(model)}
+        networks: dict[str, Any] = {'ours': model, 'compiled': compiled(model)}
         networks |= {name: network.to(device) for name, network in others.items() if network is not None}
         case = f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'
         yield {'case': case, **compare(case, networks, image, peers, {'repeats': repeats})}

@@ -176,7 +176,8 @@ def measure_case(
     exact = make(case, device, torch.float32)
     same = {peer: f for peer, f in able.items() if peer != ANOTHER_FUNCTION}
     runs = {peer: forward_and_step(f, exact) for peer, f in same.items()}
-    check_parity(case.name, {peer: [run(), *step()] for peer, (run, step) in runs.items()})
+    results: dict[str, Any] = {peer: [run(), step()] for peer, (run, step) in runs.items()}
+    check_parity(case.name, {peer: [output, *gradients] for peer, (output, gradients) in results.items()})
     call = make(case, device, TIMED_DTYPE[device])
     runs = {peer: forward_and_step(f, call) for peer, f in able.items()}
     with torch.autocast(device, torch.float16, enabled=device == 'cuda', cache_enabled=False):  # for the graphs
@@ -195,7 +196,10 @@ def measure_case(
     return {**row, 'seconds': seconds, 'bytes': memory}
 
 
-OPERATORS = {'attention': (polarity_attention, attention_call), 'mix_and_gate': (mix_and_gate, mix_and_gate_call)}
+OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call]]] = {
+    'attention': (polarity_attention, attention_call),
+    'mix_and_gate': (mix_and_gate, mix_and_gate_call),
+}
 """Name -> the operator, and the function that draws its arguments."""
 
 

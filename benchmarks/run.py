@@ -15,6 +15,7 @@ import argparse
 import json
 import platform
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +24,10 @@ import torch
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones, image_size
 from benchmarks.operators import host, operator_suite, scaling
-from benchmarks.records import ROOT, commit, results_folder, table
+from benchmarks.records import ROOT, Row, commit, results_folder, table
 from benchmarks.sequences import sequences
 
-SUITES = {
+SUITES: dict[str, Callable[[str, int, list[str]], Iterator[Row]]] = {
     'attention': partial(operator_suite, 'attention'),
     'mix_and_gate': partial(operator_suite, 'mix_and_gate'),
     'backbones': backbones,

@@ -16,7 +16,7 @@ from benchmarks.gpu.launches import recorded
 from benchmarks.gpu.session import Item, Session
 from benchmarks.measure import copy_bandwidth, interleaved_device_seconds
 from benchmarks.networks import compare
-from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, find_peers, measure_case, triton_passes
+from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, Function, find_peers, measure_case, triton_passes
 from benchmarks.records import Row
 
 ATTENTION_CASES = (
@@ -81,7 +81,8 @@ def operator_row(session: Session, operator: str, case: Case, peers: list[str]) 
     """Compare the kernels of an operator with its peers, and measure each kernel of a training step alone."""
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     rounds = session.rounds(ROUNDS)
-    functions = {'ours': partial(OPERATORS[operator][0], backend='triton'), **find_peers(operator, peers)}
+    ours: Function = partial(OPERATORS[operator][0], backend='triton')
+    functions = {'ours': ours, **find_peers(operator, peers)}
     row = measure_case(operator, case, functions, device, rounds['repeats'], peers, bandwidth)
     with recorded() as launched:
         triton_passes(operator, case, device, torch.float16)[1]()

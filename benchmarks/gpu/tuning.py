@@ -249,7 +249,7 @@ def chosen_launches(target: Target, found: dict[str, Any], factor: float | None 
 
 def tuned_table(session: Session) -> LaunchTable:
     """Return the launches that all results of the tuning name."""
-    known, table = session.results('tuning'), {}
+    known, table = session.results('tuning'), dict[Key, Launch]()
     for target in targets(session.dry_run):
         table |= chosen_launches(target, known.get(target.name, {}))
     return LaunchTable(table)

@@ -93,24 +93,31 @@ def test_without_a_gpu_there_is_one_line(root):
 
 
 HANGING = """
-import ctypes, runpy, sys
-from benchmarks.gpu import processes
-def hang(*arguments):
-    lock = ctypes.create_string_buffer(64)
+import ctypes
+from benchmarks.gpu.session import Budget
+def report():
+    print('reported')
+    return 7
+lock = ctypes.create_string_buffer(64)
+with Budget(1.0).hard_stop(report):
     for _ in range(2):
         ctypes.CDLL(None).pthread_mutex_lock(lock)  # the second never returns, whatever signals come
-processes.Checker.check = hang
-sys.argv = ['benchmarks.gpu', *sys.argv[1:]]
-runpy.run_module('benchmarks.gpu', run_name='__main__')
 """
 
 
 @pytest.mark.slow
-def test_what_hangs_in_one_call_is_stopped_in_time_for_the_report(root, tmp_path):
-    found = run(root, '--dry-run', '--minutes', '0.4', '--results', tmp_path, script=HANGING)
-    assert found.returncode == 1, found.stderr[-6000:]
-    assert 'not reached  every check against float64 passes: 1 of 1 fail\n' in found.stdout
-    assert '| correctness, power, float16 | the run ended during it |' in (tmp_path / 'report.md').read_text()
+def test_what_hangs_in_one_call_is_stopped_in_time_for_the_report(root):
+    found = run(root, script=HANGING)
+    assert (found.returncode, found.stdout, found.stderr) == (7, 'reported\n', '')
+
+
+def test_an_item_in_which_the_run_ends_is_a_failure(session):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.perform('results', [Item('long', interrupted)])
+    assert earlier_parts(session.folder, ENVIRONMENT) == {'results': {'long': {'failure': 'the run ended during it'}}}
 
 
 def test_a_part_saves_each_item_and_starts_nothing_after_its_time(session):
