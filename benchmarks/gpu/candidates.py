@@ -28,12 +28,10 @@ class Hardware:
     """What limits the programs that reside on a multiprocessor.
 
     Args:
-        multiprocessors: of the GPU.
         registers, threads, shared: of a multiprocessor; shared memory in bytes.
         shared_per_program: largest shared memory of one program.
     """
 
-    multiprocessors: int
     registers: int
     threads: int
     shared: int
@@ -43,10 +41,9 @@ class Hardware:
     def of(cls, device: torch.device) -> Hardware:
         """Read the limits of a GPU; for the dry run those of an H100."""
         if device.type != 'cuda':
-            return cls(132, 2**16, 2048, 228 * 1024, 227 * 1024)
+            return cls(2**16, 2048, 228 * 1024, 227 * 1024)
         found: Any = torch.cuda.get_device_properties(device)  # torch's annotations lack some of them
         return cls(
-            found.multi_processor_count,
             found.regs_per_multiprocessor,
             found.max_threads_per_multi_processor,
             found.shared_memory_per_multiprocessor,

@@ -253,7 +253,7 @@ def test_the_estimate_counts_instructions_spills_and_resident_warps():
 def test_torch_tells_the_limits_of_a_gpu(monkeypatch):
     names = dir(torch._C._CudaDeviceProperties)
     monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: SimpleNamespace(**dict.fromkeys(names, 7)))
-    assert Hardware.of(torch.device('cuda')) == Hardware(7, 7, 7, 7, 7)
+    assert Hardware.of(torch.device('cuda')) == Hardware(7, 7, 7, 7)
 
 
 @pytest.mark.parametrize('block', [16, 32, 64])
