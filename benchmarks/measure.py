@@ -21,9 +21,8 @@ PARITY = 1e-4
 COPIED_BYTES = {'cuda': 2**30, 'cpu': 2**27}
 """Size of the tensor that is copied to measure the bandwidth: far larger than any cache."""
 
-
-FLUSHED_BYTES = 2**28
-"""Size of the tensor that is written to empty a GPU's L2 cache, which has up to 126 MB."""
+EVICTING_BYTES = 2**28
+"""Size of the tensor that is read to fill a GPU's L2 cache, which has up to 126 MB."""
 
 
 class Timing(NamedTuple):
@@ -56,16 +55,17 @@ def interleaved_seconds(
 def interleaved_device_seconds(
     variants: Mapping[str, Run], device: str, repeats: int, *, warm_up: int = 2
 ) -> dict[str, Timing]:
-    """Return the times that the variants take on the GPU with an empty L2 cache; on a CPU those of the host.
+    """Return the times that the variants take on the GPU with none of their data in L2; on a CPU those of the host.
 
-    Rounds as in `interleaved_seconds`. While the cache is emptied the host launches what follows, so that short kernels
-    are not measured together with their launches.
+    Rounds as in `interleaved_seconds`. Before each run a large tensor is read, which also writes back what the run
+    before left in the cache: a run pays for its own traffic only. Meanwhile the host launches what follows, so that
+    short kernels are not measured together with their launches.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    flushed = torch.empty(FLUSHED_BYTES // 4, device=device) if device == 'cuda' else None
+    other = torch.zeros(EVICTING_BYTES // 4, device=device) if device == 'cuda' else None
     for repeat in range(warm_up + repeats):
         for name, run in variants.items():
-            seconds = _host_seconds(run) if flushed is None else _event_seconds(run, flushed)
+            seconds = _host_seconds(run) if other is None else _event_seconds(run, other)
             if repeat >= warm_up:
                 times[name].append(seconds)
     return {name: Timing(statistics.median(values), _interquartile_range(values)) for name, values in times.items()}
@@ -116,8 +116,8 @@ def copy_bandwidth(device: str, repeats: int) -> float:
     """Return the bytes that a plain copy reads and writes per second: the upper bound of a memory-bound kernel."""
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
-    seconds = interleaved_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
-    return 2 * COPIED_BYTES[device] / seconds['copy']
+    timings = interleaved_device_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
+    return 2 * COPIED_BYTES[device] / timings['copy'].seconds
 
 
 def check_parity(case: str, results: dict[str, Sequence[Tensor]]) -> None:
@@ -130,10 +130,10 @@ def check_parity(case: str, results: dict[str, Sequence[Tensor]]) -> None:
                 raise ParityError(f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}')
 
 
-def _event_seconds(run: Run, flushed: Tensor) -> float:
+def _event_seconds(run: Run, other: Tensor) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    flushed.zero_()
+    other.sum()
     start.record()
     run()
     end.record()

@@ -1,4 +1,4 @@
-"""Compare whole backbones, in inference and training: compiled, on the literal equations, and with others."""
+"""Compare whole backbones: in inference and training with other implementations, and over the image size."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from unittest import mock
 import timm
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate
-from benchmarks.progress import track
+from benchmarks.records import Row
 from mmpola.backbones import PolaPVT, PolaSwin
-
-Row = dict[str, Any]
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
 
 
-def timm_swin_t() -> nn.Module:
-    """Build timm's Swin-T, which runs at 224 x 224 only."""
-    return timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0)
+IMAGE_SIZES = [(224, 224), (384, 384), (512, 512), (768, 768), (800, 1344), (1280, 1280), (1600, 1600)]
+"""(height, width) in pixels; 800 x 1344 is COCO's usual test size, padded to a multiple of 32."""
+
+SIBLINGS = {'Pola-PVT-T': 'PVT-T', 'Pola-Swin-T': 'Swin-T'}
+"""Our backbone -> mmdet's with softmax attention in the same block layout."""
 
 
 def mmdet_backbone(name: str) -> nn.Module | None:
@@ -38,45 +39,73 @@ def mmdet_backbone(name: str) -> nn.Module | None:
     return PyramidVisionTransformer(num_layers=[2, 2, 2, 2], drop_path_rate=0.0)
 
 
-def compiled(model: nn.Module) -> Any:
-    """Return a callable that runs the model compiled for one image size."""
-    return torch.compile(model, dynamic=False)
-
-
 def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
     cases = [(cls, size) for size in SIZES[device] for cls in (PolaPVT, PolaSwin)]
-    for cls, size in track(cases, 'backbones'):
+    for cls, size in tqdm(cases, 'backbones'):
         batch = SIZES[device][size]
         image = torch.randn(batch, 3, *size, device=device)
         model = cls('tiny', drop_path_rate=0.0).to(device)
-        others = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
-        if size == (224, 224):
-            swin = timm_swin_t().to(device)
+        others: dict[str, Any] = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
+        compiled = partial(torch.compile, dynamic=False)
+        if size == (224, 224):  # the only one of timm's model
+            swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0).to(device)
             others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
-        runs: dict[str, Callable[[bool], Any]] = {
-            'ours': partial(run_network, model, image),
-            'compiled': partial(run_network, compiled(model), image),
-            'literal': partial(run_literally, model, image),
-            **{
-                name: partial(run_network, other.to(device), image)
-                for name, other in others.items()
-                if other is not None
-            },
+        networks: dict[str, Any] = {'ours': model, 'compiled': compiled(model)}
+        networks |= {name: network.to(device) for name, network in others.items() if network is not None}
+        case = f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'
+        yield {'case': case, **compare(case, networks, image, peers, {'repeats': repeats})}
+
+
+def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str], rounds: dict[str, int]) -> Row:
+    """Check that networks agree in float32, then compare times and, in training, memory, with AMP on a GPU.
+
+    Args:
+        networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the literal equations,
+            which the peer 'literal' stands for.
+        rounds: arguments of `interleaved_seconds`.
+    """
+    device = image.device.type
+    runs: dict[str, Callable[[bool], Any]] = {
+        name: partial(run_network, network, image) for name, network in networks.items() if name in ('ours', *peers)
+    }
+    if 'literal' in peers:
+        runs['literal'] = partial(run_literally, networks['ours'], image)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        check_parity(case, {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')})
+    with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
+        seconds = {
+            what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, **rounds)
+            for what, training in (('inference', False), ('training step', True))
         }
-        runs = {name: run for name, run in runs.items() if name == 'ours' or name in peers}
-        exact = {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')}
-        check_parity(f'{cls.__name__} at {size}', exact)
+        memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
+    row: Row = time_ratios(seconds, peers)
+    if 'literal' in memory:
+        row['peak memory, training step'] = memory['ours'] / memory['literal'] if memory['literal'] else 'too small'
+    return {**row, 'seconds': seconds, 'bytes': memory}
+
+
+def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Measure seconds and peak bytes of inference on one image; yields one row per size.
+
+    The backbones of a pair have the same stages, widths and depths but compute different functions, so parity is not
+    checked. Weights are float32, with float16 autocast on a GPU.
+    """
+    networks: dict[str, nn.Module] = {'Pola-PVT-T': PolaPVT('tiny'), 'Pola-Swin-T': PolaSwin('tiny')}
+    for name in SIBLINGS.values() if 'mmdet' in peers else ():
+        if (sibling := mmdet_backbone(name)) is not None:
+            networks[name] = sibling
+    for height, width in tqdm(IMAGE_SIZES, 'image sizes'):
+        image = torch.randn(1, 3, height, width, device=device)
+        runs = {name: partial(run_network, network.to(device), image, False) for name, network in networks.items()}
         with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
-            seconds = {
-                what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, repeats)
-                for what, training in (('inference', False), ('training step', True))
-            }
-            memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
-        row: Row = {'case': f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'}
-        row |= time_ratios(seconds, peers)
-        if 'literal' in memory:
-            row['peak memory, training step'] = memory['ours'] / memory['literal']
+            memory = {name: peak_bytes(run, device) for name, run in runs.items()}
+            seconds = interleaved_seconds(runs, device, repeats, warm_up=1)
+        row: Row = {'case': f'{height}x{width}', 'pixels': height * width}
+        for ours, theirs in SIBLINGS.items():
+            absent = theirs not in networks
+            row[f'{theirs} over {ours}, time'] = 'absent' if absent else seconds[theirs] / seconds[ours]
+            row[f'{ours} over {theirs}, peak memory'] = 'absent' if absent else memory[ours] / memory[theirs]
         yield {**row, 'seconds': seconds, 'bytes': memory}
 
 

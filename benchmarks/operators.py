@@ -8,23 +8,32 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from benchmarks.cases import ATTENTION, MIX_AND_GATE, SCALING, Case
-from benchmarks.measure import check_parity, copy_bandwidth, interleaved_seconds, peak_bytes, time_ratios
+from benchmarks.measure import (
+    Run,
+    check_parity,
+    copy_bandwidth,
+    graphed,
+    interleaved_device_seconds,
+    interleaved_seconds,
+    peak_bytes,
+    time_ratios,
+)
 from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
-from benchmarks.progress import track
+from benchmarks.records import Row
 from mmpola.layers import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
 
-Row = dict[str, Any]
 Function = Callable[..., Tensor]
 
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """dtype of the token tensors while timing; parity is checked in float32."""
 
-FLOOR = {'attention': (4, 11), 'mix_and_gate': (4, 11)}
+PASSES = {'forward': 4, 'step': 11}
 """Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
-dv; o, v, g, y and then o, v, g, dy, do, dv, dg."""
+dv; or o, v, g, y and then o, v, g, dy, do, dv, dg."""
 
 ANOTHER_FUNCTION = 'softmax'
 """The peer that computes another function: it is timed, but its output is not compared."""
@@ -48,29 +57,34 @@ class Call(NamedTuple):
     grad: Tensor
 
 
-def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Compare `polarity_attention` with the named peers."""
-    every: dict[str, Function | None] = {
-        'ours': polarity_attention,
+OTHERS: dict[str, dict[str, Function | None]] = {
+    'attention': {
         'reference': partial(polarity_attention, backend='reference'),
-        'compiled reference': torch.compile(partial(polarity_attention, backend='reference'), dynamic=False),
         'literal': literal_attention,
-        'compiled literal': torch.compile(literal_attention, dynamic=False),
         ANOTHER_FUNCTION: softmax_attention,
         PORT: published_port(),
-    }
-    yield from _suite('attention', ATTENTION[device], attention_call, every, device, repeats, peers)
+    },
+    'mix_and_gate': {'reference': partial(mix_and_gate, backend='reference'), 'literal': literal_mix_and_gate},
+}
+"""Operator -> its peers by name; None for one that is not installed."""
 
 
-def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Compare `mix_and_gate` with the named peers."""
-    every: dict[str, Function | None] = {
-        'ours': mix_and_gate,
-        'reference': partial(mix_and_gate, backend='reference'),
-        'literal': literal_mix_and_gate,
-        'compiled literal': torch.compile(literal_mix_and_gate, dynamic=False),
-    }
-    yield from _suite('mix_and_gate', MIX_AND_GATE[device], mix_and_gate_call, every, device, repeats, peers)
+def find_peers(operator: str, names: list[str]) -> dict[str, Function]:
+    """Return the peers that are installed by name; 'compiled NAME' is NAME, compiled for each shape."""
+    found = {}
+    for name in names:
+        function = OTHERS[operator][name.removeprefix('compiled ')]
+        if function is not None:
+            found[name] = torch.compile(function, dynamic=False) if name.startswith('compiled ') else function
+    return found
+
+
+def operator_suite(name: str, device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Compare an operator with the named peers at the shapes of real stages."""
+    functions = {'ours': OPERATORS[name][0], **find_peers(name, peers)}
+    bandwidth = copy_bandwidth(device, repeats)
+    for case in tqdm((ATTENTION if name == 'attention' else MIX_AND_GATE)[device], name):
+        yield measure_case(name, case, functions, device, repeats, peers, bandwidth)
 
 
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
@@ -86,6 +100,27 @@ def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             'cost per token over the shortest': seconds[case.name] / case.tokens / shortest,
             'seconds': {'step': seconds[case.name]},
         }
+
+
+def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Measure what a call costs whatever its size, Python, checks and launches: 50 calls on four tokens of one head."""
+
+    def repeat(run: Run) -> None:
+        for _ in range(50):
+            run()
+
+    for operator, feature_map in (('attention', 'power'), ('attention', 'exp'), ('mix_and_gate', 'power')):
+        function, make = OPERATORS[operator]
+        call = make(Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device])
+        runs = {
+            name: forward_and_step(f, call) for name, f in {'ours': function, **find_peers(operator, peers)}.items()
+        }
+        seconds = {}
+        for i, what in enumerate(PASSES):
+            variants = {name: partial(repeat, both[i]) for name, both in runs.items()}
+            seconds[what] = interleaved_seconds(variants, device, repeats)
+        micro = {f'µs, {what}': round(1e6 * times['ours'] / 50) for what, times in seconds.items()}
+        yield {'case': f'{operator}, {feature_map}', **micro, **time_ratios(seconds, peers), 'seconds': seconds}
 
 
 def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
@@ -118,25 +153,9 @@ def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     return Call(leaves, (*leaves, (case.rows, case.columns)), {}, grad)
 
 
-def _suite(
-    name: str,
-    cases: list[Case],
-    make: Callable[[Case, str, torch.dtype], Call],
-    every: dict[str, Function | None],
-    device: str,
-    repeats: int,
-    peers: list[str],
-) -> Iterator[Row]:
-    bandwidth = copy_bandwidth(device, repeats)
-    functions = {peer: function for peer in ('ours', *peers) if (function := every.get(peer)) is not None}
-    for case in track(cases, name):
-        yield measure_case(name, case, make, functions, device, repeats, peers, bandwidth)
-
-
 def measure_case(
     name: str,
     case: Case,
-    make: Callable[[Case, str, torch.dtype], Call],
     functions: dict[str, Function],
     device: str,
     repeats: int,
@@ -146,38 +165,51 @@ def measure_case(
     """Check that the functions agree on a case in float32, then compare their times and memory.
 
     Args:
-        name: of the operator, see `FLOOR`.
-        make: draws the call.
+        name: of the operator, see `OPERATORS`.
         functions: by the names of 'ours' and of the peers that are installed.
         peers: the columns.
         bandwidth: bytes per second that a copy moves.
     """
+    make = OPERATORS[name][1]
     torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
     able = {peer: f for peer, f in functions.items() if peer != PORT or case.feature_map == 'power'}
     exact = make(case, device, torch.float32)
     same = {peer: f for peer, f in able.items() if peer != ANOTHER_FUNCTION}
     runs = {peer: forward_and_step(f, exact) for peer, f in same.items()}
-    check_parity(case.name, {peer: [run(), *step()] for peer, (run, step) in runs.items()})
-    dtype = TIMED_DTYPE[device]
-    call = make(case, device, dtype)
+    results: dict[str, Any] = {peer: [run(), step()] for peer, (run, step) in runs.items()}
+    check_parity(case.name, {peer: [output, *gradients] for peer, (output, gradients) in results.items()})
+    call = make(case, device, TIMED_DTYPE[device])
     runs = {peer: forward_and_step(f, call) for peer, f in able.items()}
-    with torch.autocast(device, torch.float16, enabled=dtype == torch.float16):
+    with torch.autocast(device, torch.float16, enabled=device == 'cuda', cache_enabled=False):  # for the graphs
         seconds = {
             what: interleaved_seconds({peer: both[i] for peer, both in runs.items()}, device, repeats)
-            for i, what in enumerate(('forward', 'step'))
+            for i, what in enumerate(PASSES)
         }
         memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
-    floor = [n * case.elements * call.grad.element_size() / bandwidth for n in FLOOR[name]]
-    row: Row = {'case': case.name, 'tokens': case.tokens}
-    row |= time_ratios(seconds, peers)
+        replays = {what: graphed(run, device) for what, run in zip(PASSES, runs['ours'], strict=True)}
+        alone = interleaved_device_seconds(replays, device, repeats)
+    row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}
     if 'literal' in memory:
         row['peak memory'] = memory['ours'] / memory['literal']
-    row['copy %, forward'] = 100 * floor[0] / seconds['forward']['ours']
-    row['copy %, step'] = 100 * floor[1] / seconds['step']['ours']
+    for what, tensors in PASSES.items():
+        row[f'copy %, {what}'] = 100 * tensors * call.grad.nbytes / bandwidth / alone[what].seconds
     return {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def forward_and_step(function: Function, call: Call) -> tuple[Callable[[], Any], Callable[[], Any]]:
+OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call]]] = {
+    'attention': (polarity_attention, attention_call),
+    'mix_and_gate': (mix_and_gate, mix_and_gate_call),
+}
+"""Name -> the operator, and the function that draws its arguments."""
+
+
+def triton_passes(operator: str, case: Case, device: str, dtype: torch.dtype) -> tuple[Run, Run]:
+    """Return the forward pass and the forward + backward pass of an operator's kernels, ready to run."""
+    function, make = OPERATORS[operator]
+    return forward_and_step(partial(function, backend='triton'), make(case, device, dtype))
+
+
+def forward_and_step(function: Function, call: Call) -> tuple[Run, Run]:
     """Return the forward pass without gradients and the forward + backward pass, ready to run."""
     return partial(_forward, function, call), partial(_step, function, call)
 

@@ -15,24 +15,21 @@ import argparse
 import json
 import platform
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.host import host
-from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
-from benchmarks.networks import backbones
-from benchmarks.operators import attention, mix_and_gate_suite, scaling
-from benchmarks.origin import ROOT, commit, results_folder
+from benchmarks.networks import backbones, image_size
+from benchmarks.operators import host, operator_suite, scaling
+from benchmarks.records import ROOT, Row, commit, results_folder, table
 from benchmarks.sequences import sequences
 
-SUITES = {
-    'attention': attention,
-    'mix_and_gate': mix_and_gate_suite,
+SUITES: dict[str, Callable[[str, int, list[str]], Iterator[Row]]] = {
+    'attention': partial(operator_suite, 'attention'),
+    'mix_and_gate': partial(operator_suite, 'mix_and_gate'),
     'backbones': backbones,
     'scaling': scaling,
     'image_size': image_size,
@@ -43,27 +40,22 @@ ROUNDS = {('image_size', 'cpu'): 3}
 """(suite, device) -> default of --repeats; 20 for all others. PVT-T takes half a minute at 1600 x 1600 on a CPU."""
 
 PEERS = {
-    'cuda': {
-        'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
-        'mix_and_gate': ['literal', 'compiled literal', 'reference'],
-        'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
-        'scaling': [],
-        'image_size': ['mmdet'],
-        'sequences': ['stored softmax', 'pola_plus', 'linear'],
-        'host': ['literal'],
-    },
-    # Compiled peers, and softmax over 66,800 tokens, take minutes each here: they run only if --peers names them.
-    'cpu': {
-        'attention': ['literal'],
-        'mix_and_gate': ['literal'],
-        'backbones': ['literal', 'mmdet', 'timm Swin-T'],
-        'scaling': [],
-        'image_size': ['mmdet'],
-        'sequences': ['stored softmax', 'pola_plus', 'linear'],
-        'host': ['literal'],
-    },
+    'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
+    'mix_and_gate': ['literal', 'compiled literal', 'reference'],
+    'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
+    'scaling': [],
+    'image_size': ['mmdet'],
+    'sequences': ['stored softmax', 'pola_plus', 'linear'],
+    'host': ['literal'],
 }
-"""What each suite is compared with by default."""
+"""What each suite is compared with."""
+
+ON_CPU = {
+    'attention': ['literal'],
+    'mix_and_gate': ['literal'],
+    'backbones': ['literal', 'mmdet', 'timm Swin-T'],
+}
+"""The same by default on a CPU, where compiled peers, and softmax over 66,800 tokens, take minutes each."""
 
 
 def main() -> int:
@@ -73,9 +65,10 @@ def main() -> int:
     parser.add_argument(
         '--repeats', type=int, help='rounds in which every variant runs once (default: 20; 3 for image_size on a CPU)'
     )
-    parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS["cuda"]}')
+    parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS}')
     args = parser.parse_args()
-    every, usual = PEERS['cuda'][args.suite], PEERS[args.device][args.suite]
+    every = PEERS[args.suite]
+    usual = ON_CPU.get(args.suite, every) if args.device == 'cpu' else every
     if unknown := set(args.peers or []) - set(every):
         parser.error(f'--peers: expected some of {every}, got {sorted(unknown)}')
     repeats = args.repeats or ROUNDS.get((args.suite, args.device), 20)
@@ -98,19 +91,9 @@ def main() -> int:
     path = results_folder(machine) / f'{args.suite}.json'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + '\n')
-    Console(width=180).print(_table(f'{args.suite} on {machine}', rows))
+    print(table(rows))
     print(f'written to {path.relative_to(ROOT)}')
     return 0
-
-
-def _table(title: str, rows: list[dict[str, Any]]) -> Table:
-    columns = [key for key, value in rows[0].items() if not isinstance(value, dict)]
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(f'{row[c]:.2f}' if isinstance(row[c], float) else str(row[c]) for c in columns))
-    return table
 
 
 def _processor(device: str) -> str:

@@ -16,11 +16,10 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from tqdm import tqdm
 
 from benchmarks.measure import ParityError, interleaved_seconds, peak_bytes
-from benchmarks.progress import track
-
-Row = dict[str, Any]
+from benchmarks.records import Row
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
 
@@ -29,7 +28,6 @@ BATCHES = {
     'cpu': {'image': 8, 'pathfinder': 8, 'listops': 4, 'text': 2, 'retrieval': 1},
 }
 """Task -> samples per step; on a GPU those of the configs. A sample of Retrieval is a pair of sequences."""
-
 
 RATIOS = (('pola', 'softmax'), ('pola', 'stored softmax'), ('pola_plus', 'softmax'), ('linear', 'softmax'))
 """The pairs of variants that are compared."""
@@ -41,7 +39,7 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     The variants compute different functions, so instead of their results their shapes are compared. Weights are
     float32, with float16 autocast on a GPU.
     """
-    for task, batch in track(BATCHES[device].items(), 'tasks'):
+    for task, batch in tqdm(BATCHES[device].items(), 'tasks'):
         models = {name: _model(task, name).to(device) for name in ('softmax', 'pola', *peers)}
         length = models['softmax'].backbone.length
         data = _batch(models['softmax'], batch, device)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -34,9 +33,11 @@ class Requirement(NamedTuple):
 BUILD_MMCV = 'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0'
 """With build isolation, mmcv is silently installed without its operators."""
 
+TORCH = 'pip install --upgrade torch torchvision'
+
 NEEDED = (
-    Requirement('torch', '2.6', None, 'pip install --upgrade torch torchvision'),
-    Requirement('torchvision', '0.21', None, 'pip install --upgrade torch torchvision'),
+    Requirement('torch', '2.6', None, TORCH),
+    Requirement('torchvision', '0.21', None, TORCH),
     Requirement('timm', '1.0.21', None, 'pip install --upgrade timm'),
     Requirement('einops', '0', None, 'pip install einops'),
 )
@@ -51,8 +52,7 @@ OPENMMLAB = (  # mmdet 3.3 and mmseg 1.2.2 refuse mmcv 2.2
 INSTALLER = 'bash tools/install.sh'
 
 
-@dataclass
-class Finding:
+class Finding(NamedTuple):
     """One line of the report; `remedy` is the fix, empty if nothing is wrong."""
 
     what: str
@@ -72,25 +72,22 @@ def findings(clone: bool) -> Iterator[Finding]:
         clone: whether this is a clone of the repository, which needs OpenMMLab. For an installed package, which serves
             users of timm too, OpenMMLab is optional: its packages are checked as soon as one of them is installed.
     """
-    python_ok = sys.version_info >= (3, 10)
-    yield Finding('Python', platform.python_version(), '' if python_ok else 'needs >= 3.10')
+
+    def remedy(pip: str) -> str:
+        return INSTALLER if clone else pip
+
+    yield Finding('Python', platform.python_version(), '' if sys.version_info >= (3, 10) else 'needs >= 3.10')
     for requirement in NEEDED:
-        yield _package(requirement, clone)
-    yield _importable('torchvision.ops', _remedy(NEEDED[1].pip, clone))
-    if clone or any(map(_version, (requirement.name for requirement in OPENMMLAB))):
+        yield _package(requirement, remedy(requirement.pip))
+    yield _importable('torchvision.ops', remedy(TORCH))
+    if clone or any(_version(requirement.name) for requirement in OPENMMLAB):
         for requirement in OPENMMLAB:
-            yield _package(requirement, clone)
-        yield _importable('mmcv.ops', _remedy(BUILD_MMCV, clone))
-        yield _importable('mmdet.models', _remedy(OPENMMLAB[2].pip, clone))
-        yield _importable('mmseg.models', _remedy(OPENMMLAB[3].pip, clone))
+            yield _package(requirement, remedy(requirement.pip))
+        for module, requirement in zip(('mmcv.ops', 'mmdet.models', 'mmseg.models'), OPENMMLAB[1:], strict=True):
+            yield _importable(module, remedy(requirement.pip))
     else:
         yield Finding('OpenMMLab', 'not installed (optional; detection, segmentation and training need it)')
-    yield _gpu(clone)
-    yield from _attention_backends(clone)
-
-
-def _remedy(pip: str, clone: bool) -> str:
-    return INSTALLER if clone else pip
+    yield from _hardware(remedy(TORCH))
 
 
 def _version(name: str) -> str | None:
@@ -100,16 +97,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _package(requirement: Requirement, clone: bool) -> Finding:
-    version = _version(requirement.name)
-    fix = f'needs {requirement.rule}: {_remedy(requirement.pip, clone)}'
+def _package(requirement: Requirement, remedy: str) -> Finding:
+    name, lowest, limit, _ = requirement
+    version, fix = _version(name), f'needs {requirement.rule}: {remedy}'
     if version is None:
-        return Finding(requirement.name, 'not installed', fix)
-    numbers = _numbers(version)
-    fits = _numbers(requirement.lowest) <= numbers and (
-        requirement.limit is None or numbers < _numbers(requirement.limit)
-    )
-    return Finding(requirement.name, version, '' if fits else fix)
+        return Finding(name, 'not installed', fix)
+    fits = _numbers(version) >= _numbers(lowest) and (limit is None or _numbers(version) < _numbers(limit))
+    return Finding(name, version, '' if fits else fix)
 
 
 def _numbers(version: str) -> list[int]:
@@ -126,33 +120,29 @@ def _importable(module: str, remedy: str) -> Finding:
 
 
 def _first_line(error: Exception) -> str:
-    return f'{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ""}'
+    return ': '.join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
-def _gpu(clone: bool) -> Finding:
+def _hardware(remedy: str) -> Iterator[Finding]:
+    """Yield the GPU and the attention backends, which need a torch that works."""
     try:
         import torch
 
-        if not torch.cuda.is_available():
-            return Finding('GPU', 'none: training runs on the CPU')
-        names = ', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-        return Finding('GPU', f'{names} (CUDA {torch.version.cuda})')
+        if torch.cuda.is_available():
+            names = ', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+            yield Finding('GPU', f'{names} (CUDA {torch.version.cuda})')
+        else:
+            yield Finding('GPU', 'none: training runs on the CPU')
     except Exception as error:
-        return Finding('GPU', f'unknown, torch does not work: {_first_line(error)}', _remedy(NEEDED[0].pip, clone))
-
-
-def _attention_backends(clone: bool) -> Iterator[Finding]:
+        yield Finding('GPU', f'unknown, torch does not work: {_first_line(error)}', remedy)
     try:
         from mmpola.ops import available_backends, unavailable_backends
 
-        available, unavailable = available_backends(), unavailable_backends()
+        yield Finding('attention backends', ', '.join(available_backends()))
+        for name, reasons in unavailable_backends().items():
+            yield Finding(f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
     except Exception as error:
-        remedy = _remedy(NEEDED[0].pip, clone)
         yield Finding('attention backends', f'mmpola.ops cannot be imported: {_first_line(error)}', remedy)
-        return
-    yield Finding('attention backends', ', '.join(available))
-    for name, reasons in unavailable.items():
-        yield Finding(f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
 
 
 def main() -> int:

@@ -52,6 +52,11 @@ def did_you_mean(name: str | None) -> str:
     return '' if name is None else f'; did you mean {name}?'
 
 
+def first_line(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message."""
+    return ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
 def info(message: str) -> None:
     """Log a message at the level INFO, in MMEngine's current logger where MMEngine is installed."""
     if print_log is None:

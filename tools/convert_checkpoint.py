@@ -2,7 +2,7 @@
 
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth checkpoints/pola_swin_t.pth
     python tools/convert_checkpoint.py SRC DST [--backbone-only] [--authors] [--arch NAME] [--metric 'top-1 82.6']
-                                       [--force]
+                                       [--overwrite]
 
 SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the authors, or a bare
 state dict. Averaged (EMA) weights are preferred to plain ones. DST is `{'state_dict', 'meta'}` with the names of an
@@ -39,10 +39,10 @@ def main() -> None:
         '--arch', metavar='NAME', help='name of the model in timm, e.g. pola_swin_tiny; the tensors must fit it'
     )
     parser.add_argument('--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`")
-    parser.add_argument('--force', action='store_true', help='overwrite DST')
+    parser.add_argument('--overwrite', action='store_true', help='overwrite DST')
     args = parser.parse_args()
     source = locate(args.source)
-    check_destination(source, args.destination, args.force)
+    check_destination(source, args.destination, args.overwrite)
     conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
     write(conversion, args.destination)
     print(summary(conversion, source, args.destination))

@@ -69,8 +69,7 @@ else
     step '4/4 drawing predictions for the held-out scenes'
     logged "$WORK/predict.log" 'images done' "$VENV_PYTHON" tools/predict.py "$CONFIG" "$checkpoint" \
         "$DATA/coco/val2017" --out "$WORK/predictions" --score-thr 0.5 --overwrite
-    "$VENV_PYTHON" tools/dev/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png" \
-        --images 12 --columns 4 --width 384
+    "$VENV_PYTHON" tools/dev/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
 fi
 
 cat <<END

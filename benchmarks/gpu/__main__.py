@@ -3,8 +3,9 @@
     python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
     python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
 
-Writes run.json, report.md, launches.json and plots into benchmarks/results/GPU, and the launch table into the user's
-cache, where the operators find it. The exit status is 1 if a check against float64 fails, 2 without a usable GPU.
+Writes run.json, report.md and launches.json into benchmarks/results/GPU, and the launch table into the user's cache,
+where the operators find it. The exit status is 1 if a check against float64 fails, a kernel has no launches to choose
+from or the GPU stops answering, and 2 without a usable GPU.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.budget import Budget, OutOfTime
-from benchmarks.origin import ROOT, commit, results_folder
+from benchmarks.records import ROOT, commit, results_folder
 from mmpola.messages import UsageError, run_main
 
 if TYPE_CHECKING:
     from benchmarks.gpu.session import Session
 
-# Workers that compile import this module again: torch and Triton are imported when they are needed.
+# Processes that compile and check import this module again: torch and Triton are imported when they are needed.
 
 
 def main() -> None:
@@ -35,52 +36,61 @@ def main() -> None:
     args = parser.parse_args()
     if args.minutes <= 0:
         raise UsageError(f'--minutes: expected more than 0, got {args.minutes:g}')
-    budget = Budget(60 * args.minutes)
     if args.dry_run:
         os.environ['TRITON_INTERPRET'] = '1'
-        warnings.simplefilter('ignore', RuntimeWarning)  # NumPy, which interprets the kernels, warns of log2(0)
+        os.environ['PYTHONWARNINGS'] = 'ignore::RuntimeWarning'  # NumPy, which interprets the kernels, warns of log2(0)
+        warnings.simplefilter('ignore', RuntimeWarning)
     elif os.environ.get('TRITON_INTERPRET') == '1':
         raise UsageError('TRITON_INTERPRET: expected to be unset, got 1, which --dry-run is for')
-    sys.exit(run(args, budget))
+    sys.exit(run(args))
 
 
-def run(args: argparse.Namespace, budget: Budget) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run all parts and return the exit status."""
+    start = time.monotonic()
     from mmpola.ops.triton import backend
 
     if reasons := backend.missing():
         raise UsageError(f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; --dry-run needs none')
     import torch
 
+    from benchmarks.gpu.processes import Checker
     from benchmarks.gpu.report import write_report
-    from benchmarks.gpu.session import Session, earlier_parts
+    from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts
     from mmpola.ops.triton.tables import gpu_of, user_table_path, versions
 
     device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
     gpu, capability = gpu_of(device)
-    environment = {
-        'gpu': gpu,
-        'capability': list(capability),
-        'torch': torch.__version__,
-        **versions(),
-        'commit': commit(),
-    }
+    made_with = {'torch': torch.__version__, **versions(), 'commit': commit()}
+    environment = {'gpu': gpu, 'capability': list(capability), **made_with}
     folder = args.results or (ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(gpu))
     folder.mkdir(parents=True, exist_ok=True)
+    budget = Budget(60 * args.minutes, start)
     parts = {} if args.fresh else earlier_parts(folder, environment)
-    session = Session(folder, device, args.dry_run, budget, environment, parts)
+    session = Session(folder, device, args.dry_run, budget, environment, parts, Checker(str(device)))
     paths = [folder / 'launches.json', *([] if args.dry_run else [user_table_path(gpu)])]
-    try:
-        with budget.hard_stop():
-            measure(session, paths)
-    except OutOfTime:
+
+    def report(is_lost: bool = False) -> int:
+        required, targets = write_report(session)
+        for verdict in [*required, *([] if args.dry_run else targets)]:  # tiny shapes say nothing about speed
+            print(f'{_WORDS[verdict.holds]:12} {verdict.target}: {verdict.found}')
+        print(f'written to {folder}; launch table: {paths[-1]}')
+        return int(is_lost or any(verdict.holds is False for verdict in required))
+
+    def stopped() -> int:
         session.say('out of time: run the command again to measure what is missing')
-    verdicts = write_report(session)
-    for verdict in verdicts[:1] if args.dry_run else verdicts:  # tiny shapes say nothing about speed
-        print(f'{_WORDS[verdict.holds]:12} {verdict.target}: {verdict.found}')
-    print(f'written to {folder}; launch table: {paths[-1]}')
-    return int(verdicts[0].holds is False)
+        return report()
+
+    with budget.hard_stop(stopped):
+        try:
+            measure(session, paths)
+        except DeviceLostError as error:
+            session.say(f'{error}; run the command again to measure what is missing')
+            return report(is_lost=True)
+        finally:
+            session.checker.close()
+    return report()
 
 
 _WORDS = {True: 'reached', False: 'not reached', None: 'not measured'}
@@ -88,24 +98,23 @@ _WORDS = {True: 'reached', False: 'not reached', None: 'not measured'}
 
 def measure(session: Session, paths: list[Path]) -> None:
     """Run the three parts; after the tuning, write the launch table to each of `paths`."""
-    from benchmarks.gpu.compiling import Compiler
     from benchmarks.gpu.correctness import correctness
+    from benchmarks.gpu.processes import Compiler
     from benchmarks.gpu.results import results
-    from benchmarks.gpu.session import workers
     from benchmarks.gpu.tuning import tuned_table, tuning, write_table
     from mmpola.ops.triton.tables import LaunchTable, use_table
 
     capability: Any = (9, 0) if session.dry_run else tuple(session.environment['capability'])
-    compiler = Compiler(capability, 1 if session.dry_run else workers())
+    compiler = Compiler(capability, 1 if session.dry_run else None)
     try:
         with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
             # All compilations start now, so that those of the tuning run beside the checks.
-            parts = {'correctness': list(correctness(session, compiler)), 'tuning': list(tuning(session, compiler))}
-            left_out = session.perform('correctness', parts['correctness'])
-            checks = session.results('correctness')
-            proved = not (session.dry_run or left_out or any(check['failure'] for check in checks.values()))
+            checks, targets = list(correctness(session, compiler)), list(tuning(session, compiler))
+            left_out = session.perform('correctness', checks)
+            failures = [check['failure'] for check in session.results('correctness').values()]
+            proved = not (session.dry_run or left_out or any(failures))
             before = tuned_table(session)
-            session.perform('tuning', parts['tuning'])
+            session.perform('tuning', targets)
     finally:
         compiler.close()
     table = tuned_table(session)

@@ -28,12 +28,10 @@ class Hardware:
     """What limits the programs that reside on a multiprocessor.
 
     Args:
-        multiprocessors: of the GPU.
         registers, threads, shared: of a multiprocessor; shared memory in bytes.
         shared_per_program: largest shared memory of one program.
     """
 
-    multiprocessors: int
     registers: int
     threads: int
     shared: int
@@ -43,10 +41,9 @@ class Hardware:
     def of(cls, device: torch.device) -> Hardware:
         """Read the limits of a GPU; for the dry run those of an H100."""
         if device.type != 'cuda':
-            return cls(132, 2**16, 2048, 228 * 1024, 227 * 1024)
+            return cls(2**16, 2048, 228 * 1024, 227 * 1024)
         found: Any = torch.cuda.get_device_properties(device)  # torch's annotations lack some of them
         return cls(
-            found.multi_processor_count,
             found.regs_per_multiprocessor,
             found.max_threads_per_multi_processor,
             found.shared_memory_per_multiprocessor,
@@ -67,11 +64,14 @@ class Hardware:
 
 
 def attention_launches(block: int, dry_run: bool) -> list[Launch]:
-    """Return the launches to try for the kernels of `polarity_attention` with `block` channels."""
+    """Return the launches to try for the kernels of `polarity_attention` with `block` channels.
+
+    `waves` does not change what is compiled; the tuning replaces it.
+    """
     if dry_run:
-        return [{'tokens': 16, 'warps': 2, 'stages': 2}, {'tokens': 32, 'warps': 4, 'stages': 2}]
+        return [{'tokens': 16 * n, 'warps': 2 * n, 'stages': 2, 'waves': 1} for n in (1, 2)]
     return [
-        {'tokens': tokens, 'warps': warps, 'stages': stages}
+        {'tokens': tokens, 'warps': warps, 'stages': stages, 'waves': 1}
         for tokens, warps, stages in product((16, 32, 64, 128), (1, 2, 4, 8), (2, 3))
         if _fits(tokens * block, warps)
     ]

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.compiling import Compiler
 from benchmarks.gpu.problems import Call
+from benchmarks.gpu.processes import Compiler
 from benchmarks.gpu.session import Item, Session
+from mmpola.messages import first_line
 
 DTYPES = {
     'float16': (torch.float16, False),
@@ -84,18 +85,17 @@ def calls(dry_run: bool) -> dict[str, Call]:
 
 def _call(name: str, dim: int, arguments: Case, dtype: str) -> Call:
     operator = 'mix_and_gate' if 'grid' in arguments else 'polarity_attention'
-    is_packed = operator == 'mix_and_gate' or arguments['queries'] == arguments['keys']
-    return Call(operator, DTYPES[dtype][0], dim, arguments, is_packed, DTYPES[dtype][1])
+    return Call(operator, DTYPES[dtype][0], dim, arguments, DTYPES[dtype][1])
 
 
 def correctness(session: Session, compiler: Compiler) -> Iterator[Item]:
     """Yield a check per call, after all that are not known yet have been given to the compiler."""
-    every, known = calls(session.dry_run), session.results('correctness')
-    missing = {} if session.dry_run else {name: call for name, call in every.items() if name not in known}
-    pending = {name: compiler.submit(call, {}) for name, call in missing.items()}
+    every = calls(session.dry_run)
+    missing = [name for name in every if not (session.dry_run or session.is_known('correctness', name))]
+    pending = {name: compiler.submit(every[name], {}) for name in missing}
     for name, call in every.items():
         allowed = LARGE_INPUTS[name.rpartition(', ')[2]] if 'large inputs' in name else 1.0
-        yield Item(name, partial(check, call, session.device, allowed), pending.get(name))
+        yield Item(name, partial(session.checker.check, call, {}, allowed), pending.get(name))
 
 
 def check(call: Call, device: torch.device, allowed: float = 1.0) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def check(call: Call, device: torch.device, allowed: float = 1.0) -> dict[str, A
         again = call.run(problem)
         budgets = call.budgets(problem, found)
     except Exception as error:  # compilers and drivers may raise anything
-        return {'failure': f'{type(error).__name__}: {error}'.splitlines()[0]}
+        return {'failure': first_line(error)}
     differing = [name for name, x in found.items() if not torch.equal(x, again[name])]
     worst = max(budgets, key=lambda name: math.inf if math.isnan(budgets[name]) else budgets[name])
     failure = ''
@@ -136,7 +136,7 @@ def gate(feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool) -> Call:
     """Return the call that a launch must compute correctly before the tuning times it."""
     if feature_map == 'any':
         arguments: Case = {**GRID, **(DRY['mix_and_gate'][1] if dry_run else {'grid': (19, 37)})}
-        return Call('mix_and_gate', dtype, dim, arguments, is_packed=True)
+        return Call('mix_and_gate', dtype, dim, arguments)
     tokens = {'queries': 20, 'keys': 20, 'batch': 1, 'heads': 1} if dry_run else {'queries': 577, 'keys': 577}
     arguments = {**(POWER if feature_map == 'power' else ROTARY), **tokens}
-    return Call('polarity_attention', dtype, dim, arguments, is_packed=True)
+    return Call('polarity_attention', dtype, dim, arguments)

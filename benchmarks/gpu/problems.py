@@ -50,7 +50,6 @@ class Call:
         dtype: of the tokens.
         dim: D.
         arguments: further arguments of `attention_problem` or `mix_and_gate_problem`.
-        is_packed: whether q, k and v, or o and v, are views of one tensor, as a linear layer returns them.
         tf32: whether torch's switch for tf32 products of float32 is on.
     """
 
@@ -58,7 +57,6 @@ class Call:
     dtype: torch.dtype
     dim: int
     arguments: Mapping[str, Any]
-    is_packed: bool = False
     tf32: bool = False
 
     def shortened(self) -> Call:
@@ -71,13 +69,14 @@ class Call:
         return replace(self, arguments={**self.arguments, **shorter})
 
     def problem(self, device: torch.device) -> Problem:
-        """Draw the call's tensors."""
+        """Draw the call's tensors; those of equal shape are views of one tensor, as a linear layer returns them."""
         problem = FUNCTIONS[self.operator].draw(device, self.dtype, self.dim, **self.arguments)
-        if not self.is_packed:
-            return problem
         names = ('q', 'k', 'v') if self.operator == 'polarity_attention' else ('attended', 'values')
-        views = torch.stack([x for name in names if (x := problem.tensors[name]) is not None], dim=2).unbind(2)
-        return replace(problem, tensors={**problem.tensors, **dict(zip(names, views, strict=True))})
+        tensors = [x for name in names if (x := problem.tensors[name]) is not None]
+        if len({x.shape for x in tensors}) > 1:
+            return problem
+        views = dict(zip(names, torch.stack(tensors, dim=2).unbind(2), strict=True))
+        return replace(problem, tensors={**problem.tensors, **views})
 
     def run(self, problem: Problem) -> dict[str, Tensor]:
         """Return the kernels' output and gradients."""

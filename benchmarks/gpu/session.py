@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, TimeoutError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.processes import Checker
 from mmpola.checkpoint.write import write_atomically
+from mmpola.messages import first_line
 
 RECORD = 'run.json'
+
+SHARES = {'correctness': 0.3, 'tuning': 0.65, 'results': 0.93}
+"""Part -> share of the budget after which it starts nothing more. What a part leaves over, the next ones get."""
+
+HARD_STOP = 0.97
+"""Share of the budget after which an item that is running is stopped. The rest is for the report."""
+
+
+class DeviceLostError(Exception):
+    """The GPU answers nothing any more in this process, as after an illegal address."""
 
 
 class Item(NamedTuple):
@@ -33,6 +48,47 @@ class Item(NamedTuple):
     compilation: Future[Any] | None = None
 
 
+class Budget:
+    """Counts down from a number of seconds, of the whole run.
+
+    Args:
+        start: of the run, by `time.monotonic`; None for now.
+    """
+
+    def __init__(self, seconds: float, start: float | None = None) -> None:
+        self.seconds = seconds
+        self._start = time.monotonic() if start is None else start
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds until a share of the budget is used, 0 after it."""
+        return max(0.0, share * self.seconds - (time.monotonic() - self._start))
+
+    @contextmanager
+    def hard_stop(self, report: Callable[[], int]) -> Iterator[None]:
+        """Report and end the process with the returned status if the block is not done in time.
+
+        A thread does this, because a signal handler would not run while a kernel that hangs is waited for.
+        """
+
+        def stop() -> None:
+            status = 1
+            try:
+                status = report()
+            finally:
+                for process in multiprocessing.active_children():
+                    process.kill()
+                sys.stdout.flush()
+                os._exit(status)
+
+        timer = threading.Timer(self.left(HARD_STOP), stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
 @dataclass(frozen=True)
 class Session:
     """A run, which may continue an earlier one.
@@ -44,6 +100,7 @@ class Session:
         budget: of time.
         environment: GPU, versions and commit; results of another environment are not continued.
         parts: results by part and item.
+        checker: the process in which kernels are checked.
     """
 
     folder: Path
@@ -52,43 +109,58 @@ class Session:
     budget: Budget
     environment: dict[str, Any]
     parts: dict[str, dict[str, Any]]
+    checker: Checker
 
     def results(self, part: str) -> dict[str, Any]:
         """Return the results of a part by item; changes belong to the session."""
         return self.parts.setdefault(part, {})
+
+    def is_known(self, part: str, name: str) -> bool:
+        """Whether an item has a result; a failure is none, it is measured again."""
+        return name in self.results(part) and not self.results(part)[name].get('failure')
 
     def rounds(self, number: int) -> dict[str, int]:
         """Return how often variants are timed, as arguments of the functions of benchmarks/measure.py."""
         return {'repeats': 1, 'warm_up': 0} if self.dry_run else {'repeats': number}
 
     def perform(self, part: str, items: Sequence[Item]) -> int:
-        """Measure and save the items that have no result yet, while the part has time; return how many are left out."""
+        """Measure and save the items that have no result yet, while the part has time; return how many are left out.
+
+        What failed in an earlier run comes last.
+
+        Raises:
+            DeviceLostError: an item failed, and after it the GPU answers nothing any more.
+        """
         done = self.results(part)
-        missing = [item for item in items if item.name not in done]
+        missing = sorted((x for x in items if not self.is_known(part, x.name)), key=lambda item: item.name in done)
         known = len(items) - len(missing)
         if known:
             self.say(f'{part}: {known} of {len(items)} are known from the last run')
         for number, item in enumerate(missing):
-            if not self.budget.left_for(part) or not self._is_compiled(part, item):
+            left = self.budget.left(SHARES[part])
+            if not left or not _is_compiled(item, left):
                 self.say(f'{part}: out of time, {len(missing) - number} are left out: run the command again')
                 return len(missing) - number
             self.say(f'{part} {known + number + 1} of {len(items)}: {item.name}')
+            done[item.name] = {'failure': 'the run ended during it'}  # unless a result or an error takes its place
+            self.save()
             try:
                 done[item.name] = item.measure()
             except Exception as error:  # compilers, drivers and peers may raise anything, and the rest is still of use
-                done[item.name] = {'failure': f'{type(error).__name__}: {error}'.splitlines()[0]}
-                self.say(f'{part}: {item.name} failed: {done[item.name]["failure"]}')
-            self.save()
+                done[item.name] = {'failure': first_line(error)}
+                self._check_device(item.name)
+            finally:
+                self.save()
+            if failure := done[item.name].get('failure'):
+                self.say(f'{part}: {item.name} failed: {failure}')
         return 0
 
-    def _is_compiled(self, part: str, item: Item) -> bool:
-        """Wait for an item's compilation; an error in it is raised again when the kernel is launched."""
-        if item.compilation is not None:
+    def _check_device(self, name: str) -> None:
+        if self.device.type == 'cuda':
             try:
-                item.compilation.exception(timeout=self.budget.left_for(part))
-            except TimeoutError:
-                return False
-        return True
+                torch.cuda.synchronize(self.device)
+            except Exception as error:
+                raise DeviceLostError(f'{name}: the GPU cannot be used after it ({first_line(error)})') from error
 
     def save(self) -> None:
         """Write all results."""
@@ -97,7 +169,18 @@ class Session:
 
     def say(self, message: str) -> None:
         """Print a line of progress with the time that is left."""
-        print(f'[{self.budget}] {message}', file=sys.stderr, flush=True)
+        minutes, seconds = divmod(int(self.budget.left()), 60)
+        print(f'[{minutes}:{seconds:02} left] {message}', file=sys.stderr, flush=True)
+
+
+def _is_compiled(item: Item, seconds: float) -> bool:
+    """Wait for an item's compilation; an error in it is raised again when the kernel is launched."""
+    if item.compilation is not None:
+        try:
+            item.compilation.exception(timeout=seconds)
+        except TimeoutError:
+            return False
+    return True
 
 
 def earlier_parts(folder: Path, environment: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -107,8 +190,3 @@ def earlier_parts(folder: Path, environment: dict[str, Any]) -> dict[str, dict[s
         return record['parts'] if record['environment'] == environment else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-
-
-def workers() -> int:
-    """Return the number of processes that compile: one core is left to this one."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -15,14 +15,15 @@ import torch
 
 from benchmarks.cases import ATTENTION, Case
 from benchmarks.gpu.candidates import Hardware, Launch, attention_launches, estimate, tiles
-from benchmarks.gpu.compiling import Compiler
-from benchmarks.gpu.correctness import check, gate
+from benchmarks.gpu.correctness import gate
 from benchmarks.gpu.launches import Binary, recorded
-from benchmarks.gpu.session import Item, Session
+from benchmarks.gpu.problems import Call
+from benchmarks.gpu.processes import Compiler
+from benchmarks.gpu.session import SHARES, Item, Session
 from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
-from benchmarks.operators import attention_call, forward_and_step, mix_and_gate_call
+from benchmarks.operators import triton_passes
 from mmpola.checkpoint.write import write_atomically
-from mmpola.ops import mix_and_gate, polarity_attention
+from mmpola.messages import first_line
 from mmpola.ops.triton.launch import find_launch, find_tile
 from mmpola.ops.triton.tables import FIELDS, FORMAT, TILE_FIELDS, Key, LaunchTable, use_table
 
@@ -71,11 +72,11 @@ class Target:
 
     def step(self, case: Case, device: str) -> Run:
         """Return forward + backward of a case, ready to run."""
-        if self.feature_map == 'any':
-            function, call = partial(mix_and_gate, backend='triton'), mix_and_gate_call(case, device, self.dtype)
-        else:
-            function, call = partial(polarity_attention, backend='triton'), attention_call(case, device, self.dtype)
-        return forward_and_step(function, call)[1]
+        return triton_passes('mix_and_gate' if self.feature_map == 'any' else 'attention', case, device, self.dtype)[1]
+
+    def gate(self, dry_run: bool) -> Call:
+        """Return the call that a launch must compute correctly before it is timed."""
+        return gate(self.feature_map, self.dtype, self.cases[0].dim, dry_run)
 
     def candidates(self, dry_run: bool) -> list[Launch]:
         """Return the launches to compile."""
@@ -98,23 +99,16 @@ def targets(dry_run: bool) -> list[Target]:
 
 
 def tuning(session: Session, compiler: Compiler) -> Iterator[Item]:
-    """Yield two items per target: the launches of each kernel, then `waves`. All compilations start at once."""
+    """Yield an item per target. All compilations start at once."""
     every = targets(session.dry_run)
-    known = session.results('tuning')
     compilations = {
-        target: [compiler.submit(_gate(target, session), dict.fromkeys(target.keys, launch))
+        target: [compiler.submit(target.gate(session.dry_run), dict.fromkeys(target.keys, launch))
                  for launch in target.candidates(session.dry_run)]
-        for target in every if target.name not in known
+        for target in every if not session.is_known('tuning', target.name)
     }  # fmt: skip
     for target in every:
         futures = compilations.get(target, [])
         yield Item(target.name, partial(tune, session, target, futures), futures[-1] if futures else None)
-        if target.feature_map != 'any':
-            yield Item(f'waves {target.name}', partial(tune_waves, session, target))
-
-
-def _gate(target: Target, session: Session) -> Any:
-    return gate(target.feature_map, target.dtype, target.cases[0].dim, session.dry_run)
 
 
 def shipped(target: Target, key: Key, device: torch.device) -> Launch:
@@ -126,47 +120,66 @@ def shipped(target: Target, key: Key, device: torch.device) -> Launch:
 
 
 def tune(session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]) -> dict[str, Any]:
-    """Choose the launch of each kernel of a target; returns the choice by key, with what was measured."""
-    wait(compilations, timeout=session.budget.left_for('tuning'))
+    """Choose the launch of each kernel of a target, then their `waves` together.
+
+    Returns:
+        `kernels`, the choices by key, `waves`, and how many launches were `tried`, and `not compiled`.
+
+    Raises:
+        RuntimeError: no launch could be compiled, or today's compute a wrong result.
+    """
+    wait(compilations, timeout=session.budget.left(SHARES['tuning']))
     launches = target.candidates(session.dry_run)
-    compiled = [
-        (launch, future.result())
-        for launch, future in zip(launches, compilations, strict=True)
-        if future.done() and not future.exception()
-    ]
-    hardware, found = Hardware.of(session.device), {}
+    ended = [(launch, x) for launch, x in zip(launches, compilations, strict=True) if x.done()]
+    compiled = [(launch, x.result()) for launch, x in ended if not x.exception()]
+    if failures := [first_line(error) for _, x in ended if (error := x.exception())]:
+        session.say(f'{target.name}: {len(failures)} of {len(ended)} compilations failed, the first by {failures[0]}')
+    if not compiled:
+        raise RuntimeError(f'none of {len(launches)} launches could be compiled; {"".join(failures[:1])}')
+    if failure := session.checker.check(target.gate(session.dry_run), {})['failure']:
+        raise RuntimeError(f"today's launches: {failure}")  # whole steps run here, with them
+    kernels = {}
     for key in target.keys:
         today = shipped(target, key, session.device)
-        ranked = []
-        for launch, every in compiled:
-            binaries = [x for x in every if x.kernel == key.kernel]
-            cost = max((estimate(x, launch, target.block, hardware) for x in binaries), default=math.inf)
-            if cost < math.inf:
-                waves = {'waves': min(map(hardware.resident_programs, binaries))} if 'waves' in today else {}
-                ranked.append((cost, {**launch, **waves}))
-        ranked.sort(key=lambda pair: pair[0])
-        best = [launch for _, launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
-        found[str(key)] = _measure(session, target, key, today, best)
-    return found
+        ranked = rank(key, compiled, session.device, has_waves='waves' in today)
+        best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
+        kernels[str(key)] = {'ranked': len(ranked), **_measure(session, target, key, today, best)}
+    found = {'tried': len(launches), 'not compiled': len(launches) - len(compiled), 'kernels': kernels}
+    return found if target.feature_map == 'any' else {**found, 'waves': _tune_waves(session, target, found)}
+
+
+def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device, has_waves: bool) -> list[Launch]:
+    """Return the launches with which a kernel fits on the GPU, the best on paper first.
+
+    Args:
+        compiled: each launch, and what the compiler said about all kernels with it.
+        has_waves: whether the kernel's launches have `waves`: then as many programs as fit on a multiprocessor.
+    """
+    hardware, costs = Hardware.of(device), []
+    for launch, every in compiled:
+        binaries = [x for x in every if x.kernel == key.kernel]
+        cost = max((estimate(x, launch, key.block, hardware) for x in binaries), default=math.inf)
+        if cost < math.inf:
+            waves = {'waves': min(map(hardware.resident_programs, binaries))} if has_waves else {}
+            costs.append((cost, {**launch, **waves}))
+    return [launch for _, launch in sorted(costs, key=lambda pair: pair[0])]
 
 
 def _measure(session: Session, target: Target, key: Key, today: Launch, others: list[Launch]) -> dict[str, Any]:
     """Time a kernel with today's and other launches that compute the right result."""
     step = target.step(target.cases[0], session.device.type)
-    variants, launch_of, rejected = {}, {TODAY: today}, {}
+    variants, launch_of, rejected = {}, {}, {}
     for launch in (today, *others):
         name = TODAY if launch is today else ' '.join(f'{field}={value}' for field, value in launch.items())
-        with use_table(LaunchTable({key: launch})):
-            failure = check(_gate(target, session), session.device)['failure']
-            if failure:
-                rejected[name] = failure
-                continue
-            with recorded() as launched:
-                step()
+        if launch is not today and (
+            failure := session.checker.check(target.gate(session.dry_run), {key: launch})['failure']
+        ):
+            rejected[name] = failure
+            continue
+        with use_table(LaunchTable({key: launch})), recorded() as launched:
+            step()
         runs = [x.run for x in launched if x.kernel == key.kernel]
         variants[name], launch_of[name] = partial(_run_all, runs), launch
-    if not variants:
-        return {'launch': today, 'rejected': rejected}
     timings = interleaved_device_seconds(variants, session.device.type, **session.rounds(30))
     return {**choose(timings, launch_of), 'rejected': rejected}
 
@@ -183,32 +196,29 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
         `launch`, and the evidence: the timing of the chosen, of the second best and of today's launch.
     """
     order = sorted(timings, key=lambda name: timings[name].seconds)
-    chosen = order[0]
-    if TODAY in timings:
-        best, today = timings[chosen], timings[TODAY]
-        if today.seconds - best.seconds <= max(WORTHWHILE * today.seconds, best.spread, today.spread):
-            chosen = TODAY
-    second = next((name for name in order if name != chosen), None)
+    best, today = timings[order[0]], timings[TODAY]
+    is_faster = today.seconds - best.seconds > max(WORTHWHILE * today.seconds, best.spread, today.spread)
+    chosen = order[0] if is_faster else TODAY
+    second = next((name for name in order if name != chosen), TODAY)
     return {
         'launch': launch_of[chosen],
         'measured': {
             what: {'launch': launch_of[name], **timings[name]._asdict()}
             for what, name in (('chosen', chosen), ('second best', second), (TODAY, TODAY))
-            if name is not None and name in timings
         },
     }
 
 
-def tune_waves(session: Session, target: Target) -> dict[str, Any]:
+def _tune_waves(session: Session, target: Target, found: dict[str, Any]) -> dict[str, Any]:
     """Choose the multiple of all kernels' programs per multiprocessor that makes whole steps fastest."""
-    launches, device = chosen_launches(session, target), session.device.type
-    choices = {TODAY: 1.0, **{f'{factor:g} times': factor for factor in (WAVES[:1] if session.dry_run else WAVES)}}
+    device, choices = session.device.type, {TODAY: 1.0}
+    choices |= {f'{factor:g} times': factor for factor in (WAVES[:1] if session.dry_run else WAVES)}
     ratios: dict[str, list[float]] = {name: [] for name in choices}
     spreads: dict[str, list[float]] = {name: [] for name in choices}
     for case in target.cases:
         step, variants = target.step(case, device), {}
         for name, factor in choices.items():
-            with use_table(LaunchTable({key: _with_waves(launch, factor) for key, launch in launches.items()})):
+            with use_table(LaunchTable(chosen_launches(target, found, factor))):
                 variants[name] = _replayed(step, session)
         timings = interleaved_device_seconds(variants, device, **session.rounds(20))
         for name, timing in timings.items():
@@ -216,10 +226,6 @@ def tune_waves(session: Session, target: Target) -> dict[str, Any]:
             spreads[name].append(timing.spread / timings[TODAY].seconds)
     relative = {name: Timing(math.prod(x) ** (1 / len(x)), max(spreads[name])) for name, x in ratios.items()}
     return choose(relative, {name: {'waves': factor} for name, factor in choices.items()})
-
-
-def _with_waves(launch: Launch, factor: float) -> Launch:
-    return {**launch, 'waves': max(1, round(factor * launch['waves']))} if 'waves' in launch else launch
 
 
 def _replayed(step: Run, session: Session) -> Run:
@@ -231,19 +237,22 @@ def _replayed(step: Run, session: Session) -> Run:
     return partial(_run_all, [x.run for x in launched])
 
 
-def chosen_launches(session: Session, target: Target) -> dict[Key, Launch]:
-    """Return the launches that the results of a target name, with its waves; empty without results."""
-    results = session.results('tuning')
-    found = results.get(target.name, {})
-    factor = results.get(f'waves {target.name}', {}).get('launch', {}).get('waves', 1.0)
-    return {key: _with_waves(found[str(key)]['launch'], factor) for key in target.keys if str(key) in found}
+def chosen_launches(target: Target, found: dict[str, Any], factor: float | None = None) -> dict[Key, Launch]:
+    """Return the launches that the result of a target names; `factor` multiplies their waves, by default the chosen."""
+    factor = factor or found.get('waves', {}).get('launch', {}).get('waves', 1.0)
+    launches = {key: found['kernels'][str(key)]['launch'] for key in target.keys if 'kernels' in found}
+    return {
+        key: {**launch, 'waves': max(1, round(factor * launch['waves']))} if 'waves' in launch else launch
+        for key, launch in launches.items()
+    }
 
 
 def tuned_table(session: Session) -> LaunchTable:
     """Return the launches that all results of the tuning name."""
-    return LaunchTable({
-        key: launch for target in targets(session.dry_run) for key, launch in chosen_launches(session, target).items()
-    })  # fmt: skip
+    known, table = session.results('tuning'), dict[Key, Launch]()
+    for target in targets(session.dry_run):
+        table |= chosen_launches(target, known.get(target.name, {}))
+    return LaunchTable(table)
 
 
 def write_table(session: Session, path: Path, proved: bool) -> None:
@@ -252,13 +261,13 @@ def write_table(session: Session, path: Path, proved: bool) -> None:
     Args:
         proved: whether all checks were run and passed.
     """
-    evidence = {name: x for found in session.results('tuning').values() for name, x in found.items() if ' ' in name}
+    evidence = {name: x for found in session.results('tuning').values() for name, x in found.get('kernels', {}).items()}
     content = {
         'format': FORMAT,
         **{name: session.environment[name] for name in ('gpu', 'capability', 'torch', 'triton', 'kernels', 'commit')},
         'proved': proved,
         'launches': {
-            str(key): {**launch, 'measured': evidence[str(key)].get('measured', {})}
+            str(key): {**launch, 'measured': evidence[str(key)]['measured']}
             for key, launch in tuned_table(session).launches.items()
         },
     }

@@ -12,7 +12,6 @@ length, its format and, where the hub publishes one, its SHA-256; what fails a c
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import pickle
@@ -76,15 +75,17 @@ def local_checkpoint(name: str | Path) -> Path:
     """
     scheme, separator, rest = str(name).partition('://')
     if not separator:
-        return _existing(os.path.expanduser(name), str(name))
-    if scheme not in SCHEMES:
-        known = ', '.join(f'{known}://' for known in SCHEMES)
-        raise CheckpointError(f'{name}: expected a path or one of {known}, got {scheme}://')
+        return _existing(os.path.expanduser(name), name)
     if scheme == 'file':
-        return _existing(url2pathname(urlparse(str(name)).path), str(name))
+        return _existing(url2pathname(urlparse(str(name)).path), name)
     if scheme == 'mmpola':
         return released_checkpoint(rest)
-    return _from_hub(str(name)) if scheme == 'hf' else _attempt(str(name), _from_url, str(name))
+    if scheme == 'hf':
+        return _from_hub(str(name))
+    if scheme in SCHEMES:
+        return _attempt(str(name), _from_url, str(name))
+    known = ', '.join(f'{known}://' for known in SCHEMES)
+    raise CheckpointError(f'{name}: expected a path or one of {known}, got {scheme}://')
 
 
 def released_checkpoint(model: str) -> Path:
@@ -99,14 +100,12 @@ def released_checkpoint(model: str) -> Path:
     name = f'mmpola://{model}'
     known = [f'mmpola://{family}_{size}' for family, (_, sizes) in FAMILIES.items() for size in sizes]
     if name not in known:
-        raise CheckpointError(
-            f'{name}: expected the name of a model, such as {known[0]}{did_you_mean(nearest(name, known, 0.8))}'
-        )
+        meant = did_you_mean(nearest(name, known, 0.8))
+        raise CheckpointError(f'{name}: expected the name of a model, such as {known[0]}{meant}')
     for stem in (model, short_name(model)):
         if (path := LOCAL_FOLDER / f'{stem}.pth').is_file():
             return path
-    files = _attempt(name, _listing, RELEASED)
-    weights = [file for file in files if file.endswith(WEIGHT_SUFFIXES)]
+    weights = [file for file in _attempt(name, _listing, RELEASED) if file.endswith(WEIGHT_SUFFIXES)]
     matches = [file for file in weights if matches_model(file, model)]
     if len(matches) != 1:
         found = f'{len(matches)} files match' if matches else 'no file matches'
@@ -140,7 +139,7 @@ def matches_model(file: str, model: str) -> bool:
     return re.search(rf'{pattern}|{named}[\W_]*(?:{sizes})(?![a-z0-9])', text) is not None
 
 
-def _existing(path: str, name: str) -> Path:
+def _existing(path: str, name: str | Path) -> Path:
     if not os.path.isfile(path):  # unlike Path.is_file, this is False for a name that is too long
         raise FileNotFoundError(f'{name}: no such checkpoint file; {BY_NAME}')
     return Path(path)
@@ -180,8 +179,6 @@ def _from_url(url: str) -> Path:
     with FileLock(f'{path}.lock'):  # of several processes one downloads, the others find its file
         if path.is_file():
             return _cached(path, url)
-        for left_over in folder.glob(f'{glob.escape(path.name)}.part*'):  # of a process that was killed
-            left_over.unlink()
         _download(url, path)
     return path
 
@@ -192,7 +189,7 @@ def _download(url: str, path: Path) -> None:
     Raises:
         OSError: the server does not answer, sends less than it announced, or sends something else.
     """
-    partial = path.with_name(f'{path.name}.part{path.suffix}')
+    partial = path.with_name(f'{path.name}.part{path.suffix}')  # overwrites what a process that was killed left
     request = Request(url, headers={'User-Agent': 'mmpola'})
     try:
         with urlopen(request, timeout=TIMEOUT) as answer, partial.open('wb') as file:

@@ -196,7 +196,7 @@ def _meta(source: Path, content: Any, container: str, arch: str | None, metric: 
     }
 
 
-def check_destination(source: Path, destination: Path, force: bool) -> None:
+def check_destination(source: Path, destination: Path, overwrite: bool) -> None:
     """Raise UsageError unless the destination may be written; called before the source is read."""
     if destination.is_dir():
         raise UsageError(f'{destination}: expected the name of a file to write, got a folder')
@@ -204,8 +204,8 @@ def check_destination(source: Path, destination: Path, force: bool) -> None:
         raise UsageError(f'{destination.parent}: no such folder to write into')
     if source.exists() and destination.exists() and source.samefile(destination):
         raise UsageError(f'{destination}: SRC and DST are the same file')
-    if os.path.lexists(destination) and not force:
-        raise UsageError(f'{destination}: exists already; --force overwrites it')
+    if os.path.lexists(destination) and not overwrite:
+        raise UsageError(f'{destination}: exists already; --overwrite replaces it')
 
 
 def write(conversion: Conversion, destination: Path) -> None:

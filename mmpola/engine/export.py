@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
+import os
+import timeit
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.export_model import ExportModel
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, first_line, listed
 
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
 LOWEST_OPSET = 18
@@ -72,9 +72,9 @@ def check_destination(path: Path, overwrite: bool) -> None:
     if path.suffix != '.onnx':
         raise UsageError(f'OUT: expected a name that ends in .onnx, got {path}')
     if not path.parent.is_dir():
-        raise UsageError(f'{path}: there is no folder {path.parent}')
-    if path.exists() and not overwrite:
-        raise UsageError(f'{path}: exists already; choose another name, or allow overwriting by --overwrite')
+        raise UsageError(f'{path.parent}: no such folder to write into')
+    if os.path.lexists(path) and not overwrite:
+        raise UsageError(f'{path}: exists already; --overwrite replaces it')
 
 
 def export(
@@ -110,22 +110,23 @@ def export(
             exported.model.half()
         sample = _batch(image, DYNAMIC_SAMPLE if shape is None else sizes[0])
         program = _to_onnx(exported, sample, shape is None, opset)
-    content = program.model_proto.SerializeToString()
-    session = _session(content)
-    error = 0.0
-    for batch, outputs in zip(batches, expected, strict=True):
-        error = max(error, compare(session, batch.numpy(), outputs, HALF_TOLERANCE if half else TOLERANCE))
-    with torch.no_grad():
-        seconds = _seconds(lambda: session.run(None, {'images': batches[-1].numpy()}), lambda: model(batches[-1]))
+        content = program.model_proto.SerializeToString()
+        session, tolerance = _session(content), HALF_TOLERANCE if half else TOLERANCE
+        errors = [
+            _compare(session, batch.numpy(), outputs, tolerance)
+            for batch, outputs in zip(batches, expected, strict=True)
+        ]
+        runs = (lambda: session.run(None, {'images': batches[-1].numpy()}), lambda: model(batches[-1]))
+        runtime, eager = (min(timeit.repeat(run, number=1, repeat=5)) for run in runs)
     write_atomically(path, content)
     return Report(
         opset=program.model.opset_imports[''],
         size=len(content),
         inputs={x.name: x.shape for x in session.get_inputs()},
         outputs={x.name: x.shape for x in session.get_outputs()},
-        error=error,
+        error=max(errors),
         compared=sizes[-1],
-        seconds=seconds,
+        seconds=(runtime, eager),
     )
 
 
@@ -169,11 +170,10 @@ def _to_onnx(model: ExportModel, sample: Tensor, dynamic: bool, opset: int | Non
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of the error at the end of a chain of causes."""
+    """Return the type and first line of the error at the end of a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
+    return first_line(error)
 
 
 def _session(content: bytes) -> Any:
@@ -193,14 +193,8 @@ def _session(content: bytes) -> Any:
         raise UsageError(f'onnxruntime refuses the exported program: {_cause(error)}') from error
 
 
-def compare(session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float) -> float:
-    """Run a session of onnxruntime and return its largest error relative to each output's largest magnitude.
-
-    Args:
-        session: its outputs are called as in `expected`.
-        images: [B, 3, H, W], float32 in 0 ... 255.
-        expected: what PyTorch computes.
-        tolerance: largest error that is accepted.
+def _compare(session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float) -> float:
+    """Return the largest error of a session's outputs, each relative to the largest magnitude of the expected one.
 
     Raises:
         UsageError: onnxruntime cannot run it, an output is not finite or its shape or values differ; names the output.
@@ -237,14 +231,3 @@ def _batch(image: Image.Image, size: tuple[int, int, int]) -> Tensor:
     batch, height, width = size
     pixels = torch.from_numpy(np.array(image.resize((width, height)), np.float32)).permute(2, 0, 1)
     return torch.stack([pixels.flip(2) if number % 2 else pixels for number in range(batch)])
-
-
-def _seconds(first: Callable[[], Any], second: Callable[[], Any], rounds: int = 5) -> tuple[float, float]:
-    """Call two functions in turn and return the shortest time of each."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for run, measured in zip((first, second), times, strict=True):
-            start = time.perf_counter()
-            run()
-            measured.append(time.perf_counter() - start)
-    return min(times[0]), min(times[1])

@@ -99,15 +99,11 @@ def parts(model: nn.Module) -> list[str]:
     """Name the rows of the table: the children of the model and the parts of its backbone that have parameters."""
     names = []
     for name, child in model.named_children():
-        inner = [name]
-        if name == 'backbone':
-            inner += [
-                f'{name}.{part}' for part, module in child.named_children() if not isinstance(module, nn.ModuleList)
-            ]
-            lists = [(part, module) for part, module in child.named_children() if isinstance(module, nn.ModuleList)]
-            inner += [f'{name}.{part}.{index}' for part, module in lists for index in range(len(module))]
-        names += [row for row in inner if any(True for _ in model.get_submodule(row).parameters())]
-    return names
+        names.append(name)
+        for part, module in child.named_children() if name == 'backbone' else ():
+            indexed = isinstance(module, nn.ModuleList)
+            names += [f'{name}.{part}.{i}' for i in range(len(module))] if indexed else [f'{name}.{part}']
+    return [name for name in names if any(True for _ in model.get_submodule(name).parameters())]
 
 
 def print_table(cfg: Config, size: Sequence[int]) -> None:

@@ -1,7 +1,5 @@
 """The benchmarks on tiny shapes: parity is checked first, and every peer has its columns."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from benchmarks import networks, operators, report
 from benchmarks.cases import ATTENTION, Case
 from benchmarks.measure import ParityError, check_parity
 from benchmarks.peers import literal_attention
+from benchmarks.records import table
 from mmpola.ops import polarity_attention
 
 SMALL = [Case('power', 'power', 2, 3, 5, 2, 16), Case('exp', 'exp', 1, 4, 4, 1, 8)]
@@ -30,22 +29,23 @@ def test_the_literal_equations_are_the_operator(case):
 
 
 def test_every_peer_has_its_columns():
-    rows = list(operators.attention('cpu', 1, ['literal', 'softmax', 'published port']))
+    rows = list(operators.operator_suite('attention', 'cpu', 1, ['literal', 'softmax', 'published port']))
     assert [row['case'] for row in rows] == ['power', 'exp']
     for row in rows:
         assert row['literal, step'] == row['seconds']['step']['literal'] / row['seconds']['step']['ours']
         assert row['softmax, forward'] > 0
         assert row['published port, forward'] == 'absent'
         assert row['copy %, step'] > 0
-    (row,) = operators.mix_and_gate_suite('cpu', 1, ['literal'])
+    (row,) = operators.operator_suite('mix_and_gate', 'cpu', 1, ['literal'])
     assert row['tokens'] == 15
     assert set(row['bytes']) == {'ours', 'literal'}
 
 
 def test_without_parity_there_are_no_numbers(monkeypatch):
-    monkeypatch.setattr(operators, 'literal_attention', lambda *args, **named: 1.01 * literal_attention(*args, **named))
+    wrong = lambda *args, **named: 1.01 * literal_attention(*args, **named)  # noqa: E731
+    monkeypatch.setitem(operators.OTHERS['attention'], 'literal', wrong)
     with pytest.raises(ParityError) as raised:
-        list(operators.attention('cpu', 1, ['literal']))
+        list(operators.operator_suite('attention', 'cpu', 1, ['literal']))
     assert str(raised.value) == "power: tensor 0 of 'literal' differs from that of 'ours' by 1.0e-02"
     check_parity('none', {'ours': [torch.ones(2)], 'theirs': [torch.ones(2)]})
 
@@ -62,13 +62,22 @@ def test_cases_are_the_maps_of_real_stages():
     assert (largest.tokens, largest.heads, largest.dim, largest.elements) == (66800, 1, 64, 2 * 66800 * 64)
 
 
-def test_the_report_draws_and_writes_a_table(tmp_path):
+def test_what_a_call_costs_is_compared_with_the_literal_equations():
+    rows = list(operators.host('cpu', 1, ['literal']))
+    assert [row['case'] for row in rows] == ['attention, power', 'attention, exp', 'mix_and_gate, power']
+    for row in rows:
+        for what, seconds in row['seconds'].items():
+            assert row[f'literal, {what}'] == seconds['literal'] / seconds['ours']
+            assert row[f'µs, {what}'] == round(1e6 * seconds['ours'] / 50) > 0
+
+
+def test_a_table_has_a_column_per_key_and_no_raw_measurements():
     rows = [{'case': 'one', 'tokens': 3136, 'literal, step': 2.0, 'port, step': 'absent', 'seconds': {}}]
-    record = {'machine': 'a machine', 'commit': 'abc', 'torch': '2.11.0', 'repeats': 5, 'rows': rows}
-    path = tmp_path / 'attention.json'
-    path.write_text(json.dumps(record))
-    report.draw(path)
-    assert '<svg' in path.with_suffix('.svg').read_text()
-    assert report.table(rows) == (
+    assert table(rows) == (
         '| case | tokens | literal, step | port, step |\n| --- | --- | --- | --- |\n| one | 3,136 | 2.00 | absent |'
     )
+
+
+def test_the_page_shows_the_stored_results(monkeypatch):
+    monkeypatch.setattr('sys.argv', ['report', '--check'])
+    assert report.main() == 0

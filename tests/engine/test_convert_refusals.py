@@ -86,25 +86,25 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         assert not (tmp_path / 'out.pth').exists()
 
 
-def test_nothing_is_overwritten_without_force(weights, tmp_path):
+def test_nothing_is_overwritten_by_default(weights, tmp_path):
     source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
     taken.write_text('precious')
     link = tmp_path / 'link.pth'
     link.symlink_to(source)
     refusals = [
-        (taken, False, f'{taken}: exists already; --force overwrites it'),
+        (taken, False, f'{taken}: exists already; --overwrite replaces it'),
         (source, True, f'{source}: SRC and DST are the same file'),
         (link, True, f'{link}: SRC and DST are the same file'),
         (tmp_path, True, f'{tmp_path}: expected the name of a file to write, got a folder'),
         (tmp_path / 'no' / 'b.pth', False, f'{tmp_path / "no"}: no such folder to write into'),
     ]
-    for destination, force, message in refusals:
+    for destination, overwrite, message in refusals:
         with pytest.raises(UsageError) as raised:
-            check_destination(source, destination, force)
+            check_destination(source, destination, overwrite)
         assert str(raised.value) == message
     assert run(source, taken) == 2
     assert taken.read_text() == 'precious'
-    assert run(source, taken, '--force') == 0
+    assert run(source, taken, '--overwrite') == 0
     assert_same(torch.load(taken, weights_only=True)['state_dict'], weights)
 
 

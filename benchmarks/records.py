@@ -1,0 +1,42 @@
+"""Where results come from, the folder that they are written to, and how they are shown."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from mmpola.cache import file_name
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The repository."""
+
+Row = dict[str, Any]
+"""One case of a suite: its columns, and dicts of raw measurements, which tables leave out."""
+
+
+def commit() -> str:
+    """Return the measured commit, followed by '+' if files differ from it; 'unknown' without git."""
+    command = ['git', 'describe', '--always', '--dirty=+', '--abbrev=10']
+    try:
+        described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return 'unknown'
+    return described.stdout.strip() or 'unknown'
+
+
+def results_folder(machine: str) -> Path:
+    """Return the folder of a machine's results, which may not exist yet."""
+    return ROOT / 'benchmarks' / 'results' / file_name(machine)
+
+
+def table(rows: list[Row]) -> str:
+    """Return a Markdown table of the first row's columns, except those of dicts."""
+    columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
+    lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
+    lines += ['| ' + ' | '.join(_cell(row.get(name, '')) for name in columns) + ' |' for row in rows]
+    return '\n'.join(lines)
+
+
+def _cell(value: Any) -> str:
+    return f'{value:.2f}' if isinstance(value, float) else f'{value:,}' if isinstance(value, int) else str(value)
