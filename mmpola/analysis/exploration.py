@@ -23,9 +23,9 @@ from mmpola.analysis.points import Point, centre, token_at, token_stride, visibl
 from mmpola.analysis.weights import attention_rows, without_rotary
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
-from mmpola.prediction import Geometry, ImageFile, Predictor, batches
+from mmpola.prediction import Geometry, ImageFile, Predictor
 from mmpola.prediction.drawing import shown_name
-from mmpola.prediction.run import write
+from mmpola.prediction.predict import write
 
 Rows = Callable[[Tensor], dict[str, Tensor]]
 """A function from the indices of queries [R] to their weights [H, R, M] for each of `MAPS`."""
@@ -124,8 +124,8 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     Raises:
         UsageError: the image cannot be read; the message does not name it.
     """
-    batch = next(batches([ImageFile(path, Path('prediction'))], 1, False, _refuse))
-    ((image, pixels),) = batch
+    batch = next(predictor.batches([ImageFile(path, Path('prediction'))], 1, _refuse))
+    ((image, pixels, _),) = batch
     inputs = predictor.network_input(batch)
     input_size = (inputs.shape[2], inputs.shape[3])
 

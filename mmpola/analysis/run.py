@@ -16,9 +16,8 @@ from mmpola.analysis.maps import Scene, draw_maps
 from mmpola.analysis.points import Point, centre, token_at, token_stride
 from mmpola.engine.curves import save
 from mmpola.engine.progress import progress
-from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, Predictor
-from mmpola.prediction.files import Batch, readable_batches
+from mmpola.prediction.predictor import Batch
 
 FORMATS = ('.png', '.svg')
 CHARTS = {'entropy': draw_entropy, 'parameters': draw_parameters, 'gates': draw_gates, 'rank': draw_rank}
@@ -52,13 +51,13 @@ def analyse(
     """
     done = 0
     with progress('analysing layers', len(images) * len(names)) as advance:
-        for batch in readable_batches(images, 1, False, lambda: advance(len(names))):
-            try:
-                analyse_image(predictor, batch, out, points, names, lambda: advance(1))
-            except UsageError as error:
-                print(f'skipped: {batch[0][0].path}: {error}', flush=True)
-                advance(len(names))
-                continue
+
+        def skip(image: ImageFile, reason: str) -> None:
+            print(f'skipped: {image.path}: {reason}', flush=True)
+            advance(len(names))
+
+        for batch in predictor.batches(images, 1, skip):
+            analyse_image(predictor, batch, out, points, names, lambda: advance(1))
             done += 1
     return Outcome(done, len(images) - done)
 
@@ -76,7 +75,7 @@ def analyse_image(
     Raises:
         UsageError: the image is too narrow for the test transforms; nothing has been written.
     """
-    ((image, pixels),) = batch
+    ((image, pixels, _),) = batch
     geometry = predictor.geometry(pixels.shape[:2])
     scene = Scene(pixels[..., ::-1].copy(), points or [centre(geometry, pixels.shape[:2])], geometry)
     inputs = predictor.network_input(batch)

@@ -30,9 +30,8 @@ class Geometry(NamedTuple):
         return (x - self.shift[0]) / self.scale[0], (y - self.shift[1]) / self.scale[1]
 
 
-def pipeline_geometry(transforms: Callable[[dict[str, Any]], Any], item: dict[str, Any]) -> Geometry:
-    """Return the geometry of a test pipeline of mmdet or mmseg for a loaded image; they pad below and on the right."""
-    packed = transforms(item)
+def pipeline_geometry(packed: dict[str, Any]) -> Geometry:
+    """Return the geometry of what a test pipeline of mmdet or mmseg returned; they pad below and on the right."""
     scale = packed['data_samples'].get('scale_factor', (1.0, 1.0))
     return Geometry((float(scale[0]), float(scale[1])), (0.0, 0.0), tuple(packed['inputs'].shape[-2:]))
 

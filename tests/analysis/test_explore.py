@@ -25,7 +25,7 @@ from mmpola.analysis.exploration import explore
 from mmpola.analysis.page import View
 from mmpola.checkpoint.training import read
 from mmpola.messages import UsageError
-from mmpola.prediction import ImageFile, batches, build_predictor
+from mmpola.prediction import ImageFile, build_predictor
 from tests.helpers import scripts
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
@@ -74,7 +74,7 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
     maps = [(found.maps(layer, point, None), found.maps(layer, point, 0)) for layer in found.layers]
     entropies = [found.entropies(layer, point) for layer in found.layers]
     assert len(calls) == before
-    inputs = predictor.network_input(next(batches([ImageFile(photo, Path('photo'))], 1, False, None)))
+    inputs = predictor.network_input(next(predictor.batches([ImageFile(photo, Path('photo'))], 1, None)))
     tokens = {layer.name: found.token(layer, point) for layer in found.layers}
     analysed = observe(backbone, inputs, lambda layer: analyse_layer(layer, [tokens[layer.name]]))
     for (mean, first), entropy, name in zip(maps, entropies, names, strict=True):

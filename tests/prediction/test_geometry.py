@@ -7,16 +7,21 @@ from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 
 from mmpola.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
-from mmpola.prediction.predictor import ClassifierTransform, loaded
+from mmpola.prediction.predictor import ClassifierTransform
 
 PIPELINES = {
     'mmdet': [
+        dict(type='mmdet.InferencerLoader'),
         dict(type='Resize', scale=(200, 120), keep_ratio=True),
         dict(type='Pad', size_divisor=32),
         dict(type='mmdet.PackDetInputs', meta_keys=('scale_factor',)),
     ],
-    'mmseg': [dict(type='Resize', scale=(256, 64), keep_ratio=True), dict(type='mmseg.PackSegInputs')],
-    'mmseg without resizing': [dict(type='mmseg.PackSegInputs')],
+    'mmseg': [
+        dict(type='mmseg.InferencerLoader'),
+        dict(type='Resize', scale=(256, 64), keep_ratio=True),
+        dict(type='mmseg.PackSegInputs'),
+    ],
+    'mmseg without resizing': [dict(type='mmseg.InferencerLoader'), dict(type='mmseg.PackSegInputs')],
 }
 TRANSFORMS = {
     'classifier': dict(input_size=64, crop_pct=0.875, interpolation='bicubic'),
@@ -46,12 +51,12 @@ def test_a_point_is_where_the_pipeline_puts_it(name, size):
     if name in PIPELINES:
         init_default_scope(name.split()[0])
         transforms = Compose(PIPELINES[name])
-        geometry = pipeline_geometry(transforms, loaded(white_square(size, 0, 0), ''))
+        geometry = pipeline_geometry(transforms(white_square(size, 0, 0)))
     else:
         transforms = ClassifierTransform(TRANSFORMS[name])
         geometry = transform_geometry(transforms.steps, size)
     for x, y in ((size[1] // 2, size[0] // 2), (size[1] // 2 - 20, size[0] // 2 + 15)):
-        inputs = transforms(loaded(white_square(size, x, y), ''))['inputs']
+        inputs = transforms(white_square(size, x, y))['inputs']
         assert geometry.size == tuple(inputs.shape[-2:])
         assert geometry.to_input(x + 0.5, y + 0.5) == pytest.approx(centre_of_light(inputs), abs=0.25)
         assert geometry.to_image(*geometry.to_input(x, y)) == pytest.approx((x, y))
