@@ -61,7 +61,7 @@ def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:
 
 
 def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
-    """Return the names of the linear attention layers to analyse, each once; all of them for None.
+    """Return the names of the linear attention layers to analyze, each once; all of them for None.
 
     Raises:
         UsageError: the model has no linear attention, or a name is not one of its layers.

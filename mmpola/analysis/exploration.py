@@ -17,14 +17,13 @@ from PIL import Image
 from torch import Tensor
 
 from mmpola.analysis.capture import LayerInputs, observe, observing
-from mmpola.analysis.entropy import positive_sequence_entropy
-from mmpola.analysis.layer import MAPS, Array
-from mmpola.analysis.points import Point, centre, token_at, token_stride, visible_pixels
-from mmpola.analysis.weights import attention_rows, without_rotary
+from mmpola.analysis.statistics import Array, positive_sequence_entropy
+from mmpola.analysis.weights import MAPS, attention_rows, without_rotary
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
 from mmpola.prediction import Geometry, ImageFile, Predictor
 from mmpola.prediction.drawing import shown_name
+from mmpola.prediction.geometry import Point, centre, token_at, token_stride, visible_pixels
 from mmpola.prediction.predict import write
 
 Rows = Callable[[Tensor], dict[str, Tensor]]
@@ -133,7 +132,7 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
         return _explored(layer, input_size)
 
     if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
-        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyse`.
+        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyze`.
         (sample,) = predictor(batch)
         layers = observe(predictor.model.backbone, inputs, keep, names)
     else:

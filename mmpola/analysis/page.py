@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from mmpola.analysis.charts import draw_query_entropy
 from mmpola.analysis.exploration import Exploration, ExploredLayer
-from mmpola.analysis.maps import TITLES, Scene, draw_query
-from mmpola.analysis.points import Point
+from mmpola.analysis.figures import TITLES, Scene, draw_query, draw_query_entropy
 from mmpola.messages import UsageError
+from mmpola.prediction.geometry import Point
 
 SHOWN = 900
 """Longer side of the image on the page, in pixels; the browser reduces it to the width of its column."""
