@@ -1,4 +1,4 @@
-"""Where a pixel of an image is in the network's input, found by a white square that passes the test pipeline, and its token."""
+"""Where a pixel of an image is in the network's input, found by a white square in the test pipeline, and its token."""
 
 import cv2
 import numpy as np
