@@ -105,7 +105,11 @@ def analyze_image(
     names: Sequence[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Analyze the only image of a batch and write its files; the JSON comes last and marks them as complete."""
+    """Analyze the only image of a batch and write its files; the JSON comes last and marks them as complete.
+
+    Raises:
+        UsageError: the system refuses to write a figure.
+    """
     ((image, pixels, _),) = batch
     height, width = size = pixels.shape[:2]
     geometry = predictor.geometry(size)
@@ -117,7 +121,10 @@ def analyze_image(
         for suffix in FORMATS:
             path = image.output(out, f'/{name}{suffix}')
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
+            try:
+                figure.savefig(path)
+            except OSError as error:
+                raise UsageError(f'{path}: cannot be written ({error})') from None
 
     def inspect(layer: LayerInputs) -> LayerAnalysis:
         stride = token_stride(input_size, layer.grid)

@@ -128,20 +128,12 @@ def observing(
 
     for name, layer in layers.items():
         layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))
-    try:
-        with torch.no_grad(), _in_eval_mode(model):
-            yield results
-    finally:
-        for layer in layers.values():
-            layer.observer = None
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode while the context lasts."""
     training = model.training
     model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield results
     finally:
         model.train(training)
+        for layer in layers.values():
+            layer.observer = None

@@ -204,7 +204,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')
     axes.set_title('Entropy of the attention weights; 1: all keys have the same weight', fontsize=11)
-    _label_layers(axes, layers)
+    _label_layers(axes, [_short(layer.name) for layer in layers])
     _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -235,7 +235,7 @@ def draw_query_entropy(
                 axes.scatter(position, heads[head], s=60, facecolor='white', edgecolor='black', zorder=3)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)', fontsize=9)
-    _label_positions(axes, [_short(name) for name in names])
+    _label_layers(axes, [_short(name) for name in names])
     axes.get_xticklabels()[chosen].set_fontweight('bold')
     figure.legend(fontsize=9, frameon=False, loc='outside upper center', ncols=2)
     return figure
@@ -262,7 +262,7 @@ def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
         axes.set_title(PARAMETER_TITLES[name], fontsize=11)
         axes.set_ylabel('median, quartiles, 5 to 95 %', fontsize=9)
         axes.ticklabel_format(axis='y', useOffset=False)
-        _label_layers(axes, layers)
+        _label_layers(axes, [_short(layer.name) for layer in layers])
     return figure
 
 
@@ -286,7 +286,7 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     for axes in (means, correlations):
         axes.axhline(0, color=GREY, linewidth=0.8, linestyle='--')
         _legend(axes)
-        _label_layers(axes, layers)
+        _label_layers(axes, [_short(layer.name) for layer in layers])
     _draw_components(lower, layers, rows)
     return figure
 
@@ -326,7 +326,8 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
     axes.set_ylim(0, 1.05)
     axes.set_ylabel('effective rank / rows')
     axes.set_title('Effective rank of the token mixing', fontsize=11)
-    _label_layers(axes, layers, [f'{layer.rank.rows} of {layer.grid[0] * layer.grid[1]} rows' for layer in layers])
+    notes = [f'{layer.rank.rows} of {layer.grid[0] * layer.grid[1]} rows' for layer in layers]
+    _label_layers(axes, [f'{_short(layer.name)}\n{note}' for layer, note in zip(layers, notes, strict=True)])
     _legend(axes, 'single heads, each stream')
     return figure
 
@@ -352,14 +353,8 @@ def _legend(axes: Axes, dots: str = 'single heads', **place: Any) -> None:
     axes.legend(fontsize=9, frameon=False, **place)
 
 
-def _label_layers(axes: Axes, layers: Sequence[LayerAnalysis], notes: Sequence[str] | None = None) -> None:
-    names = [_short(layer.name) for layer in layers]
-    if notes is not None:
-        names = [f'{name}\n{note}' for name, note in zip(names, notes, strict=True)]
-    _label_positions(axes, names)
-
-
-def _label_positions(axes: Axes, names: Sequence[str]) -> None:
+def _label_layers(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of layers below the axes."""
     axes.set_xticks(range(len(names)), names, rotation=35, ha='right', fontsize=9)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.grid(axis='y', alpha=0.3)

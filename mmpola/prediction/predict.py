@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from pycocotools import mask as run_lengths
 from torch import Tensor
 
@@ -72,9 +72,9 @@ def write(
         else:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             label_map = image.output(out, '.png')
-            cv2.imwrite(str(label_map), labels.astype(np.uint8 if len(classes) < 256 else np.uint16))
+            Image.fromarray(labels.astype(np.uint8 if len(classes) < 256 else np.uint16)).save(label_map)
             result |= {'label_map': label_map.name, 'classes': segmentation(labels, classes)}
-        cv2.imwrite(str(drawn), predictor.draw(sample, rgb)[..., ::-1])
+        Image.fromarray(predictor.draw(sample, rgb)).save(drawn, quality=95)
     described.write_text(json.dumps(result, indent=1))
     return len(result.get('instances', ()))
 

@@ -89,21 +89,8 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
 def test_what_is_refused():
     model = PolaSwin(SMALL_ARCHS['mmpola.PolaSwin'])
     assert choose_layers(model, ['stages.1.blocks.0.attn'] * 2) == ['stages.1.blocks.0.attn']
-    with pytest.raises(UsageError) as raised:
-        choose_layers(model, ['stages.1.blocks.0.attm'])
-    assert str(raised.value) == (
-        '--layers: expected layers among stages.0.blocks.0.attn, stages.1.blocks.0.attn, got stages.1.blocks.0.attm; '
-        'did you mean stages.1.blocks.0.attn?'
-    )
-    with pytest.raises(UsageError) as raised:
-        choose_layers(torch.nn.Linear(3, 3), None)
-    assert str(raised.value) == 'model: expected linear attention layers of mmpola, got Linear without any'
     ablated = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}, out_indices=(0,), gate=False)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=r'got PolaDeiT without any, only ablated ones$'):
         choose_layers(ablated, None)
-    assert str(raised.value) == (
-        'model: expected linear attention layers of mmpola, got PolaDeiT without any, only ablated ones'
-    )
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=r'^images: expected one image'):
         observe(model, torch.randn(2, 3, 64, 64), lambda layer: layer)
-    assert str(raised.value) == 'images: expected one image [1, C, H, W], got [2, 3, 64, 64]'
