@@ -16,7 +16,7 @@ as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains, 
 and NAME.json with the numbers. docs/analysis.md defines them.
 
 Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre. Without --layers all
-linear attention layers of the backbone are analysed. Existing results are overwritten only with --overwrite, input
+linear attention layers of the backbone are analyzed. Existing results are overwritten only with --overwrite, input
 images never. Exit status 0: all images are done; 2: the arguments are invalid, nothing was done; 3: images that are
 unreadable or too narrow were named and skipped, all others are done; 130: stopped by Ctrl-C.
 """
@@ -56,7 +56,7 @@ def main() -> None:
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     prediction.check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
     analysis.check_points(args.points, images, predictor)
-    outcome = analysis.analyse(predictor, images, args.out, args.points, layers)
+    outcome = analysis.analyze(predictor, images, args.out, args.points, layers)
     print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped; {len(layers)} layers each')
     if outcome.skipped:
         sys.exit(prediction.SKIPPED)

@@ -6,10 +6,8 @@
 IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
 as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
 
-    NAME.jpg     detection: boxes and masks above --score-thr; of boxes of the same object only that with the highest
-                 score, that is if they overlap by more than half (IoU), or if one of them lies by more than 60 %
-                 inside another of its class. Segmentation: drawn over the image. Classification: the five best
-                 classes with their probabilities, beside the image
+    NAME.jpg     detection: boxes and masks above --score-thr, drawn by mmdet. Segmentation: drawn over the image by
+                 mmseg. Classification: the five best classes with their probabilities, beside the image
     NAME.json    detection: {image, width, height, instances: [{label, class, score, box, mask}]}, all above
                  --score-thr, with box = [x1, y1, x2, y2] in pixels, mask = COCO's run lengths {size, counts}
                  segmentation: {image, width, height, label_map, classes: [{label, class, share}]}, sorted by their
@@ -18,8 +16,8 @@ as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
     NAME.png     segmentation: the label of every pixel, as numbered in the JSON
 
 Existing results are overwritten only with --overwrite, input images never. Exit status 0: all images are done; 2: the
-arguments are invalid, nothing was done; 3: unreadable images were named and skipped, all others are done;
-130: stopped by Ctrl-C.
+arguments are invalid, nothing was done; 3: images that are unreadable or too narrow were named and skipped, all others
+are done; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,12 +1,18 @@
 """What trained linear attention does with an image: weights of queries, entropy, exponents, gates, effective rank."""
 
+from mmpola.analysis.analyze import analyze, check_points, output_suffixes, parse_points
 from mmpola.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
-from mmpola.analysis.entropy import positive_sequence_entropy, row_entropies
-from mmpola.analysis.gates import GateStatistics, gate_statistics
-from mmpola.analysis.layer import LayerAnalysis, analyse_layer
-from mmpola.analysis.points import check_points, parse_points, token_at, token_stride
-from mmpola.analysis.rank import EffectiveRanks, effective_rank, effective_ranks
-from mmpola.analysis.run import Outcome, analyse, output_suffixes
+from mmpola.analysis.statistics import (
+    EffectiveRanks,
+    GateStatistics,
+    LayerAnalysis,
+    analyze_layer,
+    effective_rank,
+    effective_ranks,
+    gate_statistics,
+    positive_sequence_entropy,
+    row_entropies,
+)
 from mmpola.analysis.weights import KINDS, Factors, attention_rows, polarity_factors
 
 __all__ = [
@@ -16,9 +22,8 @@ __all__ = [
     'GateStatistics',
     'LayerAnalysis',
     'LayerInputs',
-    'Outcome',
-    'analyse',
-    'analyse_layer',
+    'analyze',
+    'analyze_layer',
     'attention_rows',
     'check_points',
     'choose_layers',
@@ -32,6 +37,4 @@ __all__ = [
     'polarity_factors',
     'positive_sequence_entropy',
     'row_entropies',
-    'token_at',
-    'token_stride',
 ]

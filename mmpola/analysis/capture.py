@@ -61,7 +61,7 @@ def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:
 
 
 def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
-    """Return the names of the linear attention layers to analyse, each once; all of them for None.
+    """Return the names of the linear attention layers to analyze, each once; all of them for None.
 
     Raises:
         UsageError: the model has no linear attention, or a name is not one of its layers.
@@ -128,20 +128,12 @@ def observing(
 
     for name, layer in layers.items():
         layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))
-    try:
-        with torch.no_grad(), _in_eval_mode(model):
-            yield results
-    finally:
-        for layer in layers.values():
-            layer.observer = None
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode while the context lasts."""
     training = model.training
     model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield results
     finally:
         model.train(training)
+        for layer in layers.values():
+            layer.observer = None

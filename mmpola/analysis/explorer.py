@@ -34,17 +34,15 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from mmpola.analysis.capture import LayerInputs, linear_layers, observe, observing
-from mmpola.analysis.charts import draw_query_entropy
-from mmpola.analysis.entropy import positive_sequence_entropy
-from mmpola.analysis.layer import MAPS, Array
-from mmpola.analysis.maps import TITLES, Scene, draw_query
-from mmpola.analysis.points import Point, centre, token_at, token_stride, visible_pixels
-from mmpola.analysis.weights import attention_rows, without_rotary
+from mmpola.analysis.figures import TITLES, Scene, draw_query, draw_query_entropy
+from mmpola.analysis.statistics import Array, positive_sequence_entropy
+from mmpola.analysis.weights import MAPS, attention_rows, without_rotary
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
-from mmpola.prediction import Geometry, ImageFile, Predictor, batches
+from mmpola.prediction import Geometry, ImageFile, Predictor
 from mmpola.prediction.drawing import shown_name
-from mmpola.prediction.run import write
+from mmpola.prediction.geometry import Point, centre, token_at, token_stride, visible_pixels
+from mmpola.prediction.predict import write
 
 HOST = '127.0.0.1'
 
@@ -234,8 +232,8 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     Raises:
         UsageError: the image cannot be read; the message does not name it.
     """
-    batch = next(batches([ImageFile(path, Path('prediction'))], 1, False, _refuse))
-    ((image, pixels),) = batch
+    batch = next(predictor.batches([ImageFile(path, Path('prediction'))], 1, _refuse))
+    ((image, pixels, _),) = batch
     inputs = predictor.network_input(batch)
     input_size = (inputs.shape[2], inputs.shape[3])
 
@@ -243,7 +241,7 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
         return _explored(layer, input_size)
 
     if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
-        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyse`.
+        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyze`.
         (sample,) = predictor(batch)
         layers = observe(predictor.model.backbone, inputs, keep, names)
     else:

@@ -26,6 +26,9 @@ KINDS = (*STREAMS, 'both', 'softmax', 'linear', 'relu')
 The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with max(x, 0).
 """
 
+MAPS = ('same', 'opposite', 'both', 'softmax')
+"""Kinds of weights that are drawn over the image."""
+
 CHUNK_ELEMENTS = 2**22
 """Weights of one kind that exist at a time, for all heads together: 16 MB in float32."""
 

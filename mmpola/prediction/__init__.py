@@ -8,10 +8,10 @@ from mmpola.prediction.config import (
     checked_config,
     output_suffixes,
 )
-from mmpola.prediction.files import ImageFile, batches, check_outputs, find_images
+from mmpola.prediction.files import ImageFile, check_outputs, find_images
 from mmpola.prediction.geometry import Geometry
+from mmpola.prediction.predict import SKIPPED, Outcome, predict
 from mmpola.prediction.predictor import Predictor, build_predictor, load_predictor
-from mmpola.prediction.run import SKIPPED, Outcome, predict
 
 __all__ = [
     'SKIPPED',
@@ -22,7 +22,6 @@ __all__ = [
     'add_files_arguments',
     'add_model_arguments',
     'add_score_argument',
-    'batches',
     'build_predictor',
     'check_device',
     'check_outputs',

@@ -29,23 +29,12 @@ def checked_config(args: argparse.Namespace) -> Config:
     """Read the config as `load_config` does and check it; from then on, irrelevant warnings are not shown.
 
     Raises:
-        UsageError: the config cannot be read, its model cannot predict images, or it has a mistake.
+        UsageError: the config cannot be read or has a mistake, is not that of a detector, segmenter or classifier, or
+            wraps its model for test-time augmentation.
     """
     for message in NOISE:
         warnings.filterwarnings('ignore', message=message)
     cfg = load_config(args)
-    check_task(cfg)
-    validate_config(cfg)
-    return cfg
-
-
-def check_task(cfg: Config) -> None:
-    """Check that the config's model can predict images.
-
-    Raises:
-        UsageError: the config is not one of a detector, segmenter or classifier, or wraps the model for test-time
-            augmentation.
-    """
     if not is_classifier(cfg) and cfg.get('default_scope') not in SUFFIXES:
         raise UsageError(
             f'{cfg.filename}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
@@ -56,6 +45,8 @@ def check_task(cfg: Config) -> None:
             f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
             'use the config that this one wraps'
         )
+    validate_config(cfg)
+    return cfg
 
 
 def is_classifier(cfg: Config) -> bool:

@@ -1,4 +1,4 @@
-"""Draw predictions: instances without overlaps of the same object, and the best classes beside an image."""
+"""Draw the best classes of a classifier beside its image."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from timm.data import ImageNetInfo
-
-OVERLAP = 0.5
-"""Intersection over union of two boxes, of any classes, above which they are taken to show the same object."""
-
-INSIDE = 0.6
-"""Intersection of two boxes of one class, as a share of the smaller, above which they are taken to show the same."""
 
 SIDE, PANEL, DPI = 384, 384, 100
 """Pixels of the drawn image's longer side and of the width of the panel of classes; dots per inch."""
@@ -28,33 +21,13 @@ LONGEST = 38
 """Characters of a class name that fit into the panel."""
 
 
-def without_overlaps(instances: Any) -> Any:
-    """Leave out each of mmdet's instances, best first, that seems to show the same object as a better one.
-
-    Its box overlaps the other by more than `OVERLAP` or, if both have the same class, one of the two lies by more than
-    `INSIDE` within the other. Detectors suppress only larger overlaps within a class.
-    """
-    boxes, labels = instances.bboxes.float(), instances.labels
-    sides = torch.minimum(boxes[:, None, 2:], boxes[:, 2:]) - torch.maximum(boxes[:, None, :2], boxes[:, :2])
-    shared = sides.clamp(min=0).prod(-1)
-    area = shared.diagonal()
-    union = area[:, None] + area - shared
-    inside = (labels[:, None] == labels) & (shared > INSIDE * torch.minimum(area[:, None], area))
-    hidden = ((shared > OVERLAP * union) | inside).cpu()
-    kept: list[int] = []
-    for index in range(len(boxes)):
-        if not hidden[index, kept].any():
-            kept.append(index)
-    return instances[torch.tensor(kept, dtype=torch.long, device=boxes.device)]
-
-
 def draw_classes(pixels: NDArray[Any], found: list[dict[str, Any]], path: Path) -> None:
     """Write an image with its best classes beside it, as names with bars of their probabilities.
 
     Args:
         pixels: RGB uint8 [H, W, 3].
         found: `class` and `score` of each class, best first, as in the JSON.
-        path: file to write.
+        path: file to write, in an existing folder.
     """
     height, width = (round(SIDE * side / max(pixels.shape[:2])) or 1 for side in pixels.shape[:2])
     total = width + PANEL, max(height, SIDE * 3 // 4)
@@ -71,7 +44,6 @@ def draw_classes(pixels: NDArray[Any], found: list[dict[str, Any]], path: Path) 
         weight = 'bold' if row == 0 else 'normal'
         bars.text(0, row, shown_name(entry['class']), va='bottom', fontsize=10, weight=weight, parse_math=False)
         bars.text(1, row, f'{entry["score"]:.1%}', va='bottom', ha='right', fontsize=10, weight=weight)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=DPI)
 
 

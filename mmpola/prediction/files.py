@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +15,6 @@ from mmpola.messages import UsageError, listed
 
 OTHER_SUFFIXES = ('.avif', '.gif', '.heic', '.heif', '.jp2', '.jxl')
 """Lower-case suffixes of images that OpenCV or Pillow may be unable to read; in a folder, they are tried."""
-
-Batch = list[tuple['ImageFile', NDArray[Any]]]
-"""Images with their pixels, BGR uint8 [H, W, 3]."""
 
 
 class ImageFile(NamedTuple):
@@ -98,37 +94,16 @@ def check_outputs(images: list[ImageFile], out: Path, suffixes: tuple[str, ...],
         )
 
 
-def batches(images: list[ImageFile], size: int, mixed: bool, skip: Callable[[ImageFile, str], None]) -> Iterator[Batch]:
-    """Yield batches of images with their pixels.
+def read_pixels(path: Path) -> NDArray[Any]:
+    """Read an image to its last byte, BGR uint8 [H, W, 3].
 
-    Args:
-        images: read in this order.
-        size: largest number of images in a batch.
-        mixed: whether a batch may hold images of several sizes.
-        skip: called with an image that cannot be read and the reason.
+    Raises:
+        UsageError: it cannot be read; the message is the reason and does not name the file.
     """
-    batch: Batch = []
-    for image in images:
-        reason = unreadable(image.path)
-        pixels = None if reason else cv2.imread(str(image.path), cv2.IMREAD_COLOR)
-        if pixels is None:
-            suffix = image.path.suffix.lower()
-            hint = f'; {suffix} files may need to be converted to .png' if suffix in OTHER_SUFFIXES else ''
-            skip(image, f'{reason or "not an image that OpenCV can read"}{hint}')
-            continue
-        if batch and (len(batch) == size or not (mixed or pixels.shape == batch[0][1].shape)):
-            yield batch
-            batch = []
-        batch.append((image, pixels))
-    if batch:
-        yield batch
-
-
-def readable_batches(images: list[ImageFile], size: int, mixed: bool, skipped: Callable[[], None]) -> Iterator[Batch]:
-    """Yield batches like `batches`; name each image that cannot be read on stdout, then call `skipped`."""
-
-    def skip(image: ImageFile, reason: str) -> None:
-        print(f'skipped: {image.path}: {reason}', flush=True)
-        skipped()
-
-    yield from batches(images, size, mixed, skip)
+    reason = unreadable(path)
+    pixels = None if reason else cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if pixels is None:
+        suffix = path.suffix.lower()
+        hint = f'; {suffix} files may need to be converted to .png' if suffix in OTHER_SUFFIXES else ''
+        raise UsageError(f'{reason or "not an image that OpenCV can read"}{hint}')
+    return pixels

@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from mmpola.layers import Grid, ceil_div
+
+Point = tuple[int, int]
+"""Column and row of a pixel, (x, y), from 0."""
+
 
 class Geometry(NamedTuple):
     """Network input = scale * image + shift, for coordinates (x, y) in pixels, from the upper left corner of the first.
@@ -30,9 +35,8 @@ class Geometry(NamedTuple):
         return (x - self.shift[0]) / self.scale[0], (y - self.shift[1]) / self.scale[1]
 
 
-def pipeline_geometry(transforms: Callable[[dict[str, Any]], Any], item: dict[str, Any]) -> Geometry:
-    """Return the geometry of a test pipeline of mmdet or mmseg for a loaded image; they pad below and on the right."""
-    packed = transforms(item)
+def pipeline_geometry(packed: dict[str, Any]) -> Geometry:
+    """Return the geometry of what a test pipeline of mmdet or mmseg returned; they pad below and on the right."""
     scale = packed['data_samples'].get('scale_factor', (1.0, 1.0))
     return Geometry((float(scale[0]), float(scale[1])), (0.0, 0.0), tuple(packed['inputs'].shape[-2:]))
 
@@ -69,3 +73,41 @@ def _line(coordinates: Any) -> tuple[float, float]:
         return float(len(coordinates)), -len(coordinates) * float(coordinates[first] - 0.5)
     scale = (last - first) / float(coordinates[last] - coordinates[first])
     return scale, first + 0.5 - scale * float(coordinates[first])
+
+
+def visible_pixels(geometry: Geometry, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom (exclusive) of the pixels, in an image of (height, width), that are seen."""
+    begin, end = geometry.to_image(0, 0), geometry.to_image(geometry.size[1], geometry.size[0])
+    (left, right), (top, bottom) = (_visible_range(*axis) for axis in zip(begin, end, size[::-1], strict=True))
+    return left, top, right, bottom
+
+
+def _visible_range(begin: float, end: float, size: int) -> tuple[int, int]:
+    """Return the first and the last (exclusive) of `size` pixels that are seen: one pixel, if it is not even that."""
+    first, last = max(0, round(begin)), min(size, round(end))
+    if first < last:
+        return first, last
+    only = min(max(int((begin + end) / 2), 0), size - 1)
+    return only, only + 1
+
+
+def centre(geometry: Geometry, size: tuple[int, int]) -> Point:
+    """Return the pixel in the centre of what is seen of an image of (height, width)."""
+    left, top, right, bottom = visible_pixels(geometry, size)
+    return (left + right) // 2, (top + bottom) // 2
+
+
+def token_stride(input_size: tuple[int, int], grid: Grid) -> int:
+    """Return the side of a token in pixels of the network's input: the power of two that gives the grid."""
+    stride = 1
+    while ceil_div(input_size, stride) != grid:
+        if stride > max(input_size):
+            raise ValueError(f'grid: expected {input_size} divided by a power of two, got {grid}')
+        stride *= 2
+    return stride
+
+
+def token_at(point: Point, geometry: Geometry, stride: int, grid: Grid) -> tuple[int, int]:
+    """Return row and column of the token that contains the centre of a pixel of the image."""
+    x, y = geometry.to_input(point[0] + 0.5, point[1] + 0.5)
+    return min(max(int(y // stride), 0), grid[0] - 1), min(max(int(x // stride), 0), grid[1] - 1)

@@ -1,8 +1,8 @@
-"""A model of a config with the steps around it, from pixels to predicted samples."""
+"""A config's model with the steps around it, from images to samples: timm's transforms, or OpenMMLab's inferencers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import Compose, default_collate, pseudo_collate
-from mmengine.registry import DATASETS, VISUALIZERS
+from mmengine.dataset import default_collate, pseudo_collate
+from mmengine.registry import DATASETS
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
@@ -25,8 +25,11 @@ from mmpola.engine.config import evaluation_transform, leaves
 from mmpola.engine.inference import load_model
 from mmpola.messages import UsageError
 from mmpola.prediction.config import is_classifier
-from mmpola.prediction.files import Batch
+from mmpola.prediction.files import ImageFile, read_pixels
 from mmpola.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
+
+Batch = list[tuple[ImageFile, NDArray[Any], Any]]
+"""Images with their pixels, BGR uint8 [H, W, 3], and what the test transforms made of them."""
 
 OPACITY = 0.6
 """Opacity of a segmentation that is drawn over its image."""
@@ -34,30 +37,53 @@ OPACITY = 0.6
 
 @dataclass
 class Predictor:
-    """A model with its test pipeline and its visualizer.
+    """A model with its test transforms.
 
     Attributes:
         model: in eval mode, on its device.
-        transforms: the config's test pipeline, from a dict with the pixels to an item of a batch.
+        transforms: from an image, BGR uint8 [H, W, 3], to an item of a batch.
         collate: joins the items of a batch.
         classes: names in the order of the labels.
         mixed: whether a batch may hold images of several sizes: mmdet pads them, classifiers crop them to one size,
             mmseg stacks them as they are.
-        visualizer: mmdet's or mmseg's; None for a classifier.
+        inferencer: mmdet's or mmseg's, which draws; None for a classifier.
     """
 
     model: Any
-    transforms: Callable[[dict[str, Any]], Any]
+    transforms: Callable[[NDArray[Any]], Any]
     collate: Callable[[list[Any]], Any]
     classes: tuple[str, ...]
     mixed: bool
-    visualizer: Any = None
+    inferencer: Any = None
 
     def __call__(self, batch: Batch) -> list[Any]:
         """Predict a batch and return a sample for each image."""
         with torch.no_grad():
             samples: list[Any] = self.model.test_step(self._collated(batch))
         return samples
+
+    def batches(self, images: list[ImageFile], size: int, skip: Callable[[ImageFile, str], None]) -> Iterator[Batch]:
+        """Read images in their order and yield them in batches.
+
+        Args:
+            images: paths of the images.
+            size: largest number of images in a batch.
+            skip: called with an image that cannot be read or is too narrow for the test transforms, and the reason.
+        """
+        batch: Batch = []
+        for image in images:
+            try:
+                pixels = read_pixels(image.path)
+                item = self._transformed(pixels)
+            except UsageError as error:
+                skip(image, str(error))
+                continue
+            if batch and (len(batch) == size or not (self.mixed or pixels.shape == batch[0][1].shape)):
+                yield batch
+                batch = []
+            batch.append((image, pixels, item))
+        if batch:
+            yield batch
 
     def network_input(self, batch: Batch) -> Tensor:
         """Return what the network reads for a batch, [B, 3, H, W]."""
@@ -72,24 +98,26 @@ class Predictor:
         """
         if isinstance(self.transforms, ClassifierTransform):
             return transform_geometry(self.transforms.steps, size)
-        return pipeline_geometry(self._transformed, loaded(np.zeros((*size, 3), np.uint8), ''))
+        return pipeline_geometry(self._transformed(np.zeros((*size, 3), np.uint8)))
+
+    def draw(self, sample: Any, pixels: NDArray[Any]) -> NDArray[Any]:
+        """Return an image, RGB uint8 [H, W, 3], with all instances or the segmentation of its sample drawn over it."""
+        options = {'pred_score_thr': -1.0}
+        if 'pred_sem_seg' in sample:
+            # Its visualizer takes a tensor of one pixel for a number.
+            sample, options = sample.numpy(), {'opacity': OPACITY}
+        (drawn,) = self.inferencer.visualize([pixels], [sample], return_vis=True, **options)
+        return drawn
 
     def _collated(self, batch: Batch) -> Any:
-        return self.collate([self._transformed(loaded(pixels, str(image.path))) for image, pixels in batch])
+        return self.collate([item for _, _, item in batch])
 
-    def _transformed(self, item: dict[str, Any]) -> Any:
+    def _transformed(self, pixels: NDArray[Any]) -> Any:
         try:
-            return self.transforms(item)
+            return self.transforms(pixels)
         except cv2.error:  # the shorter side is resized to nothing
-            height, width = item['ori_shape']
+            height, width = pixels.shape[:2]
             raise UsageError(f'{width} x {height} pixels, too narrow for the test transforms') from None
-
-    def draw(self, sample: Any, pixels: NDArray[Any], path: Path) -> None:
-        """Draw all instances of mmdet's sample, or the segmentation of mmseg's, over its image, RGB uint8 [H, W, 3]."""
-        options = {'pred_score_thr': -1.0} if 'pred_instances' in sample else {}
-        # mmseg's visualizer takes a tensor of one pixel for a number; mmdet's needs tensors.
-        sample = sample.numpy() if 'pred_sem_seg' in sample else sample.cpu()
-        self.visualizer.add_datasample(path.name, pixels, sample, draw_gt=False, out_file=str(path), **options)
 
 
 def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> Predictor:
@@ -108,7 +136,7 @@ def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> P
 
 
 def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str, named: bool = True) -> Predictor:
-    """Build the config's model and test pipeline, with the checkpoint's weights and class names.
+    """Build the config's model and test transforms, with the checkpoint's weights and class names.
 
     A checkpoint without class names gets those of the config's test data.
 
@@ -122,25 +150,36 @@ def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str, na
     dataset = next(leaves(cfg.test_dataloader.dataset))
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
-    classes = tuple(names.get('classes') or own['classes'])
-    palette = names.get('palette') or own.get('palette') or 'random'
-    visualizer = VISUALIZERS.build({**cfg.visualizer, 'name': 'prediction', 'vis_backends': None})
-    visualizer.dataset_meta = {'classes': classes, 'palette': palette}
-    if cfg.default_scope == 'mmseg':
-        visualizer.alpha = OPACITY
-    transforms = Compose([step for step in dataset['pipeline'] if not step['type'].split('.')[-1].startswith('Load')])
-    mixed = cfg.default_scope == 'mmdet'
-    return Predictor(model, transforms, pseudo_collate, classes, mixed, visualizer)
+    model.dataset_meta = {key: names.get(key) or own.get(key) for key in ('classes', 'palette')}
+    inferencer = _inferencer(cfg, dataset['pipeline'], model, device)
+    classes, mixed = tuple(model.dataset_meta['classes']), cfg.default_scope == 'mmdet'
+    return Predictor(model, inferencer.pipeline, inferencer.collate_fn, classes, mixed, inferencer)
 
 
-def loaded(pixels: NDArray[Any], path: str) -> dict[str, Any]:
-    """Return an image, BGR uint8 [H, W, 3], as the loading steps of a pipeline do."""
-    size = pixels.shape[:2]
-    return {'img': pixels, 'img_path': path, 'img_shape': size, 'ori_shape': size, 'img_id': 0}
+def _inferencer(cfg: Config, pipeline: list[dict[str, Any]], model: Any, device: str) -> Any:
+    """Return mmdet's or mmseg's inferencer around a model that is built and has its weights and class names."""
+    if cfg.default_scope == 'mmdet':
+        from mmdet.apis import DetInferencer as Inferencer
+    else:
+        from mmseg.apis import MMSegInferencer as Inferencer
+
+    class Built(Inferencer):
+        def _init_model(self, *_: Any) -> Any:
+            return model
+
+        def _init_collate(self, _: Any) -> Any:
+            return pseudo_collate  # as the inferencers use it, which search their registries first and log a warning
+
+    # Inferencers know the loading steps by these names only, and mmdet's keeps those of annotations.
+    steps = [step for step in pipeline if not step['type'].split('.')[-1].startswith('Load')]
+    steps = [dict(type='LoadImageFromFile'), *steps]
+    visualizer = {**cfg.visualizer, 'vis_backends': None}
+    used = Config(dict(test_dataloader=dict(dataset=dict(pipeline=steps)), visualizer=visualizer))
+    return Built(used, device=device, scope=cfg.default_scope)
 
 
 class ClassifierTransform:
-    """The test transform of a classifier's config, for a dict with the pixels `img`, BGR uint8 [H, W, 3].
+    """The test transform of a classifier's config, for an image, BGR uint8 [H, W, 3].
 
     Args:
         transform: arguments of timm.data.create_transform.
@@ -153,8 +192,8 @@ class ClassifierTransform:
         self.transform = create_transform(is_training=False, **transform)
         self.steps: list[Callable[[Any], Any]] = self.transform.transforms
 
-    def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
-        return {'inputs': self.transform(Image.fromarray(item['img'][..., ::-1]))}
+    def __call__(self, pixels: NDArray[Any]) -> dict[str, Any]:
+        return {'inputs': self.transform(Image.fromarray(pixels[..., ::-1]))}
 
 
 def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint, named: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""tools/analyze.py: its files for each task, and what it refuses."""
+"""tools/analyze.py: its files for each task, points, and what it refuses."""
 
 import json
 import math
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmpola.analysis import parse_points
+from mmpola.messages import UsageError
 from tests.helpers import scripts
 
 CHARTS = ('entropy', 'gates', 'parameters', 'rank')
@@ -27,7 +29,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     assert scripts.run('analyze', *arguments, '--points', '45,30', '20,5') == 3
     assert capsys.readouterr().out.splitlines() == [
         f'skipped: {broken}: not an image',
-        *(f'analysing layers: {number} of 4' for number in (2, 3, 4)),
+        *(f'analyzing layers: {number} of 4' for number in (2, 3, 4)),
         f'{out}: 1 images done, 1 skipped; 2 layers each',
     ]
     names = [*CHARTS, f'maps_{first}', 'maps_stages.1.blocks.0.attn']
@@ -105,3 +107,11 @@ def test_images_one_pixel_wide_are_drawn_or_skipped(tiny_config, write_checkpoin
     assert printed[0] == f'skipped: {thinner}: 1 x 500 pixels, too narrow for the test transforms'
     assert printed[-1] == f'{out}: 1 images done, 1 skipped; 1 layers each'
     assert sorted(path.name for path in out.iterdir()) == ['thin', 'thin.json']
+
+
+def test_points_are_pairs_of_integers():
+    assert parse_points(['120,80', '0,7']) == [(120, 80), (0, 7)]
+    for wrong in ('120', '120,80,3', '1.5,2', 'a,b'):
+        with pytest.raises(UsageError) as raised:
+            parse_points([wrong])
+        assert str(raised.value) == f'--points: expected X,Y in pixels, such as 120,80, got {wrong}'

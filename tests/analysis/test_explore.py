@@ -20,11 +20,11 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
 
-from mmpola.analysis import analyse_layer, choose_layers, explorer, observe
+from mmpola.analysis import analyze_layer, choose_layers, explorer, observe
 from mmpola.analysis.explorer import explore
 from mmpola.engine.checkpoint import read
 from mmpola.messages import UsageError
-from mmpola.prediction import ImageFile, batches, build_predictor
+from mmpola.prediction import ImageFile, build_predictor
 from tests.helpers import scripts
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
@@ -73,11 +73,11 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
     maps = [(found.maps(layer, point, None), found.maps(layer, point, 0)) for layer in found.layers]
     entropies = [found.entropies(layer, point) for layer in found.layers]
     assert len(calls) == before
-    inputs = predictor.network_input(next(batches([ImageFile(photo, Path('photo'))], 1, False, None)))
+    inputs = predictor.network_input(next(predictor.batches([ImageFile(photo, Path('photo'))], 1, None)))
     tokens = {layer.name: found.token(layer, point) for layer in found.layers}
-    analysed = observe(backbone, inputs, lambda layer: analyse_layer(layer, [tokens[layer.name]]))
+    analyzed = observe(backbone, inputs, lambda layer: analyze_layer(layer, [tokens[layer.name]]))
     for (mean, first), entropy, name in zip(maps, entropies, names, strict=True):
-        expected = analysed[name]
+        expected = analyzed[name]
         for kind, weights in expected.maps.items():
             np.testing.assert_allclose(mean[kind], weights[0].mean(axis=0) * weights[0, 0].size, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(first[kind], weights[0, 0] * weights[0, 0].size, rtol=1e-5, atol=1e-6)

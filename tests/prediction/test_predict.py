@@ -6,13 +6,16 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmdet.apis import DetInferencer
+from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as run_lengths
 
 from mmpola import prediction
 from mmpola.messages import UsageError
-from mmpola.prediction.results import segmentation
-from tests.helpers.scripts import load
+from mmpola.prediction import Predictor
+from mmpola.prediction.predict import segmentation
+from tests.helpers import scripts
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
@@ -36,21 +39,19 @@ def differs(drawn, picture):
     return np.abs(one - other).mean()
 
 
-def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_checkpoint, photos, tmp_path):
+def test_boxes_and_masks_are_drawn_and_written(tiny_config, write_checkpoint, photos, tmp_path, capsys):
     checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth', ema_state_dict={'steps': torch.tensor(1)})
-    arguments = ['predict.py', tiny_config, checkpoint, photos, '--score-thr', '0.1', '--batch-size', '2']
-    options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']  # untrained scores are about 1 in 7 classes
     out = tmp_path / 'out'
-    result = run_tool(*arguments, '--out', out, *options, check=False)
-    assert result.returncode == 3, result.stdout
+    arguments = [tiny_config, checkpoint, photos, '--score-thr', '0.1', '--batch-size', '2', '--out', out]
+    options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']  # untrained scores are about 1 in 7 classes
+    assert scripts.run('predict', *arguments, *options) == 3
     instances = sum(len(json.loads(path.read_text())['instances']) for path in out.rglob('*.json'))
-    assert [line for line in result.stdout.splitlines() if not line.startswith('predicting')] == [
-        f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step',
-        *sorted(line for line in result.stdout.splitlines() if line.startswith('skipped')),
-        f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1',
-    ]
-    assert f'skipped: {photos}/text.png: not an image' in result.stdout
-    assert f'skipped: {photos}/inner/third.jpg: image file is truncated (' in result.stdout
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith('predicting')]
+    assert len(printed) == 4
+    assert printed[0] == f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step'
+    assert f'skipped: {photos}/text.png: not an image' in printed
+    assert any(line.startswith(f'skipped: {photos}/inner/third.jpg: image file is truncated (') for line in printed)
+    assert printed[-1] == f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1'
     files = sorted(str(path.relative_to(out)) for path in out.rglob('*') if path.is_file())
     assert files == ['first.jpg', 'first.json', 'inner/second.jpg', 'inner/second.json']
     for name in ('first', 'inner/second'):
@@ -69,25 +70,28 @@ def test_boxes_and_masks_are_drawn_and_written(run_tool, tiny_config, write_chec
             assert rows.size == 0 or (left - 1 <= columns.min() and columns.max() <= right + 1)
         assert differs(out / f'{name}.jpg', photos / f'{name}.jpg') > 5
 
-    refused = run_tool(*arguments, '--out', out, *options, check=False)
-    assert (refused.returncode, refused.stdout.splitlines()[-1]) == (
-        2,
-        f'error: --out: 4 of the results exist already ({out}/first.jpg, {out}/first.json, {out}/inner/second.jpg, '
-        f'{out}/inner/second.json); choose another folder, or allow overwriting with --overwrite',
-    )
+    cfg = Config.fromfile(tiny_config)
+    cfg.model.test_cfg.rcnn.score_thr = 0.1
+    inferencer = DetInferencer(cfg, str(checkpoint), device='cpu', show_progress=False)
+    (expected,) = inferencer(str(photos / 'inner' / 'second.jpg'))['predictions']
+    assert [instance['score'] for instance in found['instances']] == pytest.approx(expected['scores'])
+    boxes = [instance['box'] for instance in found['instances']]
+    assert np.array(boxes) == pytest.approx(np.array(expected['bboxes']), abs=1e-3)
+
+    assert scripts.run('predict', *arguments, *options) == 2
+    assert f'--out: 4 of the results exist already ({out}/first.jpg, ' in capsys.readouterr().err
 
 
-def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_checkpoint, shapes, tmp_path):
+def test_segmentations_are_drawn_and_written(tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys):
     other = {'dataset_meta': {'classes': tuple('abcdef'), 'palette': [[40 * i, 0, 0] for i in range(6)]}}
     checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth', meta=other)
     names, out = ('large', 'small'), tmp_path / 'out'
     for name, size in zip(names, ((96, 80), (48, 64)), strict=True):  # mmseg needs images of one size in a batch
         with Image.open(sorted((shapes / 'ade' / 'images' / 'validation').iterdir())[0]) as image:
             image.resize(size).save(tmp_path / f'{name}.jpg')
-    output = run_tool(
-        'predict.py', tiny_segmentation, checkpoint, f'{tmp_path}/*l*.jpg', '--out', out, '--batch-size', '2'
-    ).stdout
-    assert output.endswith(f'{out}: 2 images done, 0 skipped\n')
+    images = f'{tmp_path}/*l*.jpg'
+    assert scripts.run('predict', tiny_segmentation, checkpoint, images, '--out', out, '--batch-size', '2') == 0
+    assert capsys.readouterr().out.endswith(f'{out}: 2 images done, 0 skipped\n')
     for name, (width, height) in zip(names, ((96, 80), (48, 64)), strict=True):
         found = json.loads((out / f'{name}.json').read_text())
         labels = np.asarray(Image.open(out / found['label_map']))
@@ -99,23 +103,36 @@ def test_segmentations_are_drawn_and_written(run_tool, tiny_segmentation, write_
         assert differs(out / f'{name}.jpg', tmp_path / f'{name}.jpg') > 5
 
 
+@pytest.mark.parametrize(('task', 'size'), [('tiny_config', (1, 60)), ('tiny_segmentation', (1, 1))])
+def test_images_of_one_column_are_predicted_or_skipped(task, size, request, write_checkpoint, tmp_path, capsys):
+    config, thinner, out = request.getfixturevalue(task), tmp_path / 'thinner.png', tmp_path / 'out'
+    Image.new('RGB', size).save(tmp_path / 'thin.png')
+    Image.new('RGB', (1, 9000)).save(thinner)
+    images = thinner, tmp_path / 'thin.png'
+    checkpoint = write_checkpoint(config, tmp_path / 'random.pth')
+    assert scripts.run('predict', config, checkpoint, *images, '--out', out, '--batch-size', 2) == 3
+    printed = capsys.readouterr().out.splitlines()
+    assert f'skipped: {thinner}: 1 x 9000 pixels, too narrow for the test transforms' in printed
+    assert printed[-1].startswith(f'{out}: 1 images done, 1 skipped')
+    with Image.open(out / 'thin.jpg') as drawn:
+        assert drawn.size == size
+
+
 def test_a_checkpoint_of_another_model_is_refused_with_the_list(
-    tiny_config, tiny_segmentation, write_checkpoint, photos, tmp_path, monkeypatch
+    tiny_config, tiny_segmentation, write_checkpoint, photos, tmp_path, capsys
 ):
     checkpoint = write_checkpoint(
         tiny_segmentation, tmp_path / 'other.pth', meta={'experiment_name': 'tiny_segmentation_20250131_235959'}
     )
-    headline = f'{checkpoint}: does not fit the MaskRCNN of {tiny_config}; it was trained with tiny_segmentation'
+    headline = f'error: {checkpoint}: does not fit the MaskRCNN of {tiny_config}; it was trained with tiny_segmentation'
     out, work = tmp_path / 'out', tmp_path / 'work'
-    for tool, arguments in ((load('predict'), [photos, '--out', out]), (load('test'), ['--work-dir', work])):
-        monkeypatch.setattr('sys.argv', [str(part) for part in (tool, tiny_config, checkpoint, *arguments)])
-        with pytest.raises(UsageError) as raised:
-            tool.main()
-        first, missing, unknown, misshapen = str(raised.value).splitlines()
+    for tool, arguments in (('predict', [photos, '--out', out]), ('test', ['--work-dir', work])):
+        assert scripts.run(tool, tiny_config, checkpoint, *arguments) == 2
+        first, missing, unknown, misshapen = capsys.readouterr().err.splitlines()
         assert first == headline
         assert ' missing: backbone.' in missing and missing.endswith(' more')
         assert ' unknown: backbone.stages.0.pos_embed [1, 3136, 8], ' in unknown
-        assert ' neck.lateral_convs.0.conv.weight expected [64, 8, 1, 1], got [16, 8, 1, 1]' in misshapen
+        assert '.positional_encoding expected [1, 1920, 8], got [1, 3136, 8]' in misshapen
     assert not out.exists() and not work.exists()
 
 
@@ -178,12 +195,9 @@ def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tm
     read = cv2.imread
     monkeypatch.setattr(cv2, 'imread', lambda path, flags: None if path.endswith('.gif') else read(path, flags))
     found, skipped = prediction.find_images([str(photos)], tmp_path / 'out'), {}
-    done = [
-        image.path.name
-        for batch in prediction.batches(found, 1, True, lambda image, reason: skipped.update({image.path.name: reason}))
-        for image, _ in batch
-    ]
-    assert done == ['first.jpg', 'second.jpg']
+    predictor = Predictor(None, lambda pixels: pixels, None, (), mixed=True)
+    batches = predictor.batches(found, 1, lambda image, reason: skipped.update({image.path.name: reason}))
+    assert [image.path.name for batch in batches for image, _, _ in batch] == ['first.jpg', 'second.jpg']
     assert skipped.pop('third.jpg').startswith('image file is truncated')
     assert skipped == {
         'animated.gif': 'not an image that OpenCV can read; .gif files may need to be converted to .png',
@@ -198,47 +212,38 @@ def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     found = prediction.find_images([str(tmp_path)], tmp_path / 'out')
 
     def lengths(mixed):
-        return [[pixels.shape[:2] for _, pixels in batch] for batch in prediction.batches(found, 2, mixed, skip=None)]
+        batches = Predictor(None, lambda pixels: pixels, None, (), mixed).batches(found, 2, skip=None)
+        return [[pixels.shape[:2] for _, pixels, _ in batch] for batch in batches]
 
     assert lengths(mixed=True) == [[(6, 8), (6, 8)], [(6, 8), (8, 6)]]
     assert lengths(mixed=False) == [[(6, 8), (6, 8)], [(6, 8)], [(8, 6)]]
 
 
-def test_other_scopes_and_arguments_out_of_range_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ("default_scope = 'mmpose'", 'got default_scope mmpose'),
+        ("default_scope = 'mmdet'\nmodel = dict(module=dict())", 'expected a config without test-time augmentation'),
+    ],
+)
+def test_configs_of_other_tasks_are_refused(text, message, tmp_path, capsys):
     config = tmp_path / 'config.py'
-    config.write_text("default_scope = 'mmpose'")
-    arguments = ['predict.py', str(config), 'x.pth', str(tmp_path), '--out', str(tmp_path / 'out')]
-    monkeypatch.setattr('sys.argv', arguments)
-    with pytest.raises(UsageError) as raised:
-        load('predict').main()
-    assert str(raised.value) == (
-        f'{config}: expected a config of a detector or segmenter (default_scope mmdet or mmseg) or of '
-        'mmpola.ImageClassifier, got default_scope mmpose'
-    )
+    config.write_text(text)
+    assert scripts.run('predict', config, 'x.pth', tmp_path, '--out', tmp_path / 'out') == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f'error: {config}: expected ') and message in error
+
+
+def test_arguments_out_of_range_are_refused(tmp_path, capsys):
     for option, value, message in (
         ('--device', 'abacus', '--device: abacus: Expected one of cpu, cuda'),
-        ('--batch-size', '0', '--batch-size: expected a positive integer, got 0$'),
-        ('--score-thr', '30', r'--score-thr: expected a number in \[0, 1\], got 30$'),
-        ('--score-thr', 'nan', r'--score-thr: expected a number in \[0, 1\], got nan$'),
-        ('--score-thr', 'high', r'--score-thr: expected a number in \[0, 1\], got high$'),
+        ('--batch-size', '0', '--batch-size: expected a positive integer, got 0'),
+        ('--score-thr', '30', '--score-thr: expected a number in [0, 1], got 30'),
+        ('--score-thr', 'nan', '--score-thr: expected a number in [0, 1], got nan'),
+        ('--score-thr', 'high', '--score-thr: expected a number in [0, 1], got high'),
     ):
-        monkeypatch.setattr('sys.argv', [*arguments, option, value])
-        with pytest.raises(UsageError, match=message):
-            load('predict').main()
-
-
-def test_test_time_augmentation_is_refused(tmp_path, monkeypatch):
-    wrapped = tmp_path / 'wrapped.py'
-    wrapped.write_text("default_scope = 'mmdet'\nmodel = dict(type='DetTTAModel', module=dict())")
-    monkeypatch.setattr(
-        'sys.argv', ['predict.py', str(wrapped), 'x.pth', str(tmp_path), '--out', str(tmp_path / 'out')]
-    )
-    with pytest.raises(UsageError) as raised:
-        load('predict').main()
-    assert str(raised.value) == (
-        f'{wrapped}: expected a config without test-time augmentation, which only tools/test.py supports; '
-        'use the config that this one wraps'
-    )
+        assert scripts.run('predict', 'x.py', 'x.pth', tmp_path, '--out', tmp_path / 'out', option, value) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_shares_of_classes_largest_first():

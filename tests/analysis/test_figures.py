@@ -4,8 +4,8 @@ import pytest
 import torch
 from matplotlib.legend import Legend
 
-from mmpola.analysis import analyse_layer, observe
-from mmpola.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
+from mmpola.analysis import analyze_layer, observe
+from mmpola.analysis.figures import draw_entropy, draw_gates, draw_parameters, draw_rank
 from mmpola.backbones import PolaPVT
 
 STREAMS = ['same-signed', 'opposite-signed']
@@ -16,7 +16,7 @@ def layers():
     """Analyses of a small backbone's layers, which have two heads."""
     arch = {'embed_dims': (16,) * 4, 'depths': (1,) * 4, 'num_heads': (2,) * 4, 'mlp_ratios': (1,) * 4}
     model = PolaPVT(arch, pretrain_img_size=64)
-    return list(observe(model, torch.randn(1, 3, 64, 64), lambda layer: analyse_layer(layer, [(0, 0)])).values())
+    return list(observe(model, torch.randn(1, 3, 64, 64), lambda layer: analyze_layer(layer, [(0, 0)])).values())
 
 
 def legends(figure):

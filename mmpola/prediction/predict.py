@@ -1,0 +1,128 @@
+"""Predict images in batches; write a drawing and a JSON file of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pycocotools import mask as run_lengths
+from torch import Tensor
+
+from mmpola.engine.progress import progress
+from mmpola.prediction.drawing import draw_classes
+from mmpola.prediction.files import ImageFile
+from mmpola.prediction.predictor import Predictor
+
+SKIPPED = 3
+"""Exit status of tools/predict.py and tools/analyze.py if images were skipped."""
+
+BEST = 5
+"""Number of classes that are written and drawn for a classifier."""
+
+
+class Outcome(NamedTuple):
+    """How many images are done, how many were skipped, and how many instances a detector found in all."""
+
+    done: int
+    skipped: int
+    instances: int = 0
+
+
+def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> Outcome:
+    """Predict all images, write the results and return how it went."""
+    done = instances = 0
+    with progress('predicting', len(images)) as advance:
+
+        def skip(image: ImageFile, reason: str) -> None:
+            print(f'skipped: {image.path}: {reason}', flush=True)
+            advance(1)
+
+        for batch in predictor.batches(images, batch_size, skip):
+            for (image, pixels, _), sample in zip(batch, predictor(batch), strict=True):
+                instances += write(predictor, sample, image, pixels, out, threshold)
+            done += len(batch)
+            advance(len(batch))
+    return Outcome(done, len(images) - done, instances)
+
+
+def write(
+    predictor: Predictor, sample: Any, image: ImageFile, pixels: NDArray[Any], out: Path, threshold: float
+) -> int:
+    """Draw the prediction of one image and write its files; the JSON comes last and marks it as complete.
+
+    Returns:
+        The number of instances that were found; 0 for other tasks than detection.
+    """
+    drawn, described = image.output(out, '.jpg'), image.output(out, '.json')
+    drawn.parent.mkdir(parents=True, exist_ok=True)
+    classes, rgb = predictor.classes, pixels[..., ::-1].copy()
+    height, width = pixels.shape[:2]
+    result: dict[str, Any] = {'image': str(image.path), 'width': width, 'height': height}
+    if 'pred_score' in sample:
+        result['classes'] = best_classes(sample.pred_score, classes)
+        draw_classes(rgb, result['classes'], drawn)
+    else:
+        if 'pred_instances' in sample:
+            sample.pred_instances = visible_instances(sample.pred_instances, (height, width), threshold)
+            result['instances'] = detections(sample.pred_instances, classes)
+        else:
+            labels = sample.pred_sem_seg.data[0].cpu().numpy()
+            label_map = image.output(out, '.png')
+            Image.fromarray(labels.astype(np.uint8 if len(classes) < 256 else np.uint16)).save(label_map)
+            result |= {'label_map': label_map.name, 'classes': segmentation(labels, classes)}
+        Image.fromarray(predictor.draw(sample, rgb)).save(drawn, quality=95)
+    described.write_text(json.dumps(result, indent=1))
+    return len(result.get('instances', ()))
+
+
+def visible_instances(instances: Any, size: tuple[int, int], threshold: float) -> Any:
+    """Return mmdet's instances with a score of at least `threshold`, best first, their boxes clipped to the image.
+
+    Test pipelines that pad images let boxes extend beyond them; a box that is wholly outside is left out.
+
+    Args:
+        instances: InstanceData with `scores` and `bboxes`, [x1, y1, x2, y2] in pixels.
+        size: (height, width) of the image.
+        threshold: lowest score.
+    """
+    kept = instances[instances.scores >= threshold]
+    kept = kept[kept.scores.argsort(descending=True, stable=True)]
+    boxes = kept.bboxes.clone()
+    boxes[:, 0::2].clamp_(0, size[1])
+    boxes[:, 1::2].clamp_(0, size[0])
+    kept.bboxes = boxes
+    return kept[(boxes[:, 2:] > boxes[:, :2]).all(1)]
+
+
+def detections(instances: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Describe mmdet's instances in their order."""
+    kept = instances.cpu().numpy()
+    found = [
+        {'label': int(label), 'class': classes[label], 'score': float(score), 'box': [float(edge) for edge in box]}
+        for label, score, box in zip(kept.labels, kept.scores, kept.bboxes, strict=True)
+    ]
+    if 'masks' in kept:
+        for instance, mask in zip(found, kept.masks, strict=True):
+            encoded = run_lengths.encode(np.asfortranarray(mask, np.uint8))
+            instance['mask'] = {'size': list(encoded['size']), 'counts': encoded['counts'].decode()}
+    return found
+
+
+def segmentation(labels: NDArray[np.integer[Any]], classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return label, name and share of the pixels of every class in a label map [H, W], the largest first."""
+    counts = np.bincount(labels.ravel(), minlength=len(classes))
+    present = sorted(np.flatnonzero(counts).tolist(), key=lambda label: -counts[label])
+    return [{'label': n, 'class': classes[n], 'share': float(counts[n] / labels.size)} for n in present]
+
+
+def best_classes(scores: Tensor, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return label, name and probability of the `BEST` classes, given all probabilities [num_classes]."""
+    values, labels = scores.cpu().topk(min(BEST, len(classes)))
+    return [
+        {'label': n, 'class': classes[n], 'score': score}
+        for n, score in zip(labels.tolist(), values.tolist(), strict=True)
+    ]
