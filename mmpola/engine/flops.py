@@ -92,8 +92,8 @@ def parts(model: nn.Module) -> list[str]:
     for name, child in model.named_children():
         names.append(name)
         for part, module in child.named_children() if name == 'backbone' else ():
-            indexed = isinstance(module, nn.ModuleList)
-            names += [f'{name}.{part}.{i}' for i in range(len(module))] if indexed else [f'{name}.{part}']
+            each = [f'{part}.{i}' for i in range(len(module))] if isinstance(module, nn.ModuleList) else [part]
+            names += [f'{name}.{inner}' for inner in each]
     return [name for name in names if any(True for _ in model.get_submodule(name).parameters())]
 
 
