@@ -87,13 +87,14 @@ def graphed(run: Run, device: str) -> Run:
     return graph.replay
 
 
+def ratio(values: Mapping[str, float], above: str, below: str) -> float | str:
+    """Return the value of one variant over that of another, or 'absent' if one was not measured."""
+    return values[above] / values[below] if {above, below} <= values.keys() else 'absent'
+
+
 def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
-    """Return the columns 'PEER, WHAT': the peer's time over ours, or 'absent'. `seconds`: by WHAT, then by variant."""
-    return {
-        f'{peer}, {what}': times[peer] / times['ours'] if peer in times else 'absent'
-        for peer in peers
-        for what, times in seconds.items()
-    }
+    """Return the columns 'PEER, WHAT': the peer's time over ours. `seconds`: by WHAT, then by variant."""
+    return {f'{peer}, {what}': ratio(times, peer, 'ours') for peer in peers for what, times in seconds.items()}
 
 
 def peak_bytes(run: Run, device: str) -> int:

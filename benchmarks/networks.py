@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, time_ratios
+from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, ratio, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola.backbones import PolaPVT, PolaSwin
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
-
 
 IMAGE_SIZES = [(224, 224), (384, 384), (512, 512), (768, 768), (800, 1344), (1280, 1280), (1600, 1600)]
 """(height, width) in pixels; 800 x 1344 is COCO's usual test size, padded to a multiple of 32."""
@@ -103,9 +102,8 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             seconds = interleaved_seconds(runs, device, repeats, warm_up=1)
         row: Row = {'case': f'{height}x{width}', 'pixels': height * width}
         for ours, theirs in SIBLINGS.items():
-            absent = theirs not in networks
-            row[f'{theirs} over {ours}, time'] = 'absent' if absent else seconds[theirs] / seconds[ours]
-            row[f'{ours} over {theirs}, peak memory'] = 'absent' if absent else memory[ours] / memory[theirs]
+            row[f'{theirs} over {ours}, time'] = ratio(seconds, theirs, ours)
+            row[f'{ours} over {theirs}, peak memory'] = ratio(memory, ours, theirs)
         yield {**row, 'seconds': seconds, 'bytes': memory}
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
-from benchmarks.measure import ParityError, interleaved_seconds, peak_bytes
+from benchmarks.measure import ParityError, interleaved_seconds, peak_bytes, ratio
 from benchmarks.records import Row
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
@@ -52,9 +52,8 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             seconds = interleaved_seconds(runs, device, repeats)
         row: Row = {'case': f'{task}, batch {batch}', 'tokens': length}
         for name, base in RATIOS:
-            absent = not {name, base} <= set(runs)
-            row[f'{name} over {base}, throughput'] = 'absent' if absent else seconds[base] / seconds[name]
-            row[f'{name} over {base}, peak memory'] = 'absent' if absent else memory[name] / memory[base]
+            row[f'{name} over {base}, throughput'] = ratio(seconds, base, name)
+            row[f'{name} over {base}, peak memory'] = ratio(memory, name, base)
         yield {**row, 'samples per second': {name: batch / s for name, s in seconds.items()}, 'bytes': memory}
 
 

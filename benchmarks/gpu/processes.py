@@ -6,6 +6,7 @@ This module imports neither torch nor Triton, because a process must change its 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -49,6 +50,7 @@ class Compiler:
 
 
 def _prepare() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     os.environ.pop('TRITON_INTERPRET', None)  # of a dry run
     os.environ |= {'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
 
@@ -113,6 +115,7 @@ class Checker:
 
 def _serve(pipe: Connection, device_name: str) -> None:
     """Check what the pipe names until its other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     from benchmarks.gpu.correctness import check

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.structures import BaseDataElement
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 from torch.utils import _pytree
@@ -16,6 +15,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier
 from mmpola.engine.checkpoint import TrainingCheckpoint
 from mmpola.engine.config import evaluation_transform
+from mmpola.engine.flops import sample_of
 from mmpola.engine.inference import load_model
 
 Outputs = dict[str, Tensor]
@@ -143,9 +143,7 @@ def proposals(model: Any, images: Tensor) -> Outputs:
 
 def raw_outputs(model: Any, images: Tensor) -> Outputs:
     """Compute output0, output1 ...: the tensors that the model returns in mode 'tensor', in their order."""
-    shape = tuple(images.shape[2:])
-    sizes = dict(img_shape=shape, ori_shape=shape, pad_shape=shape, batch_input_shape=shape, scale_factor=(1.0, 1.0))
-    samples = [BaseDataElement(metainfo=sizes) for _ in range(images.shape[0])]
+    samples = [sample_of(*images.shape[2:]) for _ in range(images.shape[0])]
     found = model(images, samples, mode='tensor')
     tensors = [x for x in _pytree.tree_leaves(found) if isinstance(x, Tensor)]
     return {f'output{number}': x for number, x in enumerate(tensors)}

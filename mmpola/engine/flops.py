@@ -63,7 +63,7 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.torchvision.deform_conv2d: _deform_conv2d_flops})
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         if any(hasattr(model, head) for head in ('bbox_head', 'roi_head', 'panoptic_head')):
-            model(sample, [_sample(*size)], mode='predict')
+            model(sample, [sample_of(*size)], mode='predict')
         elif isinstance(model, BaseModel):
             model(sample, mode='tensor')
         else:
@@ -87,12 +87,10 @@ def _deform_conv2d_flops(
     return 2 * prod(weight[1:]) * prod(out_shape)
 
 
-def _sample(height: int, width: int) -> BaseDataElement:
-    """Return the metadata that a detector reads of an image: its sizes before and after resizing."""
-    shape = (height, width)
-    return BaseDataElement(
-        metainfo=dict(img_shape=shape, ori_shape=shape, pad_shape=shape, batch_input_shape=shape, scale_factor=(1, 1))
-    )
+def sample_of(height: int, width: int) -> BaseDataElement:
+    """Return the metadata that a detector reads of an image: its sizes before and after resizing, which are equal."""
+    names = ('img_shape', 'ori_shape', 'pad_shape', 'batch_input_shape')
+    return BaseDataElement(metainfo=dict.fromkeys(names, (height, width)) | {'scale_factor': (1.0, 1.0)})
 
 
 def parts(model: nn.Module) -> list[str]:
@@ -101,10 +99,8 @@ def parts(model: nn.Module) -> list[str]:
     for name, child in model.named_children():
         names.append(name)
         for part, module in child.named_children() if name == 'backbone' else ():
-            if isinstance(module, nn.ModuleList):
-                names += [f'{name}.{part}.{i}' for i in range(len(module))]
-            else:
-                names.append(f'{name}.{part}')
+            each = [f'{part}.{i}' for i in range(len(module))] if isinstance(module, nn.ModuleList) else [part]
+            names += [f'{name}.{inner}' for inner in each]
     return [name for name in names if any(True for _ in model.get_submodule(name).parameters())]
 
 

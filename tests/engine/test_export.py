@@ -108,8 +108,8 @@ def test_compilation_with_dynamic_sizes_compiles_once(family):
 
 def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image, tmp_path):
     backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
-    attention = backbone.blocks[0].attn
-    torch.nn.init.constant_(attention.power, 5.0)  # exponents of 1 + 4 sigmoid(5) = 4.97
+    attention = backbone.stages[0].blocks[0].attn
+    torch.nn.init.constant_(attention.feature_map.power, 5.0)  # exponents of 1 + 4 sigmoid(5) = 4.97
     largest = []
     attention.qkvg.register_forward_hook(lambda module, inputs, output: largest.append(output.abs().max().item()))
     torch.nn.init.normal_(attention.qkvg.weight, 0, 4.0)
