@@ -87,12 +87,13 @@ def _read(path: Path, test_mode: bool) -> _File:
         ValueError, KeyError, TypeError, AttributeError: it has not the structure of a COCO file.
     """
     content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
+    images = content['images']
     annotations = content.get('annotations', []) if test_mode else content['annotations']
     return _File(
-        content['images'],
+        images,
         [{'id': category['id'], 'name': category['name']} for category in content['categories']],
         annotations,
-        {image['id']: (image['width'], image['height']) for image in content['images']},
+        {image['id']: (image['width'], image['height']) for image in images},
         [a['id'] for a in annotations],
         [a['image_id'] for a in annotations],
         [a['category_id'] for a in annotations],
