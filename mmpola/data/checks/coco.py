@@ -60,7 +60,7 @@ def inspect(dataset: Any) -> Contents:
         file = _read(path, dataset.test_mode)
         present = set(os.listdir(folder))  # only names in subfolders need a look-up each
         names = [image['file_name'] for image in file.images]
-        absent = [name for name in names if name not in present and not (folder / name).is_file()]
+        absent = {name: None for name in names if name not in present and not (folder / name).is_file()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         contents.problems.append(f'{path}: not a COCO annotation file ({error!r})')
         return contents
@@ -75,7 +75,7 @@ def inspect(dataset: Any) -> Contents:
     contents.image_files = [
         partial(_check_image, path.name, folder, image['file_name'], file.sizes[image['id']])
         for image in file.images
-        if image['file_name'] not in set(absent)
+        if image['file_name'] not in absent
     ]
     return contents
 
