@@ -60,7 +60,7 @@ def inspect(dataset: Any) -> Contents:
         file = _read(path, dataset.test_mode)
         present = set(os.listdir(folder))  # only names in subfolders need a look-up each
         names = [image['file_name'] for image in file.images]
-        absent = [name for name in names if name not in present and not (folder / name).is_file()]
+        absent = {name: None for name in names if name not in present and not (folder / name).is_file()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         contents.problems.append(f'{path}: not a COCO annotation file ({error!r})')
         return contents
@@ -75,7 +75,7 @@ def inspect(dataset: Any) -> Contents:
     contents.image_files = [
         partial(_check_image, path.name, folder, image['file_name'], file.sizes[image['id']])
         for image in file.images
-        if image['file_name'] not in set(absent)
+        if image['file_name'] not in absent
     ]
     return contents
 
@@ -87,12 +87,13 @@ def _read(path: Path, test_mode: bool) -> _File:
         ValueError, KeyError, TypeError, AttributeError: it has not the structure of a COCO file.
     """
     content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
+    images = content['images']
     annotations = content.get('annotations', []) if test_mode else content['annotations']
     return _File(
-        content['images'],
+        images,
         [{'id': category['id'], 'name': category['name']} for category in content['categories']],
         annotations,
-        {image['id']: (image['width'], image['height']) for image in content['images']},
+        {image['id']: (image['width'], image['height']) for image in images},
         [a['id'] for a in annotations],
         [a['image_id'] for a in annotations],
         [a['category_id'] for a in annotations],

@@ -1,5 +1,6 @@
 """Counts of data sets, and checks that do not depend on the kind of data set."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from mmengine.config import Config
 from mmpola.data.checks import check_data
 from mmpola.messages import UsageError
 from tests.helpers.data_problems import problems
+from tests.helpers.small_training import small_config
 
 
 def test_counts(detection, segmentation, annotations, shapes):
@@ -23,6 +25,34 @@ def test_counts(detection, segmentation, annotations, shapes):
         (['train'], 'label maps', 12, 12),
         (['val', 'test'], 'label maps', 4, 4),
     ]
+
+
+def test_class_folders(colours, tmp_path):
+    data = shutil.copytree(colours, tmp_path / 'data')
+    cfg = small_config(data, tmp_path / 'work')
+    train, val = check_data(cfg, whole=True)
+    assert [(data.splits, data.name, data.contents.images) for data in (train, val)] == [
+        (['train'], 'class folders', 24),
+        (['val', 'test'], 'class folders', 9),
+    ]
+    assert train.contents.notes == []
+    for number in range(12):
+        shutil.copy(data / 'train/red/0.png', data / f'train/red/more{number}.png')
+    for number in range(1, 8):
+        (data / f'train/blue/{number}.png').unlink()
+    (train,) = check_data(cfg, ('train',))
+    assert train.contents.notes == [
+        f'{data}/train: the sizes of the classes differ widely: blue has 1 images, red has 20'
+    ]
+    broken = data / 'train/green/5.png'
+    broken.write_bytes(b'')
+    check_data(cfg, ('train',))  # the fast part opens no image
+    (line,) = problems(cfg, whole=True)
+    assert line.startswith(f'{data}/train: images that cannot be read (1): {broken} (')
+    shutil.rmtree(data / 'train/green')
+    (data / 'train/green').mkdir()
+    (line,) = problems(cfg)
+    assert line.startswith(f'train_dataloader.dataset: {data}/train: class folders without images (')
 
 
 def test_a_broken_config_of_a_data_set_is_one_of_the_problems(segmentation):
