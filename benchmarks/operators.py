@@ -52,8 +52,8 @@ def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Compare `polarity_attention` with the named peers."""
     every: dict[str, Function | None] = {
         'ours': polarity_attention,
-        'reference': partial(polarity_attention, backend='reference'),
-        'compiled reference': torch.compile(partial(polarity_attention, backend='reference'), dynamic=False),
+        'torch': partial(polarity_attention, backend='torch'),
+        'compiled torch': torch.compile(partial(polarity_attention, backend='torch'), dynamic=False),
         'literal': literal_attention,
         'compiled literal': torch.compile(literal_attention, dynamic=False),
         ANOTHER_FUNCTION: softmax_attention,
@@ -66,7 +66,7 @@ def mix_and_gate_suite(device: str, repeats: int, peers: list[str]) -> Iterator[
     """Compare `mix_and_gate` with the named peers."""
     every: dict[str, Function | None] = {
         'ours': mix_and_gate,
-        'reference': partial(mix_and_gate, backend='reference'),
+        'torch': partial(mix_and_gate, backend='torch'),
         'literal': literal_mix_and_gate,
         'compiled literal': torch.compile(literal_mix_and_gate, dynamic=False),
     }

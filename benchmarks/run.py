@@ -44,8 +44,8 @@ ROUNDS = {('image_size', 'cpu'): 3}
 
 PEERS = {
     'cuda': {
-        'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
-        'mix_and_gate': ['literal', 'compiled literal', 'reference'],
+        'attention': ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],
+        'mix_and_gate': ['literal', 'compiled literal', 'torch'],
         'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
         'scaling': [],
         'image_size': ['mmdet'],
