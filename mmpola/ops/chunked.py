@@ -7,7 +7,7 @@ computing the whole sequence at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -180,17 +180,18 @@ def _add_parts(totals: list[Tensor | None], parts: Sequence[Tensor | None]) -> l
     return [total if part is None else part if total is None else total.add_(part) for total, part in pairs]
 
 
-def _chunks(rotation: Rotation, *tensors: Tensor) -> Iterator[tuple[Any, ...]]:
-    """Yield views [B, H, n, D] of tensors [B, N, H, D], n tokens at a time, and these tokens' rows of the rotation."""
+def _chunks(rotation: Rotation, *tensors: Tensor) -> Iterable[tuple[Any, ...]]:
+    """Return views [B, H, n, D] of tensors [B, N, H, D], n tokens at a time, and these tokens' rows of the rotation."""
     batch, tokens, heads, dim = tensors[0].shape
     budget = CHUNK_ELEMENTS.get(tensors[0].device.type, CHUNK_ELEMENTS['cuda'])
     size = max(1, budget // max(1, batch * heads * 2 * dim))
+    tensors = tuple([x.transpose(1, 2) for x in tensors])
     if size >= tokens:
-        yield *(x.transpose(1, 2) for x in tensors), rotation
-        return
-    for start in range(0, tokens, size):
-        rows = slice(start, start + size)
-        yield *(x[:, rows].transpose(1, 2) for x in tensors), None if rotation is None else rotation[rows]
+        return [(*tensors, rotation)]
+    starts = range(0, tokens, size)
+    rows = zip(*(x.split(size, dim=-2) for x in tensors), strict=True)
+    turns = (None if rotation is None else rotation[i : i + size] for i in starts)
+    return ((*views, turn) for views, turn in zip(rows, turns, strict=True))
 
 
 def _in_accumulation_dtype(inputs: AttentionInputs) -> AttentionInputs:

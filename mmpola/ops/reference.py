@@ -56,7 +56,7 @@ def read_state(phi: Tensor, rotated_phi: Tensor, state: Tensor, key_mean: Tensor
     streams = key_mean.shape[-1]
     if streams == 1:
         return numerator / denominator
-    return (numerator.unflatten(-1, (streams, -1)) / denominator.unsqueeze(-1)).flatten(-2)
+    return (torch.unflatten(numerator, -1, (streams, -1)) / denominator.unsqueeze(-1)).flatten(-2)
 
 
 def normaliser(phi: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
