@@ -127,15 +127,21 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     is_grid = len(grid) in (1, 2) and not any(isinstance(side, float) or side < 0 for side in grid)
     if not is_grid or prod(grid) != tokens:
         raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {tuple(grid)}')
-    kernels, *one, side = weight.shape if weight.ndim == 2 + len(grid) else (0, 0)
-    if kernels not in (dim, channels) or one not in ([1], [1, side]) or side % 2 == 0:
+    shape = weight.shape
+    if (
+        weight.ndim != 2 + len(grid)
+        or shape[0] not in (dim, channels)
+        or shape[1] != 1
+        or shape[2] != shape[-1]
+        or shape[2] % 2 == 0
+    ):
         window = 'k' if len(grid) == 1 else 'k, k'
         raise ValueError(
             f'weight: expected [D, 1, {window}] or [C, 1, {window}] with D={dim}, C={channels} and k odd, '
-            f'got {list(weight.shape)}'
+            f'got {list(shape)}'
         )
-    if bias is not None and tuple(bias.shape) != (kernels,):
-        raise ValueError(f'bias: expected {[kernels]} like weight, got {list(bias.shape)}')
+    if bias is not None and tuple(bias.shape) != (shape[0],):
+        raise ValueError(f'bias: expected {[shape[0]]} like weight, got {list(bias.shape)}')
 
 
 Row = tuple[str, Tensor, tuple[str, ...] | None]
