@@ -59,12 +59,12 @@ class Call(NamedTuple):
 
 OTHERS: dict[str, dict[str, Function | None]] = {
     'attention': {
-        'reference': partial(polarity_attention, backend='reference'),
+        'torch': partial(polarity_attention, backend='torch'),
         'literal': literal_attention,
         ANOTHER_FUNCTION: softmax_attention,
         PORT: published_port(),
     },
-    'mix_and_gate': {'reference': partial(mix_and_gate, backend='reference'), 'literal': literal_mix_and_gate},
+    'mix_and_gate': {'torch': partial(mix_and_gate, backend='torch'), 'literal': literal_mix_and_gate},
 }
 """Operator -> its peers by name; None for one that is not installed."""
 

@@ -40,8 +40,8 @@ ROUNDS = {('image_size', 'cpu'): 3}
 """(suite, device) -> default of --repeats; 20 for all others. PVT-T takes half a minute at 1600 x 1600 on a CPU."""
 
 PEERS = {
-    'attention': ['literal', 'compiled literal', 'reference', 'compiled reference', 'softmax', 'published port'],
-    'mix_and_gate': ['literal', 'compiled literal', 'reference'],
+    'attention': ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],
+    'mix_and_gate': ['literal', 'compiled literal', 'torch'],
     'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
     'scaling': [],
     'image_size': ['mmdet'],

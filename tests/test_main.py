@@ -13,7 +13,7 @@ from mmpola import __main__ as report
 def test_this_environment_works(root):
     output = subprocess.check_output([sys.executable, '-m', 'mmpola'], cwd=root, text=True)
     assert 'ok  mmcv.ops' in output
-    assert 'ok  attention backends  reference' in output
+    assert 'ok  attention backends  torch' in output
     assert '!!' not in output
 
 

@@ -120,4 +120,4 @@ def test_the_operator_needs_torch_alone(root):
         + '\nimport mmpola.ops; print(mmpola.ops.available_backends())',
         root,
     )
-    assert output == "['reference']\n"
+    assert output == "['torch']\n"

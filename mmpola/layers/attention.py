@@ -27,7 +27,7 @@ class LinearAttention(nn.Module):
     Args:
         num_heads: heads H.
         feature_map: module that returns the feature map of queries and keys.
-        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or 'reference'.
+        backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or 'torch'.
 
     Attributes:
         observer: None, or a function that is called with the inputs of both operators, in the order in which they run;

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.positions import Grid
-from mmpola.ops.numerics import is_traced
+from mmpola.ops.tracing import is_traced
 
 
 def ceil_div(grid: Grid, size: int) -> Grid:

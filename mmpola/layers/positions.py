@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from timm.layers import resize_rel_pos_bias_table_simple
 from torch import Tensor, nn
 
-from mmpola.ops.numerics import accumulation_dtype, is_traced, without_autocast
+from mmpola.ops.numerics import accumulation_dtype, without_autocast
+from mmpola.ops.tracing import is_traced
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""

@@ -70,7 +70,7 @@ class PolaSequenceAttention(SequenceAttention):
         alpha: exponents of PolaFormer's lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: taps of the convolution, odd.
         gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as nn.Linear's.
-        backend: backend of `mmpola.ops`: 'auto', 'triton' or 'reference'.
+        backend: backend of `mmpola.ops`: 'auto', 'triton' or 'torch'.
 
     Raises:
         ValueError: `gate_init` or `backend` is unknown.

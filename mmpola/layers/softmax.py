@@ -13,8 +13,9 @@ from mmpola.layers.positions import Grid
 from mmpola.layers.windows import cut_windows, join_windows
 from mmpola.ops import mix_and_gate
 from mmpola.ops.backends import check_backend_name
-from mmpola.ops.numerics import accumulation_dtype, is_exported
+from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import rotate
+from mmpola.ops.tracing import is_exported
 
 
 class SpatialReductionAttention(nn.Module):
@@ -59,7 +60,7 @@ class RotarySoftmaxAttention(nn.Module):
         dim: channels C.
         num_heads: heads H; D = C / H is a multiple of 4.
         drop: dropout rate after the output projection.
-        backend: backend of `mmpola.ops.mix_and_gate`: 'auto', 'triton' or 'reference'.
+        backend: backend of `mmpola.ops.mix_and_gate`: 'auto', 'triton' or 'torch'.
 
     Raises:
         ValueError: `backend` is not the name of a backend.

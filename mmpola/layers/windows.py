@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmpola.layers.patches import ceil_div, pad_to_cells
 from mmpola.layers.positions import Grid
-from mmpola.ops.numerics import is_compiled, is_exported, is_traced
+from mmpola.ops.tracing import is_compiled, is_exported, is_traced
 
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:

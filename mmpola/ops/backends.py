@@ -46,7 +46,7 @@ BACKENDS: tuple[Backend, ...] = (
         automatic_on='cuda',
     ),
     Backend(
-        'reference',
+        'torch',
         missing=list,
         unsupported=lambda inputs: [],
         polarity_attention=polarity_attention_chunked,

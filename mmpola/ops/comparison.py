@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.ops.inputs import AttentionInputs, AttentionTensors, MixAndGateInputs
+from mmpola.ops.features import ExpMap, PowerMap
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.numerics import EPS
 
 
@@ -67,7 +68,12 @@ def attention_problem(
     if has_rotary:
         angle = _normal(device, torch.float32, keys, dim, seed=6).repeat_interleave(2, dim=-1)
         rotary = angle.cos(), angle.sin()
-    return Problem(tensors, lambda **leaves: AttentionInputs.from_tensors(AttentionTensors(**leaves), rotary, EPS))
+
+    def build(q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any) -> AttentionInputs:
+        make = PowerMap if feature_map == 'PowerMap' else ExpMap
+        return AttentionInputs(q, k, v, make(**parameters), key_position, rotary, EPS)
+
+    return Problem(tensors, build)
 
 
 def mix_and_gate_problem(

@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from mmpola.ops.tracing import is_traced
 
 EPS = 1e-6
+SMALLEST_EPS = torch.finfo(torch.float32).tiny
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -22,35 +24,9 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context without autocast, since the operators choose their dtypes; the meta device has no autocast."""
-    return nullcontext() if device.type == 'meta' else torch.autocast(device.type, enabled=False)
-
-
-def is_traced() -> bool:
-    """Whether a compiler or an exporter is recording the operations."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
-def is_recorded() -> bool:
-    """Whether a compiler, an exporter or torch.func (vmap, grad, jvp) must see every operation of PyTorch."""
-    return is_traced() or torch._C._are_functorch_transforms_active()
-
-
-def is_compiled() -> bool:
-    """Whether torch.compile is recording the operations."""
-    return torch.compiler.is_compiling() and not is_exported()
-
-
-def is_observed(x: Tensor) -> bool:
-    """Whether a compiler, dispatch mode (FLOP counter), torch.func or tensor subclass must see operators of torch."""
-    return is_recorded() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
-
-
-def is_exported() -> bool:
-    """Whether torch.export is recording the operations, by itself or for ONNX; False in torch < 2.7.
-
-    Reads the flag behind `torch.compiler.is_exporting`, which torch.compile replaces by True.
-    """
-    return getattr(torch.compiler, '_is_exporting_flag', False)
+    if device.type == 'meta' or not (is_traced() or torch.is_autocast_enabled(device.type)):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 # Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, with tf32

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.numerics import is_traced, without_autocast
+from mmpola.ops.numerics import without_autocast
+from mmpola.ops.tracing import is_traced
 
 
 def polarity_attention_reference(inputs: AttentionInputs) -> Tensor:
@@ -51,9 +52,11 @@ def read_state(phi: Tensor, rotated_phi: Tensor, state: Tensor, key_mean: Tensor
     Returns:
         [B, H, N, S * D/2].
     """
-    streams = (key_mean.shape[-1], -1)
-    numerator = (rotated_phi @ state).unflatten(-1, streams)
-    return (numerator / normaliser(phi, key_mean, eps).unsqueeze(-1)).flatten(-2)
+    numerator, denominator = rotated_phi @ state, normaliser(phi, key_mean, eps)
+    streams = key_mean.shape[-1]
+    if streams == 1:
+        return numerator / denominator
+    return (torch.unflatten(numerator, -1, (streams, -1)) / denominator.unsqueeze(-1)).flatten(-2)
 
 
 def normaliser(phi: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:

@@ -24,7 +24,7 @@ from mmpola.ops.comparison import (
     outputs_and_gradients,
     relative_errors,
 )
-from mmpola.ops.feature_map import ExpMap, PowerMap
+from mmpola.ops.features import ExpMap, PowerMap
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.numerics import BACKEND_EXCESS
 
@@ -43,18 +43,24 @@ def failures(
 ) -> list[str]:
     """Return why `run` failed its self-check for such inputs; empty if it passed. The first call runs the check."""
     # `index` turns a compiler's symbolic sizes into numbers, because the result holds for this kernel only.
-    variant: tuple[Any, ...]
+    draw: Callable[..., Problem]
     if isinstance(inputs, AttentionInputs):
-        x, feature_map, position = inputs.q, inputs.feature_map, inputs.key_position
-        operator = 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap'
-        has_scale = isinstance(feature_map, PowerMap) and feature_map.scale is not None
-        variant = has_scale, None if position is None else position.dtype, inputs.rotary is not None
+        draw, x, feature_map, position = attention_problem, inputs.q, inputs.feature_map, inputs.key_position
+        variant: dict[str, Any] = {
+            'feature_map': 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap',
+            'has_scale': isinstance(feature_map, PowerMap) and feature_map.scale is not None,
+            'position_dtype': None if position is None else position.dtype,
+            'has_rotary': inputs.rotary is not None,
+        }
     else:
-        x, weight = inputs.attended, inputs.weight
-        operator = 'mix_and_gate'
-        is_shared = weight.shape[0] == x.shape[3]
-        variant = (index(weight.shape[2]), index(weight.shape[3])), is_shared, weight.dtype, inputs.bias is not None
-    failure = _failure(run, reference, x.device, x.dtype, index(x.shape[3]), operator, *variant)
+        draw, x, weight = mix_and_gate_problem, inputs.attended, inputs.weight
+        variant = {
+            'window': (index(weight.shape[2]), index(weight.shape[3])),
+            'is_shared': weight.shape[0] == x.shape[3],
+            'weight_dtype': weight.dtype,
+            'has_bias': inputs.bias is not None,
+        }
+    failure = _failure(run, reference, draw, x.device, x.dtype, index(x.shape[3]), **variant)
     return [failure] if failure else []
 
 
@@ -82,31 +88,40 @@ def _highest_compute_capability(device: torch.device | None) -> tuple[int, int]:
 def _failure(
     run: Callable[[Any], Tensor],
     reference: Callable[[Any], Tensor],
+    draw: Callable[..., Problem],
     device: torch.device,
     dtype: torch.dtype,
     dim: int,
-    operator: str,
-    *variant: Any,
+    **variant: Any,
 ) -> str:
     """Return why the check failed, or ''. A compiler that traces the caller takes the result as a constant."""
     if _is_proved(device):
         return ''
     excess = BACKEND_EXCESS[torch.float16 if _products_are_tf32(dtype) else dtype]
-    key = (run, device, dtype, excess, dim, operator, *variant)
+    key = (run, device, dtype, excess, dim, *variant.items())
     if key not in _results:
         if _is_capturing(device):
             return 'no self-check is possible while a CUDA graph is captured; run the model once before'
-        draw = _draw_mix_and_gate if operator == 'mix_and_gate' else _draw_attention
         try:
             with _isolated(device):
-                found = _compare(run, reference, draw(device, dtype, dim, operator, *variant), excess)
+                problem = draw(device, dtype, dim, **_sizes(draw, device), **variant)
+                found = _compare(run, reference, problem, excess)
         except torch.cuda.OutOfMemoryError:
             return 'not enough memory for the self-check'  # not stored, since it says nothing about the kernels
         except Exception as error:  # compilers and drivers may raise anything
             found = f'{type(error).__name__}: {error}'
-        name = str(dtype).removeprefix('torch.')
+        operator, name = variant.get('feature_map', 'mix_and_gate'), str(dtype).removeprefix('torch.')
         _results[key] = found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
     return _results[key]
+
+
+def _sizes(draw: Callable[..., Problem], device: torch.device) -> dict[str, Any]:
+    if draw is mix_and_gate_problem:
+        return {'batch': 1, 'grid': GRID, 'heads': 2}
+    # So long that up to D = 64 several programs share a head, and so many heads that each loops over several blocks:
+    # that checks the sum of partial states with different shifts and pipelining too.
+    tokens = TOKENS[device.type]
+    return {'batch': 8 if device.type == 'cuda' else 1, 'queries': tokens, 'keys': tokens, 'heads': 2}
 
 
 def _is_proved(device: torch.device) -> bool:
@@ -151,55 +166,3 @@ def _compare(
         if not error <= allowed:  # also true for NaN
             return f'error of the {name} is {error:.1e}, allowed is {allowed:.1e}'
     return ''
-
-
-def _draw_attention(
-    device: torch.device,
-    dtype: torch.dtype,
-    dim: int,
-    operator: str,
-    has_scale: bool,
-    position_dtype: torch.dtype | None,
-    has_rotary: bool,
-) -> Problem:
-    tokens = TOKENS[device.type]
-    # So long that up to D = 64 several programs share a head, and so many heads that each loops over several blocks:
-    # that checks the sum of partial states with different shifts and pipelining too.
-    batch = 8 if device.type == 'cuda' else 1
-    return attention_problem(
-        device,
-        dtype,
-        dim,
-        feature_map=operator,
-        batch=batch,
-        queries=tokens,
-        keys=tokens,
-        heads=2,
-        has_scale=has_scale,
-        position_dtype=position_dtype,
-        has_rotary=has_rotary,
-    )
-
-
-def _draw_mix_and_gate(
-    device: torch.device,
-    dtype: torch.dtype,
-    dim: int,
-    operator: str,
-    window: tuple[int, int],
-    is_shared: bool,
-    weight_dtype: torch.dtype,
-    has_bias: bool,
-) -> Problem:
-    return mix_and_gate_problem(
-        device,
-        dtype,
-        dim,
-        batch=1,
-        grid=GRID,
-        heads=2,
-        window=window,
-        is_shared=is_shared,
-        weight_dtype=weight_dtype,
-        has_bias=has_bias,
-    )

@@ -73,7 +73,7 @@ def test_has_the_published_number_of_parameters(arch, arguments, parameters):
         ({'arch': 'huge'}, f"arch: expected one of {list(pola_swin.ARCHS)} or a dict, got 'huge'"),
         ({'out_indices': (5,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3], got (5,)'),
         ({'window_size': 0}, 'window_size: expected at least 1, got 0'),
-        ({'backend': 'tritn'}, "backend: expected one of ['auto', 'triton', 'reference'], got 'tritn'"),
+        ({'backend': 'tritn'}, "backend: expected one of ['auto', 'triton', 'torch'], got 'tritn'"),
         ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4, got 5'),
         ({'attn_types': 'LLS'}, "attn_types: expected 4 entries, one per stage, got 'LLS'"),
         (

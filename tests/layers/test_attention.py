@@ -65,7 +65,7 @@ def test_both_projections_compute_the_same_attention():
 def test_an_unknown_backend_is_refused(build):
     with pytest.raises(ValueError) as raised:
         build()
-    assert str(raised.value) == "backend: expected one of ['auto', 'triton', 'reference'], got 'tritn'"
+    assert str(raised.value) == "backend: expected one of ['auto', 'triton', 'torch'], got 'tritn'"
 
 
 def drawn(layer, **arguments):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from mmpola.ops import ExpMap, PowerMap, feature_map, polarity_attention
+from mmpola.ops import ExpMap, PowerMap, features, polarity_attention
 from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
 from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
 
@@ -22,7 +22,7 @@ def test_a_shift_changes_nothing(with_rotary, monkeypatch):
         return output, *torch.autograd.grad(output, leaves, grad), *torch.autograd.grad(first[0].square().sum(), leaves)
 
     directly = attend()
-    monkeypatch.setattr(feature_map, 'UNSHIFTED_LIMIT', -1.0)
+    monkeypatch.setattr(features, 'UNSHIFTED_LIMIT', -1.0)
     for found, expected in zip(attend(), directly, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -33,7 +33,7 @@ def test_exponentials_just_in_range_are_correct_without_a_shift(share):
     q, k, v = draw(queries=9, keys=9, dim=8, dtype=torch.float32)
     exp = make_map('exp', dim=8, dtype=torch.float32)
     temperature = torch.maximum(exp.same.max(), exp.opposite.max())
-    largest = 0.99 * feature_map.UNSHIFTED_LIMIT
+    largest = 0.99 * features.UNSHIFTED_LIMIT
     q, k = share * largest / temperature * q / q.abs().max(), (1 - share) * largest * k / k.abs().max()
     assert exp.shift(q.transpose(1, 2), k.transpose(1, 2), paired=False) is None
     tensors = (q, k, v, *exp.parameters().values())

@@ -121,30 +121,33 @@ def test_convolution_of_tokens_copies_no_values():
         ({'values': VALUES.half()}, TypeError, 'values: expected the dtype of attended, float32, got float16'),
         ({'gate': GATE.to('meta')}, ValueError, 'gate: expected the device of attended, cpu, got meta'),
         ({'attended': ATTENDED[0]}, ValueError, 'attended: expected [B, N, H, D], got [12, 2, 4]'),
-        ({'values': VALUES[:, :9]}, ValueError, 'values: expected [1, 12, 2, 4] like attended, got [1, 9, 2, 4]'),
-        ({'gate': GATE[..., :4]}, ValueError, 'gate: expected [B, N, H * D] = [1, 12, 8], got [1, 12, 4]'),
         (
-            {'weight': WEIGHT[:3]},
+            {'values': VALUES[:, :9]},
             ValueError,
-            'weight: expected [D, 1, k, k] or [C, 1, k, k] with D=4, C=8, got [3, 1, 3, 3]',
+            'values: expected [B, N, H, D] with B=1, N=12, H=2, D=4, got [1, 9, 2, 4]',
         ),
-        ({'weight': WEIGHT[..., :2]}, ValueError, 'weight: expected a square kernel of odd side k, got [3, 2]'),
-        ({'weight': torch.ones(4, 1, 2, 2)}, ValueError, 'weight: expected a square kernel of odd side k, got [2, 2]'),
+        ({'gate': GATE[..., :4]}, ValueError, 'gate: expected [B, N, C] with B=1, N=12, C=8, got [1, 12, 4]'),
+        *(
+            (
+                {'weight': weight},
+                ValueError,
+                f'weight: expected [D, 1, k, k] or [C, 1, k, k] with D=4, C=8 and k odd, got {list(weight.shape)}',
+            )
+            for weight in (WEIGHT[:3], WEIGHT[..., :2], torch.ones(4, 1, 2, 2), torch.ones(4, 2, 3, 3))
+        ),
         ({'bias': torch.ones(8)}, ValueError, 'bias: expected [4] like weight, got [8]'),
         ({'grid': (3, 5)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (3, 5)'),
         ({'grid': (-3, -4)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (-3, -4)'),
         ({'grid': (3.0, 4.0)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got (3.0, 4.0)'),
-        (
-            {'grid': (12,)},
-            ValueError,
-            'weight: expected [D, 1, k] or [C, 1, k] with D=4, C=8, got [4, 1, 3, 3]',
+        *(
+            (
+                {'grid': (12,), 'weight': weight},
+                ValueError,
+                f'weight: expected [D, 1, k] or [C, 1, k] with D=4, C=8 and k odd, got {list(weight.shape)}',
+            )
+            for weight in (WEIGHT, torch.ones(4, 1, 2))
         ),
-        (
-            {'grid': (12,), 'weight': torch.ones(4, 1, 2)},
-            ValueError,
-            'weight: expected a kernel of odd length k, got [2]',
-        ),
-        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'reference'], got 'cuda'"),
+        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'torch'], got 'cuda'"),
     ],
 )
 def test_errors_name_the_argument_the_rule_and_the_value(arguments, error, message):

@@ -15,21 +15,21 @@ EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
     [
         ({'q': Q[0]}, ValueError, 'q: expected [B, N, H, D], got [5, 3, 4]'),
         (
-            {'q': Q[..., :3], 'k': K[..., :3], 'v': V[..., :3]},
+            {'q': Q[..., :3], 'k': K[..., :3], 'v': V[..., :3], 'feature_map': PowerMap(torch.ones(3, 3))},
             ValueError,
             'q: expected an even head dimension D (values split into two streams), got D=3',
         ),
         (
             {'k': torch.zeros(2, 7, 4, 4)},
             ValueError,
-            'k: expected [B, M, H, D] with B=2, H=3, D=4 like q, got [2, 7, 4, 4]',
+            'k: expected [B, M, H, D] with B=2, M=7, H=3, D=4, got [2, 7, 4, 4]',
         ),
         (
             {'v': torch.zeros(2, 7, 3, 6)},
             ValueError,
-            'v: expected [B, M, H, D] with B=2, H=3, D=4 like q, got [2, 7, 3, 6]',
+            'v: expected [B, M, H, D] with B=2, M=7, H=3, D=4, got [2, 7, 3, 6]',
         ),
-        ({'v': V[:, :6]}, ValueError, 'v: expected M=7 like k, got [2, 6, 3, 4]'),
+        ({'v': V[:, :6]}, ValueError, 'v: expected [B, M, H, D] with B=2, M=7, H=3, D=4, got [2, 6, 3, 4]'),
         ({'k': K[:, :0], 'v': V[:, :0]}, ValueError, 'k: expected at least one key (M >= 1), got M=0'),
         (
             {'q': Q.long(), 'k': K.long(), 'v': V.long()},
@@ -46,11 +46,20 @@ EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
         (
             {'feature_map': PowerMap(torch.ones(3, 5))},
             ValueError,
-            'feature_map.exponent: expected [3, 4], got [3, 5]',
+            'feature_map.exponent: expected [H, D] with H=3, D=4, got [3, 5]',
         ),
         ({'feature_map': PowerMap(2.0)}, TypeError, 'feature_map.exponent: expected a tensor, got float'),
         ({'feature_map': PowerMap(None)}, TypeError, 'feature_map.exponent: expected a tensor, got NoneType'),
-        ({'key_position': torch.zeros(5, 3, 4)}, ValueError, 'key_position: expected [7, 3, 4], got [5, 3, 4]'),
+        (
+            {'key_position': torch.zeros(5, 3, 4)},
+            ValueError,
+            'key_position: expected [M, H, D] with M=7, H=3, D=4, got [5, 3, 4]',
+        ),
+        (
+            {'feature_map': EXP, 'k': K[:, :5], 'v': V[:, :5], 'rotary': (torch.zeros(5, 8), torch.zeros(5, 4))},
+            ValueError,
+            'rotary sin: expected [N, 2D] with N=5, 2D=8, got [5, 4]',
+        ),
         (
             {'rotary': (torch.zeros(5, 8), torch.zeros(5, 8))},
             ValueError,
@@ -61,7 +70,7 @@ EXP = ExpMap(torch.ones(3, 8), torch.ones(3, 8))
             ValueError,
             'rotary: expected as many keys as queries (one table serves both), got N=5, M=7',
         ),
-        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'reference'], got 'cuda'"),
+        ({'backend': 'cuda'}, ValueError, "backend: expected one of ['auto', 'triton', 'torch'], got 'cuda'"),
     ],
 )
 def test_errors_name_the_argument_the_rule_and_the_value(arguments, error, message):
@@ -72,5 +81,5 @@ def test_errors_name_the_argument_the_rule_and_the_value(arguments, error, messa
 
 
 def test_every_backend_is_either_available_or_not():
-    assert available_backends()[-1] == 'reference'
-    assert sorted([*available_backends(), *unavailable_backends()]) == ['reference', 'triton']
+    assert available_backends()[-1] == 'torch'
+    assert sorted([*available_backends(), *unavailable_backends()]) == ['torch', 'triton']

@@ -17,8 +17,8 @@ GRID = (3, 4)
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch):
-    triton, reference = backends.BACKENDS
-    monkeypatch.setattr(backends, 'BACKENDS', (replace(triton, automatic_on=DEVICE), reference))
+    triton, plain = backends.BACKENDS
+    monkeypatch.setattr(backends, 'BACKENDS', (replace(triton, automatic_on=DEVICE), plain))
     monkeypatch.setattr(self_check, '_results', {})
     monkeypatch.setattr(self_check, '_logged', set())
 
@@ -93,7 +93,7 @@ def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch, logged):
     q, k, v, _ = draw(dtype)
     found = polarity_attention(q, k, v, feature_map('power'))
     assert 'error of the gradient of v is 1.0e-01' in logged()[0]
-    assert torch.equal(found, polarity_attention(q, k, v, feature_map('power'), backend='reference'))
+    assert torch.equal(found, polarity_attention(q, k, v, feature_map('power'), backend='torch'))
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
@@ -106,7 +106,7 @@ def test_a_wrong_convolution_is_found(dtype, monkeypatch, logged):
     found = mix_and_gate(attended, values, gate, weight, bias, GRID)
     assert 'self-check of mix_and_gate' in logged()[0]
     assert 'error of the output is' in logged()[0]
-    assert torch.equal(found, mix_and_gate(attended, values, gate, weight, bias, GRID, backend='reference'))
+    assert torch.equal(found, mix_and_gate(attended, values, gate, weight, bias, GRID, backend='torch'))
 
 
 @pytest.mark.parametrize('dynamic', [False, True])
@@ -131,7 +131,7 @@ def test_a_traced_caller_uses_the_kernels(dynamic, logged):
 def test_a_traced_caller_falls_back_in_one_graph(logged):
     tensors = [x.double() for x in (*draw(), *kernel())]
     found = torch.compile(block, fullgraph=True, backend='eager', dynamic=True)(*tensors)
-    torch.testing.assert_close(found, block(*tensors, backend='reference'))
+    torch.testing.assert_close(found, block(*tensors, backend='torch'))
     assert sorted(logged()) == [
         f"backend='auto' does not use 'triton': {name}: expected float16, bfloat16 or float32, got float64"
         for name in ('attended', 'q')

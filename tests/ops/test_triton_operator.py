@@ -11,9 +11,9 @@ from benchmarks.cases import ATTENTION
 from mmpola.backbones import PolaFormerPP, PolaPVT
 from mmpola.ops import available_backends
 from mmpola.ops.triton import launch
+from mmpola.ops.triton.attention import polarity_attention_gradient_operator, polarity_attention_operator
 from mmpola.ops.triton.backend import INTERPRETED
 from mmpola.ops.triton.launch import LARGEST_SHARE, plan_tokens
-from mmpola.ops.triton.polarity_attention import polarity_attention_gradient_operator, polarity_attention_operator
 from mmpola.ops.triton.tables import LaunchTable, use_table
 from tests.helpers.attention_results import DEVICE, attend, draw_leaves, draw_rotary, results
 
@@ -91,7 +91,7 @@ def test_flop_counter_sees_the_products():
 
 
 def test_backend_is_available():
-    assert available_backends() == ['triton', 'reference']
+    assert available_backends() == ['triton', 'torch']
 
 
 def test_heads_are_on_the_axis_that_is_long_enough():
@@ -123,7 +123,7 @@ def test_partial_states_are_small(name, monkeypatch):
 def test_many_heads(kind):
     tensors = draw_leaves(16, 20, 30, kind, torch.float16, batch=8750, heads=8)
     grad = torch.randn_like(tensors[0])
-    expected = results(tensors, kind, grad, backend='reference')
+    expected = results(tensors, kind, grad, backend='torch')
     for what, found in results(tensors, kind, grad).items():
         error = (found.double() - expected[what]).norm() / expected[what].double().norm()
         assert error <= 2e-3, what
@@ -142,7 +142,7 @@ STEPS = 3 if INTERPRETED else 50
 def test_training_curves_equal_those_of_the_reference(backbone, arch):
     images = torch.randn(2, 3, 32, 32, device=DEVICE)
     curves = {}
-    for backend in ('triton', 'reference'):
+    for backend in ('triton', 'torch'):
         torch.manual_seed(1)
         model = backbone(arch, drop_path_rate=0.0, backend=backend).to(DEVICE).train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -156,8 +156,8 @@ def test_training_curves_equal_those_of_the_reference(backbone, arch):
             optimizer.step()
             losses.append(loss.item())
         curves[backend] = losses
-    assert curves['reference'][-1] < 0.95 * curves['reference'][0]
-    assert curves['triton'] == pytest.approx(curves['reference'], rel=1e-5 if INTERPRETED else 1e-3)
+    assert curves['torch'][-1] < 0.95 * curves['torch'][0]
+    assert curves['triton'] == pytest.approx(curves['torch'], rel=1e-5 if INTERPRETED else 1e-3)
 
 
 def test_unsupported_inputs_are_refused_with_every_reason():

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
-from mmpola.ops.feature_map import LOG2_OF_ZERO
-from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.features import LOG2_OF_ZERO
+from mmpola.ops.triton import INTERPRETED
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.triton import HAS_TRITON, INTERPRETED
 
 LARGEST_HEAD_DIM = 128
 
 LOWEST_CAPABILITY = (8, 0)
 """Ampere, the first generation with tf32 products and bfloat16."""
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ImportError:  # raised by an import hook that blocks the module
-        return False
-
-
-# Read once at import, so that a compiler that traces `missing` sees constants.
-HAS_TRITON = _is_installed('triton')
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
 
 
 def missing() -> list[str]:
@@ -71,7 +57,7 @@ def _too_low_capability(device: torch.device | None) -> str:
 
 def polarity_attention_triton(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D] in q's dtype. The first call imports triton."""
-    from mmpola.ops.triton.polarity_attention import attend
+    from mmpola.ops.triton.attention import attend
 
     return attend(inputs)
 

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from mmpola.ops.feature_map import EXCLUDED
+from mmpola.ops.features import EXCLUDED
 from mmpola.ops.triton.approximations import (
     exponential,
     one_minus_exponential,

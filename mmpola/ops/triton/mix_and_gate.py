@@ -1,8 +1,8 @@
 """`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) under autograd.
 
-As in polarity_attention.py, an autograd function launches the kernels in ordinary eager mode, and operators of
+As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators of
 torch.library do where something must see the calls. The schema of each comes from its Python signature, whose first
-five tensors are those of `MixAndGateTensors`, in that order.
+five tensors are those of `MixAndGateInputs.tensors()`, in that order.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
-from mmpola.ops.inputs import MixAndGateInputs, MixAndGateTensors
-from mmpola.ops.numerics import is_observed
+from mmpola.ops.inputs import MixAndGateInputs
+from mmpola.ops.tracing import is_observed
+from mmpola.ops.triton.attention import empty_gradients, no_second_gradient
 from mmpola.ops.triton.mix_and_gate_kernels import (
     launch_mix_and_gate,
     launch_mix_and_gate_gradient,
     launch_taps_gradient,
 )
-from mmpola.ops.triton.polarity_attention import empty_gradients, no_second_gradient
 
 
 def mix(inputs: MixAndGateInputs) -> Tensor:
@@ -70,7 +70,7 @@ def _gradients(
     dy: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of `MixAndGateTensors` (E19); None where `wanted` is False."""
+    """Return the gradients of the tensors (E19); None where `wanted` is False."""
     attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
     dy, taps = _with_unit_stride(dy), _taps(weight)
     want_do, want_values, want_gate, want_weight, want_bias = wanted
@@ -106,7 +106,7 @@ def mix_and_gate_gradient_operator(
     dy: Tensor,
     wanted: list[bool],
 ) -> list[Tensor]:
-    """Compute the gradients of `MixAndGateTensors` (E19); an empty tensor where `wanted` is False."""
+    """Compute the gradients of the tensors (E19); an empty tensor where `wanted` is False."""
     found = _gradients(attended, values, gate, weight, bias, (rows, columns), dy, wanted)
     return [dy.new_empty(0) if d is None else d for d in found]
 
@@ -167,8 +167,8 @@ def _(
     **_: Any,
 ) -> int:
     """Count one convolution for each of dv, dg (which recomputes the forward one) and dW."""
-    wants = dict(zip(MixAndGateTensors._fields, wanted, strict=True))
-    return (wants['values'] + wants['gate'] + wants['weight']) * _convolution_flops(gate, weight)
+    _attended, want_values, want_gate, want_weight, _bias = wanted
+    return (want_values + want_gate + want_weight) * _convolution_flops(gate, weight)
 
 
 def _convolution_flops(gate: Any, weight: Any) -> int:

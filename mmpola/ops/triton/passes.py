@@ -24,7 +24,7 @@ from mmpola.ops.triton.launch import (
 
 
 class Wanted(NamedTuple):
-    """Which of `AttentionTensors` get a gradient."""
+    """Which tensors get a gradient: those of a PowerMap are exponent and scale, of an ExpMap same and opposite."""
 
     q: bool
     k: bool

@@ -2,8 +2,7 @@
 
 In ordinary eager mode an autograd function launches the kernels, which takes the host a third of the time of an
 operator of torch.library. Where something must see the calls (torch.compile, FLOP counters, torch.func), they are such
-operators. The schema of each comes from its Python signature, whose first eight tensors are those of
-`AttentionTensors`, in that order.
+operators. The schema of each comes from its Python signature, whose first eight tensors are those of `Wanted`.
 """
 
 from collections.abc import Iterable
@@ -14,8 +13,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
+from mmpola.ops.features import PowerMap
 from mmpola.ops.inputs import AttentionInputs
-from mmpola.ops.numerics import is_observed
+from mmpola.ops.tracing import is_observed
 from mmpola.ops.triton.launch import SmallTensors
 from mmpola.ops.triton.passes import Wanted, backward, forward
 
@@ -23,7 +23,9 @@ from mmpola.ops.triton.passes import Wanted, backward, forward
 def attend(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D], differentiable, with as little time on the host as the surroundings allow."""
     cos, sin = inputs.rotary or (None, None)
-    q, k, v, *others = inputs.tensors()
+    q, k, v, key_position, *parameters = inputs.tensors()
+    is_power = isinstance(inputs.feature_map, PowerMap)
+    others = key_position, *((*parameters, None, None) if is_power else (None, None, *parameters))
     if is_observed(q):
         return polarity_attention_operator(q, k, v, *others, cos, sin, inputs.eps)[0]
     if torch.is_grad_enabled():
@@ -96,7 +98,7 @@ def polarity_attention_gradient_operator(
     state: Tensor,
     wanted: list[bool],
 ) -> list[Tensor]:
-    """Compute the gradients of `AttentionTensors` (E15-E18); an empty tensor where `wanted` is False."""
+    """Compute the gradients of the first eight tensors (E15-E18); an empty tensor where `wanted` is False."""
     small = _small(key_position, exponent, scale, same, opposite, cos, sin)
     found = backward(do, q, k, v, small, eps, o, state, Wanted(*wanted))
     # A separate empty tensor for each: the results of an operator must not share memory.
@@ -142,7 +144,7 @@ def _backward(ctx: Any, do: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
 
 def no_second_gradient(ctx: Any, *_: Any) -> None:
     """Refuse the derivative of a gradient operator."""
-    raise RuntimeError("backend 'triton' has no second derivative: choose backend='reference'")
+    raise RuntimeError("backend 'triton' has no second derivative: choose backend='torch'")
 
 
 polarity_attention_operator.register_autograd(_backward, setup_context=_setup_context)
