@@ -170,7 +170,7 @@ def _draw_weights(
         _draw_image(panel, background, scene, point)
         rows, columns = weights[kind].shape
         right, bottom = scene.geometry.to_image(columns * side, rows * side)
-        style: Any = {'cmap': COLOUR_MAP, 'norm': norm, 'alpha': 0.75, 'interpolation': 'nearest'}
+        style: dict[str, Any] = {'cmap': COLOUR_MAP, 'norm': norm, 'alpha': 0.75, 'interpolation': 'nearest'}
         drawn = panel.imshow(weights[kind], extent=(left, right, bottom, top), **style)
     return drawn
 

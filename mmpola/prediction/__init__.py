@@ -11,7 +11,7 @@ from mmpola.prediction.config import (
 from mmpola.prediction.files import ImageFile, check_outputs, find_images
 from mmpola.prediction.geometry import Geometry
 from mmpola.prediction.predict import SKIPPED, Outcome, predict
-from mmpola.prediction.predictor import Predictor, build_predictor, load_predictor
+from mmpola.prediction.predictor import Predictor, load_predictor
 
 __all__ = [
     'SKIPPED',
@@ -22,7 +22,6 @@ __all__ = [
     'add_files_arguments',
     'add_model_arguments',
     'add_score_argument',
-    'build_predictor',
     'check_device',
     'check_outputs',
     'checked_config',

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pycocotools import mask as run_lengths
 from torch import Tensor
 
 from mmpola.engine.progress import progress
@@ -68,7 +67,7 @@ def write(
     else:
         if 'pred_instances' in sample:
             sample.pred_instances = visible_instances(sample.pred_instances, (height, width), threshold)
-            result['instances'] = detections(sample.pred_instances, classes)
+            result['instances'] = detections(predictor.inferencer.pred2dict(sample), classes)
         else:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             label_map = image.output(out, '.png')
@@ -98,18 +97,13 @@ def visible_instances(instances: Any, size: tuple[int, int], threshold: float) -
     return kept[(boxes[:, 2:] > boxes[:, :2]).all(1)]
 
 
-def detections(instances: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Describe mmdet's instances in their order."""
-    kept = instances.cpu().numpy()
-    found = [
-        {'label': int(label), 'class': classes[label], 'score': float(score), 'box': [float(edge) for edge in box]}
-        for label, score, box in zip(kept.labels, kept.scores, kept.bboxes, strict=True)
-    ]
-    if 'masks' in kept:
-        for instance, mask in zip(found, kept.masks, strict=True):
-            encoded = run_lengths.encode(np.asfortranarray(mask, np.uint8))
-            instance['mask'] = {'size': list(encoded['size']), 'counts': encoded['counts'].decode()}
-    return found
+def detections(found: dict[str, list[Any]], classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Describe instances in their order, given their labels, scores, bboxes and masks as mmdet's inferencer does."""
+    columns = zip(found['labels'], found['scores'], found['bboxes'], strict=True)
+    described = [{'label': n, 'class': classes[n], 'score': score, 'box': box} for n, score, box in columns]
+    for instance, mask in zip(described, found.get('masks', ()), strict=False):
+        instance['mask'] = mask
+    return described
 
 
 def segmentation(labels: NDArray[np.integer[Any]], classes: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -121,7 +121,9 @@ class Predictor:
 
 
 def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> Predictor:
-    """Read weights as `read_fitting` does and build the predictor.
+    """Read weights as `read_fitting` does and build the config's model and test transforms.
+
+    A checkpoint without class names gets those of the config's test data.
 
     Args:
         cfg: of a detector, segmenter or classifier.
@@ -132,17 +134,7 @@ def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> P
     Raises:
         UsageError: the file cannot be read or does not fit the config, or see `classifier_classes`.
     """
-    return build_predictor(cfg, read_fitting(path, cfg), device, named)
-
-
-def build_predictor(cfg: Config, checkpoint: TrainingCheckpoint, device: str, named: bool = True) -> Predictor:
-    """Build the config's model and test transforms, with the checkpoint's weights and class names.
-
-    A checkpoint without class names gets those of the config's test data.
-
-    Raises:
-        UsageError: see `classifier_classes`.
-    """
+    checkpoint = read_fitting(path, cfg)
     model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
         classes = classifier_classes(cfg, checkpoint, named)

@@ -22,9 +22,8 @@ from PIL import Image
 
 from mmpola.analysis import analyze_layer, choose_layers, explorer, observe
 from mmpola.analysis.explorer import explore
-from mmpola.engine.checkpoint import read
 from mmpola.messages import UsageError
-from mmpola.prediction import ImageFile, build_predictor
+from mmpola.prediction import ImageFile, load_predictor
 from tests.helpers import scripts
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
@@ -38,7 +37,7 @@ def predictor(request, write_checkpoint, tmp_path):
     config = tmp_path / 'config.py'
     cfg.dump(config)
     init_default_scope(cfg.default_scope)
-    return build_predictor(cfg, read(write_checkpoint(config, tmp_path / 'random.pth')), 'cpu')
+    return load_predictor(cfg, write_checkpoint(config, tmp_path / 'random.pth'), 'cpu')
 
 
 DETECTING = {'model.test_cfg.rcnn.score_thr': 0.0}  # untrained scores count too

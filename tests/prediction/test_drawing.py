@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from mmdet.apis import DetInferencer
+from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData
 from PIL import Image
 
@@ -19,7 +21,7 @@ def test_boxes_are_clipped_to_the_image_and_those_outside_left_out():
         masks=torch.ones(4, 80, 96, dtype=torch.bool),
     )
     found = visible_instances(instances, (80, 96), 0.3)
-    described = detections(found, ('circle',))
+    described = detections(DetInferencer.pred2dict(None, DetDataSample(pred_instances=found)), ('circle',))
     assert [entry['box'] for entry in described] == [[20.0, 20.0, 96.0, 60.0], [0.0, 10.0, 50.0, 80.0]]
     assert [entry['score'] for entry in described] == pytest.approx([0.9, 0.5])
     assert described[0]['mask']['size'] == [80, 96]
