@@ -9,10 +9,10 @@ from mmengine.runner.checkpoint import CheckpointLoader
 from safetensors.torch import save_file
 
 from mmpola.backbones import PolaSwin
-from mmpola.checkpoint import CheckpointError, training
+from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED
 from mmpola.checkpoint.reading import read_checkpoint, register_mmengine_reader
-from mmpola.engine.checkpoint import check_pretrained
+from mmpola.engine.checkpoint import check_pretrained, read
 from mmpola.messages import UsageError
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
@@ -52,9 +52,9 @@ def test_the_tools_read_a_name(name, hub):
     file = io.BytesIO()
     torch.save({'state_dict': {'a': torch.ones(1)}}, file)
     hub.files['pola_swin_t.pth'] = file.getvalue()
-    assert list(training.read(name.format(url=hub.url)).weights) == ['a']
+    assert list(read(name.format(url=hub.url)).weights) == ['a']
     with pytest.raises(UsageError, match='cannot be downloaded'):
-        training.read(f'{hub.url}/none.pth')
+        read(f'{hub.url}/none.pth')
 
 
 @pytest.mark.parametrize('name', NAMES)
