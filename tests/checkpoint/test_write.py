@@ -36,9 +36,14 @@ def test_an_interrupted_write_leaves_the_old_content(tmp_path, monkeypatch):
 
 def test_a_folder_is_complete_or_absent(tmp_path):
     path = tmp_path / 'data'
-    with pytest.raises(KeyboardInterrupt), folder_when_complete(path) as folder:
-        (folder / 'half').touch()
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with folder_when_complete(path) as folder:
+            (folder / 'half').touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not list(tmp_path.iterdir())
     path.mkdir()  # an empty folder may become it
     with folder_when_complete(path) as folder:
