@@ -72,7 +72,7 @@ def test_flipped_bits_are_found(weights, tmp_path):
     """torch.load itself reads them without a word, and a resumed run would continue with them."""
     path = save(weights, tmp_path / 'weights.pth')
     content = bytearray(path.read_bytes())
-    content[content.index(weights['patch_embed.proj.weight'].numpy().tobytes()) + 100] ^= 64
+    content[content.index(weights['stem.proj.weight'].numpy().tobytes()) + 100] ^= 64
     path.write_bytes(content)
     assert torch.load(path, weights_only=True)
     with pytest.raises(CheckpointError, match=rf'^{path}: damaged, the check sum of weights/data/\d+ is wrong'):
