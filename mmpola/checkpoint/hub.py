@@ -62,7 +62,7 @@ SIZE_NAMES = {**{size: (size, short) for size, short in SHORT_SIZES.items()}, 'l
 Found = TypeVar('Found')
 
 
-def local_checkpoint(name: str | Path) -> Path:
+def resolve_checkpoint(name: str | Path) -> Path:
     """Find a checkpoint, downloading it if it is neither here nor cached.
 
     Args:
@@ -95,7 +95,7 @@ def released_checkpoint(model: str) -> Path:
         model: a name of `mmpola.backbones.zoo.NAMED`, e.g. 'pola_swin_tiny'.
 
     Raises:
-        CheckpointError: there is no such model, or see `local_checkpoint`.
+        CheckpointError: there is no such model, or see `resolve_checkpoint`.
     """
     name = f'mmpola://{model}'
     known = [f'mmpola://{family}_{size}' for family, (_, sizes) in FAMILIES.items() for size in sizes]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import local_checkpoint
+from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.messages import listed
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
@@ -117,7 +117,7 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
     """Return the object that a checkpoint file holds, without executing anything in it.
 
     Args:
-        name: path or name, see `local_checkpoint`, of a file written by torch.save, or a .safetensors file.
+        name: path or name, see `resolve_checkpoint`, of a file written by torch.save, or a .safetensors file.
         map_location: as in torch.load; for a .safetensors file a device.
 
     Returns:
@@ -127,7 +127,7 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
         FileNotFoundError: there is no such file.
         CheckpointError: the file cannot be downloaded, is truncated or damaged, or is not a checkpoint.
     """
-    path = local_checkpoint(name)
+    path = resolve_checkpoint(name)
     with _errors_in_one_line(path, 'a checkpoint'):
         if path.suffix == '.safetensors':
             from safetensors.torch import load_file

@@ -27,7 +27,7 @@ IMAGENET = 'imagenet-1k'
 
 @DATASETS.register_module()
 class ClassFolders(Dataset[dict[str, Any]]):
-    """Images as ROOT/CLASS/**/IMAGE, with timm's transforms. Links are followed, hidden files and folders left out.
+    """Images below ROOT/CLASS at any depth, with timm's transforms. Links are followed, hidden files left out.
 
     An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int `gt_label` and, in the
     metainfo, `img_path`.

@@ -17,7 +17,7 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import SCHEMES, local_checkpoint
+from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
 from mmpola.checkpoint.reading import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.checkpoint.weights import Loadable, find_weights, fit_weights, misfits
 from mmpola.config_tree import nodes, predicted_classes
@@ -77,13 +77,13 @@ class TrainingCheckpoint:
 
 
 def locate(name: str | Path) -> Path:
-    """Return the local file of a checkpoint that the user named by its path, a URL or a model, see `local_checkpoint`.
+    """Return the local file of a checkpoint that the user named by its path, a URL or a model, see `resolve_checkpoint`.
 
     Raises:
         UsageError: there is no such file, or it cannot be downloaded.
     """
     try:
-        return local_checkpoint(name)
+        return resolve_checkpoint(name)
     except FileNotFoundError:
         raise UsageError(f'{name}: no such checkpoint') from None
     except CheckpointError as error:
@@ -214,7 +214,7 @@ def check_pretrained(cfg: Config) -> None:
         if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
             continue
         try:
-            local_checkpoint(name)
+            resolve_checkpoint(name)
         except (CheckpointError, FileNotFoundError) as error:
             raise UsageError(
                 f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options {key}.init_cfg=None'

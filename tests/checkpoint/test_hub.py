@@ -12,7 +12,7 @@ from torch import ones
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint import hub as checkpoint_hub
-from mmpola.checkpoint.hub import RELEASED, local_checkpoint, matches_model, released_checkpoint, short_name
+from mmpola.checkpoint.hub import RELEASED, resolve_checkpoint, matches_model, released_checkpoint, short_name
 from tests.helpers.hub_server import content
 
 
@@ -22,7 +22,7 @@ def downloads(hub, name):
 
 def refusal(name):
     with pytest.raises(CheckpointError) as raised:
-        local_checkpoint(name)
+        resolve_checkpoint(name)
     return str(raised.value)
 
 
@@ -31,10 +31,10 @@ def test_local_names(tmp_path, monkeypatch):
     path = tmp_path / 'my weights.pth'
     path.write_bytes(content())
     names = (path, str(path), '~/my weights.pth', f'file://{tmp_path}/my%20weights.pth')
-    assert [local_checkpoint(name) for name in names] == [path] * 4
+    assert [resolve_checkpoint(name) for name in names] == [path] * 4
     for name in ('none.pth', '~/none.pth', 'file:///none.pth'):
         with pytest.raises(FileNotFoundError, match=f'^{name}: no such checkpoint file'):
-            local_checkpoint(name)
+            resolve_checkpoint(name)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_local_names(tmp_path, monkeypatch):
 )
 def test_a_file_is_downloaded_once(hub, name, file):
     name = name.format(url=hub.url)
-    first = local_checkpoint(name)
+    first = resolve_checkpoint(name)
     assert first.read_bytes() == hub.files[file]
-    assert local_checkpoint(name) == first
+    assert resolve_checkpoint(name) == first
     assert downloads(hub, file) == 1
 
 
@@ -66,7 +66,7 @@ def test_a_file_in_the_checkpoints_folder_is_taken_first(hub, tmp_path):
 
 def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
     hub.files['other/pola_swin_s.pth'] = content(9.0)
-    one, other = (local_checkpoint(f'{hub.url}/{path}pola_swin_s.pth') for path in ('', 'other/'))
+    one, other = (resolve_checkpoint(f'{hub.url}/{path}pola_swin_s.pth') for path in ('', 'other/'))
     assert one.read_bytes() != other.read_bytes()
 
 
@@ -102,7 +102,7 @@ def test_a_truncated_download_leaves_nothing_and_can_be_repeated(hub, name, tmp_
     assert refusal(name).startswith(f'{name}: cannot be downloaded (')
     assert not [path for path in tmp_path.rglob('*.pth*') if path.suffix != '.lock']
     hub.truncated.clear()
-    assert local_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
+    assert resolve_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
 
 
 def test_a_download_with_another_checksum_is_refused_and_can_be_repeated(hub):
@@ -110,7 +110,7 @@ def test_a_download_with_another_checksum_is_refused_and_can_be_repeated(hub):
     hub.altered.add('pola_swin_t.pth')
     assert refusal(name) == f'{name}: the downloaded file has another SHA-256 than the hub gives; try again'
     hub.altered.clear()
-    assert local_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
+    assert resolve_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
 
 
 @pytest.mark.parametrize('name', ['mmpola://pola_swin_tiny', f'hf://{RELEASED}/pola_swin_t.pth'])
@@ -118,9 +118,9 @@ def test_offline_the_cache_is_used_and_what_is_not_in_it_is_refused(hub, name, m
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
     assert refusal(name).endswith(MANUAL)
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', False)
-    path = local_checkpoint(name)
+    path = resolve_checkpoint(name)
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-    assert local_checkpoint(f'hf://{RELEASED}/pola_swin_t.pth') == path
+    assert resolve_checkpoint(f'hf://{RELEASED}/pola_swin_t.pth') == path
 
 
 def test_a_server_that_is_not_there(monkeypatch, tmp_path):
@@ -140,7 +140,7 @@ def test_of_several_users_of_one_machine_one_downloads(hub):
     """Threads stand for processes: the lock is one of files."""
     hub.silent.add('pola_pvt_t.pth')
     found = []
-    users = [Thread(target=lambda: found.append(local_checkpoint(f'{hub.url}/pola_pvt_t.pth'))) for _ in range(3)]
+    users = [Thread(target=lambda: found.append(resolve_checkpoint(f'{hub.url}/pola_pvt_t.pth'))) for _ in range(3)]
     for user in users:
         user.start()
     deadline = time.monotonic() + 1
@@ -175,7 +175,7 @@ def test_what_is_no_checkpoint_is_not_kept(hub, answer, tmp_path):
     assert message.startswith(f'{name}: cannot be downloaded (') and f'{reason})' in message
     assert not [path for path in tmp_path.rglob('*.pth*') if path.suffix != '.lock']
     hub.answers.clear()
-    assert local_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
+    assert resolve_checkpoint(name).read_bytes() == hub.files['pola_swin_t.pth']
 
 
 def test_a_page_of_the_hub_is_not_kept_either(hub, tmp_path):
@@ -187,7 +187,7 @@ def test_a_page_of_the_hub_is_not_kept_either(hub, tmp_path):
 
 def test_what_an_earlier_version_kept_is_named(hub):
     name = f'{hub.url}/pola_swin_t.pth'
-    path = local_checkpoint(name)
+    path = resolve_checkpoint(name)
     path.write_bytes(HTML)
     assert refusal(name) == f'{name}: the cached file {path} is no checkpoint; remove it to download it again'
 
@@ -203,9 +203,9 @@ def test_a_server_that_sends_nothing_is_given_up(hub, name, monkeypatch):
 
 def test_the_file_of_a_killed_download_is_replaced(hub):
     name = f'{hub.url}/pola_swin_t.pth'
-    path = local_checkpoint(name)
+    path = resolve_checkpoint(name)
     path.rename(path.with_name(f'{path.name}.part.pth'))
-    assert local_checkpoint(name).read_bytes() == content()
+    assert resolve_checkpoint(name).read_bytes() == content()
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, f'{path.name}.lock']
 
 
@@ -214,16 +214,16 @@ def test_safetensors_are_kept_if_they_are_whole(hub):
     hub.answers['a.safetensors'] = (200, {}, hub.files['a.safetensors'][:-1])  # a server that gives no length
     assert 'which are no checkpoint' in refusal(f'{hub.url}/a.safetensors')
     hub.answers.clear()
-    assert local_checkpoint(f'{hub.url}/a.safetensors').suffix == '.safetensors'
+    assert resolve_checkpoint(f'{hub.url}/a.safetensors').suffix == '.safetensors'
 
 
 def test_names_that_are_no_file_names(hub):
     hub.files |= {name: content() for name in ('a\0b.pth', f'{"x" * 400}.pth', f'{"é" * 100}.pth')}
     for name in ('a%00b.pth', f'{"x" * 400}.pth', f'{"%C3%A9" * 100}.pth'):
-        assert local_checkpoint(f'{hub.url}/{name}').read_bytes() == content()
+        assert resolve_checkpoint(f'{hub.url}/{name}').read_bytes() == content()
     for name in (f'{"x" * 400}.pth', 'file:///a%00b.pth', '~nobody-here/a.pth'):
         with pytest.raises(FileNotFoundError, match='no such checkpoint file'):
-            local_checkpoint(name)
+            resolve_checkpoint(name)
     for name in ('hf://../..', 'hf://../../a.pth', 'hf://owner/repository/../../a.pth', 'hf://owner//a.pth'):
         assert refusal(name) == f'{name}: expected hf://OWNER/REPOSITORY/FILE'
     assert '\n' not in refusal(f'hf://owner/repository/{"x" * 400}.pth')
