@@ -77,7 +77,7 @@ class TrainingCheckpoint:
 
 
 def locate(name: str | Path) -> Path:
-    """Return the local file of a checkpoint that the user named by its path, a URL or a model, see `resolve_checkpoint`.
+    """Return the local file of a checkpoint named by a path, a URL or a model, see `resolve_checkpoint`.
 
     Raises:
         UsageError: there is no such file, or it cannot be downloaded.

@@ -12,7 +12,7 @@ from torch import ones
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint import hub as checkpoint_hub
-from mmpola.checkpoint.hub import RELEASED, resolve_checkpoint, matches_model, released_checkpoint, short_name
+from mmpola.checkpoint.hub import RELEASED, matches_model, released_checkpoint, resolve_checkpoint, short_name
 from tests.helpers.hub_server import content
 
 
