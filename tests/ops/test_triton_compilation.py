@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mmpola.ops.triton import exp_kernels, power_kernels
 from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.triton.blocks import split_by_sign
 from mmpola.ops.triton.launch import ONE_PRODUCT_STATE, find_launch, plan_tiles
 from mmpola.ops.triton.mix_and_gate_kernels import (
     mix_and_gate_gradient_kernel,
@@ -119,6 +121,23 @@ def test_power_kernels_are_lean(name, dim, tmp_path):
     kernel = compiled(name, dim, 'power')
     assert 'lg2.approx.ftz.f32' in kernel.asm['ptx']
     assert 'STACK:0' in resources(kernel, tmp_path)
+
+
+@triton.jit
+def split_kernel(p_x, p_a, p_y, BN: tl.constexpr):  # noqa: N803
+    """Store both halves of a product, split by the sign of x."""
+    o_n = tl.arange(0, BN)
+    b_a = tl.load(p_a + o_n)
+    b_1, b_2 = split_by_sign(tl.load(p_x + o_n), b_a * b_a)
+    tl.store(p_y + o_n, b_1)
+    tl.store(p_y + BN + o_n, b_2)
+
+
+def test_a_split_by_sign_is_not_fused_with_the_product_that_it_splits():
+    """A fused difference would leave the product's rounding error in the half that has to be 0."""
+    ptx = machine_code(split_kernel, {'BN': 128}, {}, 80, {'num_warps': 4}).asm['ptx']
+    assert re.search(r'\bmul\S*f32', ptx)
+    assert not re.search(r'\b(fma|sub)\S*f32', ptx)
 
 
 @pytest.mark.parametrize('capability', [80, 90])

@@ -1,5 +1,6 @@
 """The attention kernels on queries and keys whose powers and exponentials exceed the range of the dtype."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,23 @@ def test_results_are_finite_where_half_features_would_overflow(kind):
     found = results(tensors, kind, torch.randn_like(tensors[0]))
     for what, x in found.items():
         assert torch.isfinite(x).all(), what
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_a_key_that_is_nan_reaches_the_output(kind, monkeypatch):
+    """With the NaN that hardware computes, all bits but the sign set; NumPy's would survive any rounding."""
+    exp2 = np.exp2
+
+    def on_hardware(x):
+        found = exp2(x)
+        return np.where(np.isnan(found), np.int32(0x7FFFFFFF).view(np.float32), found).astype(found.dtype)
+
+    monkeypatch.setattr(np, 'exp2', on_hardware)
+    tensors = draw_leaves(16, 20, 40, kind, torch.float16, position=False)
+    tensors[1][0, 3, 0, 2] = float('nan')
+    output = attend(tensors, kind)
+    assert output[0, :, 0].isnan().any(-1).all()
+    assert torch.isfinite(output[0, :, 1:]).all()
 
 
 @pytest.mark.usefixtures('poisoned_memory')

@@ -92,11 +92,13 @@ def one_minus_exponential(x, PRECISION: tl.constexpr):
 def round_feature(x, PRECISION: tl.constexpr):
     """Prepare a feature as a factor of a product: for 'tf32' round to the nearest 11-bit mantissa.
 
-    The hardware cuts the 13 lower bits instead. On positive features that is a bias: it shrinks the output by 4e-4 for
-    each factor that is cut. A NaN may become a number, which is safe because the normaliser of a NaN is NaN as well.
+    The hardware cuts the 13 lower bits instead. On features, which are not negative, that is a bias: it shrinks the
+    output by 4e-4 for each factor that is cut. The minimum keeps the hardware's NaN, 0x7FFFFFFF, which would be rounded
+    to -0.0: a key that is NaN has to reach the loss.
     """
     if PRECISION == 'tf32':
-        return ((x.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+        bits = tl.minimum(x.to(tl.int32, bitcast=True), 0x7FFFE000) + 0x1000
+        return (bits & ~0x1FFF).to(tl.float32, bitcast=True)
     else:  # noqa: RET505 - as in `reciprocal`
         return x
 

@@ -92,8 +92,9 @@ def sign_mask(x):
 @triton.jit
 def split_by_sign(x, b_a):
     """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0."""
-    b_2 = (b_a.to(tl.int32, bitcast=True) & sign_mask(x)).to(tl.float32, bitcast=True)
-    return b_a - b_2, b_2
+    mask, bits = sign_mask(x), b_a.to(tl.int32, bitcast=True)
+    # Not a - b_2: the compiler would fuse that with a product that a is, and leave its rounding error instead of 0.
+    return (bits & ~mask).to(tl.float32, bitcast=True), (bits & mask).to(tl.float32, bitcast=True)
 
 
 @triton.jit
