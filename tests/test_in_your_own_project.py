@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mmpola.backbones import PolaSwin, base
-from mmpola.checkpoint.reading import register_mmengine_reader
+from mmpola.checkpoint.safe_load import register_mmengine_reader
 from tests.helpers.own_project import code_with, config_files
 from tests.helpers.small_configs import shrink_heads, shrink_input, shrink_model
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.weight_names import Rule, to_ours
-from mmpola.checkpoint.weights import Loadable, check_init_cfg, load_weights
+from mmpola.checkpoint.load import Loadable, check_init_cfg, load_weights
 from mmpola.layers import Grid, WithPositionTable
 
 FIRST_CONV = 'stem.proj'

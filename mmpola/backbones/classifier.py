@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.backbones.base import Backbone
-from mmpola.checkpoint.weights import Loadable
+from mmpola.checkpoint.load import Loadable
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
 """Prefixes of a head's tensors in the authors' files; all other tensors there are the backbone's."""

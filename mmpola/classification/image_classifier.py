@@ -9,7 +9,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmpola.backbones.classifier import Classifier
-from mmpola.checkpoint.weights import check_init_cfg, load_weights
+from mmpola.checkpoint.load import check_init_cfg, load_weights
 from mmpola.classification.preprocessor import ClassificationPreprocessor
 from mmpola.engine.outputs import loss_or_predictions
 from mmpola.registry import MODELS

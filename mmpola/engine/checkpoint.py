@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
-from mmpola.checkpoint.reading import LOG_HISTORY, read_checkpoint, stubs_in
-from mmpola.checkpoint.weights import Loadable, find_weights, fit_weights, misfits
+from mmpola.checkpoint.load import Loadable, find_weights, fit_weights, misfits
+from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.config_tree import nodes, predicted_classes
 from mmpola.engine.build import build_on_meta
 from mmpola.messages import UsageError, listed

@@ -21,8 +21,8 @@ from mmpola.backbones.weight_names import COMPUTED, to_ours, to_released
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import sha256
-from mmpola.checkpoint.reading import read_checkpoint
-from mmpola.checkpoint.weights import LoadReport, find_weights, fit_weights
+from mmpola.checkpoint.load import LoadReport, find_weights, fit_weights
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import UsageError, listed
 

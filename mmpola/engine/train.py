@@ -16,7 +16,7 @@ from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 from torch import nn
 
-from mmpola.checkpoint.reading import register_mmengine_reader
+from mmpola.checkpoint.safe_load import register_mmengine_reader
 from mmpola.config_tree import nodes
 from mmpola.engine.checkpoint import (
     Resume,

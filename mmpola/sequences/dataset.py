@@ -13,7 +13,7 @@ from mmengine.structures import BaseDataElement
 from torch.utils.data import Dataset
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.reading import read_pickle
+from mmpola.checkpoint.safe_load import read_pickle
 from mmpola.messages import UsageError, info, listed
 from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens
 from mmpola.sequences.store import cached, default_cache

@@ -13,7 +13,7 @@ from PIL import Image
 from timm.utils.misc import natural_key
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.reading import read_array, read_pickle
+from mmpola.checkpoint.safe_load import read_array, read_pickle
 from mmpola.messages import UsageError, listed
 from mmpola.registry import DATASETS
 from mmpola.sequences.dataset import SequenceDataset

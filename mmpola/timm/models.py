@@ -14,7 +14,7 @@ from mmpola.backbones.base import FIRST_CONV, Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.weights import fit_weights
+from mmpola.checkpoint.load import fit_weights
 
 POOLS = ('avg', '')
 

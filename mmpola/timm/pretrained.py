@@ -15,8 +15,8 @@ from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.reading import inert, read_checkpoint
-from mmpola.checkpoint.weights import find_weights, fit_weights
+from mmpola.checkpoint.load import find_weights, fit_weights
+from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
 from mmpola.timm.models import TimmModel
 

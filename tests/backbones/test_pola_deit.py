@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaDeiT
 from mmpola.backbones.weight_names import to_released
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 from mmpola.layers import position_tables
 
 SMALL = {'embed_dims': 16, 'depth': 4, 'num_heads': 2}

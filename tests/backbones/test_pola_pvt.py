@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaPVT
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 from mmpola.layers import position_tables
 
 SMALL = {'embed_dims': (16, 32, 40, 64), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 5, 4), 'mlp_ratios': (2,) * 4}

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from mmpola.backbones import PolaSwin, pola_swin
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 
 ATTN_TYPES = {
     'pola_swin_llss': 'LLSS',

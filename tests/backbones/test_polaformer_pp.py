@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaFormerPP, polaformer_pp
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 from mmpola.layers import rotary_tables
 
 SMALL = {

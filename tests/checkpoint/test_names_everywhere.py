@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED
-from mmpola.checkpoint.reading import read_checkpoint, register_mmengine_reader
+from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
 from mmpola.engine.checkpoint import check_pretrained, read
 from mmpola.messages import UsageError
 

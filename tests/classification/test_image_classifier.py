@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from mmpola.backbones import classifier
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 from mmpola.classification import ImageClassifier
 from mmpola.engine.checkpoint import read_fitting
 

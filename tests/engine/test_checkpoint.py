@@ -8,7 +8,7 @@ from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.checkpoint.weights import misfits
+from mmpola.checkpoint.load import misfits
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.build import build_on_meta
 from mmpola.messages import UsageError

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import mmpola
 from mmpola.backbones import PolaSwin
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 from mmpola.classification import ImageClassifier
 from mmpola.engine.convert import convert, find_arch, named_weights, sha256, summary, write
 from mmpola.messages import UsageError

@@ -7,7 +7,6 @@ import torch
 from mmengine.config import Config
 from mmengine.runner.checkpoint import CheckpointLoader
 
-from mmpola.checkpoint import reading
 from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.resuming import refusal
@@ -52,7 +51,9 @@ class RecordingRunner:
 def test_the_checkpoint_is_read_once(work, trained_work, tiny_config, monkeypatch):
     read, runner = [], type('Runner', (RecordingRunner,), {'loaded': []})
     torch_load = torch.load
-    monkeypatch.setattr(reading.torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
+    monkeypatch.setattr(
+        safe_load.torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options)
+    )
     monkeypatch.setattr(training, 'Runner', runner)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     load('train').main()

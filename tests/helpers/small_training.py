@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmpola.checkpoint.reading import read_checkpoint, register_mmengine_reader
+from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
 
 ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {'blue': (40, 60, 200), 'green': (40, 200, 60), 'red': (200, 50, 40)}

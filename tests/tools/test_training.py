@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mmpola.backbones import PolaSwin
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
 
 pytestmark = pytest.mark.slow
 

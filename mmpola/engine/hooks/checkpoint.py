@@ -15,7 +15,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
-from mmpola.checkpoint.reading import LOG_HISTORY, stubs_in
+from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.checkpoint.write import PARTIAL, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE

@@ -16,7 +16,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 from mmengine.runner.checkpoint import load_from_local
 
-from mmpola.checkpoint.reading import LOG_HISTORY, read_checkpoint, stubs_in
+from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.engine.hooks.checkpoint import AtomicCheckpointHook, SaveError
 from tests.helpers.exact import assert_same
 from tests.helpers.small_training import ROOT, run, saved, small_config

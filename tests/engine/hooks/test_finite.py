@@ -8,7 +8,7 @@ import torch
 from mmengine.hooks import EMAHook, Hook, LoggerHook
 from mmengine.logging import MessageHub
 
-from mmpola.checkpoint.reading import read_checkpoint
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.hooks import FiniteLossHook
 from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.small_training import run, small_config

@@ -19,8 +19,8 @@ from mmengine.runner.checkpoint import CheckpointLoader
 import mmpola.timm  # noqa: F401  # registers the models with timm
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.reading import read_array, read_checkpoint, read_pickle, register_mmengine_reader, stubs_in
-from mmpola.checkpoint.weights import load_weights
+from mmpola.checkpoint.load import load_weights
+from mmpola.checkpoint.safe_load import read_array, read_checkpoint, read_pickle, register_mmengine_reader, stubs_in
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.convert import convert
 from mmpola.messages import UsageError
@@ -163,7 +163,7 @@ HOSTILE = {
 READ_HOSTILE = """
 import sys
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.reading import read_checkpoint, read_pickle
+from mmpola.checkpoint.safe_load import read_checkpoint, read_pickle
 for path in sys.argv[1:]:
     try:
         found = (read_checkpoint if path.endswith('.pth') else read_pickle)(path)

@@ -7,7 +7,7 @@ from PIL import Image
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.weights import fit_weights, load_weights
+from mmpola.checkpoint.load import fit_weights, load_weights
 
 ARCH = {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
 

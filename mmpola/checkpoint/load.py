@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.reading import read_checkpoint
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
 from mmpola.messages import info, listed
 
