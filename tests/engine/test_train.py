@@ -51,9 +51,7 @@ class RecordingRunner:
 def test_the_checkpoint_is_read_once(work, trained_work, tiny_config, monkeypatch):
     read, runner = [], type('Runner', (RecordingRunner,), {'loaded': []})
     torch_load = torch.load
-    monkeypatch.setattr(
-        safe_load.torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options)
-    )
+    monkeypatch.setattr(torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
     monkeypatch.setattr(training, 'Runner', runner)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     load('train').main()
