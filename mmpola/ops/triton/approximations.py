@@ -15,6 +15,7 @@ from mmpola.ops.triton import INTERPRETED
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
+SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 LOG2_FLOOR = tl.constexpr(float(LOG2_OF_ZERO))
 COMPILED = tl.constexpr(not INTERPRETED)  # the interpreter has neither libdevice nor inline assembly
 

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from mmpola.ops.features import EXCLUDED
 from mmpola.ops.triton.approximations import (
+    SMALLEST_NORMAL,
     exponential,
     one_minus_exponential,
     reciprocal,
@@ -24,7 +25,6 @@ from mmpola.ops.triton.blocks import (
 )
 
 EXCLUDED_SHIFT = tl.constexpr(EXCLUDED)
-SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 
 
 @triton.jit

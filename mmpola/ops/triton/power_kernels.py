@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from mmpola.ops.triton.approximations import (
+    SMALLEST_NORMAL,
     compute_once,
     log2_of_magnitude,
     reciprocal,
@@ -63,6 +64,18 @@ def power_slope(x, b_exponent, b_log2_scale, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def state_scale(b_mean_1, b_mean_2):
+    """Compute the power of two that brings the largest key mean below 2; 1 if it is smaller already.
+
+    A query's features are in float32's range, but their products with a large state need not be. Dividing the state and
+    eps leaves (E3) unchanged like the query's level (E8a), and costs nothing per token.
+    """
+    b_largest = tl.maximum(tl.max(b_mean_1, 0), tl.max(b_mean_2, 0))
+    exponent = tl.minimum(tl.maximum(b_largest.to(tl.int32, bitcast=True) & 0x7F800000, 127 << 23), 253 << 23)
+    return ((254 << 23) - exponent).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def by_stream(b_same, b_opposite, D: tl.constexpr, BD: tl.constexpr):
     """Give the first D/2 columns [BN, BD] the number `b_same` [BN] of their token, the others `b_opposite`."""
     return tl.where((tl.arange(0, BD) < D // 2)[None, :], b_same[:, None], b_opposite[:, None])
@@ -83,6 +96,15 @@ def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.co
     o_2, _ = read_offsets(1, D, BD)
     b_1, b_2 = tl.load(p_state + o_1, mask=mask, other=0.0), tl.load(p_state + o_2, mask=mask, other=0.0)
     return round_factor(b_1, PRECISION), round_factor(b_2, PRECISION)
+
+
+@triton.jit
+def load_scaled_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
+    """Load what `load_read_state` does and the key means, both times `state_scale`, and return that factor too."""
+    b_state_1, b_state_2 = load_read_state(p_state, D, BD, PRECISION)
+    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
+    scale = state_scale(b_mean_1, b_mean_2)
+    return b_state_1 * scale, b_state_2 * scale, b_mean_1 * scale, b_mean_2 * scale, scale
 
 
 @triton.jit
@@ -144,8 +166,8 @@ def polarity_attention_power_output_kernel(
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     b_offset = -b_exponent * b_log2_scale
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2 = load_read_state(p_state, D, BD, PRECISION)
-    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
+    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_scaled_state(p_state, D, BD, PRECISION)
+    eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
         m_q = (i_n + o_n < queries)[:, None] & (o_d < D)[None, :]
@@ -176,8 +198,8 @@ def polarity_attention_power_query_gradient_kernel(
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2 = load_read_state(p_state, D, BD, PRECISION)
-    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
+    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_scaled_state(p_state, D, BD, PRECISION)
+    eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
     b_dstate_1, b_dstate_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
     # dk̄ is a product with the two columns [c_same, c_opposite], padded to 16: fewer registers than sums [BN, BD].
     b_dmean_1, b_dmean_2 = tl.zeros((BD, 16), tl.float32), tl.zeros((BD, 16), tl.float32)
@@ -220,10 +242,10 @@ def polarity_attention_power_query_gradient_kernel(
     i_part = i_bh * tl.num_programs(1) + i_chunk
     if p_dstate is not None:
         p_dstate += i_part * 2 * D * (D + 1)
-        store_read_state(p_dstate, b_dstate_1, b_dstate_2, D, BD)
+        store_read_state(p_dstate, b_dstate_1 * scale, b_dstate_2 * scale, D, BD)
         b_mean_1 = tl.sum(tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0), 1)
         b_mean_2 = tl.sum(tl.where(o_c == 1, b_dmean_1, 0.0) + tl.where(o_c == 0, b_dmean_2, 0.0), 1)
-        store_halves(p_dstate + 2 * D * D, b_mean_1, b_mean_2, D, BD)
+        store_halves(p_dstate + 2 * D * D, b_mean_1 * scale, b_mean_2 * scale, D, BD)
     if p_dexponent is not None:
         tl.store(p_dexponent + i_part * D + o_d, tl.sum(b_dexponent, 0), mask=o_d < D)
 
