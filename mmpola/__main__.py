@@ -17,12 +17,16 @@ from typing import NamedTuple
 
 
 class Requirement(NamedTuple):
-    """A distribution: its lowest supported version, the first that is too new, and the pip command that installs it."""
+    """A distribution: its lowest supported version, the first that is too new, and the pip command that installs it.
+
+    `fork` is a distribution of the same modules with its lowest supported version.
+    """
 
     name: str
     lowest: str
     limit: str | None
     pip: str
+    fork: tuple[str, str] | None = None
 
     @property
     def rule(self) -> str:
@@ -43,10 +47,16 @@ NEEDED = (
 )
 
 OPENMMLAB = (  # mmdet 3.3 and mmseg 1.2.2 refuse mmcv 2.2
-    Requirement('mmengine', '0.10.0', '1.0.0', 'pip install mmengine==0.10.7'),
-    Requirement('mmcv', '2.0.0', '2.2.0', BUILD_MMCV),
-    Requirement('mmdet', '3.3.0', '4.0.0', 'pip install mmdet==3.3.0'),
-    Requirement('mmsegmentation', '1.2.2', '2.0.0', 'pip install mmsegmentation==1.2.2 ftfy regex'),
+    Requirement('mmengine', '0.10.0', '1.0.0', 'pip install mmengine==0.10.7', ('onedl-mmengine', '0.10.12')),
+    Requirement('mmcv', '2.0.0', '2.2.0', BUILD_MMCV, ('onedl-mmcv', '2.3.6')),
+    Requirement('mmdet', '3.3.0', '4.0.0', 'pip install mmdet==3.3.0', ('onedl-mmdetection', '3.5.1')),
+    Requirement(
+        'mmsegmentation',
+        '1.2.2',
+        '2.0.0',
+        'pip install mmsegmentation==1.2.2 ftfy regex',
+        ('onedl-mmsegmentation', '1.4.2'),
+    ),
 )
 
 INSTALLER = 'bash tools/install.sh'
@@ -80,7 +90,7 @@ def findings(clone: bool) -> Iterator[Finding]:
     for requirement in NEEDED:
         yield _package(requirement, remedy(requirement.pip))
     yield _importable('torchvision.ops', remedy(TORCH))
-    if clone or any(_version(requirement.name) for requirement in OPENMMLAB):
+    if clone or any(_version(_installed(requirement).name) for requirement in OPENMMLAB):
         for requirement in OPENMMLAB:
             yield _package(requirement, remedy(requirement.pip))
         for module, requirement in zip(('mmcv.ops', 'mmdet.models', 'mmseg.models'), OPENMMLAB[1:], strict=True):
@@ -97,8 +107,16 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _installed(requirement: Requirement) -> Requirement:
+    """Return the rule for the fork if that is installed and the distribution itself is not."""
+    if requirement.fork and not _version(requirement.name) and _version(requirement.fork[0]):
+        return requirement._replace(name=requirement.fork[0], lowest=requirement.fork[1], limit=None)
+    return requirement
+
+
 def _package(requirement: Requirement, remedy: str) -> Finding:
-    name, lowest, limit, _ = requirement
+    requirement = _installed(requirement)
+    name, lowest, limit, *_ = requirement
     version, fix = _version(name), f'needs {requirement.rule}: {remedy}'
     if version is None:
         return Finding(name, 'not installed', fix)

@@ -10,10 +10,14 @@ from typing import Any
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import Runner
 
 from mmpola.config_tree import leaves, nodes
 from mmpola.messages import UsageError, info, listed
+
+MODULE2PACKAGE['mmseg'] = 'mmseg'
+"""MMEngine finds a base config `mmseg::` by the module, whichever distribution brought it: mmsegmentation or a fork."""
 
 SPLITS = ('train', 'val', 'test')
 
