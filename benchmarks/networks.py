@@ -16,6 +16,7 @@ from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, ra
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola.backbones import PolaPVT, PolaSwin
+from mmpola.backbones.zoo import NAMED
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
@@ -105,6 +106,29 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             row[f'{theirs} over {ours}, time'] = ratio(seconds, theirs, ours)
             row[f'{ours} over {theirs}, peak memory'] = ratio(memory, ours, theirs)
         yield {**row, 'seconds': seconds, 'bytes': memory}
+
+
+def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Measure inference of every named backbone on one image: milliseconds, and MB in addition to its weights."""
+    from mmpola.engine.flops import count_macs  # needs MMEngine, which a machine for benchmarks.gpu lacks
+
+    for name, (cls, arguments) in tqdm(NAMED.items(), 'zoo'):
+        if set(arguments) != {'arch'}:  # another image size of an `arch`
+            continue
+        model = cls(**arguments)
+        row: Row = {
+            'case': name,
+            'parameters (M)': sum(p.numel() for p in model.parameters()) / 1e6,
+            'GMACs, 224x224': count_macs(model.eval(), (224, 224))[''],
+        }
+        model.to(device)
+        for height, width in ((224, 224), (800, 1333)):
+            run = partial(run_network, model, torch.randn(1, 3, height, width, device=device), False)
+            with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
+                memory = peak_bytes(run, device)
+                seconds = interleaved_seconds({name: run}, device, repeats, warm_up=1)[name]
+            row |= {f'ms, {height}x{width}': seconds * 1e3, f'MB, {height}x{width}': memory / 1e6}
+        yield row
 
 
 def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:

@@ -3,7 +3,7 @@
 Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
 less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|sequences|host
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|zoo|sequences|host
         [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure import ParityError
-from benchmarks.networks import backbones, image_size
+from benchmarks.networks import backbones, image_size, zoo
 from benchmarks.operators import host, operator_suite, scaling
 from benchmarks.records import ROOT, Row, commit, results_folder, table
 from benchmarks.sequences import sequences
@@ -33,11 +33,12 @@ SUITES: dict[str, Callable[[str, int, list[str]], Iterator[Row]]] = {
     'backbones': backbones,
     'scaling': scaling,
     'image_size': image_size,
+    'zoo': zoo,
     'sequences': sequences,
     'host': host,
 }
-ROUNDS = {('image_size', 'cpu'): 3}
-"""(suite, device) -> default of --repeats; 20 for all others. PVT-T takes half a minute at 1600 x 1600 on a CPU."""
+ROUNDS = {('image_size', 'cpu'): 3, ('zoo', 'cpu'): 5}
+"""(suite, device) -> default of --repeats; 20 for all others. At large images a pass takes up to half a minute on a CPU."""
 
 PEERS = {
     'attention': ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],
@@ -45,6 +46,7 @@ PEERS = {
     'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
     'scaling': [],
     'image_size': ['mmdet'],
+    'zoo': [],
     'sequences': ['stored softmax', 'pola_plus', 'linear'],
     'host': ['literal'],
 }
@@ -63,7 +65,7 @@ def main() -> int:
     parser.add_argument('suite', choices=SUITES)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument(
-        '--repeats', type=int, help='rounds in which every variant runs once (default: 20; 3 for image_size on a CPU)'
+        '--repeats', type=int, help='rounds in which every variant runs once (default: 20; on a CPU 3 for image_size, 5 for zoo)'
     )
     parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS}')
     args = parser.parse_args()

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Creates .venv and installs mmpola with the tested OpenMMLab versions. Safe to run again: finished steps are skipped.
-#   bash tools/install.sh [--dev]         --dev adds the tools of requirements-dev.txt
+#   bash tools/install.sh [--dev] [--forks]    --dev adds the tools of requirements-dev.txt, --forks takes the maintained
+#                                              forks of requirements-forks.txt instead of OpenMMLab
 #   PYTHON=python3.12 bash tools/install.sh    picks the interpreter (default: python3.11, else python3)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VENV=.venv LOG=.venv/install.log STAMP=.venv/mmpola-installed
 readonly NEEDED_GB=12
+readonly OPENMMLAB='^mm(engine|cv|det|segmentation)=='
 
 say() { printf '[install] %s\n' "$*"; }
 die() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
@@ -67,29 +69,47 @@ install_mmcv() {
     fi
     say "mmcv is built from source with $operators: 6 to 12 minutes on two cores"
     local options=(--no-build-isolation --no-deps -v)
-    logged 'build mmcv' pip_install "${options[@]}" mmcv==2.1.0
+    local package
+    package=$(openmmlab mmcv)
+    logged 'build mmcv' pip_install "${options[@]}" "$package"
     if ! "$VENV/bin/python" -c 'import mmcv.ops' 2>>"$LOG"; then
         say 'the cached mmcv was built for another torch; building it again'
-        logged 'rebuild mmcv' pip_install "${options[@]}" --force-reinstall --no-cache-dir --no-binary mmcv mmcv==2.1.0
+        logged 'rebuild mmcv' pip_install "${options[@]}" --force-reinstall --no-cache-dir --no-binary "${package%%=*}" "$package"
     fi
     "$VENV/bin/python" -c 'import mmcv.ops' || die "mmcv's operators do not load; see $LOG. A missing libGL.so.1: apt-get install libgl1 libglib2.0-0"
 }
 
 pip_install() { "$VENV/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
-requirement() { grep -E "^$1[=<>]" requirements.txt; }  # the pinned lines of a package
+requirement() { grep -E "^$1[=<>]" requirements.txt; } # the pinned lines of a package
+
+openmmlab() { grep -E "^(onedl-)?$1==" "$SET"; } # the pinned line of a package of OpenMMLab or of its forks
+
+# OpenMMLab and its forks are distributions of the same modules and would overwrite each other's files.
+refuse_both() {
+    local others='^onedl-mm' found
+    if [ "$SET" = requirements-forks.txt ]; then others=$OPENMMLAB; fi
+    found=$("$VENV/bin/python" -m pip freeze --disable-pip-version-check | grep -E "$others" | paste -sd ' ' || true)
+    if [ -n "$found" ]; then
+        die "expected an environment without ${found}, whose modules the packages of $SET replace; remove $VENV and run this again"
+    fi
+}
 
 main() {
-    local dev=''
-    case "${1:-}" in
-        '') ;;
-        --dev) dev=-dev ;;
-        *) die "unknown argument '$1'; usage: bash tools/install.sh [--dev]" ;;
-    esac
+    local dev='' forks='' argument
+    SET=requirements.txt
+    for argument; do
+        case "$argument" in
+            --dev) dev=-dev ;;
+            --forks) forks=-forks SET=requirements-forks.txt ;;
+            *) die "unknown argument '$argument'; usage: bash tools/install.sh [--dev] [--forks]" ;;
+        esac
+    done
     local python fingerprint
     python=$(find_python)
     fingerprint=$(cat requirements*.txt pyproject.toml setup.py tools/install.sh | sha256sum)
-    if [ -f "$STAMP$dev" ] && [ "$(cat "$STAMP$dev")" = "$fingerprint" ]; then
+    local stamp=$STAMP$forks$dev
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint" ]; then
         say "up to date ($VENV)"
         return
     fi
@@ -98,17 +118,19 @@ main() {
         say "creating $VENV with $("$python" --version)"
         "$python" -m venv "$VENV" || die "python's venv module failed; Debian/Ubuntu: apt-get install python3-venv"
     fi
+    refuse_both
     local numpy
     mapfile -t numpy < <(requirement numpy)
     logged 'install torch and build tools' pip_install "$(requirement torch)" "$(requirement torchvision)" "${numpy[@]}" \
         "$(requirement setuptools)" wheel ninja psutil
-    logged 'install OpenMMLab base' pip_install "$(requirement mmengine)" "$(requirement opencv-python)" "${numpy[@]}"
+    logged 'install OpenMMLab base' pip_install "$(openmmlab mmengine)" "$(requirement opencv-python)" "${numpy[@]}"
     install_mmcv
-    logged 'install the rest' pip_install -r requirements.txt
+    { grep -vE "$OPENMMLAB" requirements.txt && grep -E '^(onedl-)?mm' "$SET"; } >"$VENV/requirements.txt"
+    logged 'install the rest' pip_install -r "$VENV/requirements.txt"
     if [ -n "$dev" ]; then logged 'install test tools' pip_install -r requirements-dev.txt; fi
     logged 'install mmpola' pip_install --no-deps --no-build-isolation --editable .
     "$VENV/bin/python" -m mmpola || die 'the installation does not work; the table above names the fixes'
-    printf '%s\n' "$fingerprint" >"$STAMP$dev"
+    printf '%s\n' "$fingerprint" >"$stamp"
 }
 
 main "$@"

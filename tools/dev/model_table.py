@@ -1,8 +1,9 @@
-"""Updates the list of models: the configs' docstrings -> configs/metafile.yml -> docs/models.md and README.md.
+"""Updates the lists of models: the configs' docstrings -> configs/metafile.yml -> README.md and the pages of docs/.
 
-docs/models.md also gets the table of backbones, from the backbones themselves.
+docs/models.md also gets the table of backbones, from the backbones themselves, and docs/choose.md what
+`python -m benchmarks.run zoo` measured of them.
 
-    python tools/dev/model_table.py              reads every docstring, counts new models, writes the three files
+    python tools/dev/model_table.py              reads every docstring, counts new models, writes the files
     python tools/dev/model_table.py --count      counts every model again, after a backbone or a head has changed
     python tools/dev/model_table.py --check      changes nothing; exit status 2 if a file is out of date
 
@@ -16,6 +17,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 import ast
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -23,11 +25,14 @@ from typing import Any
 
 import yaml
 
+from mmpola.checkpoint.hub import short_name
 from mmpola.messages import UsageError, listed, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
+MEASURED = ROOT / 'benchmarks' / 'results' / 'cpu-2-threads' / 'zoo.json'
+"""Result of `python -m benchmarks.run zoo`."""
 BEGIN, END = '<!-- {}: written by tools/dev/model_table.py -->', '<!-- end of {} -->'
-"""The lines around a table, with its name: `models` or `backbones`."""
+"""The lines around a table, with its name."""
 MODELS_KEY = '\nModels:\n'
 REMEDY = 'run python tools/dev/model_table.py'
 
@@ -43,7 +48,17 @@ IMAGE_SIZES = {
     **dict.fromkeys(('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image', 'generated ListOps')),
 }
 """Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size, or the
-length of its longest sequence. The tables of docs/models.md follow this order."""
+length of its longest sequence. The tables of a page follow this order."""
+
+PAGES = {
+    'models_detection': ('COCO',),
+    'models_segmentation': ('ADE20K',),
+    'models_classification': ('ImageNet-1k', 'your own classes'),
+    'models': ('generated shapes', 'generated ListOps'),
+}
+"""Page of docs/ -> the data sets of the configs that it lists; those of the Long Range Arena are in docs/lra.md."""
+
+SEQUENCE_TASKS = ('listops', 'text', 'retrieval', 'pathfinder', 'image')
 
 COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
 """Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
@@ -182,7 +197,7 @@ def read_metafile() -> dict[str, Any]:
 
 
 def tables(entries: list[Entry]) -> str:
-    """Return the tables of docs/models.md in Markdown, one section per data set.
+    """Return the tables of a page in Markdown, one section per data set.
 
     What all rows of a section share, the metric and the image size, is stated above the table, otherwise in each row.
     """
@@ -207,6 +222,64 @@ def tables(entries: list[Entry]) -> str:
             '',
         ]
     return '\n'.join(written[:-1])
+
+
+def sequence_table(entries: list[Entry]) -> str:
+    """Return the table of the Long Range Arena in Markdown: a row per kind of attention, a column per task.
+
+    A cell has the paper's accuracy and, once there is one, ours in brackets.
+    """
+    by_name = {entry['Name']: entry for entry in entries}
+    prefix = f'lra_{SEQUENCE_TASKS[0]}_'
+    variants = [
+        name.removeprefix(prefix)
+        for name in by_name
+        if name.startswith(prefix) and all(f'lra_{task}_{name.removeprefix(prefix)}' in by_name for task in SEQUENCE_TASKS)
+    ]
+    lines = [
+        f'| attention | {" | ".join(SEQUENCE_TASKS)} |',
+        f'| --- |{" --- |" * len(SEQUENCE_TASKS)}',
+    ]
+    for variant in variants:
+        cells = []
+        for task in SEQUENCE_TASKS:
+            entry = by_name[f'lra_{task}_{variant}']
+            paper, ours = _figures(entry)
+            run = '' if ours == 'not yet run' else f' ({ours})'
+            cells.append(f'[{paper}](../{entry["Config"]}){run}')
+        about = by_name[f'{prefix}{variant}']['Metadata']['Backbone']
+        lines.append(f'| `{variant}`: {about} | {" | ".join(cells)} |')
+    return '\n'.join(lines)
+
+
+def choice_table(entries: list[Entry]) -> str:
+    """Return the table of docs/choose.md in Markdown: a row per backbone, measured costs and the papers' results."""
+    by_name = {entry['Name']: entry for entry in entries}
+    released = (ROOT / 'docs' / 'weights.md').read_text()
+
+    def paper(*configs: str) -> str:
+        return next((_figures(by_name[name])[0] for name in configs if name in by_name), '-')
+
+    lines = [
+        '| model | parameters (M) | GMACs | top-1 | COCO box / mask AP | ADE20K mIoU | weights | 224 x 224, ms (MB) '
+        '| 800 x 1333, ms (MB) |',
+        f'|{" --- |" * 9}',
+    ]
+    for row in json.loads(MEASURED.read_text())['rows']:
+        name = row['case']
+        short = short_name(name)
+        cells = (
+            f'`{name}`',
+            _rounded(row['parameters (M)']),
+            _rounded(row['GMACs, 224x224']),
+            paper(f'imagenet_{short}'),
+            paper(f'mask_rcnn_{short}_1x'),
+            paper(f'upernet_{short}_160k', f'semantic_fpn_{short}_40k'),
+            'yes' if f'`mmpola://{name}`' in released else 'no',
+            *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in ('224x224', '800x1333')),
+        )
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(lines)
 
 
 def short_table(entries: list[Entry]) -> str:
@@ -327,10 +400,15 @@ def check(configs: list[Path], entries: list[Entry], pages: Pages) -> None:
 
 def pages_of(entries: list[Entry]) -> Pages:
     """Return the tables of each page that shows models."""
-    return {
-        ROOT / 'docs' / 'models.md': {'backbones': backbone_table(), 'models': tables(entries)},
-        ROOT / 'README.md': {'models': short_table(entries)},
+    docs = ROOT / 'docs'
+    pages: Pages = {
+        docs / f'{page}.md': {'models': tables([e for e in entries if e['Metadata']['Training Data'] in data])}
+        for page, data in PAGES.items()
     }
+    pages[docs / 'models.md']['backbones'] = backbone_table()
+    pages[docs / 'lra.md'] = {'models': sequence_table(entries)}
+    pages[docs / 'choose.md'] = {'models': choice_table(entries)}
+    return pages | {ROOT / 'README.md': {'models': short_table(entries)}}
 
 
 def main() -> None:
