@@ -50,9 +50,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    cfg = prediction.checked_config(args)
+    cfg, on_meta = prediction.checked_config(args)
     images = prediction.find_images(args.images, args.out)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
+    predictor = prediction.load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     prediction.check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
     analysis.check_points(args.points, images, predictor)

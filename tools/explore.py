@@ -41,8 +41,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    cfg = prediction.checked_config(args)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
+    cfg, on_meta = prediction.checked_config(args)
+    predictor = prediction.load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with explorer.listen(args.port) as listening:
         explorer.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listening)

@@ -51,10 +51,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    cfg = prediction.checked_config(args)
+    cfg, on_meta = prediction.checked_config(args)
     images = prediction.find_images(args.images, args.out)
     prediction.check_outputs(images, args.out, prediction.output_suffixes(cfg), args.overwrite)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
+    predictor = prediction.load_predictor(cfg, on_meta, args.checkpoint, args.device)
     if args.compile is not None:
         compile_backbone(predictor.model, args.compile)
     outcome = prediction.predict(predictor, images, args.out, args.batch_size, args.score_thr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
-from mmpola.checkpoint.load import Loadable, find_weights, fit_weights, misfits
+from mmpola.checkpoint.load import Loadable, LoadReport, find_weights, fit_weights
 from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.config_tree import nodes, predicted_classes
-from mmpola.engine.build import build_on_meta
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
@@ -107,7 +106,7 @@ def read(name: str | Path) -> TrainingCheckpoint:
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
-def read_fitting(name: str | Path, cfg: Config, model: nn.Module | None = None) -> TrainingCheckpoint:
+def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
     """Read the weights of a config's whole model, and print which of a file's weights are used, if there is a choice.
 
     A classifier's are fitted to it as by `init_cfg`: any names, with tables resized. Those of other models must be its
@@ -116,63 +115,53 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module | None = None) 
     Args:
         name: of the file, see `locate`.
         cfg: the config.
-        model: what `validate_config` returned for it; None: it is built here.
+        model: what `validate_config` returned for it.
 
     Raises:
         UsageError: see `read` and `check_fits`.
     """
     checkpoint = read(name)
-    model = build_on_meta(cfg) if model is None else model
     if isinstance(model, Loadable):
-        _check_classes(checkpoint, cfg)
-        try:
-            weights, report = fit_weights(model, checkpoint.weights, checkpoint.path)
-        except CheckpointError as error:
-            raise UsageError(str(error)) from None
-        content = {**checkpoint.content, 'state_dict': weights}
-        checkpoint = replace(checkpoint, content=content, weights=weights)
+        checkpoint.weights = model.rename_weights(checkpoint.weights)
+    checkpoint.weights, report = check_fits(checkpoint, cfg, model, exact=False)
+    if isinstance(model, Loadable):
+        checkpoint.content = {**checkpoint.content, 'state_dict': checkpoint.weights}
         if report.dropped or report.resized:
-            print(replace(report, container=checkpoint.container))
-    else:
-        check_fits(checkpoint, cfg, model)
+            report.container = checkpoint.container
+            print(report)
     if checkpoint.averaged:
         print(f'{name}: {AVERAGED}')
     return checkpoint
 
 
-def check_fits(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module | None = None) -> None:
-    """Compare a checkpoint with the config's model; the arguments are those of `read_fitting`.
+def check_fits(
+    checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, exact: bool = True
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Compare a checkpoint with the config's model, and return what `fit_weights` returns; see there for `exact`.
 
     Raises:
         UsageError: the model predicts another number of classes, or tensors are missing, unknown, of another shape or
             not finite; the message names the first of each.
     """
-    model = build_on_meta(cfg) if model is None else model
-    _check_classes(checkpoint, cfg)
-    expected, weights = model.state_dict(), checkpoint.weights
-    if not (problems := misfits(expected, weights)):
-        return
-    others = dict.fromkeys(key.split('.')[0] for key in expected if not key.startswith(BACKBONE))
-    if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in weights):
-        raise UsageError(
-            f'{checkpoint.path}: expected the weights of a whole {type(model).__name__}, got none of its '
-            f'{listed(others)}; training starts from weights of a backbone alone by '
-            "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
-        )
-    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
-    listing = '\n  '.join(problems)
-    raise UsageError(
-        f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n  {listing}'
-    )
-
-
-def _check_classes(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):
             raise UsageError(
                 f'{key}: expected {len(checkpoint.classes)}, the number of classes in {checkpoint.path} '
                 f'({listed(checkpoint.classes)}), got {count}'
             )
+    weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
+    if not report.problems:
+        return weights, report
+    others = dict.fromkeys(key.split('.')[0] for key in model.state_dict() if not key.startswith(BACKBONE))
+    if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in checkpoint.weights):
+        raise UsageError(
+            f'{checkpoint.path}: expected the weights of a whole {report.model}, got none of its {listed(others)}; '
+            "training starts from weights of a backbone alone by model.backbone.init_cfg=dict(type='Pretrained', "
+            'checkpoint=…)'
+        )
+    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
+    listing = '\n  '.join(report.problems)
+    raise UsageError(f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}')
 
 
 def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
@@ -184,17 +173,17 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
     Raises:
         UsageError: no tensor of the backbone fits.
     """
-    expected, weights = model.state_dict(), checkpoint.weights
-    fitting = {key for key, x in expected.items() if key in weights and weights[key].shape == x.shape}
+    fitting = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)[1].loaded
     if not any(key.startswith(BACKBONE) for key in fitting):
         raise UsageError(
             f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, got '
-            f'{len(weights)} tensors of which none fits it: {listed(weights, 3)}; weights of a backbone alone are '
-            "loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+            f'{len(checkpoint.weights)} tensors of which none fits it: {listed(checkpoint.weights, 3)}; weights of a '
+            "backbone alone are loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
-    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in expected if key not in fitting)
+    names = model.state_dict().keys()
+    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in names if key not in fitting)
     parts = f'; as initialised: {listed(new)}' if new else ''
-    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(expected)} tensors are loaded{parts}'
+    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded{parts}'
 
 
 def check_pretrained(cfg: Config) -> None:
@@ -229,22 +218,7 @@ def remove_pretrained(model: Any) -> None:
             node['init_cfg'] = None
 
 
-@dataclass(frozen=True)
-class Resume:
-    """A checkpoint from which training can be resumed: it has been read and fits the config.
-
-    Attributes:
-        path: path of the file.
-        finished: such as '12 of 12 epochs' if the run has reached the end that the config sets, else None.
-        content: {path: content of the file}, from which MMEngine takes the content instead of reading the file again.
-    """
-
-    path: str
-    finished: str | None
-    content: dict[str, Any] = field(repr=False, compare=False)
-
-
-def decide_resume(cfg: Config, overwrite: bool = False, model: nn.Module | None = None) -> Resume | None:
+def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
     """Decide what a training run resumes from, and check that it may use its work dir.
 
     With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in the work dir. If
@@ -253,7 +227,7 @@ def decide_resume(cfg: Config, overwrite: bool = False, model: nn.Module | None 
     Args:
         cfg: config of the run; its `load_from` is set to the path.
         overwrite: allow the run to overwrite checkpoints.
-        model: what `validate_config` returned for the config; None: it is built here if a checkpoint is compared.
+        model: what `validate_config` returned for the config.
 
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be overwritten; or the
@@ -280,7 +254,15 @@ def decide_resume(cfg: Config, overwrite: bool = False, model: nn.Module | None 
             f'start a new run from its weights with --cfg-options load_from={path}'
         )
     cfg.load_from = checkpoint.path
-    return Resume(checkpoint.path, _finished(checkpoint, cfg), {checkpoint.path: checkpoint.content})
+    return checkpoint
+
+
+def finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
+    """Return the progress, such as '12 of 12 epochs', of a checkpoint at or beyond the config's end; None before it."""
+    epochs, steps = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
+    key, end, unit = ('epoch', epochs, 'epochs') if epochs else ('iter', steps, 'steps')
+    done = checkpoint.meta.get(key)
+    return None if done is None or end is None or done < end else f'{done} of {end} {unit}'
 
 
 def newest_checkpoint(work_dir: str | Path) -> Path | None:
@@ -365,13 +347,3 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
         raise UsageError(
             f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )
-
-
-def _finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
-    """Describe the progress of a checkpoint at, or beyond, the end that the config sets; None before it."""
-    epochs, steps = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
-    key, end, unit = ('epoch', epochs, 'epochs') if epochs else ('iter', steps, 'steps')
-    done = checkpoint.meta.get(key)
-    if done is None or end is None or done < end:
-        return None
-    return f'{done} of {end} {unit}'

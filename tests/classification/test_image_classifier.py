@@ -119,7 +119,7 @@ def test_gives_the_authors_logits_from_their_files(name, golden, tmp_path):
     }
     model = MODELS.build(settings)
     model.init_weights()
-    weights = read_fitting(tmp_path / 'authors.pth', Config({'model': settings})).weights
+    weights = read_fitting(tmp_path / 'authors.pth', Config({'model': settings}), MODELS.build(settings)).weights
     assert_close(weights, dict(model.state_dict()), rtol=0, atol=0)
     model = model.double().eval()
     logits = model(record['image_u8'].double() / 64 - 2, mode='tensor')
