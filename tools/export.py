@@ -31,11 +31,12 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
+from mmpola.checkpoint.write import check_destination
 from mmpola.data.class_counts import name_imagenet_classes
 from mmpola.data.read_image import rgb_image, unreadable
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, leaves, load_config
-from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
+from mmpola.engine.export import LOWEST_OPSET, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
 from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, run_main
@@ -70,6 +71,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.opset is not None and args.opset < LOWEST_OPSET:
         raise UsageError(f'--opset: expected an integer from {LOWEST_OPSET}, got {args.opset}')
+    if args.out.suffix != '.onnx':
+        raise UsageError(f'OUT: expected a name that ends in .onnx, got {args.out}')
     if args.shape is not None and min(args.shape) < 1:
         raise UsageError(f'--shape: expected two integers from 1, got {args.shape[0]} {args.shape[1]}')
     return args

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -194,18 +193,6 @@ def _meta(source: Path, content: Any, container: str, arch: str | None, metric: 
         'weights': 'ema' if averaged else earlier.get('weights', 'model'),
         'mmpola_version': mmpola.__version__,
     }
-
-
-def check_destination(source: Path, destination: Path, overwrite: bool) -> None:
-    """Raise UsageError unless the destination may be written; called before the source is read."""
-    if destination.is_dir():
-        raise UsageError(f'{destination}: expected the name of a file to write, got a folder')
-    if not destination.parent.is_dir():
-        raise UsageError(f'{destination.parent}: no such folder to write into')
-    if source.exists() and destination.exists() and source.samefile(destination):
-        raise UsageError(f'{destination}: SRC and DST are the same file')
-    if os.path.lexists(destination) and not overwrite:
-        raise UsageError(f'{destination}: exists already; --overwrite replaces it')
 
 
 def write(conversion: Conversion, destination: Path) -> None:

@@ -15,7 +15,7 @@ from mmpola.backbones import classifier
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.classification import ImageClassifier
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine.checkpoint import read_fitting
 
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}

@@ -16,7 +16,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import short_name
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.config import schedule_note
-from mmpola.sequences import SequenceEncoder
+from mmpola.sequences.encoder import SequenceEncoder
 from tests.helpers.small_configs import shrink
 from tools.dev import model_table
 
