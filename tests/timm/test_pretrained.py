@@ -104,7 +104,8 @@ def differing(model, other):
 def logged(monkeypatch):
     """The messages logged while loading."""
     messages = []
-    monkeypatch.setattr('mmpola.timm.pretrained.info', messages.append)
+    for module in ('mmpola.timm.pretrained', 'mmpola.checkpoint.load'):
+        monkeypatch.setattr(f'{module}.info', messages.append)
     return messages
 
 

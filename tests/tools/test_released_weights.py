@@ -137,7 +137,7 @@ def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_pat
     del weights['norm.weight'], weights['patch_embed.proj.bias']
     path = save('authors.pth', weights, tmp_path)
     first, missing = refused(config, path).splitlines()
-    assert first.startswith(f'{path}: does not fit ImageClassifier')
+    assert first.startswith(f'{path}: does not fit the ImageClassifier of ')
     assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
 
 
