@@ -18,10 +18,10 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor, nn
 
-from mmpola.data.class_counts import class_count_problems, class_source
-from mmpola.data.class_folders import IMAGENET, class_names
+from mmpola.config_tree import class_count_problems, leaves
+from mmpola.data.class_folders import IMAGENET, class_names, class_source
 from mmpola.engine.checkpoint import TrainingCheckpoint, read_fitting
-from mmpola.engine.config import evaluation_transform, leaves
+from mmpola.engine.config import evaluation_transform
 from mmpola.engine.inference import load_model
 from mmpola.messages import UsageError
 from mmpola.prediction.config import is_classifier

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from rich.console import Console
 from rich.table import Table
 
-from mmpola.config_tree import leaves, nodes, predicted_classes
-from mmpola.data.checks import coco, folders, label_maps
-from mmpola.data.checks.contents import Contents, FileCheck
-from mmpola.data.class_counts import class_count_problems
-from mmpola.engine.progress import progress
+from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_classes
+from mmpola.data.checks.contents import KINDS, Contents, FileCheck, Kind, openmmlab_paths
+from mmpola.engine.config import SPLITS
 from mmpola.messages import BrokenRule, UsageError, grouped, listed
-
-SPLITS = ('train', 'val', 'test')
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
@@ -32,43 +28,6 @@ LOCAL_RANK = {'pytorch': 'LOCAL_RANK', 'slurm': 'SLURM_LOCALID', 'mpi': 'OMPI_CO
 
 PROCESSES = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
 """Launcher -> environment variable with the number of processes."""
-
-UNLOADED = {'lazy_init': True, 'pipeline': []}
-"""Arguments for data sets that derive from MMEngine's BaseDataset."""
-
-
-class Kind(NamedTuple):
-    """How data sets of one kind are recognised by their config, and how they are inspected.
-
-    Attributes:
-        name: shown in the table.
-        matches: whether a data set's config is of this kind.
-        paths: the files and folders that a config names.
-        inspect: returns the contents of the data set, which is built with `unloaded`.
-        unloaded: arguments with which it is built without reading its annotations.
-    """
-
-    name: str
-    matches: Callable[[dict[str, Any]], bool]
-    paths: Callable[[dict[str, Any]], list[Path]]
-    inspect: Callable[[Any], Contents]
-    unloaded: dict[str, Any]
-
-
-def openmmlab_paths(dataset: dict[str, Any]) -> list[Path]:
-    """Return the annotation file and the folders of an mmdet or mmseg data set, or its root if it names neither."""
-    root, prefix = Path(dataset.get('data_root') or ''), dataset.get('data_prefix') or {}
-    names = [dataset.get('ann_file'), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
-    return [root / name for name in names if name] or [root]
-
-
-KINDS = (
-    Kind('COCO', coco.matches, openmmlab_paths, coco.inspect, UNLOADED),
-    Kind('label maps', label_maps.matches, openmmlab_paths, label_maps.inspect, UNLOADED),
-    Kind('class folders', folders.is_class_folders, folders.class_folder_paths, folders.inspect_class_folders, {}),
-    Kind('sequences', folders.is_sequences, folders.sequence_paths, folders.inspect_sequences, {}),
-)
-"""The first kind that matches is used. If none matches, only the paths of the data set are checked."""
 
 
 @dataclass
@@ -241,6 +200,8 @@ def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
     checks = [check for contents in found for check in (*contents.image_files, *contents.label_files)]
     broken = []
     if checks:
+        from mmpola.engine.progress import progress
+
         with progress('reading images and masks', len(checks)) as advance, ThreadPoolExecutor() as threads:
             for rules in threads.map(lambda check: check(), checks):
                 broken += rules

@@ -26,12 +26,6 @@ SOME_POLYGON = b'"segmentation":[0]'
 """Replaces them."""
 
 
-def matches(dataset: dict[str, Any]) -> bool:
-    """Whether a data set's config is of this kind: `ann_file` is a JSON file and `data_prefix` has the folder `img`."""
-    prefix = dataset.get('data_prefix')
-    return str(dataset.get('ann_file') or '').endswith('.json') and isinstance(prefix, dict) and 'img' in prefix
-
-
 class _File(NamedTuple):
     """An annotation file; the last five fields have an entry for each of its N annotations.
 

@@ -17,12 +17,6 @@ ONE_CHANNEL = ('1', 'L', 'P')
 """Pillow's modes of images with one value from 0 to 255 per pixel."""
 
 
-def matches(dataset: dict[str, Any]) -> bool:
-    """Whether a data set's config is of this kind: `data_prefix` has the folders `img_path` and `seg_map_path`."""
-    prefix = dataset.get('data_prefix')
-    return isinstance(prefix, dict) and {'img_path', 'seg_map_path'} <= prefix.keys()
-
-
 def inspect(dataset: Any) -> Contents:
     """Inspect mmseg's BaseSegDataset, or one like it, built with `lazy_init`. Opens no file."""
     images, maps = (Path(dataset.data_prefix[key]) for key in ('img_path', 'seg_map_path'))
