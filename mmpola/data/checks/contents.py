@@ -1,4 +1,4 @@
-"""The kinds of data sets that are checked, and what inspecting one returns: counts, broken rules, checks of its files."""
+"""The kinds of data sets that are checked, and what inspecting one returns: counts, broken rules, checks of files."""
 
 from __future__ import annotations
 
