@@ -15,7 +15,6 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.data.checks import check_data, print_notes
-from mmpola.engine.checkpoint import decide_resume, finished
 from mmpola.engine.config import (
     add_common_arguments,
     add_compile_argument,
@@ -24,6 +23,7 @@ from mmpola.engine.config import (
     request_compilation,
     schedule_note,
 )
+from mmpola.engine.resume import decide_resume, finished
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main

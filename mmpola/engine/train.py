@@ -22,13 +22,13 @@ from mmpola.engine.checkpoint import (
     TrainingCheckpoint,
     check_pretrained,
     check_start,
-    newest_checkpoint,
     read,
     remove_pretrained,
 )
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process
+from mmpola.engine.resume import newest_checkpoint
 from mmpola.messages import CTRL_C, UsageError
 
 RANK = {'none': '', 'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}

@@ -22,7 +22,7 @@ from PIL import Image
 
 from mmpola.analysis import analyze_layer, choose_layers, explorer, observe
 from mmpola.analysis.explorer import explore
-from mmpola.engine.build import build_on_meta
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
 from mmpola.prediction import ImageFile, load_predictor
 from tests.helpers import scripts

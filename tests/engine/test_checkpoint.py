@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, init_default_scope
 
 from mmpola.checkpoint.load import fit_weights
 from mmpola.engine import checkpoint as training_checkpoint
-from mmpola.engine.build import build_on_meta
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
 
 

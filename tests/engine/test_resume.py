@@ -6,9 +6,9 @@ import shutil
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine import checkpoint as training_checkpoint
-from mmpola.engine.build import build_on_meta
-from mmpola.engine.checkpoint import finished, newest_checkpoint
+from mmpola.engine import resume as resuming
+from mmpola.engine.resume import finished, newest_checkpoint
+from mmpola.engine.validate import build_on_meta
 from tests.helpers.resuming import STATE, refusal
 
 
@@ -20,7 +20,7 @@ def cfg(tiny_config, work):
 
 
 def decide_resume(cfg, overwrite=False):
-    return training_checkpoint.decide_resume(cfg, overwrite, build_on_meta(cfg))
+    return resuming.decide_resume(cfg, overwrite, build_on_meta(cfg))
 
 
 def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_work):

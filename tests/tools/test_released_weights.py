@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
-from mmpola.engine.build import build_on_meta
 from mmpola.engine.checkpoint import read, read_fitting
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
 from tests.helpers import scripts
 from tests.helpers.small_training import small_config
