@@ -40,7 +40,7 @@ from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_con
 from mmpola.engine.export import LOWEST_OPSET, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
 from mmpola.engine.validate import validate_config
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import UsageError, first_line, run_main
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -94,8 +94,7 @@ def read_image(path: Path | None, cfg: Config) -> Image.Image:
         dataset = DATASETS.build(next(leaves(cfg.test_dataloader.dataset)))
         return rgb_image(Path(dataset.get_data_info(0)['img_path']).read_bytes())
     except Exception as error:  # missing or broken data, in the words of three libraries
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f'no image of the test data can be read ({reason}); name one by --image') from error
+        raise UsageError(f'no image of the test data can be read ({first_line(error)}); name one by --image') from error
 
 
 def main() -> None:

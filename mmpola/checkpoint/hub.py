@@ -27,7 +27,7 @@ import torch
 from tqdm import tqdm
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.messages import did_you_mean, nearest
+from mmpola.messages import did_you_mean, first_line, nearest
 
 RELEASED = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' released weights."""
@@ -245,10 +245,9 @@ def _attempt(name: str, function: Callable[..., Found], *arguments: object) -> F
     except CheckpointError:
         raise
     except Exception as error:  # HTTP libraries and the hub raise kinds of their own
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f'{name}: cannot be downloaded ({reason}); download the file on another machine and give its path, '
-            'as docs/weights.md describes'
+            f'{name}: cannot be downloaded ({first_line(error)}); download the file on another machine and give its '
+            'path, as docs/weights.md describes'
         ) from error
 
 

@@ -24,7 +24,7 @@ import torch
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import resolve_checkpoint
-from mmpola.messages import listed
+from mmpola.messages import first_line, listed
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 """The class in which MMEngine's Runner saves the scalars that it logged."""
@@ -206,8 +206,7 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f'{path}: not {kind}, or truncated ({reason})') from error
+        raise CheckpointError(f'{path}: not {kind}, or truncated ({first_line(error)})') from error
 
 
 def stubs_in(content: Any) -> set[str]:

@@ -14,7 +14,7 @@ from timm.utils.misc import natural_key
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.safe_load import read_array, read_pickle
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import DATASETS
 from mmpola.sequences.dataset import SequenceDataset
 from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens, existing
@@ -139,7 +139,7 @@ def _grey_pixels(path: Path) -> Tokens | str:
                 return f'expected {SIDE} x {SIDE} pixels, got {image.width} x {image.height}'
             return np.asarray(image.convert('L')).ravel()
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return first_line(error)
 
 
 @DATASETS.register_module()

@@ -195,7 +195,7 @@ BROKEN = {
     'truncated pickle': (
         'GreyCIFAR',
         partial(cut, 'data_batch_3'),
-        '/data_batch_3: not a pickle, or truncated (pickle data was truncated)',
+        '/data_batch_3: not a pickle, or truncated (UnpicklingError: pickle data was truncated)',
     ),
     'pickle calls': (
         'GreyCIFAR',

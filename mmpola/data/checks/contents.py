@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mmengine.registry import DATASETS
 
 from mmpola.config_tree import IMAGENET
+from mmpola.data.read_image import unreadable
 from mmpola.messages import BrokenRule, listed
 
 FileCheck = Callable[[], list[BrokenRule]]
@@ -54,6 +55,12 @@ def apply(table: Iterable[Rule]) -> None:
     for lines, rule, items in table:
         if broken := list(items):
             lines.append(f'{rule} ({len(broken)}): {listed(broken)}')
+
+
+def check_image(folder: Path, path: Path) -> list[BrokenRule]:
+    """Check that an image below a folder can be read."""
+    reason = unreadable(path)
+    return [(f'{folder}: images that cannot be read', f'{path.relative_to(folder)} ({reason})')] if reason else []
 
 
 class Kind(NamedTuple):
