@@ -36,7 +36,7 @@ class TrainingCheckpoint:
 
     Attributes:
         path: of the local file.
-        content: as MMEngine will get it, with the weights under `state_dict`.
+        content: of the file.
         weights: the tensors that will be loaded into the model.
         container: key under which the file holds them.
     """
@@ -49,7 +49,8 @@ class TrainingCheckpoint:
     @property
     def averaged(self) -> bool:
         """Whether `weights` are EMA weights: MMEngine's EMAHook swaps them with the raw ones when it saves."""
-        return self.container.endswith('ema') or 'ema_state_dict' in self.content
+        swapped = self.container == 'state_dict' and 'ema_state_dict' in self.content
+        return swapped or self.container.endswith('ema')
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -97,8 +98,6 @@ def read(name: str | Path) -> TrainingCheckpoint:
         container, weights = find_weights(content, path)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
-    if container != 'state_dict':
-        content = {'state_dict': weights}
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
@@ -120,11 +119,9 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingChe
     if isinstance(model, Loadable):
         checkpoint.weights = model.rename_weights(checkpoint.weights)
     checkpoint.weights, report = check_fits(checkpoint, cfg, model, exact=False)
-    if isinstance(model, Loadable):
-        checkpoint.content = {**checkpoint.content, 'state_dict': checkpoint.weights}
-        if report.dropped or report.resized:
-            report.container = checkpoint.container
-            print(report)
+    if report.dropped or report.resized:
+        report.container = checkpoint.container
+        print(report)
     if checkpoint.averaged:
         print(f'{name}: {AVERAGED}')
     return checkpoint

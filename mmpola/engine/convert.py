@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,18 +17,16 @@ from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED, to_released
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import sha256
-from mmpola.checkpoint.load import find_weights, fit_weights
-from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.checkpoint.load import fit_weights
 from mmpola.checkpoint.write import write_atomically
+from mmpola.engine.checkpoint import TrainingCheckpoint, read
 from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'
 POLARITY_AWARE = ('.power', '.s1')
 """Tensors that only polarity-aware attention has: exponents of a PowerMap, temperatures of an ExpMap."""
 NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
-AVERAGED = ('model_ema', 'state_dict_ema')
 
 
 @dataclass
@@ -75,11 +72,8 @@ def convert(
         UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not
             finite; or `authors`, and no named model fits.
     """
-    try:
-        content = read_checkpoint(source)
-        container, weights = find_weights(content, source)
-    except (CheckpointError, FileNotFoundError) as error:
-        raise UsageError(str(error)) from None
+    checkpoint = read(source)
+    container, weights = checkpoint.container, checkpoint.weights
     kept = named_weights(weights, backbone_only)
     if not any(key.endswith(POLARITY_AWARE) for key in kept):
         raise UsageError(f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}')
@@ -96,13 +90,13 @@ def convert(
         kept = to_released({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
     # A clone stores only its own values; a view would add its whole storage to the file.
     state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
-    meta = _meta(source, content, container, arch, metric)
+    meta = _meta(source, checkpoint, arch, metric)
     conversion = Conversion(state_dict, meta, container, 'model' if authors else 'state_dict', resized)
     for key, x in weights.items():
         if id(x) not in written:
             conversion.dropped[_part(key)] += 1
     if container != 'bare state dict':
-        conversion.dropped_entries = sorted(str(key) for key in content if key not in (container, 'meta'))
+        conversion.dropped_entries = sorted(str(key) for key in checkpoint.content if key not in (container, 'meta'))
     return conversion
 
 
@@ -179,18 +173,15 @@ def _part(key: str) -> str:
     return f'{PREFIX}{others[0]}' if key.startswith(PREFIX) else first
 
 
-def _meta(source: Path, content: Any, container: str, arch: str | None, metric: str | None) -> dict[str, Any]:
+def _meta(source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric: str | None) -> dict[str, Any]:
     """Describe the weights; `metric` and `weights` of a file that was converted before are kept."""
-    earlier = content.get('meta')
-    if not (isinstance(earlier, Mapping) and 'source_sha256' in earlier):
-        earlier = {}
-    averaged = container in AVERAGED or (container == 'state_dict' and 'ema_state_dict' in content)
+    earlier = checkpoint.meta if 'source_sha256' in checkpoint.meta else {}
     return {
         'arch': arch,
         'source': source.name,
         'source_sha256': sha256(source),
         'metric': metric or earlier.get('metric'),
-        'weights': 'ema' if averaged else earlier.get('weights', 'model'),
+        'weights': 'ema' if checkpoint.averaged else earlier.get('weights', 'model'),
         'mmpola_version': mmpola.__version__,
     }
 

@@ -137,7 +137,8 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
     """Raise UsageError if a file lacks an entry that resuming needs, or if a part of one cannot be rebuilt."""
     path, content = checkpoint.path, checkpoint.content
     restart = f'start a new run from its weights with --cfg-options load_from={path}'
-    if lacking := [name for name in STATE if name not in content]:
+    whole = checkpoint.container == 'state_dict'  # else other weights than the optimizer's would be loaded
+    if lacking := [name for name in STATE if not whole or name not in content]:
         raise UsageError(
             f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,12 +26,9 @@ from mmpola.engine.checkpoint import (
 )
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
-from mmpola.engine.processes import end_children_with_this_process
+from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.resume import newest_checkpoint
 from mmpola.messages import CTRL_C, UsageError
-
-RANK = {'none': '', 'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
-"""Environment variable of a process's rank by launcher, before the process group is initialised."""
 
 
 def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = None, overwrite: bool = False) -> None:
@@ -70,7 +66,7 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
 @contextmanager
 def _locked(cfg: Config) -> Iterator[None]:
     """Keep other trainings out of the work dir: rank 0 holds a lock, which ends with its process, however that ends."""
-    if int(os.environ.get(RANK[cfg.launcher], 0)) > 0:
+    if place(cfg.launcher).rank > 0:
         yield
         return
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
@@ -119,7 +115,7 @@ def prepare_process(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -
     """
     contents = {}
     if checkpoint is not None:
-        contents[cfg.load_from] = checkpoint.content
+        contents[cfg.load_from] = {**checkpoint.content, 'state_dict': checkpoint.weights}
         checkpoint.content, checkpoint.weights = {}, {}
     register_mmengine_reader(contents)
     end_children_with_this_process()

@@ -105,7 +105,7 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     model.init_cfg = {'checkpoint': checkpoint.path}
     model.init_weights()
     expected = model.state_dict()
-    assert checkpoint.weights.keys() == expected.keys() == checkpoint.content['state_dict'].keys()
+    assert checkpoint.weights.keys() == expected.keys()
     assert all(torch.equal(x, expected[name]) for name, x in checkpoint.weights.items())
     assert 'resized: backbone.stages.0.blocks.0.attn.positional_encoding [1, 64, 8] -> [1, 256, 8]' in (
         capsys.readouterr().out
@@ -157,4 +157,4 @@ def test_training_starts_from_the_weights_that_were_compared(tiny_config, write_
     monkeypatch.setattr(engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
     assert scripts.run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}') == 0
     assert given[0].path == str(path)
-    assert given[0].content['state_dict'].keys() == state_dict.keys() == read(path).weights.keys()
+    assert given[0].weights.keys() == state_dict.keys() == read(path).weights.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,17 +16,12 @@ from rich.table import Table
 from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_classes
 from mmpola.data.checks.contents import KINDS, Contents, FileCheck, Kind, openmmlab_paths
 from mmpola.engine.config import SPLITS
+from mmpola.engine.processes import place
 from mmpola.messages import BrokenRule, UsageError, grouped, listed
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
 crashes training on a GPU without naming its file, whereas the data loader names an image that cannot be read."""
-
-LOCAL_RANK = {'pytorch': 'LOCAL_RANK', 'slurm': 'SLURM_LOCALID', 'mpi': 'OMPI_COMM_WORLD_LOCAL_RANK'}
-"""Launcher -> environment variable with the rank of a process on its machine."""
-
-PROCESSES = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
-"""Launcher -> environment variable with the number of processes."""
 
 
 @dataclass
@@ -104,7 +98,7 @@ def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _first_of_machine(cfg: Config) -> bool:
-    return os.environ.get(LOCAL_RANK.get(cfg.get('launcher', 'none'), ''), '0') == '0'
+    return place(cfg.get('launcher', 'none')).local_rank == 0
 
 
 def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: str) -> list[str]:
@@ -154,7 +148,7 @@ def _batch_problems(cfg: Config, checked: dict[tuple[str, ...], Checked]) -> lis
     images = _length(loader.dataset, checked)
     if batch is None or images is None or 'Infinite' in sampler:
         return []
-    processes = int(os.environ.get(PROCESSES.get(cfg.get('launcher', 'none'), ''), '1'))
+    processes = place(cfg.get('launcher', 'none')).processes
     share = -(-images // processes)
     if batch <= share:
         return []
