@@ -24,10 +24,11 @@ from mmpola.analysis.statistics import Array, positive_sequence_entropy
 from mmpola.analysis.weights import MAPS, attention_rows, without_rotary
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
-from mmpola.prediction import Geometry, ImageFile, Predictor
 from mmpola.prediction.drawing import shown_name
-from mmpola.prediction.geometry import Point, centre, token_at, token_stride, visible_pixels
+from mmpola.prediction.files import ImageFile
+from mmpola.prediction.geometry import Geometry, Point, centre, token_at, token_stride, visible_pixels
 from mmpola.prediction.predict import describe
+from mmpola.prediction.predictor import Predictor
 
 SHOWN = 900
 """Longer side of the image on the page, in pixels; the browser reduces it to the width of its column."""

@@ -28,7 +28,7 @@ from PIL import Image
 from mmpola.analysis.capture import linear_layers
 from mmpola.analysis.exploration import explore
 from mmpola.messages import UsageError, listed
-from mmpola.prediction import Predictor
+from mmpola.prediction.predictor import Predictor
 
 HOST = '127.0.0.1'
 

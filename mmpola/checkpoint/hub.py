@@ -157,7 +157,7 @@ def _from_hub(name: str, asked: str | None = None) -> Path:
     cached = _attempt(asked, try_to_load_from_cache, repository, file)
     path = Path(_attempt(asked, hf_hub_download, repository, file))
     if isinstance(cached, str):
-        return _cached(path, asked)
+        return path
     digest = path.resolve().name  # the cache calls a large file by the SHA-256 that the hub gives
     altered = re.fullmatch(r'[0-9a-f]{64}', digest) and sha256(path) != digest
     if altered or not is_checkpoint(path):
@@ -177,9 +177,8 @@ def _from_url(url: str) -> Path:
     path = folder / f'{file.stem[:100]}-{hashlib.sha256(url.encode()).hexdigest()[:8]}{file.suffix[:20]}'
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{path}.lock'):  # of several processes one downloads, the others find its file
-        if path.is_file():
-            return _cached(path, url)
-        _download(url, path)
+        if not path.is_file():
+            _download(url, path)
     return path
 
 
@@ -209,13 +208,6 @@ def _download(url: str, path: Path) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _cached(path: Path, name: str) -> Path:
-    """Return a file of the cache; earlier versions also kept answers that are no checkpoints."""
-    if not is_checkpoint(path):
-        raise CheckpointError(f'{name}: the cached file {path} is no checkpoint; remove it to download it again')
-    return path
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -13,7 +13,7 @@ from PIL import Image
 from timm.utils.misc import natural_key
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.safe_load import read_array, read_pickle
+from mmpola.checkpoint.safe_load import read_pickle
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import DATASETS
 from mmpola.sequences.dataset import SequenceDataset
@@ -93,9 +93,9 @@ def _listed_images(folder: Path, table: Path) -> list[_Listed]:
         is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
     if is_array:
         try:
-            array = read_array(table)
-        except CheckpointError as error:
-            raise UsageError(str(error)) from None
+            array = np.load(table, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise UsageError(f'{table}: expected an array of text, got {first_line(error)}') from None
         rows = [[_text(cell) for cell in np.atleast_1d(row).tolist()] for row in np.atleast_1d(array)]
     else:
         rows = [line.split() for line in table.read_text('utf-8', 'replace').splitlines()]

@@ -24,7 +24,8 @@ from mmpola.analysis import analyze_layer, choose_layers, explorer, observe
 from mmpola.analysis.explorer import explore
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
-from mmpola.prediction import ImageFile, load_predictor
+from mmpola.prediction.files import ImageFile
+from mmpola.prediction.predictor import load_predictor
 from tests.helpers import scripts
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
