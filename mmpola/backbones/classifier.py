@@ -67,10 +67,11 @@ def split_head(weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
     Where no name has that prefix, as in the authors' files, all that do not begin with `HEAD_PREFIXES` are its own.
     """
-    prefixed = any(name.startswith('backbone.') for name in weights)
-    own = [name for name in weights if name.startswith('backbone.') or not (prefixed or name.startswith(HEAD_PREFIXES))]
-    others = {name: x for name, x in weights.items() if name not in set(own)}
-    return {name.removeprefix('backbone.'): weights[name] for name in own}, others
+    if any(name.startswith('backbone.') for name in weights):
+        others = {name: x for name, x in weights.items() if not name.startswith('backbone.')}
+    else:
+        others = {name: x for name, x in weights.items() if name.startswith(HEAD_PREFIXES)}
+    return {name.removeprefix('backbone.'): x for name, x in weights.items() if name not in others}, others
 
 
 class ModelWithBackbone(Loadable):

@@ -1,4 +1,4 @@
-"""Checkpoints for the model of a config: what they hold, and whether they fit it.
+"""Checkpoints for the model of a config: what they hold, whether they fit it, and the model with their weights.
 
 MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with a partly loaded
 model. It looks for weights under `state_dict` only.
@@ -6,6 +6,7 @@ model. It looks for weights under `state_dict` only.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
@@ -209,3 +212,18 @@ def remove_pretrained(model: Any) -> None:
         start = node.get('init_cfg')
         if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
             node['init_cfg'] = None
+
+
+def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
+    """Build the config's model in eval mode, with the checkpoint's weights; `check_fits` has compared the two.
+
+    The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time augmentation is left
+    out.
+    """
+    model_cfg = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
+    model_cfg = model_cfg.get('module', model_cfg)
+    remove_pretrained(model_cfg)
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    model = revert_sync_batchnorm(MODELS.build(model_cfg))
+    model.load_state_dict(checkpoint.weights, strict=False)  # BatchNorm layers in old files lack their counter
+    return model.eval()

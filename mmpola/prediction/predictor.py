@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from mmpola.config_tree import class_count_problems, leaves
 from mmpola.data.class_folders import IMAGENET, class_names, class_source
-from mmpola.engine.checkpoint import TrainingCheckpoint, read_fitting
+from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.engine.config import evaluation_transform
-from mmpola.engine.inference import load_model
 from mmpola.messages import UsageError
 from mmpola.prediction.config import is_classifier
 from mmpola.prediction.files import ImageFile, read_pixels

@@ -7,8 +7,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.engine.checkpoint import TrainingCheckpoint
-from mmpola.engine.inference import load_model
+from mmpola.engine.checkpoint import TrainingCheckpoint, load_model
 from mmpola.registry import MODELS
 
 
