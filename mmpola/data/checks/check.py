@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_classes
-from mmpola.data.checks.contents import KINDS, Contents, FileCheck, Kind, openmmlab_paths
+from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind, openmmlab_paths
 from mmpola.engine.config import SPLITS
 from mmpola.engine.processes import place
 from mmpola.messages import BrokenRule, UsageError, grouped, listed

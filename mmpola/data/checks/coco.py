@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycocotools import mask as run_lengths
 
-from mmpola.data.checks.contents import Contents, apply, check_image
+from mmpola.data.checks.kinds import Contents, apply, check_image
 from mmpola.data.read_image import size_as_loaded
 from mmpola.messages import BrokenRule, listed
 

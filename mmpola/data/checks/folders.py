@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mmpola.data.checks.contents import Contents, apply
+from mmpola.data.checks.kinds import Contents, apply
 from mmpola.data.read_image import rgb_image
 from mmpola.messages import BrokenRule
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmpola.data.checks.contents import Contents, apply, check_image
+from mmpola.data.checks.kinds import Contents, apply, check_image
 from mmpola.data.read_image import size_as_loaded, unreadable
 from mmpola.messages import BrokenRule, listed
 
