@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_classes
-from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind, openmmlab_paths
+from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
 from mmpola.engine.config import SPLITS
 from mmpola.engine.processes import place
 from mmpola.messages import BrokenRule, UsageError, grouped, listed
@@ -29,7 +29,7 @@ class Checked:
     """A data set of the config; `splits` lists all that use it, `paths` are its files and folders."""
 
     splits: list[str]
-    kind: Kind | None
+    kind: Kind
     name: str
     paths: list[Path]
     contents: Contents = field(default_factory=Contents)
@@ -64,7 +64,7 @@ def check_data(
         loader = f'{split}_dataloader'
         absent = [f'{loader}: {path}: not found (looked from {Path.cwd()})' for path in data.paths if not path.exists()]
         missing += absent
-        if data.kind and not absent and _first_of_machine(cfg):
+        if data.kind.inspector and not absent and _first_of_machine(cfg):
             problems += _inspect(cfg, data, dataset, loader)
             problems += data.contents.warnings if strict else []
     missing += _missing_truth(cfg, splits)
@@ -86,10 +86,8 @@ def _data_sets(cfg: Config, splits: tuple[str, ...]) -> Iterator[tuple[str, dict
 
 def _described(split: str, dataset: dict[str, Any]) -> Checked:
     """Describe a data set from its config, without opening any file."""
-    kind = next((kind for kind in KINDS if kind.matches(dataset)), None)
-    if kind is None:
-        return Checked([split], None, str(dataset.get('type')), openmmlab_paths(dataset))
-    return Checked([split], kind, kind.name, kind.paths(dataset))
+    kind = next(kind for kind in KINDS if kind.matches(dataset))
+    return Checked([split], kind, kind.name or str(dataset.get('type')), kind.paths(dataset))
 
 
 def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
@@ -103,7 +101,6 @@ def _first_of_machine(cfg: Config) -> bool:
 
 def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: str) -> list[str]:
     """Build a data set, which knows its classes, suffixes and paths; fill in its contents and return the problems."""
-    assert data.kind is not None
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
         built = DATASETS.build({**dataset, **data.kind.unloaded})
@@ -167,7 +164,7 @@ def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) ->
         length = _length(dataset['dataset'], checked)
     else:
         data = checked[_key(dataset)]
-        length = data.contents.images if data.kind else None
+        length = data.contents.images if data.kind.inspector else None
     indices = dataset.get('indices')
     if length is None:
         return None
@@ -229,7 +226,9 @@ def print_table(checked: list[Checked]) -> None:
     for data in checked:
         contents = data.contents
         counts = (contents.images, contents.annotations, contents.unannotated, len(contents.classes))
-        table.add_row(', '.join(data.splits), data.name, *(f'{count:,}' if data.kind else '-' for count in counts))
+        table.add_row(
+            ', '.join(data.splits), data.name, *(f'{count:,}' if data.kind.inspector else '-' for count in counts)
+        )
     Console().print(table)
     print_notes(checked)
 

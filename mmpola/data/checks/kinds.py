@@ -12,7 +12,7 @@ from mmengine.registry import DATASETS
 
 from mmpola.config_tree import IMAGENET
 from mmpola.data.read_image import unreadable
-from mmpola.messages import BrokenRule, listed
+from mmpola.messages import BrokenRule, grouped
 
 FileCheck = Callable[[], list[BrokenRule]]
 """Reads one file and returns the rules that it breaks."""
@@ -53,8 +53,7 @@ Rule = tuple[list[str], str, Iterable[object]]
 def apply(table: Iterable[Rule]) -> None:
     """Add a line for every rule that something breaks: the rule, how many break it, and the first of them."""
     for lines, rule, items in table:
-        if broken := list(items):
-            lines.append(f'{rule} ({len(broken)}): {listed(broken)}')
+        lines += grouped((rule, str(item)) for item in items)
 
 
 def check_image(folder: Path, path: Path) -> list[BrokenRule]:
@@ -71,13 +70,14 @@ class Kind(NamedTuple):
         matches: whether a data set's config is of this kind.
         paths: the files and folders that a config names.
         inspector: module of this package and function that inspects a data set; imported for this kind of data alone.
+            Without one, only the paths are checked.
         unloaded: arguments with which a data set is built without reading its annotations.
     """
 
     name: str
     matches: Callable[[dict[str, Any]], bool]
     paths: Callable[[dict[str, Any]], list[Path]]
-    inspector: tuple[str, str]
+    inspector: tuple[str, ...]
     unloaded: dict[str, Any]
 
     def inspect(self, dataset: Any) -> Contents:
@@ -143,5 +143,6 @@ KINDS = (
         ('folders', 'inspect_sequences'),
         {},
     ),
+    Kind('', lambda dataset: True, openmmlab_paths, (), {}),
 )
-"""The first kind that matches is used. If none matches, only the paths of the data set are checked."""
+"""The first kind that matches is used."""
