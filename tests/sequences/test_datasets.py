@@ -53,7 +53,7 @@ def test_retrieval(build, tmp_path):
     assert len(data.samples.arrays['ends']) == 3  # the document of both pairs is stored once
 
 
-@pytest.mark.parametrize('table', ['text', 'array', 'objects'])
+@pytest.mark.parametrize('table', ['text', 'array'])
 def test_pathfinder(build, tmp_path, table):
     root = sequences.write_pathfinder(tmp_path / 'pathfinder32', table=table)
     splits = [build('Pathfinder', root, split) for split in ('train', 'dev', 'test')]
