@@ -27,7 +27,7 @@ import torch
 from tqdm import tqdm
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.messages import did_you_mean, first_line, nearest
+from mmpola.messages import did_you_mean, first_line
 
 RELEASED = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' released weights."""
@@ -100,7 +100,7 @@ def released_checkpoint(model: str) -> Path:
     name = f'mmpola://{model}'
     known = [f'mmpola://{family}_{size}' for family, (_, sizes) in FAMILIES.items() for size in sizes]
     if name not in known:
-        meant = did_you_mean(nearest(name, known, 0.8))
+        meant = did_you_mean(name, known, 0.8)
         raise CheckpointError(f'{name}: expected the name of a model, such as {known[0]}{meant}')
     for stem in (model, short_name(model)):
         if (path := LOCAL_FOLDER / f'{stem}.pth').is_file():
