@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,8 +118,9 @@ def load_tensors(
     report.container = container
     report.refuse_misfits()
     own = model.state_dict()
-    for key, x in tensors.items():
-        own[key].copy_(x)
+    with torch.no_grad():
+        for key, x in tensors.items():
+            own[key].copy_(x)
     info(str(report))
     return report
 
@@ -134,7 +136,11 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
         if isinstance(candidate, Mapping):
             tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
             if tensors:
-                return name, {_unwrapped(key): value for key, value in tensors.items()}
+                found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
+                # Versions of modules, by which load hooks tell the names of older files.
+                versions = getattr(candidate, '_metadata', {})
+                vars(found)['_metadata'] = {_unwrapped(f'{key}.')[:-1]: version for key, version in versions.items()}
+                return name, found
     raise CheckpointError(f'{path}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
 
 

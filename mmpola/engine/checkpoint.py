@@ -121,7 +121,9 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingChe
     checkpoint = read(name)
     if isinstance(model, Loadable):
         checkpoint.weights = model.rename_weights(checkpoint.weights)
-    checkpoint.weights, report = check_fits(checkpoint, cfg, model, exact=False)
+    weights, report = check_fits(checkpoint, cfg, model, exact=False)
+    if isinstance(model, Loadable):
+        checkpoint.weights = weights
     if report.dropped or report.resized:
         report.container = checkpoint.container
         print(report)
