@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,6 @@ def locate(name: str | Path) -> Path:
         return resolve_checkpoint(name)
     except FileNotFoundError:
         raise UsageError(f'{name}: no such checkpoint') from None
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
 
 
 def read(name: str | Path) -> TrainingCheckpoint:
@@ -96,11 +94,8 @@ def read(name: str | Path) -> TrainingCheckpoint:
         UsageError: the file does not exist, cannot be read, or has no weights.
     """
     path = locate(name)
-    try:
-        content = read_checkpoint(path)
-        container, weights = find_weights(content, path)
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
+    content = read_checkpoint(path)
+    container, weights = find_weights(content, path)
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
@@ -193,11 +188,7 @@ def check_pretrained(cfg: Config) -> None:
         UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
             it.
     """
-    for key, node in nodes(cfg.model, 'model'):
-        start = node.get('init_cfg')
-        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
-            continue
-        name = str(start['checkpoint'])
+    for key, _, name in _pretrained(cfg.model):
         if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
             continue
         try:
@@ -210,10 +201,17 @@ def check_pretrained(cfg: Config) -> None:
 
 def remove_pretrained(model: Any) -> None:
     """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
-    for _, node in nodes(model, 'model'):
+    for _, node, _ in list(_pretrained(model)):
+        node['init_cfg'] = None
+
+
+def _pretrained(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield (config key, dict, file) of every part of a model's config whose init_cfg names a file."""
+    for key, node in nodes(model, 'model'):
         start = node.get('init_cfg')
-        if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
-            node['init_cfg'] = None
+        for entry in start if isinstance(start, list) else [start or {}]:
+            if entry.get('type') == 'Pretrained':
+                yield key, node, str(entry['checkpoint'])
 
 
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from timm.utils.misc import natural_key
 
-from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.safe_load import read_pickle
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import DATASETS
@@ -185,10 +184,7 @@ class GreyCIFAR(SequenceDataset):
 
 def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return (pictures [N, 3072], red first, and labels) of a pickle, written by Python 2: its keys are bytes."""
-    try:
-        content = read_pickle(path, encoding='bytes')
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
+    content = read_pickle(path, encoding='bytes')
     content = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
     pixels, labels = np.asarray(content.get('data')), np.asarray(content.get('labels'))
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels) if labels.ndim else -1, len(GREY) * SIDE * SIDE):
