@@ -138,8 +138,9 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
             if tensors:
                 found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
                 # Versions of modules, by which load hooks tell the names of older files.
-                versions = getattr(candidate, '_metadata', {})
-                vars(found)['_metadata'] = {_unwrapped(f'{key}.')[:-1]: version for key, version in versions.items()}
+                versions = getattr(candidate, '_metadata', None)
+                if isinstance(versions, Mapping):
+                    vars(found)['_metadata'] = {_unwrapped(f'{key}.')[:-1]: value for key, value in versions.items()}
                 return name, found
     raise CheckpointError(f'{path}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
 
