@@ -32,14 +32,12 @@ _NAMES = {
     'mmpola.engine.seeding': ('SeededBatchSampler', 'SeededDataset'),
     'mmpola.engine.loops': ('ExactEpochLoop', 'ExactIterLoop'),
     'mmpola.engine.optim': ('LayerDecayOptimizerConstructor', 'NoDecayOptimizerConstructor'),
-    'mmpola.engine.hooks': (
-        'AtomicCheckpointHook',
-        'CompileBackboneHook',
-        'FinalTestHook',
-        'FiniteLossHook',
-        'MeanBuffersHook',
-        'PreemptionHook',
-    ),
+    'mmpola.engine.hooks.checkpoint': ('AtomicCheckpointHook',),
+    'mmpola.engine.hooks.compile_backbone': ('CompileBackboneHook',),
+    'mmpola.engine.hooks.final_test': ('FinalTestHook',),
+    'mmpola.engine.hooks.finite': ('FiniteLossHook',),
+    'mmpola.engine.hooks.mean_buffers': ('MeanBuffersHook',),
+    'mmpola.engine.hooks.preemption': ('PreemptionHook',),
 }
 MODULES = {name: module for module, names in _NAMES.items() for name in names}
 """The module of each public name; `mmpola.registry` reads it too."""

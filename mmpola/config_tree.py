@@ -1,9 +1,14 @@
-"""The tree of dicts inside a config: walking through it, and what is found in it."""
+"""The tree of dicts inside a config: walking through it, and the classes that its model predicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from mmpola.messages import listed
+
+IMAGENET = 'imagenet-1k'
+"""Stands for ImageNet's 1,000 classes, by their WordNet numbers, where a folder or file could define the classes."""
 
 
 def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -33,4 +38,19 @@ def predicted_classes(model: Any) -> list[tuple[str, int]]:
         (f'{key}.num_classes', node['num_classes'])
         for key, node in nodes(model, 'model')
         if 'num_classes' in node and (key == 'model' or 'head' in key) and 'rpn_head' not in key.split('.')
+    ]
+
+
+def class_count_problems(predicted: Iterable[tuple[str, int]], classes: Sequence[str], dataloader: str) -> list[str]:
+    """Describe every mismatch between the classes of a model and those of a data set.
+
+    Args:
+        predicted: (config key, number of classes) of each classifier or head.
+        classes: names of the data set's classes.
+        dataloader: config key of the data set's loader, such as 'train_dataloader'.
+    """
+    return [
+        f'{key}: expected {len(classes)}, the number of classes in {dataloader} ({listed(classes)}), got {count}'
+        for key, count in predicted
+        if count != len(classes)
     ]

@@ -47,9 +47,10 @@ def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | N
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=similarity)), None)
 
 
-def did_you_mean(name: str | None) -> str:
-    """Return the end of a message that suggests a name; '' for None."""
-    return '' if name is None else f'; did you mean {name}?'
+def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
+    """Return the end of a message that suggests what `nearest` finds; '' if it finds nothing."""
+    meant = nearest(name, known, similarity)
+    return '' if meant is None else f'; did you mean {meant}?'
 
 
 def first_line(error: BaseException) -> str:

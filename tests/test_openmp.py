@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mmpola import openmp
+from mmpola import script
 from tests.helpers.small_training import ROOT
 
 
@@ -14,7 +14,7 @@ from tests.helpers.small_training import ROOT
 def limits(monkeypatch, tmp_path):
     """Eight cores, and the path of the quota's file, which does not exist."""
     monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(openmp, 'CPU_QUOTA', tmp_path / 'cpu.max')
+    monkeypatch.setattr(script, 'CPU_QUOTA', tmp_path / 'cpu.max')
     return tmp_path / 'cpu.max'
 
 
@@ -24,7 +24,7 @@ def limits(monkeypatch, tmp_path):
 def test_cores_are_limited_by_the_containers_quota(quota, cores, limits):
     if quota:
         limits.write_text(quota)
-    assert openmp.usable_cores() == cores
+    assert script.usable_cores() == cores
 
 
 def test_processes_of_one_machine_share_its_cores_and_the_users_variables_stay(limits, monkeypatch):
@@ -32,7 +32,7 @@ def test_processes_of_one_machine_share_its_cores_and_the_users_variables_stay(l
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '3')
     monkeypatch.setenv('OMP_WAIT_POLICY', 'ACTIVE')
-    openmp.set_environment()
+    script.set_environment()
     names = ('OMP_NUM_THREADS', 'OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')
     assert [os.environ.pop(name) for name in names] == ['2', 'ACTIVE', '0']
 
@@ -54,4 +54,4 @@ spec.loader.exec_module(importlib.util.module_from_spec(spec))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(('OMP_', 'GOMP_'))}
     found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, env=environment)
     assert found.stdout.split()[:2] == ['PASSIVE', '0'], found.stderr
-    assert int(found.stdout.split()[2]) == openmp.usable_cores()
+    assert int(found.stdout.split()[2]) == script.usable_cores()

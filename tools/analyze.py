@@ -28,38 +28,42 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 import sys
 
-from mmpola import analysis, prediction
+from mmpola import analysis
 from mmpola.messages import run_main
+from mmpola.prediction.config import add_files_arguments, add_model_arguments, check_device, checked_config
+from mmpola.prediction.files import check_outputs, find_images
+from mmpola.prediction.predict import SKIPPED
+from mmpola.prediction.predictor import load_predictor
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what linear attention does with images, and write it as JSON', allow_abbrev=False
     )
-    prediction.add_model_arguments(parser)
-    prediction.add_files_arguments(parser)
+    add_model_arguments(parser)
+    add_files_arguments(parser)
     parser.add_argument(
         '--points', nargs='+', default=[], metavar='X,Y', help='pixels whose queries are drawn (default: the centre)'
     )
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
     args = parser.parse_args()
     args.points = analysis.parse_points(args.points)
-    args.device = prediction.check_device(args.device)
+    args.device = check_device(args.device)
     return args
 
 
 def main() -> None:
     args = parse_arguments()
-    cfg = prediction.checked_config(args)
-    images = prediction.find_images(args.images, args.out)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
+    cfg, on_meta = checked_config(args)
+    images = find_images(args.images, args.out)
+    predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
-    prediction.check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
+    check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
     analysis.check_points(args.points, images, predictor)
     outcome = analysis.analyze(predictor, images, args.out, args.points, layers)
     print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped; {len(layers)} layers each')
     if outcome.skipped:
-        sys.exit(prediction.SKIPPED)
+        sys.exit(SKIPPED)
 
 
 if __name__ == '__main__':

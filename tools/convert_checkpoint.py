@@ -24,8 +24,9 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
+from mmpola.checkpoint.write import check_destination
 from mmpola.engine.checkpoint import locate
-from mmpola.engine.convert import check_destination, convert, summary, write
+from mmpola.engine.convert import convert, summary, write
 from mmpola.messages import run_main
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument('--overwrite', action='store_true', help='overwrite DST')
     args = parser.parse_args()
     source = locate(args.source)
-    check_destination(source, args.destination, args.overwrite)
+    check_destination(args.destination, args.overwrite, source)
     conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
     write(conversion, args.destination)
     print(summary(conversion, source, args.destination))

@@ -20,29 +20,31 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola import analysis, prediction
+from mmpola import analysis
 from mmpola.analysis import explorer
 from mmpola.messages import run_main
+from mmpola.prediction.config import add_model_arguments, add_score_argument, check_device, checked_config
+from mmpola.prediction.predictor import load_predictor
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Show what linear attention does with an image, on a web page of this computer', allow_abbrev=False
     )
-    prediction.add_model_arguments(parser)
+    add_model_arguments(parser)
     parser.add_argument('image', nargs='?', type=Path, help='image file that is shown first')
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
-    prediction.add_score_argument(parser)
+    add_score_argument(parser)
     parser.add_argument('--port', type=int, default=0, help='port of the page (default: a free one)')
     args = parser.parse_args()
-    args.device = prediction.check_device(args.device)
+    args.device = check_device(args.device)
     return args
 
 
 def main() -> None:
     args = parse_arguments()
-    cfg = prediction.checked_config(args)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device, named=False)
+    cfg, on_meta = checked_config(args)
+    predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     with explorer.listen(args.port) as listening:
         explorer.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listening)

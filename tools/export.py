@@ -31,14 +31,16 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from mmpola.data.class_counts import name_imagenet_classes
+from mmpola.checkpoint.write import check_destination
+from mmpola.config_tree import leaves
+from mmpola.data.class_folders import name_imagenet_classes
 from mmpola.data.read_image import rgb_image, unreadable
 from mmpola.engine.checkpoint import read_fitting
-from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, leaves, load_config
-from mmpola.engine.export import LOWEST_OPSET, check_destination, check_packages, export
+from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
+from mmpola.engine.export import LOWEST_OPSET, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
 from mmpola.engine.validate import validate_config
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import UsageError, first_line, run_main
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -70,6 +72,8 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.opset is not None and args.opset < LOWEST_OPSET:
         raise UsageError(f'--opset: expected an integer from {LOWEST_OPSET}, got {args.opset}')
+    if args.out.suffix != '.onnx':
+        raise UsageError(f'OUT: expected a name that ends in .onnx, got {args.out}')
     if args.shape is not None and min(args.shape) < 1:
         raise UsageError(f'--shape: expected two integers from 1, got {args.shape[0]} {args.shape[1]}')
     return args
@@ -90,8 +94,7 @@ def read_image(path: Path | None, cfg: Config) -> Image.Image:
         dataset = DATASETS.build(next(leaves(cfg.test_dataloader.dataset)))
         return rgb_image(Path(dataset.get_data_info(0)['img_path']).read_bytes())
     except Exception as error:  # missing or broken data, in the words of three libraries
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f'no image of the test data can be read ({reason}); name one by --image') from error
+        raise UsageError(f'no image of the test data can be read ({first_line(error)}); name one by --image') from error
 
 
 def main() -> None:

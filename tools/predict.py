@@ -27,41 +27,51 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 import sys
 
-from mmpola import prediction
 from mmpola.engine.config import add_compile_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.messages import UsageError, run_main
+from mmpola.prediction.config import (
+    add_files_arguments,
+    add_model_arguments,
+    add_score_argument,
+    check_device,
+    checked_config,
+    output_suffixes,
+)
+from mmpola.prediction.files import check_outputs, find_images
+from mmpola.prediction.predict import SKIPPED, predict
+from mmpola.prediction.predictor import load_predictor
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what a model finds in images, and write it as JSON', allow_abbrev=False
     )
-    prediction.add_model_arguments(parser)
-    prediction.add_files_arguments(parser)
-    prediction.add_score_argument(parser)
+    add_model_arguments(parser)
+    add_files_arguments(parser)
+    add_score_argument(parser)
     parser.add_argument('--batch-size', type=int, default=1, help='images per forward pass (default: 1)')
     add_compile_argument(parser)
     args = parser.parse_args()
     if args.batch_size < 1:
         raise UsageError(f'--batch-size: expected a positive integer, got {args.batch_size}')
-    args.device = prediction.check_device(args.device)
+    args.device = check_device(args.device)
     return args
 
 
 def main() -> None:
     args = parse_arguments()
-    cfg = prediction.checked_config(args)
-    images = prediction.find_images(args.images, args.out)
-    prediction.check_outputs(images, args.out, prediction.output_suffixes(cfg), args.overwrite)
-    predictor = prediction.load_predictor(cfg, args.checkpoint, args.device)
+    cfg, on_meta = checked_config(args)
+    images = find_images(args.images, args.out)
+    check_outputs(images, args.out, output_suffixes(cfg), args.overwrite)
+    predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device)
     if args.compile is not None:
         compile_backbone(predictor.model, args.compile)
-    outcome = prediction.predict(predictor, images, args.out, args.batch_size, args.score_thr)
+    outcome = predict(predictor, images, args.out, args.batch_size, args.score_thr)
     found = f'; {outcome.instances} detections with a score of at least {args.score_thr}'
     print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped' + found * (cfg.default_scope == 'mmdet'))
     if outcome.skipped:
-        sys.exit(prediction.SKIPPED)
+        sys.exit(SKIPPED)
 
 
 if __name__ == '__main__':

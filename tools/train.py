@@ -15,7 +15,6 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.data.checks import check_data, print_notes
-from mmpola.engine.checkpoint import decide_resume
 from mmpola.engine.config import (
     add_common_arguments,
     add_compile_argument,
@@ -24,6 +23,7 @@ from mmpola.engine.config import (
     request_compilation,
     schedule_note,
 )
+from mmpola.engine.resume import decide_resume, finished
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
@@ -58,8 +58,8 @@ def main() -> None:
     request_compilation(cfg, args.compile)
     model = validate_config(cfg)
     resume = decide_resume(cfg, args.overwrite, model)
-    if resume is not None and resume.finished:
-        print(f'{resume.path}: training is finished: {resume.finished}')
+    if resume is not None and (progress := finished(resume, cfg)):
+        print(f'{resume.path}: training is finished: {progress}')
         return
     print_notes(check_data(cfg, splits=('train', 'val')))
     if note := schedule_note(cfg):

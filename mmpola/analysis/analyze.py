@@ -16,9 +16,10 @@ from mmpola.analysis.statistics import LayerAnalysis, analyze_layer
 from mmpola.data.read_image import size_as_loaded
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError
-from mmpola.prediction import ImageFile, Outcome, Predictor
+from mmpola.prediction.files import ImageFile
 from mmpola.prediction.geometry import Point, centre, token_at, token_stride, visible_pixels
-from mmpola.prediction.predictor import Batch
+from mmpola.prediction.predict import Outcome
+from mmpola.prediction.predictor import Batch, Predictor
 
 FORMATS = ('.png', '.svg')
 CHARTS = {'entropy': draw_entropy, 'parameters': draw_parameters, 'gates': draw_gates, 'rank': draw_rank}

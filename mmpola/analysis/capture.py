@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.layers import Grid, LinearAttention, ceil_div
-from mmpola.messages import UsageError, did_you_mean, listed, nearest
+from mmpola.messages import UsageError, did_you_mean, listed
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
 Result = TypeVar('Result')
@@ -71,8 +71,8 @@ def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
         return known
     for name in names:
         if name not in known:
-            meant = did_you_mean(nearest(name, known))
-            raise UsageError(f'--layers: expected layers among {listed(known, shown=None)}, got {name}{meant}')
+            among = f'{listed(known, shown=None)}, got {name}{did_you_mean(name, known)}'
+            raise UsageError(f'--layers: expected layers among {among}')
     return list(dict.fromkeys(names))
 
 

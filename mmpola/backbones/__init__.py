@@ -1,9 +1,13 @@
-"""The backbones, registered with MMEngine in scope 'mmpola'."""
+"""Backbones with polarity-aware linear attention, a module per family, imported when its class is asked for."""
 
-from mmpola.backbones.pola_deit import PolaDeiT
-from mmpola.backbones.pola_pvt import PolaPVT
-from mmpola.backbones.pola_pvt_v2 import PolaPVTv2
-from mmpola.backbones.pola_swin import PolaSwin
-from mmpola.backbones.polaformer_pp import PolaFormerPP
+from __future__ import annotations
 
-__all__ = ['PolaDeiT', 'PolaFormerPP', 'PolaPVT', 'PolaPVTv2', 'PolaSwin']
+from typing import Any
+
+import mmpola
+
+
+def __getattr__(name: str) -> Any:
+    if not mmpola.MODULES.get(name, '').startswith(f'{__name__}.'):
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(mmpola, name)

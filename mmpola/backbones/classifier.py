@@ -62,6 +62,18 @@ def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Modu
     return head
 
 
+def split_head(weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a file's tensors into the backbone's, without the prefix `backbone.`, and all others.
+
+    Where no name has that prefix, as in the authors' files, all that do not begin with `HEAD_PREFIXES` are its own.
+    """
+    if any(name.startswith('backbone.') for name in weights):
+        others = {name: x for name, x in weights.items() if not name.startswith('backbone.')}
+    else:
+        others = {name: x for name, x in weights.items() if name.startswith(HEAD_PREFIXES)}
+    return {name.removeprefix('backbone.'): x for name, x in weights.items() if name not in others}, others
+
+
 class ModelWithBackbone(Loadable):
     """A model whose attribute `backbone` is a backbone; files may name its tensors with or without that prefix."""
 
@@ -69,11 +81,8 @@ class ModelWithBackbone(Loadable):
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename a file's tensors to `backbone.…` and the head's names; without that prefix all others are its own."""
-        head = {name: x for name, x in weights.items() if name.startswith(HEAD_PREFIXES)}
-        if any(name.startswith('backbone.') for name in weights):
-            head = {name: x for name, x in weights.items() if not name.startswith('backbone.')}
-        own = self.backbone.rename_weights({name: x for name, x in weights.items() if name not in head})
-        return {f'backbone.{name}': x for name, x in own.items()} | head
+        own, head = split_head(weights)
+        return {f'backbone.{name}': x for name, x in self.backbone.rename_weights(own).items()} | head
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""

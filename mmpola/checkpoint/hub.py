@@ -27,7 +27,7 @@ import torch
 from tqdm import tqdm
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.messages import did_you_mean, nearest
+from mmpola.messages import did_you_mean, first_line
 
 RELEASED = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' released weights."""
@@ -100,7 +100,7 @@ def released_checkpoint(model: str) -> Path:
     name = f'mmpola://{model}'
     known = [f'mmpola://{family}_{size}' for family, (_, sizes) in FAMILIES.items() for size in sizes]
     if name not in known:
-        meant = did_you_mean(nearest(name, known, 0.8))
+        meant = did_you_mean(name, known, 0.8)
         raise CheckpointError(f'{name}: expected the name of a model, such as {known[0]}{meant}')
     for stem in (model, short_name(model)):
         if (path := LOCAL_FOLDER / f'{stem}.pth').is_file():
@@ -157,7 +157,7 @@ def _from_hub(name: str, asked: str | None = None) -> Path:
     cached = _attempt(asked, try_to_load_from_cache, repository, file)
     path = Path(_attempt(asked, hf_hub_download, repository, file))
     if isinstance(cached, str):
-        return _cached(path, asked)
+        return path
     digest = path.resolve().name  # the cache calls a large file by the SHA-256 that the hub gives
     altered = re.fullmatch(r'[0-9a-f]{64}', digest) and sha256(path) != digest
     if altered or not is_checkpoint(path):
@@ -177,9 +177,8 @@ def _from_url(url: str) -> Path:
     path = folder / f'{file.stem[:100]}-{hashlib.sha256(url.encode()).hexdigest()[:8]}{file.suffix[:20]}'
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{path}.lock'):  # of several processes one downloads, the others find its file
-        if path.is_file():
-            return _cached(path, url)
-        _download(url, path)
+        if not path.is_file():
+            _download(url, path)
     return path
 
 
@@ -211,13 +210,6 @@ def _download(url: str, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _cached(path: Path, name: str) -> Path:
-    """Return a file of the cache; earlier versions also kept answers that are no checkpoints."""
-    if not is_checkpoint(path):
-        raise CheckpointError(f'{name}: the cached file {path} is no checkpoint; remove it to download it again')
-    return path
-
-
 def is_checkpoint(path: Path) -> bool:
     """Whether a file is a whole zip file, as torch.save writes it, or safetensors, or begins like the older format."""
     if path.suffix == '.safetensors':
@@ -245,10 +237,9 @@ def _attempt(name: str, function: Callable[..., Found], *arguments: object) -> F
     except CheckpointError:
         raise
     except Exception as error:  # HTTP libraries and the hub raise kinds of their own
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f'{name}: cannot be downloaded ({reason}); download the file on another machine and give its path, '
-            'as docs/weights.md describes'
+            f'{name}: cannot be downloaded ({first_line(error)}); download the file on another machine and give its '
+            'path, as docs/weights.md describes'
         ) from error
 
 

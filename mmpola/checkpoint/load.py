@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +51,22 @@ class LoadReport:
 
     Attributes:
         source: the file.
+        model: name of the model's class.
         loaded: names of the tensors that fit.
         resized: position tables that were interpolated, with both shapes.
         dropped: names of tensors that the model does not use: heads, and stages that it does not build.
         new: names of output norms, which the file lacks and which stay as initialised.
+        problems: a line for each kind of misfit, with the first names; nothing is loaded if there are any.
         container: key under which the file holds the tensors, where the source is a file.
     """
 
     source: str
+    model: str
     loaded: list[str] = field(default_factory=list)
     resized: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     container: str = ''
 
     def __str__(self) -> str:
@@ -70,6 +75,12 @@ class LoadReport:
             if entries := getattr(self, name):
                 lines.append(f'{name}: {listed(entries)}')
         return '; '.join(lines)
+
+    def refuse_misfits(self, remedy: str = '') -> None:
+        """Raise CheckpointError, which lists the problems and what to do, if tensors do not fit."""
+        if self.problems:
+            listing = '\n  '.join(self.problems)
+            raise CheckpointError(f'{self.source}: does not fit {self.model}; nothing was loaded\n  {listing}{remedy}')
 
 
 def check_init_cfg(init_cfg: dict[str, Any] | None) -> None:
@@ -92,9 +103,24 @@ def load_weights(model: Loadable, path: str | Path) -> LoadReport:
             shape or not finite: the message names the first of each, and the model keeps its weights.
     """
     container, weights = find_weights(read_checkpoint(path), path)
-    tensors, report = fit_weights(model, weights, str(path))
-    report = replace(report, container=container)
-    model.load_state_dict(tensors, strict=False)
+    return load_tensors(model, model.rename_weights(weights), str(path), container)
+
+
+def load_tensors(
+    model: Loadable, weights: Mapping[str, Tensor], source: str, container: str, may_lack: tuple[str, ...] = ()
+) -> LoadReport:
+    """Load tensors under the model's names, all or none, and log what happened; see `fit_weights` for the arguments.
+
+    Raises:
+        CheckpointError: tensors do not fit.
+    """
+    tensors, report = fit_weights(model, weights, source, may_lack)
+    report.container = container
+    report.refuse_misfits()
+    own = model.state_dict()
+    with torch.no_grad():
+        for key, x in tensors.items():
+            own[key].copy_(x)
     info(str(report))
     return report
 
@@ -110,7 +136,12 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
         if isinstance(candidate, Mapping):
             tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
             if tensors:
-                return name, {_unwrapped(key): value for key, value in tensors.items()}
+                found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
+                # Versions of modules, by which load hooks tell the names of older files.
+                versions = getattr(candidate, '_metadata', None)
+                if isinstance(versions, Mapping):
+                    vars(found)['_metadata'] = {_unwrapped(f'{key}.')[:-1]: value for key, value in versions.items()}
+                return name, found
     raise CheckpointError(f'{path}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
 
 
@@ -121,48 +152,48 @@ def _unwrapped(key: str) -> str:
 
 
 def fit_weights(
-    model: Loadable, weights: Mapping[str, Tensor], source: str, may_lack: tuple[str, ...] = ()
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    source: str,
+    may_lack: tuple[str, ...] = (),
+    exact: bool = False,
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Fit a file's tensors to a model, without loading them.
+    """Compare tensors with a model and fit them to it, without loading them.
+
+    Position tables are resized, and tensors of parts that the model does not have are dropped.
 
     Args:
         model: gives the names, the shapes and the grids of the position tables.
-        weights: the file's tensors by name.
+        weights: tensors by the model's names, see `Loadable.rename_weights`.
         source: the file, for messages.
         may_lack: prefixes of tensors that the file need not have, in addition to the model's `optional_prefixes()`.
+        exact: the tensors must be the model's state dict as it is, but for the counters of BatchNorm layers, which may
+            be missing, as in torch. This always applies to models that are not `Loadable`.
 
     Returns:
-        (tensors under the model's names with tables resized, report on every tensor).
-
-    Raises:
-        CheckpointError: tensors do not fit; see `misfits`.
+        (tensors that can be loaded, none if one does not fit, report on every tensor).
     """
-    weights = model.rename_weights(weights)
-    expected = model.state_dict()
-    parts = {_part(key) for key in expected}
-    tables = position_tables(model)
-    report = LoadReport(source)
-    fitted: dict[str, Tensor] = {}
-    for key, x in weights.items():
-        if key not in expected and _part(key) not in parts:
-            report.dropped.append(key)
-            continue
-        fitted[key] = _resized(key, x, expected[key], tables) if key in expected else x
-        if fitted[key].shape != x.shape:
-            report.resized.append(f'{key} {list(x.shape)} -> {list(fitted[key].shape)}')
-    may_lack = (*model.optional_prefixes(), *may_lack)
-    if problems := misfits(expected, fitted, may_lack):
-        listing = '\n  '.join(problems)
-        raise CheckpointError(f'{source}: does not fit {type(model).__name__}; nothing was loaded\n  {listing}')
+    expected, report, fitted = model.state_dict(), LoadReport(source, type(model).__name__), dict(weights)
+    if isinstance(model, Loadable) and not exact:
+        may_lack = (*model.optional_prefixes(), *may_lack)
+        parts, tables = {_part(key) for key in expected}, position_tables(model)
+        report.dropped = [key for key in weights if key not in expected and _part(key) not in parts]
+        for key in report.dropped:
+            del fitted[key]
+        for key, x in fitted.items():
+            fitted[key] = _resized(key, x, expected[key], tables) if key in expected else x
+            if fitted[key].shape != x.shape:
+                report.resized.append(f'{key} {list(x.shape)} -> {list(fitted[key].shape)}')
+    report.loaded = [key for key, x in fitted.items() if key in expected and x.shape == expected[key].shape]
     report.new = [key for key in expected if key not in fitted and key.startswith(may_lack)]
-    report.loaded = list(fitted)
-    return fitted, report
+    report.problems = _misfits(expected, fitted, may_lack)
+    return ({} if report.problems else fitted), report
 
 
-def misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], may_lack: tuple[str, ...] = ()) -> list[str]:
+def _misfits(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], may_lack: tuple[str, ...]) -> list[str]:
     """Describe how `weights` differ from a model whose state dict is `expected`: a line per kind, with the first names.
 
-    Tensors that begin with `may_lack` may be missing, and so may the counters of BatchNorm layers, as in torch.
+    Tensors that begin with `may_lack` may be missing, and so may the counters of BatchNorm layers.
     """
     shared = {key: x for key, x in weights.items() if key in expected}
     found = {

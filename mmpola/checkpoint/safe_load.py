@@ -24,7 +24,7 @@ import torch
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import resolve_checkpoint
-from mmpola.messages import listed
+from mmpola.messages import first_line, listed
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 """The class in which MMEngine's Runner saves the scalars that it logged."""
@@ -182,22 +182,6 @@ def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
         return SafeUnpickler(file, encoding=encoding).load()
 
 
-def read_array(path: str | Path) -> np.ndarray[Any, Any]:
-    """Return the array in an .npy file, without executing anything in it; NumPy pickles the items of object arrays.
-
-    Raises:
-        OSError, CheckpointError: as in `read_pickle`.
-    """
-    with open(path, 'rb') as file, _errors_in_one_line(path, 'an array'):
-        try:
-            return np.lib.format.read_array(file, allow_pickle=False)
-        except ValueError:  # perhaps an object array, whose items are pickled after the header
-            file.seek(0)
-            length = file.read(2 if np.lib.format.read_magic(file) == (1, 0) else 4)
-            file.seek(int.from_bytes(length, 'little'), 1)
-            return np.asarray(SafeUnpickler(file, encoding='latin1').load(), dtype=object)
-
-
 @contextmanager
 def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     """Turn the errors of reading a file into `CheckpointError`s of one line that name it."""
@@ -206,8 +190,7 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f'{path}: not {kind}, or truncated ({reason})') from error
+        raise CheckpointError(f'{path}: not {kind}, or truncated ({first_line(error)})') from error
 
 
 def stubs_in(content: Any) -> set[str]:

@@ -10,8 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from mmpola.messages import UsageError
+
 PARTIAL = '.partial'
 """Suffix of a file that is being written, or was when its process was killed."""
+
+
+def check_destination(path: Path, overwrite: bool, source: Path | None = None) -> None:
+    """Raise UsageError unless a file may be written to `path`; called before `source` is read and work is done."""
+    if path.is_dir():
+        raise UsageError(f'{path}: expected the name of a file to write, got a folder')
+    if not path.parent.is_dir():
+        raise UsageError(f'{path.parent}: no such folder to write into')
+    if source is not None and path.exists() and path.samefile(source):
+        raise UsageError(f'{path}: expected another file than the one that is read, got the same')
+    if os.path.lexists(path) and not overwrite:
+        raise UsageError(f'{path}: exists already; --overwrite replaces it')
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmengine.config import Config
 from mmengine.structures import BaseDataElement
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
+from mmpola.config_tree import IMAGENET, leaves
 from mmpola.data.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.messages import listed
 from mmpola.registry import DATASETS
-
-IMAGENET = 'imagenet-1k'
-"""Stands for ImageNet's 1,000 classes, by their WordNet numbers, where a folder or file could define the classes."""
 
 
 @DATASETS.register_module()
@@ -92,6 +91,32 @@ def class_names(source: str) -> list[str]:
         return [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
     folders = (entry.name for entry in os.scandir(source) if entry.is_dir() and not entry.name.startswith('.'))
     return sorted(folders, key=natural_key)
+
+
+def class_source(dataset: dict[str, Any], num_classes: int) -> str:
+    """Return what defines the classes of a classifier's test data: its `classes`, else its `root`.
+
+    A classifier of 1,000 classes has those of ImageNet, unless that folder or file exists and has 1,000 classes too:
+    released weights can be used without the training images.
+
+    Args:
+        dataset: config of the data.
+        num_classes: of the classifier.
+    """
+    source = Path(str(dataset.get('classes') or dataset.get('root') or 'test_dataloader.dataset.classes'))
+    if num_classes == 1000 and not source.is_file():
+        return str(source) if sum(path.is_dir() for path in source.glob('[!.]*')) == 1000 else IMAGENET
+    return str(source)
+
+
+def name_imagenet_classes(cfg: Config) -> None:
+    """Let the class folders of a classifier's test data have the classes of ImageNet where `class_source` says so."""
+    for dataset in leaves(cfg.test_dataloader.dataset) if 'test_dataloader' in cfg else ():
+        if (
+            dataset.get('type') == 'mmpola.ClassFolders'
+            and class_source(dataset, cfg.model.get('num_classes')) == IMAGENET
+        ):
+            dataset['classes'] = IMAGENET
 
 
 def _find_images(root: str, classes: str | None) -> tuple[dict[str, list[str]], list[str]]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from mmpola.messages import first_line
+
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 """Lower-case suffixes by which images in a folder are found. Without .gif: OpenCV reads it only since version 4.11."""
 
@@ -51,7 +53,7 @@ def unreadable(path: Path) -> str | None:
     except UnidentifiedImageError:
         return 'not an image'
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
-        return str(error) or type(error).__name__
+        return first_line(error)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints for the model of a config: what they hold, whether they fit it, and which one a training resumes from.
+"""Checkpoints for the model of a config: what they hold, whether they fit it, and the model with their weights.
 
 MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with a partly loaded
 model. It looks for weights under `state_dict` only.
@@ -6,22 +6,23 @@ model. It looks for weights under `state_dict` only.
 
 from __future__ import annotations
 
-import os
+import copy
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
-from mmpola.checkpoint.load import Loadable, find_weights, fit_weights, misfits
-from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
+from mmpola.checkpoint.load import Loadable, LoadReport, find_weights, fit_weights
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import nodes, predicted_classes
-from mmpola.engine.build import build_on_meta
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
@@ -31,9 +32,6 @@ AVERAGED = 'averaged (EMA) weights are used, not the raw weights of the last ste
 
 BACKBONE = 'backbone.'
 
-STATE = ('meta', 'message_hub', 'optimizer')
-"""Entries that a checkpoint needs, in addition to its weights, so that training can be resumed from it."""
-
 
 @dataclass
 class TrainingCheckpoint:
@@ -41,7 +39,7 @@ class TrainingCheckpoint:
 
     Attributes:
         path: of the local file.
-        content: as MMEngine will get it, with the weights under `state_dict`.
+        content: of the file.
         weights: the tensors that will be loaded into the model.
         container: key under which the file holds them.
     """
@@ -54,7 +52,8 @@ class TrainingCheckpoint:
     @property
     def averaged(self) -> bool:
         """Whether `weights` are EMA weights: MMEngine's EMAHook swaps them with the raw ones when it saves."""
-        return self.container.endswith('ema') or 'ema_state_dict' in self.content
+        swapped = self.container == 'state_dict' and 'ema_state_dict' in self.content
+        return swapped or self.container.endswith('ema')
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -86,8 +85,6 @@ def locate(name: str | Path) -> Path:
         return resolve_checkpoint(name)
     except FileNotFoundError:
         raise UsageError(f'{name}: no such checkpoint') from None
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
 
 
 def read(name: str | Path) -> TrainingCheckpoint:
@@ -97,17 +94,12 @@ def read(name: str | Path) -> TrainingCheckpoint:
         UsageError: the file does not exist, cannot be read, or has no weights.
     """
     path = locate(name)
-    try:
-        content = read_checkpoint(path)
-        container, weights = find_weights(content, path)
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
-    if container != 'state_dict':
-        content = {'state_dict': weights}
+    content = read_checkpoint(path)
+    container, weights = find_weights(content, path)
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
-def read_fitting(name: str | Path, cfg: Config, model: nn.Module | None = None) -> TrainingCheckpoint:
+def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
     """Read the weights of a config's whole model, and print which of a file's weights are used, if there is a choice.
 
     A classifier's are fitted to it as by `init_cfg`: any names, with tables resized. Those of other models must be its
@@ -116,63 +108,53 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module | None = None) 
     Args:
         name: of the file, see `locate`.
         cfg: the config.
-        model: what `validate_config` returned for it; None: it is built here.
+        model: what `validate_config` returned for it.
 
     Raises:
         UsageError: see `read` and `check_fits`.
     """
     checkpoint = read(name)
-    model = build_on_meta(cfg) if model is None else model
     if isinstance(model, Loadable):
-        _check_classes(checkpoint, cfg)
-        try:
-            weights, report = fit_weights(model, checkpoint.weights, checkpoint.path)
-        except CheckpointError as error:
-            raise UsageError(str(error)) from None
-        content = {**checkpoint.content, 'state_dict': weights}
-        checkpoint = replace(checkpoint, content=content, weights=weights)
-        if report.dropped or report.resized:
-            print(replace(report, container=checkpoint.container))
-    else:
-        check_fits(checkpoint, cfg, model)
+        checkpoint.weights = model.rename_weights(checkpoint.weights)
+    weights, report = check_fits(checkpoint, cfg, model, exact=False)
+    if isinstance(model, Loadable):
+        checkpoint.weights = weights
+    if report.dropped or report.resized:
+        report.container = checkpoint.container
+        print(report)
     if checkpoint.averaged:
         print(f'{name}: {AVERAGED}')
     return checkpoint
 
 
-def check_fits(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module | None = None) -> None:
-    """Compare a checkpoint with the config's model; the arguments are those of `read_fitting`.
+def check_fits(
+    checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, exact: bool = True
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Compare a checkpoint with the config's model, and return what `fit_weights` returns; see there for `exact`.
 
     Raises:
         UsageError: the model predicts another number of classes, or tensors are missing, unknown, of another shape or
             not finite; the message names the first of each.
     """
-    model = build_on_meta(cfg) if model is None else model
-    _check_classes(checkpoint, cfg)
-    expected, weights = model.state_dict(), checkpoint.weights
-    if not (problems := misfits(expected, weights)):
-        return
-    others = dict.fromkeys(key.split('.')[0] for key in expected if not key.startswith(BACKBONE))
-    if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in weights):
-        raise UsageError(
-            f'{checkpoint.path}: expected the weights of a whole {type(model).__name__}, got none of its '
-            f'{listed(others)}; training starts from weights of a backbone alone by '
-            "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
-        )
-    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
-    listing = '\n  '.join(problems)
-    raise UsageError(
-        f'{checkpoint.path}: does not fit the {type(model).__name__} of {cfg.filename}{origin}\n  {listing}'
-    )
-
-
-def _check_classes(checkpoint: TrainingCheckpoint, cfg: Config) -> None:
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):
             raise UsageError(
                 f'{key}: expected {len(checkpoint.classes)}, the number of classes in {checkpoint.path} '
                 f'({listed(checkpoint.classes)}), got {count}'
             )
+    weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
+    if not report.problems:
+        return weights, report
+    others = dict.fromkeys(key.split('.')[0] for key in model.state_dict() if not key.startswith(BACKBONE))
+    if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in checkpoint.weights):
+        raise UsageError(
+            f'{checkpoint.path}: expected the weights of a whole {report.model}, got none of its {listed(others)}; '
+            "training starts from weights of a backbone alone by model.backbone.init_cfg=dict(type='Pretrained', "
+            'checkpoint=…)'
+        )
+    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
+    listing = '\n  '.join(report.problems)
+    raise UsageError(f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}')
 
 
 def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
@@ -184,17 +166,17 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
     Raises:
         UsageError: no tensor of the backbone fits.
     """
-    expected, weights = model.state_dict(), checkpoint.weights
-    fitting = {key for key, x in expected.items() if key in weights and weights[key].shape == x.shape}
+    fitting = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)[1].loaded
     if not any(key.startswith(BACKBONE) for key in fitting):
         raise UsageError(
             f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, got '
-            f'{len(weights)} tensors of which none fits it: {listed(weights, 3)}; weights of a backbone alone are '
-            "loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+            f'{len(checkpoint.weights)} tensors of which none fits it: {listed(checkpoint.weights, 3)}; weights of a '
+            "backbone alone are loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
-    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in expected if key not in fitting)
+    names = model.state_dict().keys()
+    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in names if key not in fitting)
     parts = f'; as initialised: {listed(new)}' if new else ''
-    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(expected)} tensors are loaded{parts}'
+    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded{parts}'
 
 
 def check_pretrained(cfg: Config) -> None:
@@ -206,11 +188,7 @@ def check_pretrained(cfg: Config) -> None:
         UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
             it.
     """
-    for key, node in nodes(cfg.model, 'model'):
-        start = node.get('init_cfg')
-        if not isinstance(start, dict) or start.get('type') != 'Pretrained':
-            continue
-        name = str(start['checkpoint'])
+    for key, _, name in _pretrained(cfg.model):
         if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
             continue
         try:
@@ -223,155 +201,29 @@ def check_pretrained(cfg: Config) -> None:
 
 def remove_pretrained(model: Any) -> None:
     """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
-    for _, node in nodes(model, 'model'):
+    for _, node, _ in list(_pretrained(model)):
+        node['init_cfg'] = None
+
+
+def _pretrained(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield (config key, dict, file) of every part of a model's config whose init_cfg names a file."""
+    for key, node in nodes(model, 'model'):
         start = node.get('init_cfg')
-        if any(entry.get('type') == 'Pretrained' for entry in (start if isinstance(start, list) else [start or {}])):
-            node['init_cfg'] = None
+        for entry in start if isinstance(start, list) else [start or {}]:
+            if entry.get('type') == 'Pretrained':
+                yield key, node, str(entry['checkpoint'])
 
 
-@dataclass(frozen=True)
-class Resume:
-    """A checkpoint from which training can be resumed: it has been read and fits the config.
+def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
+    """Build the config's model in eval mode, with the checkpoint's weights; `check_fits` has compared the two.
 
-    Attributes:
-        path: path of the file.
-        finished: such as '12 of 12 epochs' if the run has reached the end that the config sets, else None.
-        content: {path: content of the file}, from which MMEngine takes the content instead of reading the file again.
+    The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time augmentation is left
+    out.
     """
-
-    path: str
-    finished: str | None
-    content: dict[str, Any] = field(repr=False, compare=False)
-
-
-def decide_resume(cfg: Config, overwrite: bool = False, model: nn.Module | None = None) -> Resume | None:
-    """Decide what a training run resumes from, and check that it may use its work dir.
-
-    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in the work dir. If
-    there is no checkpoint, training starts from the first step, as in MMEngine.
-
-    Args:
-        cfg: config of the run; its `load_from` is set to the path.
-        overwrite: allow the run to overwrite checkpoints.
-        model: what `validate_config` returned for the config; None: it is built here if a checkpoint is compared.
-
-    Raises:
-        UsageError: the work dir holds checkpoints of another config, or checkpoints that would be overwritten; or the
-            checkpoint to resume from is missing, is not a training checkpoint, was written by another config, or does
-            not fit the model.
-    """
-    path = None
-    if cfg.get('resume'):
-        path = locate(cfg.load_from) if cfg.get('load_from') else newest_checkpoint(cfg.work_dir)
-    _check_work_dir(cfg, path, overwrite)
-    if path is None:
-        return None
-    try:
-        checkpoint = read(path)
-    except UsageError as error:
-        older = _newest_intact(cfg.work_dir)
-        raise UsageError(f'{error}; the newest intact one: --resume {older}' if older else str(error)) from None
-    _check_state(checkpoint)
-    check_fits(checkpoint, cfg, model)
-    own = cfg.get('experiment_name') or Path(cfg.filename).stem
-    if checkpoint.config_name not in (None, own):
-        raise UsageError(
-            f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.config_name}; '
-            f'start a new run from its weights with --cfg-options load_from={path}'
-        )
-    cfg.load_from = checkpoint.path
-    return Resume(checkpoint.path, _finished(checkpoint, cfg), {checkpoint.path: checkpoint.content})
-
-
-def newest_checkpoint(work_dir: str | Path) -> Path | None:
-    """Return the checkpoint that MMEngine recorded in `last_checkpoint`, None if there is no such record.
-
-    Raises:
-        UsageError: neither the recorded file nor a file of its name in the work dir (which may have been moved) exists.
-    """
-    record = Path(work_dir) / 'last_checkpoint'
-    if not record.is_file():
-        return None
-    recorded = Path(os.fsdecode(record.read_bytes()).strip())
-    for path in (record.parent / recorded.name, recorded):
-        if os.path.isfile(path):  # unlike Path.is_file, it accepts any name
-            return path
-    raise UsageError(
-        f'{record}: names {recorded}, which does not exist; correct the line, or remove the file and name '
-        'the checkpoint to resume from: --resume CHECKPOINT'
-    )
-
-
-def _checkpoints(work_dir: str | Path) -> list[Path]:
-    """Return the checkpoints in a work dir, the newest last."""
-    return sorted(Path(work_dir).glob('*.pth'), key=lambda path: path.stat().st_mtime)
-
-
-def _newest_intact(work_dir: str | Path) -> Path | None:
-    """Return the newest checkpoint in a work dir that can be read and resumed from, None if there is none."""
-    return next((path for path in reversed(_checkpoints(work_dir)) if _is_intact(path)), None)
-
-
-def _is_intact(path: Path) -> bool:
-    try:
-        _check_state(read(path))
-    except UsageError:
-        return False
-    return True
-
-
-def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
-    """Raise UsageError if the work dir holds checkpoints that a run resumed from `path` may not overwrite."""
-    work_dir = Path(cfg.work_dir)
-    checkpoints = _checkpoints(work_dir)
-    if not checkpoints:
-        return
-    own = Path(cfg.filename).name
-    others = sorted(path.name for path in work_dir.glob('*.py'))
-    if others and own not in others:
-        raise UsageError(
-            f'{work_dir}: holds checkpoints of {listed(others)}, not of {own}; '
-            'use another --work-dir, or resume the earlier run with its own config'
-        )
-    if overwrite:
-        return
-    names = listed(path.name for path in reversed(checkpoints))
-    if path is not None:
-        newest = newest_checkpoint(work_dir) or checkpoints[-1]
-        if path.resolve() == newest.resolve():
-            return
-        if not _is_intact(newest) and (older := _newest_intact(work_dir)) and path.resolve() == older.resolve():
-            return
-    elif cfg.get('resume'):
-        raise UsageError(
-            f'{work_dir}: holds checkpoints ({names}) but no last_checkpoint that names the newest; '
-            'name the one to resume from: --resume CHECKPOINT'
-        )
-    raise UsageError(
-        f'{work_dir}: holds checkpoints that this run would overwrite ({names}); resume from the newest with '
-        '--resume, use another --work-dir, or allow overwriting with --overwrite'
-    )
-
-
-def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if a file lacks an entry that resuming needs, or if a part of one cannot be rebuilt."""
-    path, content = checkpoint.path, checkpoint.content
-    restart = f'start a new run from its weights with --cfg-options load_from={path}'
-    if lacking := [name for name in STATE if name not in content]:
-        raise UsageError(
-            f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
-        )
-    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {LOG_HISTORY}:
-        raise UsageError(
-            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
-        )
-
-
-def _finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
-    """Describe the progress of a checkpoint at, or beyond, the end that the config sets; None before it."""
-    epochs, steps = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
-    key, end, unit = ('epoch', epochs, 'epochs') if epochs else ('iter', steps, 'steps')
-    done = checkpoint.meta.get(key)
-    if done is None or end is None or done < end:
-        return None
-    return f'{done} of {end} {unit}'
+    model_cfg = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
+    model_cfg = model_cfg.get('module', model_cfg)
+    remove_pretrained(model_cfg)
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    model = revert_sync_batchnorm(MODELS.build(model_cfg))
+    model.load_state_dict(checkpoint.weights, strict=False)  # BatchNorm layers in old files lack their counter
+    return model.eval()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,21 +14,19 @@ from torch import Tensor
 
 import mmpola
 from mmpola.backbones.base import Backbone
-from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier
-from mmpola.backbones.weight_names import COMPUTED, to_ours, to_released
+from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
+from mmpola.backbones.weight_names import COMPUTED, to_released
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import sha256
-from mmpola.checkpoint.load import LoadReport, find_weights, fit_weights
-from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.checkpoint.load import fit_weights
 from mmpola.checkpoint.write import write_atomically
+from mmpola.engine.checkpoint import TrainingCheckpoint, read
 from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'
 POLARITY_AWARE = ('.power', '.s1')
 """Tensors that only polarity-aware attention has: exponents of a PowerMap, temperatures of an ExpMap."""
 NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
-AVERAGED = ('model_ema', 'state_dict_ema')
 
 
 @dataclass
@@ -76,11 +72,8 @@ def convert(
         UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not
             finite; or `authors`, and no named model fits.
     """
-    try:
-        content = read_checkpoint(source)
-        container, weights = find_weights(content, source)
-    except (CheckpointError, FileNotFoundError) as error:
-        raise UsageError(str(error)) from None
+    checkpoint = read(source)
+    container, weights = checkpoint.container, checkpoint.weights
     kept = named_weights(weights, backbone_only)
     if not any(key.endswith(POLARITY_AWARE) for key in kept):
         raise UsageError(f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}')
@@ -89,9 +82,7 @@ def convert(
     arch = arch or find_arch(kept)
     resized: list[str] = []
     if arch is not None:
-        report = verify(kept, arch, source)
-        named = to_ours({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
-        kept, resized = {key: named[key.removeprefix(PREFIX)] for key in report.loaded}, report.resized
+        kept, resized = verify(kept, arch, source)
     written = {id(x) for x in kept.values()}
     if authors:
         if arch is None:
@@ -99,33 +90,33 @@ def convert(
         kept = to_released({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
     # A clone stores only its own values; a view would add its whole storage to the file.
     state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
-    meta = _meta(source, content, container, arch, metric)
+    meta = _meta(source, checkpoint, arch, metric)
     conversion = Conversion(state_dict, meta, container, 'model' if authors else 'state_dict', resized)
     for key, x in weights.items():
         if id(x) not in written:
             conversion.dropped[_part(key)] += 1
     if container != 'bare state dict':
-        conversion.dropped_entries = sorted(str(key) for key in content if key not in (container, 'meta'))
+        conversion.dropped_entries = sorted(str(key) for key in checkpoint.content if key not in (container, 'meta'))
     return conversion
 
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
-    """Rename backbone and head as in an ImageClassifier, and leave out buffers that follow from the input size."""
-    if not any(key.startswith(PREFIX) for key in weights):
-        weights = {key if key.startswith(HEAD_PREFIXES) else PREFIX + key: x for key, x in weights.items()}
-    prefixes = (PREFIX,) if backbone_only or 'head.weight' not in weights else (PREFIX, *HEAD_PREFIXES)
-    return {key: x for key, x in weights.items() if key.startswith(prefixes) and not key.endswith(COMPUTED)}
+    """Name backbone and head as in an ImageClassifier, and leave out buffers that follow from the input size."""
+    own, others = split_head(weights)
+    named = {PREFIX + key: x for key, x in own.items()}
+    if 'head.weight' in others and not backbone_only:
+        named |= {key: x for key, x in others.items() if key.startswith(HEAD_PREFIXES)}
+    return {key: x for key, x in named.items() if not key.endswith(COMPUTED)}
 
 
 def find_arch(weights: dict[str, Tensor]) -> str | None:
     """Return the name whose backbone fits these tensors with the fewest tables resized; None if several or none do."""
     resized: dict[str, int] = {}
     for name in NAMED:
-        try:
-            _, report = fit_weights(backbone_on_meta(name), weights, name)
-        except CheckpointError:
-            continue
-        resized[name] = len(report.resized)
+        backbone = backbone_on_meta(name)
+        _, report = fit_weights(backbone, backbone.rename_weights(weights), name)
+        if not report.problems:
+            resized[name] = len(report.resized)
     best = [name for name, count in resized.items() if count == min(resized.values())]
     return best[0] if len(best) == 1 else None
 
@@ -138,38 +129,40 @@ def backbone_on_meta(arch: str) -> Backbone:
         return cls(out_norm=True, **arguments)
 
 
-def verify(weights: dict[str, Tensor], arch: str, source: Path) -> LoadReport:
-    """Check that the tensors fit the named model; `loaded` of the report lists them by their names in `weights`.
+def verify(weights: dict[str, Tensor], arch: str, source: Path) -> tuple[dict[str, Tensor], list[str]]:
+    """Check that the tensors fit the named model.
+
+    Returns:
+        (the tensors of that model, as they are, by the names of an ImageClassifier, position tables of another grid).
 
     Raises:
         UsageError: they do not fit.
     """
     if arch not in NAMED:
         raise UsageError(f'--arch: expected one of {", ".join(NAMED)}, got {arch}')
-    try:
-        _, report = fit_weights(backbone_on_meta(arch), weights, str(source))
-    except CheckpointError as error:
-        raise UsageError(f'{source}: does not fit {arch}: {_problems(error)}; nothing was written') from None
-    report.loaded = [PREFIX + key for key in report.loaded]
+    backbone = backbone_on_meta(arch)
+    named = backbone.rename_weights(weights)
+    _, report = fit_weights(backbone, named, str(source))
+    if report.problems:
+        raise UsageError(f'{source}: does not fit {arch}: {"; ".join(report.problems)}; nothing was written')
     if 'head.weight' not in weights:
-        return report
+        return {PREFIX + key: named[key] for key in report.loaded}, report.resized
     cls, arguments = NAMED[arch]
     projection = weights['proj.weight'].shape[0] if 'proj.weight' in weights else None
     try:
         with torch.device('meta'):
             model = Classifier(cls, len(weights['head.weight']), projection=projection, arguments=arguments)
-        return fit_weights(model, weights, str(source))[1]
-    except CheckpointError as error:
-        reason = _problems(error)
+        named = model.rename_weights(weights)
+        _, report = fit_weights(model, named, str(source))
+        problems = report.problems
     except ValueError as error:
-        reason = str(error)
-    raise UsageError(
-        f'{source}: the head does not fit {arch}: {reason}; --backbone-only leaves it out; nothing was written'
-    )
-
-
-def _problems(error: CheckpointError) -> str:
-    return '; '.join(line.strip() for line in str(error).splitlines()[1:])
+        problems = [str(error)]
+    if problems:
+        raise UsageError(
+            f'{source}: the head does not fit {arch}: {"; ".join(problems)}; --backbone-only leaves it out; nothing '
+            'was written'
+        )
+    return {key: named[key] for key in report.loaded}, report.resized
 
 
 def _part(key: str) -> str:
@@ -180,32 +173,17 @@ def _part(key: str) -> str:
     return f'{PREFIX}{others[0]}' if key.startswith(PREFIX) else first
 
 
-def _meta(source: Path, content: Any, container: str, arch: str | None, metric: str | None) -> dict[str, Any]:
+def _meta(source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric: str | None) -> dict[str, Any]:
     """Describe the weights; `metric` and `weights` of a file that was converted before are kept."""
-    earlier = content.get('meta')
-    if not (isinstance(earlier, Mapping) and 'source_sha256' in earlier):
-        earlier = {}
-    averaged = container in AVERAGED or (container == 'state_dict' and 'ema_state_dict' in content)
+    earlier = checkpoint.meta if 'source_sha256' in checkpoint.meta else {}
     return {
         'arch': arch,
         'source': source.name,
         'source_sha256': sha256(source),
         'metric': metric or earlier.get('metric'),
-        'weights': 'ema' if averaged else earlier.get('weights', 'model'),
+        'weights': 'ema' if checkpoint.averaged else earlier.get('weights', 'model'),
         'mmpola_version': mmpola.__version__,
     }
-
-
-def check_destination(source: Path, destination: Path, overwrite: bool) -> None:
-    """Raise UsageError unless the destination may be written; called before the source is read."""
-    if destination.is_dir():
-        raise UsageError(f'{destination}: expected the name of a file to write, got a folder')
-    if not destination.parent.is_dir():
-        raise UsageError(f'{destination.parent}: no such folder to write into')
-    if source.exists() and destination.exists() and source.samefile(destination):
-        raise UsageError(f'{destination}: SRC and DST are the same file')
-    if os.path.lexists(destination) and not overwrite:
-        raise UsageError(f'{destination}: exists already; --overwrite replaces it')
 
 
 def write(conversion: Conversion, destination: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import timeit
 import warnings
 from dataclasses import dataclass
@@ -65,16 +64,6 @@ def check_packages() -> None:
     """Raise UsageError if a package that exporting needs is not installed."""
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise UsageError(f'{listed(missing)}: not installed; pip install {" ".join(PACKAGES)}')
-
-
-def check_destination(path: Path, overwrite: bool) -> None:
-    """Raise UsageError unless `path` is an .onnx file that may be written."""
-    if path.suffix != '.onnx':
-        raise UsageError(f'OUT: expected a name that ends in .onnx, got {path}')
-    if not path.parent.is_dir():
-        raise UsageError(f'{path.parent}: no such folder to write into')
-    if os.path.lexists(path) and not overwrite:
-        raise UsageError(f'{path}: exists already; --overwrite replaces it')
 
 
 def export(

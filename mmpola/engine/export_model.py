@@ -13,10 +13,9 @@ from torch.utils import _pytree
 
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier
-from mmpola.engine.checkpoint import TrainingCheckpoint
+from mmpola.engine.checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.config import evaluation_transform
 from mmpola.engine.flops import sample_of
-from mmpola.engine.inference import load_model
 
 Outputs = dict[str, Tensor]
 """Name -> tensor, in the order of the exported program."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmpola.engine.build import build_on_meta
+from mmpola.engine.validate import build_on_meta
 
 
 def countable_model(cfg: Config) -> Any:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from mmengine.device import get_device
@@ -20,6 +21,27 @@ PR_SET_PDEATHSIG = 1
 WATCH_INTERVAL = 2.0  # seconds between two looks at the parent, on systems without prctl
 
 prctl = ctypes.CDLL(None).prctl if sys.platform == 'linux' else None
+
+PLACES = {
+    'pytorch': ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'),
+    'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_NTASKS'),
+    'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_SIZE'),
+}
+"""Environment variables of a process's `Place` by launcher."""
+
+
+class Place(NamedTuple):
+    """A process among those of its run: its rank, its rank on its machine, and their number."""
+
+    rank: int
+    local_rank: int
+    processes: int
+
+
+def place(launcher: str) -> Place:
+    """Return the place of this process, also before the process group is initialised."""
+    names = PLACES.get(launcher, ('', '', ''))
+    return Place(*(int(os.environ.get(name, default)) for name, default in zip(names, (0, 0, 1), strict=True)))
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,24 +18,20 @@ from torch import nn
 from mmpola.checkpoint.safe_load import register_mmengine_reader
 from mmpola.config_tree import nodes
 from mmpola.engine.checkpoint import (
-    Resume,
     TrainingCheckpoint,
     check_pretrained,
     check_start,
-    newest_checkpoint,
     read,
     remove_pretrained,
 )
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
-from mmpola.engine.processes import end_children_with_this_process
+from mmpola.engine.processes import end_children_with_this_process, place
+from mmpola.engine.resume import newest_checkpoint
 from mmpola.messages import CTRL_C, UsageError
 
-RANK = {'none': '', 'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
-"""Environment variable of a process's rank by launcher, before the process group is initialised."""
 
-
-def train(cfg: Config, model: nn.Module, resume: Resume | None = None, overwrite: bool = False) -> None:
+def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = None, overwrite: bool = False) -> None:
     """Train with MMEngine's Runner; on Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
 
     Args:
@@ -51,13 +46,12 @@ def train(cfg: Config, model: nn.Module, resume: Resume | None = None, overwrite
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
             the loss or the weights are not finite.
     """
-    content = {} if resume is None else resume.content
-    if resume is None:
+    start = resume
+    if start is None:
         check_pretrained(cfg)
         if cfg.get('load_from') and not cfg.get('resume'):
             start = read(cfg.load_from)
             print(check_start(start, cfg, model))
-            content = {cfg.load_from: start.content}
         if cfg.get('resume'):
             print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
     else:
@@ -65,14 +59,14 @@ def train(cfg: Config, model: nn.Module, resume: Resume | None = None, overwrite
     with _locked(cfg):
         if overwrite and not cfg.get('resume'):  # else a later --resume would continue from the end of the earlier run
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
-        prepare_process(cfg, content)
+        prepare_process(cfg, start)
         _run(cfg)
 
 
 @contextmanager
 def _locked(cfg: Config) -> Iterator[None]:
     """Keep other trainings out of the work dir: rank 0 holds a lock, which ends with its process, however that ends."""
-    if int(os.environ.get(RANK[cfg.launcher], 0)) > 0:
+    if place(cfg.launcher).rank > 0:
         yield
         return
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
@@ -107,19 +101,23 @@ def _how_to_resume(cfg: Config) -> str:
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
     """Evaluate a checkpoint on the config's test data with MMEngine's Runner and return the metrics."""
     cfg.load_from = checkpoint.path
-    prepare_process(cfg, {checkpoint.path: checkpoint.content})
+    prepare_process(cfg, checkpoint)
     metrics: dict[str, float] = Runner.from_cfg(cfg).test()
     return metrics
 
 
-def prepare_process(cfg: Config, already_read: dict[str, Any] | None = None) -> None:
+def prepare_process(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> None:
     """Prepare the process for MMEngine's Runner: reading checkpoints, workers that end, process groups on a CPU.
 
     Args:
         cfg: config of the run; on a CPU, SyncBN is replaced in it, because that needs CUDA.
-        already_read: contents of checkpoints by path, as in `register_mmengine_reader`.
+        checkpoint: named by `cfg.load_from`. It is not read again, and emptied here: MMEngine frees what it has loaded.
     """
-    register_mmengine_reader(already_read)
+    contents = {}
+    if checkpoint is not None:
+        contents[cfg.load_from] = {**checkpoint.content, 'state_dict': checkpoint.weights}
+        checkpoint.content, checkpoint.weights = {}, {}
+    register_mmengine_reader(contents)
     end_children_with_this_process()
     if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
         # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already exists, and its

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from torch import nn
 
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.validate import validate_config
@@ -25,8 +26,11 @@ SUFFIXES = {'mmdet': ('.jpg', '.json'), 'mmseg': ('.jpg', '.png', '.json')}
 """Suffixes of the results of each scope; those of a classifier are like a detector's."""
 
 
-def checked_config(args: argparse.Namespace) -> Config:
+def checked_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
     """Read the config as `load_config` does and check it; from then on, irrelevant warnings are not shown.
+
+    Returns:
+        (the config, what `validate_config` returned for it).
 
     Raises:
         UsageError: the config cannot be read or has a mistake, is not that of a detector, segmenter or classifier, or
@@ -45,8 +49,7 @@ def checked_config(args: argparse.Namespace) -> Config:
             f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
             'use the config that this one wraps'
         )
-    validate_config(cfg)
-    return cfg
+    return cfg, validate_config(cfg)
 
 
 def is_classifier(cfg: Config) -> bool:

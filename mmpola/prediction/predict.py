@@ -48,6 +48,30 @@ def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size
     return Outcome(done, len(images) - done, instances)
 
 
+def describe(predictor: Predictor, sample: Any, pixels: NDArray[Any], threshold: float) -> dict[str, Any]:
+    """Return what the JSON says about a prediction, and leave only what it says in a detector's sample.
+
+    Args:
+        predictor: of the sample.
+        sample: what it returned for an image.
+        pixels: of the image, [H, W, 3].
+        threshold: lowest score of a detection.
+    """
+    classes = predictor.classes
+    if 'pred_score' in sample:
+        return {'classes': best_classes(sample.pred_score, classes)}
+    if 'pred_instances' in sample:
+        sample.pred_instances = visible_instances(sample.pred_instances, pixels.shape[:2], threshold)
+        return {'instances': detections(predictor.inferencer.pred2dict(sample), classes)}
+    return {'classes': segmentation(label_map(sample), classes)}
+
+
+def label_map(sample: Any) -> NDArray[np.integer[Any]]:
+    """Return the label of each pixel [H, W] of a segmenter's sample."""
+    labels: NDArray[np.integer[Any]] = sample.pred_sem_seg.data[0].cpu().numpy()
+    return labels
+
+
 def write(
     predictor: Predictor, sample: Any, image: ImageFile, pixels: NDArray[Any], out: Path, threshold: float
 ) -> int:
@@ -56,26 +80,22 @@ def write(
     Returns:
         The number of instances that were found; 0 for other tasks than detection.
     """
-    drawn, described = image.output(out, '.jpg'), image.output(out, '.json')
+    drawn, rgb = image.output(out, '.jpg'), pixels[..., ::-1].copy()
     drawn.parent.mkdir(parents=True, exist_ok=True)
-    classes, rgb = predictor.classes, pixels[..., ::-1].copy()
     height, width = pixels.shape[:2]
     result: dict[str, Any] = {'image': str(image.path), 'width': width, 'height': height}
+    described = describe(predictor, sample, pixels, threshold)
+    if 'pred_sem_seg' in sample:
+        path = image.output(out, '.png')
+        kind = np.uint8 if len(predictor.classes) < 256 else np.uint16
+        Image.fromarray(label_map(sample).astype(kind)).save(path)
+        result['label_map'] = path.name
     if 'pred_score' in sample:
-        result['classes'] = best_classes(sample.pred_score, classes)
-        draw_classes(rgb, result['classes'], drawn)
+        draw_classes(rgb, described['classes'], drawn)
     else:
-        if 'pred_instances' in sample:
-            sample.pred_instances = visible_instances(sample.pred_instances, (height, width), threshold)
-            result['instances'] = detections(predictor.inferencer.pred2dict(sample), classes)
-        else:
-            labels = sample.pred_sem_seg.data[0].cpu().numpy()
-            label_map = image.output(out, '.png')
-            Image.fromarray(labels.astype(np.uint8 if len(classes) < 256 else np.uint16)).save(label_map)
-            result |= {'label_map': label_map.name, 'classes': segmentation(labels, classes)}
         Image.fromarray(predictor.draw(sample, rgb)).save(drawn, quality=95)
-    described.write_text(json.dumps(result, indent=1))
-    return len(result.get('instances', ()))
+    image.output(out, '.json').write_text(json.dumps(result | described, indent=1))
+    return len(described.get('instances', ()))
 
 
 def visible_instances(instances: Any, size: tuple[int, int], threshold: float) -> Any:

@@ -16,13 +16,12 @@ from mmengine.registry import DATASETS
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
-from torch import Tensor
+from torch import Tensor, nn
 
-from mmpola.data.class_counts import class_count_problems, class_source
-from mmpola.data.class_folders import IMAGENET, class_names
-from mmpola.engine.checkpoint import TrainingCheckpoint, read_fitting
-from mmpola.engine.config import evaluation_transform, leaves
-from mmpola.engine.inference import load_model
+from mmpola.config_tree import class_count_problems, leaves
+from mmpola.data.class_folders import IMAGENET, class_names, class_source
+from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
+from mmpola.engine.config import evaluation_transform
 from mmpola.messages import UsageError
 from mmpola.prediction.config import is_classifier
 from mmpola.prediction.files import ImageFile, read_pixels
@@ -120,13 +119,14 @@ class Predictor:
             raise UsageError(f'{width} x {height} pixels, too narrow for the test transforms') from None
 
 
-def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> Predictor:
+def load_predictor(cfg: Config, on_meta: nn.Module, path: str, device: str, named: bool = True) -> Predictor:
     """Read weights as `read_fitting` does and build the config's model and test transforms.
 
     A checkpoint without class names gets those of the config's test data.
 
     Args:
         cfg: of a detector, segmenter or classifier.
+        on_meta: what `checked_config` returned with it.
         path: path or name of the checkpoint.
         device: where the model runs.
         named: whether predictions need the names of a classifier's classes.
@@ -134,7 +134,7 @@ def load_predictor(cfg: Config, path: str, device: str, named: bool = True) -> P
     Raises:
         UsageError: the file cannot be read or does not fit the config, or see `classifier_classes`.
     """
-    checkpoint = read_fitting(path, cfg)
+    checkpoint = read_fitting(path, cfg, on_meta)
     model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
         classes = classifier_classes(cfg, checkpoint, named)

@@ -12,7 +12,6 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch.utils.data import Dataset
 
-from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.safe_load import read_pickle
 from mmpola.messages import UsageError, info, listed
 from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens
@@ -102,10 +101,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
 
 def _read_pickle(path: Path, pair: bool, padded: bool, classes: int, reading: Reading) -> Iterator[Sample]:
     """Read a list of dicts with the token ids `input_ids_0`, of pairs also `input_ids_1`, and `label`."""
-    try:
-        content = read_pickle(path)
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
+    content = read_pickle(path)
     keys = ('input_ids_0', 'input_ids_1')[: 1 + pair]
     if not isinstance(content, list):
         raise UsageError(f'{path}: expected a list of dicts, got {type(content).__name__}')

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from timm.utils.misc import natural_key
 
-from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.safe_load import read_array, read_pickle
-from mmpola.messages import UsageError, listed
+from mmpola.checkpoint.safe_load import read_pickle
+from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import DATASETS
 from mmpola.sequences.dataset import SequenceDataset
 from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens, existing
@@ -93,9 +92,9 @@ def _listed_images(folder: Path, table: Path) -> list[_Listed]:
         is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
     if is_array:
         try:
-            array = read_array(table)
-        except CheckpointError as error:
-            raise UsageError(str(error)) from None
+            array = np.load(table, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise UsageError(f'{table}: expected an array of text, got {first_line(error)}') from None
         rows = [[_text(cell) for cell in np.atleast_1d(row).tolist()] for row in np.atleast_1d(array)]
     else:
         rows = [line.split() for line in table.read_text('utf-8', 'replace').splitlines()]
@@ -139,7 +138,7 @@ def _grey_pixels(path: Path) -> Tokens | str:
                 return f'expected {SIDE} x {SIDE} pixels, got {image.width} x {image.height}'
             return np.asarray(image.convert('L')).ravel()
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
-        return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return first_line(error)
 
 
 @DATASETS.register_module()
@@ -185,10 +184,7 @@ class GreyCIFAR(SequenceDataset):
 
 def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return (pictures [N, 3072], red first, and labels) of a pickle, written by Python 2: its keys are bytes."""
-    try:
-        content = read_pickle(path, encoding='bytes')
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
+    content = read_pickle(path, encoding='bytes')
     content = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
     pixels, labels = np.asarray(content.get('data')), np.asarray(content.get('labels'))
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels) if labels.ndim else -1, len(GREY) * SIDE * SIDE):

@@ -13,7 +13,6 @@ from mmpola.backbones import PolaDeiT
 from mmpola.backbones.base import FIRST_CONV, Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
-from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import fit_weights
 
 POOLS = ('avg', '')
@@ -49,10 +48,9 @@ class TimmModel(ModelWithBackbone):
             CheckpointError: with `strict`, if tensors do not fit; the message lists them.
         """
         if strict:
-            try:
-                state_dict, _ = fit_weights(self, state_dict, 'state_dict')
-            except CheckpointError as error:
-                raise CheckpointError(f'{error}{self._remedy(state_dict)}') from None
+            weights = self.rename_weights(state_dict)
+            state_dict, report = fit_weights(self, weights, 'state_dict')
+            report.refuse_misfits(self._remedy(weights))
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
     def other_shape(self, weights: Mapping[str, Tensor], name: str) -> bool:
@@ -99,9 +97,8 @@ class TimmModel(ModelWithBackbone):
 
         return layer_of
 
-    def _remedy(self, state_dict: Mapping[str, Any]) -> str:
-        """Advice for a file with another number of classes or input channels, '' for any other."""
-        weights = self.rename_weights(state_dict)
+    def _remedy(self, weights: Mapping[str, Any]) -> str:
+        """Advice for weights with another number of classes or input channels, '' for any other."""
         if not any(self.other_shape(weights, f'{name}.weight') for name in ('head', f'backbone.{FIRST_CONV}')):
             return ''
         return (

@@ -15,7 +15,7 @@ from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.load import find_weights, fit_weights
+from mmpola.checkpoint.load import find_weights, load_tensors
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
 from mmpola.timm.models import TimmModel
@@ -78,10 +78,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
     if model.other_shape(weights, weight) and weights[weight].shape[1] == 3:
         weights[weight] = adapt_input_conv(model.in_chans, weights[weight])
         info(f'{source}: {conv} converted from 3 to {model.in_chans} input channels')
-    tensors, report = fit_weights(model, weights, source, may_lack)
-    report.container = container
-    model.load_state_dict(tensors, strict=False)
-    info(str(report))
+    load_tensors(model, weights, source, container, may_lack)
 
 
 def _read(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:

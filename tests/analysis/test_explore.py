@@ -22,8 +22,10 @@ from PIL import Image
 
 from mmpola.analysis import analyze_layer, choose_layers, explorer, observe
 from mmpola.analysis.explorer import explore
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
-from mmpola.prediction import ImageFile, load_predictor
+from mmpola.prediction.files import ImageFile
+from mmpola.prediction.predictor import load_predictor
 from tests.helpers import scripts
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
@@ -37,7 +39,7 @@ def predictor(request, write_checkpoint, tmp_path):
     config = tmp_path / 'config.py'
     cfg.dump(config)
     init_default_scope(cfg.default_scope)
-    return load_predictor(cfg, write_checkpoint(config, tmp_path / 'random.pth'), 'cpu')
+    return load_predictor(cfg, build_on_meta(cfg), write_checkpoint(config, tmp_path / 'random.pth'), 'cpu')
 
 
 DETECTING = {'model.test_cfg.rcnn.score_thr': 0.0}  # untrained scores count too

@@ -185,13 +185,6 @@ def test_a_page_of_the_hub_is_not_kept_either(hub, tmp_path):
     assert not list(tmp_path.rglob('*.pth'))
 
 
-def test_what_an_earlier_version_kept_is_named(hub):
-    name = f'{hub.url}/pola_swin_t.pth'
-    path = resolve_checkpoint(name)
-    path.write_bytes(HTML)
-    assert refusal(name) == f'{name}: the cached file {path} is no checkpoint; remove it to download it again'
-
-
 @pytest.mark.parametrize('name', ['{url}/pola_swin_t.pth', 'mmpola://pola_swin_tiny'])
 def test_a_server_that_sends_nothing_is_given_up(hub, name, monkeypatch):
     monkeypatch.setattr(checkpoint_hub, 'TIMEOUT', 0.2)

@@ -70,6 +70,9 @@ def test_a_training_downloads_its_weights_before_the_model_is_built(name, hub):
     assert str(raised.value).endswith(
         '(model.backbone.init_cfg.checkpoint); train without it with --cfg-options model.backbone.init_cfg=None'
     )
+    cfg.model.backbone.init_cfg = [{'type': 'Normal'}, cfg.model.backbone.init_cfg]  # as MMEngine's modules take it
+    with pytest.raises(UsageError, match=r'none\.pth: cannot be downloaded'):
+        check_pretrained(cfg)
 
 
 def test_names_of_mmengine_are_left_to_mmengine():

@@ -15,7 +15,7 @@ from mmpola.backbones import classifier
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.classification import ImageClassifier
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine.checkpoint import read_fitting
 
 WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
@@ -119,7 +119,7 @@ def test_gives_the_authors_logits_from_their_files(name, golden, tmp_path):
     }
     model = MODELS.build(settings)
     model.init_weights()
-    weights = read_fitting(tmp_path / 'authors.pth', Config({'model': settings})).weights
+    weights = read_fitting(tmp_path / 'authors.pth', Config({'model': settings}), MODELS.build(settings)).weights
     assert_close(weights, dict(model.state_dict()), rtol=0, atol=0)
     model = model.double().eval()
     logits = model(record['image_u8'].double() / 64 - 2, mode='tensor')

@@ -16,7 +16,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import short_name
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.config import schedule_note
-from mmpola.sequences import SequenceEncoder
+from mmpola.sequences.encoder import SequenceEncoder
 from tests.helpers.small_configs import shrink
 from tools.dev import model_table
 
@@ -123,7 +123,7 @@ def test_one_config_per_family_trains_evaluates_and_can_be_resumed(name, root, s
     metric = 'coco/bbox_mAP' if cfg.default_scope == 'mmdet' else 'mIoU'
     assert metric in runner.val_loop.run()
     written = training_checkpoint.read(find_latest_checkpoint(cfg.work_dir))
-    training_checkpoint.check_fits(written, cfg)
+    training_checkpoint.check_fits(written, cfg, model)
     schedulers = cfg.param_scheduler
     assert len(written.content['param_schedulers']) == (len(schedulers) if isinstance(schedulers, list) else 1)
 

@@ -8,7 +8,7 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS
 from mmengine.runner import Runner
 from torchvision.transforms import InterpolationMode
 
-from mmpola.data import ClassFolders
+from mmpola.data.class_folders import ClassFolders
 from tests.helpers.small_training import run, small_config
 
 RECIPES = {'pola_swin': (20, 5.0, None), 'pola_pvt': (5, None, None), 'polaformer_pp': (20, None, 0.99982)}

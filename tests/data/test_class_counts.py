@@ -1,7 +1,7 @@
 """The number of classes of a model, compared with that of its data."""
 
-from mmpola.data.class_counts import class_count_problems, class_source
-from mmpola.data.class_folders import IMAGENET
+from mmpola.config_tree import class_count_problems
+from mmpola.data.class_folders import IMAGENET, class_source
 
 
 def test_every_head_with_another_number_is_named():

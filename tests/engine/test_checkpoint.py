@@ -8,27 +8,32 @@ from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.registry import MODELS, init_default_scope
 
-from mmpola.checkpoint.load import misfits
+from mmpola.checkpoint.load import fit_weights
 from mmpola.engine import checkpoint as training_checkpoint
-from mmpola.engine.build import build_on_meta
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
+
+
+def problems(model, weights, **options):
+    return fit_weights(model, weights, 'a file', **options)[1].problems
 
 
 def test_misfits_are_counted_and_named():
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
     weights = model.state_dict()
-    assert misfits(weights, weights) == []
+    assert problems(model, weights) == []
     weights.pop('1.num_batches_tracked')  # BatchNorm layers in old files have no counter
-    assert misfits(model.state_dict(), weights) == []
+    assert problems(model, weights) == []
     weights.pop('0.bias')
     weights |= {'0.weight': torch.ones(2, 3), '1.bias': torch.tensor([1.0, float('nan'), 0.0]), 'head': torch.ones(4)}
-    assert misfits(model.state_dict(), weights) == [
+    assert problems(model, weights) == [
         'missing: 0.bias [3]',
         'not finite: 1.bias has 1 NaN or infinite values',
         'unknown: head [4]',
         'wrong shape: 0.weight expected [3, 2], got [2, 3]',
     ]
-    assert misfits(model.state_dict(), {}, may_lack=('0.', '1.')) == []
+    assert fit_weights(model, weights, 'a file')[0] == {}
+    assert problems(model, {}, may_lack=('0.', '1.')) == []
 
 
 def test_other_files_are_refused(tmp_path):
@@ -67,7 +72,7 @@ def test_the_config_survives_a_model_that_changes_it(consuming_model, tmp_path):
     torch.save({'state_dict': MODELS.build(copy.deepcopy(cfg.model)).state_dict()}, path)
     checkpoint = training_checkpoint.read(path)
     for _ in range(2):
-        training_checkpoint.check_fits(checkpoint, cfg)
+        training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
     assert cfg.model.encoder == {'num_layers': 2}
 
 
@@ -75,20 +80,20 @@ def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_
     checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
     cfg = Config.fromfile(tiny_config)
     cfg.model = dict(type='DetTTAModel', module=cfg.model)
-    training_checkpoint.check_fits(checkpoint, cfg)
+    training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
     cfg.model.module.roi_head.bbox_head.num_classes = 5
     with pytest.raises(UsageError, match='does not fit the MaskRCNN'):
-        training_checkpoint.check_fits(checkpoint, cfg)
+        training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
 
 
 def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkpoint, tmp_path):
     classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
     path = write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}})
     cfg = Config.fromfile(tiny_config)
-    training_checkpoint.check_fits(training_checkpoint.read(path), cfg)
+    training_checkpoint.check_fits(training_checkpoint.read(path), cfg, build_on_meta(cfg))
     cfg.model.roi_head.mask_head.num_classes = 80
     with pytest.raises(UsageError) as raised:
-        training_checkpoint.check_fits(training_checkpoint.read(path), cfg)
+        training_checkpoint.check_fits(training_checkpoint.read(path), cfg, build_on_meta(cfg))
     assert str(raised.value) == (
         f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path} '
         '(circle, square, triangle, star, ring and 1 more), got 80'

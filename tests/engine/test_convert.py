@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import mmpola
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.load import load_weights
-from mmpola.classification import ImageClassifier
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine.convert import convert, find_arch, named_weights, sha256, summary, write
 from mmpola.messages import UsageError
 from tests.helpers.conversions import ARCH, BACKBONE, assert_same, authors_names, classifier, named, run, save

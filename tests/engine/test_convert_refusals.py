@@ -6,7 +6,8 @@ import resource
 import pytest
 import torch
 
-from mmpola.engine.convert import check_destination, convert, write
+from mmpola.checkpoint.write import check_destination
+from mmpola.engine.convert import convert, write
 from mmpola.messages import UsageError
 from tests.helpers.conversions import assert_same, classifier, named, run, save
 
@@ -93,14 +94,14 @@ def test_nothing_is_overwritten_by_default(weights, tmp_path):
     link.symlink_to(source)
     refusals = [
         (taken, False, f'{taken}: exists already; --overwrite replaces it'),
-        (source, True, f'{source}: SRC and DST are the same file'),
-        (link, True, f'{link}: SRC and DST are the same file'),
+        (source, True, f'{source}: expected another file than the one that is read, got the same'),
+        (link, True, f'{link}: expected another file than the one that is read, got the same'),
         (tmp_path, True, f'{tmp_path}: expected the name of a file to write, got a folder'),
         (tmp_path / 'no' / 'b.pth', False, f'{tmp_path / "no"}: no such folder to write into'),
     ]
     for destination, overwrite, message in refusals:
         with pytest.raises(UsageError) as raised:
-            check_destination(source, destination, overwrite)
+            check_destination(destination, overwrite, source)
         assert str(raised.value) == message
     assert run(source, taken) == 2
     assert taken.read_text() == 'precious'

@@ -7,8 +7,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.engine.checkpoint import TrainingCheckpoint
-from mmpola.engine.inference import load_model
+from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.registry import MODELS
 
 
@@ -29,6 +28,28 @@ class Augmented(nn.Module):
     def __init__(self, module):
         super().__init__()
         self.module = MODELS.build(module)
+
+
+@MODELS.register_module()
+class Versioned(nn.Linear):
+    """Like mmdet's AnchorFreeHead, it has other names in a file that states no version."""
+
+    _version = 2
+
+    def __init__(self):
+        super().__init__(1, 1)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *arguments):
+        self.version = local_metadata.get('version')
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
+
+
+@pytest.mark.parametrize('wrap', [lambda model: model, lambda model: nn.ModuleDict({'module': model})])
+def test_load_hooks_get_the_versions_that_a_file_states(wrap, tmp_path):
+    torch.save({'state_dict': wrap(Versioned()).state_dict()}, tmp_path / 'versioned.pth')
+    model = {'type': 'mmpola.Versioned'}
+    checkpoint = read_fitting(tmp_path / 'versioned.pth', Config({'model': model}), Versioned())
+    assert load_model(Config({'model': model}), checkpoint).version == 2
 
 
 @pytest.mark.parametrize('wrapped', [False, True])

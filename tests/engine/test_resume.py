@@ -6,7 +6,9 @@ import shutil
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine.checkpoint import Resume, decide_resume, newest_checkpoint
+from mmpola.engine import resume as resuming
+from mmpola.engine.resume import finished, newest_checkpoint
+from mmpola.engine.validate import build_on_meta
 from tests.helpers.resuming import STATE, refusal
 
 
@@ -15,6 +17,10 @@ def cfg(tiny_config, work):
     cfg = Config.fromfile(tiny_config)
     cfg.work_dir = str(work)
     return cfg
+
+
+def decide_resume(cfg, overwrite=False):
+    return resuming.decide_resume(cfg, overwrite, build_on_meta(cfg))
 
 
 def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_work):
@@ -99,15 +105,14 @@ def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     newest = str(trained_work / 'epoch_2.pth')
     cfg.resume = True
     resume = decide_resume(cfg)
-    assert resume == Resume(newest, None, {})
+    assert (resume.path, resume.meta, finished(resume, cfg)) == (newest, STATE['meta'], None)
     assert cfg.load_from == newest
-    assert resume.content[newest]['meta'] == STATE['meta']
     cfg.train_cfg.max_epochs = 2
-    assert decide_resume(cfg).finished == '2 of 2 epochs'
+    assert finished(resume, cfg) == '2 of 2 epochs'
     cfg.train_cfg = {'type': 'IterBasedTrainLoop', 'max_iters': 12}
-    assert decide_resume(cfg).finished == '12 of 12 steps'
+    assert finished(resume, cfg) == '12 of 12 steps'
     cfg.train_cfg.max_iters = 13
-    assert decide_resume(cfg).finished is None
+    assert finished(resume, cfg) is None
 
 
 def test_a_checkpoint_with_flipped_bits_is_not_resumed(cfg, trained_work):

@@ -94,7 +94,7 @@ class InterruptedRunner:
 @pytest.mark.parametrize('saved', [False, True])
 def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
     monkeypatch.setattr(training, 'Runner', InterruptedRunner)
-    monkeypatch.setattr(training, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr(training, 'prepare_process', lambda cfg, checkpoint: None)
     monkeypatch.setattr(InterruptedRunner, 'saves', saved)
     work = tmp_path / 'fresh'
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
@@ -119,7 +119,7 @@ def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, tiny_confi
 
     monkeypatch.setattr(training, 'Runner', InterruptedRunner)
     monkeypatch.setattr(InterruptedRunner, 'train', train)
-    monkeypatch.setattr(training, 'prepare_process', lambda cfg, already_read: None)
+    monkeypatch.setattr(training, 'prepare_process', lambda cfg, checkpoint: None)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work)])
     with pytest.raises(SystemExit) as raised:
         load('train').main()

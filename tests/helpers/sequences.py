@@ -33,7 +33,7 @@ def write_retrieval(folder):
 
 
 def write_pathfinder(folder, images=20, table='text'):
-    """Write images of one grey value, the number of the image; `table` is 'text', 'array' or 'objects'."""
+    """Write images of one grey value, the number of the image; `table` is 'text' or 'array'."""
     level = folder / 'curv_contour_length_14'
     for part in ('imgs/0', 'metadata'):
         (level / part).mkdir(parents=True)
@@ -44,7 +44,7 @@ def write_pathfinder(folder, images=20, table='text'):
     if table == 'text':
         path.write_text('\n'.join(' '.join(map(str, row)) for row in rows))
     else:
-        np.save(path, np.array(rows, object if table == 'objects' else None))
+        np.save(path, np.array(rows))
     return folder
 
 

@@ -11,10 +11,10 @@ from mmengine.config import Config
 from PIL import Image
 from pycocotools import mask as run_lengths
 
-from mmpola import prediction
 from mmpola.messages import UsageError
-from mmpola.prediction import Predictor
+from mmpola.prediction import files
 from mmpola.prediction.predict import segmentation
+from mmpola.prediction.predictor import Predictor
 from tests.helpers import scripts
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
@@ -50,7 +50,9 @@ def test_boxes_and_masks_are_drawn_and_written(tiny_config, write_checkpoint, ph
     assert len(printed) == 4
     assert printed[0] == f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step'
     assert f'skipped: {photos}/text.png: not an image' in printed
-    assert any(line.startswith(f'skipped: {photos}/inner/third.jpg: image file is truncated (') for line in printed)
+    assert any(
+        line.startswith(f'skipped: {photos}/inner/third.jpg: OSError: image file is truncated (') for line in printed
+    )
     assert printed[-1] == f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1'
     files = sorted(str(path.relative_to(out)) for path in out.rglob('*') if path.is_file())
     assert files == ['first.jpg', 'first.json', 'inner/second.jpg', 'inner/second.json']
@@ -138,7 +140,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_list(
 
 def test_files_folders_and_patterns(photos, tmp_path):
     def found(*arguments, out=tmp_path / 'out'):
-        listed = prediction.find_images([str(argument) for argument in arguments], out)
+        listed = files.find_images([str(argument) for argument in arguments], out)
         return [(str(path.relative_to(tmp_path)), str(result)) for path, result in listed]
 
     everything = [
@@ -169,22 +171,22 @@ def test_files_folders_and_patterns(photos, tmp_path):
 def test_arguments_that_match_nothing(photos, argument, message, tmp_path):
     (photos / 'empty').mkdir()
     with pytest.raises(UsageError) as raised:
-        prediction.find_images([argument.format(photos)], tmp_path / 'out')
+        files.find_images([argument.format(photos)], tmp_path / 'out')
     assert str(raised.value) == message.format(photos)
 
 
 def test_an_input_image_is_never_overwritten(photos):
-    found = prediction.find_images([str(photos / 'first.jpg')], photos)
+    found = files.find_images([str(photos / 'first.jpg')], photos)
     with pytest.raises(UsageError) as raised:
-        prediction.check_outputs(found, photos, ('.jpg', '.json'), overwrite=True)
+        files.check_outputs(found, photos, ('.jpg', '.json'), overwrite=True)
     assert str(raised.value) == f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)'
 
 
 @pytest.mark.parametrize('out', ['text.png', 'text.png/inner'])
 def test_a_file_in_place_of_the_folder_of_results_is_refused(photos, out):
-    found = prediction.find_images([str(photos / 'first.jpg')], photos / out)
+    found = files.find_images([str(photos / 'first.jpg')], photos / out)
     with pytest.raises(UsageError) as raised:
-        prediction.check_outputs(found, photos / out, ('.jpg', '.json'), overwrite=True)
+        files.check_outputs(found, photos / out, ('.jpg', '.json'), overwrite=True)
     assert str(raised.value) == f'--out: expected a folder for the results, got the file {photos}/text.png'
 
 
@@ -194,11 +196,11 @@ def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tm
     (photos / 'inner' / 'notes.txt').write_text('not an image by its suffix')
     read = cv2.imread
     monkeypatch.setattr(cv2, 'imread', lambda path, flags: None if path.endswith('.gif') else read(path, flags))
-    found, skipped = prediction.find_images([str(photos)], tmp_path / 'out'), {}
+    found, skipped = files.find_images([str(photos)], tmp_path / 'out'), {}
     predictor = Predictor(None, lambda pixels: pixels, None, (), mixed=True)
     batches = predictor.batches(found, 1, lambda image, reason: skipped.update({image.path.name: reason}))
     assert [image.path.name for batch in batches for image, _, _ in batch] == ['first.jpg', 'second.jpg']
-    assert skipped.pop('third.jpg').startswith('image file is truncated')
+    assert skipped.pop('third.jpg').startswith('OSError: image file is truncated')
     assert skipped == {
         'animated.gif': 'not an image that OpenCV can read; .gif files may need to be converted to .png',
         'phone.heic': 'not an image; .heic files may need to be converted to .png',
@@ -209,7 +211,7 @@ def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tm
 def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     for number, size in enumerate([(8, 6), (8, 6), (8, 6), (6, 8)]):
         Image.new('RGB', size).save(tmp_path / f'{number}.png')
-    found = prediction.find_images([str(tmp_path)], tmp_path / 'out')
+    found = files.find_images([str(tmp_path)], tmp_path / 'out')
 
     def lengths(mixed):
         batches = Predictor(None, lambda pixels: pixels, None, (), mixed).batches(found, 2, skip=None)

@@ -53,7 +53,7 @@ def test_retrieval(build, tmp_path):
     assert len(data.samples.arrays['ends']) == 3  # the document of both pairs is stored once
 
 
-@pytest.mark.parametrize('table', ['text', 'array', 'objects'])
+@pytest.mark.parametrize('table', ['text', 'array'])
 def test_pathfinder(build, tmp_path, table):
     root = sequences.write_pathfinder(tmp_path / 'pathfinder32', table=table)
     splits = [build('Pathfinder', root, split) for split in ('train', 'dev', 'test')]
@@ -190,12 +190,13 @@ BROKEN = {
     'metadata calls': (
         'Pathfinder',
         lambda root: np.save(root / LEVEL / 'metadata/0.npy', np.array([Attack()], object)),
-        f'/{LEVEL}/metadata/0.npy: the file calls builtins.print when read; refused, nothing was run',
+        f'/{LEVEL}/metadata/0.npy: expected an array of text, got ValueError: Object arrays cannot be loaded when '
+        'allow_pickle=False',
     ),
     'truncated pickle': (
         'GreyCIFAR',
         partial(cut, 'data_batch_3'),
-        '/data_batch_3: not a pickle, or truncated (pickle data was truncated)',
+        '/data_batch_3: not a pickle, or truncated (UnpicklingError: pickle data was truncated)',
     ),
     'pickle calls': (
         'GreyCIFAR',

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import mmpola.timm  # noqa: F401  # registers the models
 from mmpola.backbones.weight_names import to_released
 from mmpola.checkpoint import CheckpointError
-from mmpola.classification import ImageClassifier
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.layers import position_tables
 from tests.helpers.hub_server import Hub, serve
 from tests.helpers.timm_models import SMALL, SWIN, images
@@ -104,7 +104,8 @@ def differing(model, other):
 def logged(monkeypatch):
     """The messages logged while loading."""
     messages = []
-    monkeypatch.setattr('mmpola.timm.pretrained.info', messages.append)
+    for module in ('mmpola.timm.pretrained', 'mmpola.checkpoint.load'):
+        monkeypatch.setattr(f'{module}.info', messages.append)
     return messages
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
 from mmpola.engine.checkpoint import read, read_fitting
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
 from tests.helpers import scripts
 from tests.helpers.small_training import small_config
@@ -92,14 +93,19 @@ def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights
     assert json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
 
 
+def read_config(path):
+    cfg = Config.fromfile(path)
+    return cfg, build_on_meta(cfg)
+
+
 def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys):
     config = classifier(pretrain_img_size=64)
-    checkpoint = read_fitting(save('authors.pth', weights, tmp_path), Config.fromfile(config))
+    checkpoint = read_fitting(save('authors.pth', weights, tmp_path), *read_config(config))
     model = MODELS.build(Config.fromfile(config).model)
     model.init_cfg = {'checkpoint': checkpoint.path}
     model.init_weights()
     expected = model.state_dict()
-    assert checkpoint.weights.keys() == expected.keys() == checkpoint.content['state_dict'].keys()
+    assert checkpoint.weights.keys() == expected.keys()
     assert all(torch.equal(x, expected[name]) for name, x in checkpoint.weights.items())
     assert 'resized: backbone.stages.0.blocks.0.attn.positional_encoding [1, 64, 8] -> [1, 256, 8]' in (
         capsys.readouterr().out
@@ -122,7 +128,7 @@ def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, t
 
 def refused(config, path):
     with pytest.raises(UsageError) as raised:
-        read_fitting(path, Config.fromfile(config))
+        read_fitting(path, *read_config(config))
     return str(raised.value)
 
 
@@ -131,7 +137,7 @@ def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_pat
     del weights['norm.weight'], weights['patch_embed.proj.bias']
     path = save('authors.pth', weights, tmp_path)
     first, missing = refused(config, path).splitlines()
-    assert first.startswith(f'{path}: does not fit ImageClassifier')
+    assert first.startswith(f'{path}: does not fit the ImageClassifier of ')
     assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
 
 
@@ -147,7 +153,8 @@ def test_training_starts_from_the_weights_that_were_compared(tiny_config, write_
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []
-    monkeypatch.setattr(engine_train, 'prepare_process', lambda cfg, content: given.append(content))
+    monkeypatch.setattr(engine_train, 'prepare_process', lambda cfg, checkpoint: given.append(checkpoint))
     monkeypatch.setattr(engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
     assert scripts.run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}') == 0
-    assert given[0][str(path)]['state_dict'].keys() == state_dict.keys() == read(path).weights.keys()
+    assert given[0].path == str(path)
+    assert given[0].weights.keys() == state_dict.keys() == read(path).weights.keys()

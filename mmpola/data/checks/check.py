@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from rich.console import Console
 from rich.table import Table
 
-from mmpola.config_tree import leaves, nodes, predicted_classes
-from mmpola.data.checks import coco, folders, label_maps
-from mmpola.data.checks.contents import Contents, FileCheck
-from mmpola.data.class_counts import class_count_problems
-from mmpola.engine.progress import progress
+from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_classes
+from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
+from mmpola.engine.config import SPLITS
+from mmpola.engine.processes import place
 from mmpola.messages import BrokenRule, UsageError, grouped, listed
-
-SPLITS = ('train', 'val', 'test')
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
 crashes training on a GPU without naming its file, whereas the data loader names an image that cannot be read."""
-
-LOCAL_RANK = {'pytorch': 'LOCAL_RANK', 'slurm': 'SLURM_LOCALID', 'mpi': 'OMPI_COMM_WORLD_LOCAL_RANK'}
-"""Launcher -> environment variable with the rank of a process on its machine."""
-
-PROCESSES = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
-"""Launcher -> environment variable with the number of processes."""
-
-UNLOADED = {'lazy_init': True, 'pipeline': []}
-"""Arguments for data sets that derive from MMEngine's BaseDataset."""
-
-
-class Kind(NamedTuple):
-    """How data sets of one kind are recognised by their config, and how they are inspected.
-
-    Attributes:
-        name: shown in the table.
-        matches: whether a data set's config is of this kind.
-        paths: the files and folders that a config names.
-        inspect: returns the contents of the data set, which is built with `unloaded`.
-        unloaded: arguments with which it is built without reading its annotations.
-    """
-
-    name: str
-    matches: Callable[[dict[str, Any]], bool]
-    paths: Callable[[dict[str, Any]], list[Path]]
-    inspect: Callable[[Any], Contents]
-    unloaded: dict[str, Any]
-
-
-def openmmlab_paths(dataset: dict[str, Any]) -> list[Path]:
-    """Return the annotation file and the folders of an mmdet or mmseg data set, or its root if it names neither."""
-    root, prefix = Path(dataset.get('data_root') or ''), dataset.get('data_prefix') or {}
-    names = [dataset.get('ann_file'), *(prefix.values() if isinstance(prefix, dict) else [prefix])]
-    return [root / name for name in names if name] or [root]
-
-
-KINDS = (
-    Kind('COCO', coco.matches, openmmlab_paths, coco.inspect, UNLOADED),
-    Kind('label maps', label_maps.matches, openmmlab_paths, label_maps.inspect, UNLOADED),
-    Kind('class folders', folders.is_class_folders, folders.class_folder_paths, folders.inspect_class_folders, {}),
-    Kind('sequences', folders.is_sequences, folders.sequence_paths, folders.inspect_sequences, {}),
-)
-"""The first kind that matches is used. If none matches, only the paths of the data set are checked."""
 
 
 @dataclass
@@ -76,7 +29,7 @@ class Checked:
     """A data set of the config; `splits` lists all that use it, `paths` are its files and folders."""
 
     splits: list[str]
-    kind: Kind | None
+    kind: Kind
     name: str
     paths: list[Path]
     contents: Contents = field(default_factory=Contents)
@@ -111,7 +64,7 @@ def check_data(
         loader = f'{split}_dataloader'
         absent = [f'{loader}: {path}: not found (looked from {Path.cwd()})' for path in data.paths if not path.exists()]
         missing += absent
-        if data.kind and not absent and _first_of_machine(cfg):
+        if data.kind.inspector and not absent and _first_of_machine(cfg):
             problems += _inspect(cfg, data, dataset, loader)
             problems += data.contents.warnings if strict else []
     missing += _missing_truth(cfg, splits)
@@ -133,10 +86,8 @@ def _data_sets(cfg: Config, splits: tuple[str, ...]) -> Iterator[tuple[str, dict
 
 def _described(split: str, dataset: dict[str, Any]) -> Checked:
     """Describe a data set from its config, without opening any file."""
-    kind = next((kind for kind in KINDS if kind.matches(dataset)), None)
-    if kind is None:
-        return Checked([split], None, str(dataset.get('type')), openmmlab_paths(dataset))
-    return Checked([split], kind, kind.name, kind.paths(dataset))
+    kind = next(kind for kind in KINDS if kind.matches(dataset))
+    return Checked([split], kind, kind.name or str(dataset.get('type')), kind.paths(dataset))
 
 
 def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
@@ -145,12 +96,11 @@ def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _first_of_machine(cfg: Config) -> bool:
-    return os.environ.get(LOCAL_RANK.get(cfg.get('launcher', 'none'), ''), '0') == '0'
+    return place(cfg.get('launcher', 'none')).local_rank == 0
 
 
 def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: str) -> list[str]:
     """Build a data set, which knows its classes, suffixes and paths; fill in its contents and return the problems."""
-    assert data.kind is not None
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     try:
         built = DATASETS.build({**dataset, **data.kind.unloaded})
@@ -195,7 +145,7 @@ def _batch_problems(cfg: Config, checked: dict[tuple[str, ...], Checked]) -> lis
     images = _length(loader.dataset, checked)
     if batch is None or images is None or 'Infinite' in sampler:
         return []
-    processes = int(os.environ.get(PROCESSES.get(cfg.get('launcher', 'none'), ''), '1'))
+    processes = place(cfg.get('launcher', 'none')).processes
     share = -(-images // processes)
     if batch <= share:
         return []
@@ -214,7 +164,7 @@ def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) ->
         length = _length(dataset['dataset'], checked)
     else:
         data = checked[_key(dataset)]
-        length = data.contents.images if data.kind else None
+        length = data.contents.images if data.kind.inspector else None
     indices = dataset.get('indices')
     if length is None:
         return None
@@ -241,6 +191,8 @@ def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
     checks = [check for contents in found for check in (*contents.image_files, *contents.label_files)]
     broken = []
     if checks:
+        from mmpola.engine.progress import progress
+
         with progress('reading images and masks', len(checks)) as advance, ThreadPoolExecutor() as threads:
             for rules in threads.map(lambda check: check(), checks):
                 broken += rules
@@ -274,7 +226,9 @@ def print_table(checked: list[Checked]) -> None:
     for data in checked:
         contents = data.contents
         counts = (contents.images, contents.annotations, contents.unannotated, len(contents.classes))
-        table.add_row(', '.join(data.splits), data.name, *(f'{count:,}' if data.kind else '-' for count in counts))
+        table.add_row(
+            ', '.join(data.splits), data.name, *(f'{count:,}' if data.kind.inspector else '-' for count in counts)
+        )
     Console().print(table)
     print_notes(checked)
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycocotools import mask as run_lengths
 
-from mmpola.data.checks.contents import Contents, apply
-from mmpola.data.read_image import size_as_loaded, unreadable
+from mmpola.data.checks.kinds import Contents, apply, check_image
+from mmpola.data.read_image import size_as_loaded
 from mmpola.messages import BrokenRule, listed
 
 POLYGONS = re.compile(rb'"segmentation"\s*:\s*\[[\[\s]*\d[\[\]\d\s.,eE+-]*\]')
@@ -24,12 +24,6 @@ empty list of polygons does not match, and one with NaN neither."""
 
 SOME_POLYGON = b'"segmentation":[0]'
 """Replaces them."""
-
-
-def matches(dataset: dict[str, Any]) -> bool:
-    """Whether a data set's config is of this kind: `ann_file` is a JSON file and `data_prefix` has the folder `img`."""
-    prefix = dataset.get('data_prefix')
-    return str(dataset.get('ann_file') or '').endswith('.json') and isinstance(prefix, dict) and 'img' in prefix
 
 
 class _File(NamedTuple):
@@ -219,8 +213,8 @@ def _check_run_lengths(path: Path, annotation: dict[str, Any], size: tuple[int, 
 
 def _check_image(annotations: str, folder: Path, name: str, size: tuple[int, int]) -> list[BrokenRule]:
     """Check that an image can be read and has the (width, height) that its annotations refer to."""
-    if reason := unreadable(folder / name):
-        return [(f'{folder}: images that cannot be read', f'{name} ({reason})')]
+    if broken := check_image(folder, folder / name):
+        return broken
     loaded = size_as_loaded(folder / name)
     if loaded is not None and loaded != tuple(size):
         sizes = f'{loaded[0]} x {loaded[1]}, not {size[0]} x {size[1]}'

@@ -7,38 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine.registry import DATASETS
 
-from mmpola.data.checks.contents import Contents, apply
-from mmpola.data.class_folders import IMAGENET
+from mmpola.data.checks.kinds import Contents, apply
 from mmpola.data.read_image import rgb_image
 from mmpola.messages import BrokenRule
-
-SEQUENCES = ('ListOps', 'ByteText', 'Retrieval', 'Pathfinder', 'GreyCIFAR')
-
-
-def _name(dataset: dict[str, Any]) -> str:
-    return str(dataset.get('type')).removeprefix('mmpola.')
-
-
-def is_class_folders(dataset: dict[str, Any]) -> bool:
-    """Whether a data set's config is a `ClassFolders`."""
-    return _name(dataset) == 'ClassFolders'
-
-
-def is_sequences(dataset: dict[str, Any]) -> bool:
-    """Whether a data set's config is one of the Long Range Arena's."""
-    return _name(dataset) in SEQUENCES
-
-
-def class_folder_paths(dataset: dict[str, Any]) -> list[Path]:
-    """Return the folder, and the folder or file that names the classes."""
-    return [Path(dataset[key]) for key in ('root', 'classes') if dataset.get(key) not in (None, '', IMAGENET)]
-
-
-def sequence_paths(dataset: dict[str, Any]) -> list[Path]:
-    """Return the folder of the official files, under the name that it has here."""
-    return [DATASETS.get(f'mmpola.{_name(dataset)}').folder(dataset['root'])]
 
 
 def inspect_class_folders(dataset: Any) -> Contents:

@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmpola.data.checks.contents import Contents, apply
+from mmpola.data.checks.kinds import Contents, apply, check_image
 from mmpola.data.read_image import size_as_loaded, unreadable
 from mmpola.messages import BrokenRule, listed
 
 ONE_CHANNEL = ('1', 'L', 'P')
 """Pillow's modes of images with one value from 0 to 255 per pixel."""
-
-
-def matches(dataset: dict[str, Any]) -> bool:
-    """Whether a data set's config is of this kind: `data_prefix` has the folders `img_path` and `seg_map_path`."""
-    prefix = dataset.get('data_prefix')
-    return isinstance(prefix, dict) and {'img_path', 'seg_map_path'} <= prefix.keys()
 
 
 def inspect(dataset: Any) -> Contents:
@@ -45,7 +39,7 @@ def inspect(dataset: Any) -> Contents:
         )
     )
     allowed, rule = _labels(dataset, len(contents.classes))
-    contents.image_files = [partial(_check_image, images, image) for image, _ in pairs]
+    contents.image_files = [partial(check_image, images, image) for image, _ in pairs]
     contents.label_files = [
         partial(_check_map, allowed, f'{maps}: {rule}', maps, label_map, image)
         for image, label_map in pairs
@@ -65,11 +59,6 @@ def _labels(dataset: Any, classes: int) -> tuple[Any, str]:
         f'label maps with labels other than 0 … {classes - 1 + reduced} and {dataset.ignore_index} '
         f'({classes} classes, reduce_zero_label={reduced})'
     )
-
-
-def _check_image(folder: Path, path: Path) -> list[BrokenRule]:
-    reason = unreadable(path)
-    return [(f'{folder}: images that cannot be read', f'{path.relative_to(folder)} ({reason})')] if reason else []
 
 
 def _check_map(allowed: Any, rule: str, folder: Path, path: Path, image: Path) -> list[BrokenRule]:

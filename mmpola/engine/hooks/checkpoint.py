@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,13 +93,12 @@ class AtomicCheckpointHook(CheckpointHook):
     """
 
     last_ckpt: str | None
+    keep_ckpt_ids: deque[int]
 
     def __init__(self, *args: Any, on_error: str = 'stop', **kwargs: Any) -> None:
         if on_error not in ('stop', 'continue'):
             raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
-        if (
-            unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
-        ):  # which would go to torch.save
+        if unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys():  # passed to torch.save
             raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
         super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
         self.on_error = on_error
@@ -125,13 +125,8 @@ class AtomicCheckpointHook(CheckpointHook):
     @contextmanager
     def _restored_on_error(self, runner: Any) -> Iterator[None]:
         """Context in which an error of saving, with on_error='continue', is logged and leaves the old records."""
-        info, kept, last, best = (
-            runner.message_hub.runtime_info,
-            list(getattr(self, 'keep_ckpt_ids', ())),
-            self.last_ckpt,
-            self._best(),
-        )
-        saved = dict(info)
+        info = runner.message_hub.runtime_info
+        saved, own = dict(info), dict(vars(self))
         try:
             yield
         except SaveError as error:
@@ -140,42 +135,31 @@ class AtomicCheckpointHook(CheckpointHook):
             runner.logger.error(f'{error}; training continues without this checkpoint')
             info.clear()
             info.update(saved)
-            self.last_ckpt = last
-            self._set_best(best)
-            self._set_kept(runner, kept)
-
-    def _set_kept(self, runner: Any, steps: list[int]) -> None:
-        if self.max_keep_ckpts <= 0:
-            return
-        self.keep_ckpt_ids.clear()
-        self.keep_ckpt_ids.extend(steps)
-        runner.message_hub.update_info('keep_ckpt_ids', steps)
+            self.__dict__.update(own)
 
     def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict[str, Any]) -> None:
         with self._restored_on_error(runner):
-            self._save_step(runner, step, meta)
-
-    def _save_step(self, runner: Any, step: int, meta: dict[str, Any]) -> None:
-        outdated = []
-        if self.max_keep_ckpts > 0:
-            kept = [*(old for old in self.keep_ckpt_ids if old != step), step]
-            outdated, kept = kept[: -self.max_keep_ckpts], kept[-self.max_keep_ckpts :]
-            self._set_kept(runner, kept)
-        name = self.filename_tmpl.format(step)
-        self.last_ckpt = os.path.join(self.out_dir, name)
-        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
-        save_and_point(
-            runner,
-            self.out_dir,
-            name,
-            save_optimizer=self.save_optimizer,
-            save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-            by_epoch=self.by_epoch,
-            backend_args=self.backend_args,
-            **self.args,
-        )
-        self._remove(*(os.path.join(self.out_dir, self.filename_tmpl.format(old)) for old in outdated))
+            outdated: list[int] = []
+            if self.max_keep_ckpts > 0:
+                kept = [*(old for old in self.keep_ckpt_ids if old != step), step]
+                outdated, kept = kept[: -self.max_keep_ckpts], kept[-self.max_keep_ckpts :]
+                self.keep_ckpt_ids = deque(kept)
+                runner.message_hub.update_info('keep_ckpt_ids', kept)
+            name = self.filename_tmpl.format(step)
+            self.last_ckpt = os.path.join(self.out_dir, name)
+            runner.message_hub.update_info('last_ckpt', self.last_ckpt)
+            save_and_point(
+                runner,
+                self.out_dir,
+                name,
+                save_optimizer=self.save_optimizer,
+                save_param_scheduler=self.save_param_scheduler,
+                meta=meta,
+                by_epoch=self.by_epoch,
+                backend_args=self.backend_args,
+                **self.args,
+            )
+            self._remove(*(os.path.join(self.out_dir, self.filename_tmpl.format(old)) for old in outdated))
 
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:

@@ -212,7 +212,7 @@ def test_every_image_is_read_in_the_whole_check(detection, annotations, coco):
     unreadable, resized = problems(detection, whole=True)
     assert unreadable.startswith(
         f'{folder}: images that cannot be read (3): {empty.name} (empty file), {truncated.name} '
-        '(image file is truncated ('
+        '(OSError: image file is truncated ('
     )
     assert unreadable.endswith(f' bytes not processed)), {text.name} (not an image)')
     assert resized == (

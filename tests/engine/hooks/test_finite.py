@@ -9,8 +9,7 @@ from mmengine.hooks import EMAHook, Hook, LoggerHook
 from mmengine.logging import MessageHub
 
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.engine.hooks import FiniteLossHook
-from mmpola.engine.hooks.finite import NonFiniteError
+from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError
 from tests.helpers.small_training import run, small_config
 
 NAN, INF = float('nan'), float('inf')

@@ -8,7 +8,7 @@ from mmengine.hooks import EMAHook
 from mmengine.model import ExponentialMovingAverage
 from torch import distributed, multiprocessing, nn
 
-from mmpola.engine.hooks import MeanBuffersHook
+from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from mmpola.engine.hooks import PreemptionHook
+from mmpola.engine.hooks.preemption import PreemptionHook
 from tests.helpers.exact import Signal
 from tests.helpers.small_training import run, small_config
 

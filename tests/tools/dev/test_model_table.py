@@ -5,7 +5,7 @@ from mmengine.config import Config
 
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.zoo import NAMED
-from mmpola.classification import ImageClassifier
+from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.engine.flops import count_model
 from mmpola.messages import UsageError
 from tools.dev import model_table

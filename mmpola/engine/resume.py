@@ -1,0 +1,148 @@
+"""Which checkpoint a training resumes from, and whether it may write into its work dir."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mmengine.config import Config
+from torch import nn
+
+from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
+from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, locate, read
+from mmpola.messages import UsageError, listed
+
+STATE = ('meta', 'message_hub', 'optimizer')
+"""Entries that a checkpoint needs, in addition to its weights, so that training can be resumed from it."""
+
+
+def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
+    """Decide what a training run resumes from, and check that it may use its work dir.
+
+    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in the work dir. If
+    there is no checkpoint, training starts from the first step, as in MMEngine.
+
+    Args:
+        cfg: config of the run; its `load_from` is set to the path.
+        overwrite: allow the run to overwrite checkpoints.
+        model: what `validate_config` returned for the config.
+
+    Raises:
+        UsageError: the work dir holds checkpoints of another config, or checkpoints that would be overwritten; or the
+            checkpoint to resume from is missing, is not a training checkpoint, was written by another config, or does
+            not fit the model.
+    """
+    path = None
+    if cfg.get('resume'):
+        path = locate(cfg.load_from) if cfg.get('load_from') else newest_checkpoint(cfg.work_dir)
+    _check_work_dir(cfg, path, overwrite)
+    if path is None:
+        return None
+    try:
+        checkpoint = read(path)
+    except UsageError as error:
+        older = _newest_intact(cfg.work_dir)
+        raise UsageError(f'{error}; the newest intact one: --resume {older}' if older else str(error)) from None
+    _check_state(checkpoint)
+    check_fits(checkpoint, cfg, model)
+    own = cfg.get('experiment_name') or Path(cfg.filename).stem
+    if checkpoint.config_name not in (None, own):
+        raise UsageError(
+            f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.config_name}; '
+            f'start a new run from its weights with --cfg-options load_from={path}'
+        )
+    cfg.load_from = checkpoint.path
+    return checkpoint
+
+
+def finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
+    """Return the progress, such as '12 of 12 epochs', of a checkpoint at or beyond the config's end; None before it."""
+    epochs, steps = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
+    key, end, unit = ('epoch', epochs, 'epochs') if epochs else ('iter', steps, 'steps')
+    done = checkpoint.meta.get(key)
+    return None if done is None or end is None or done < end else f'{done} of {end} {unit}'
+
+
+def newest_checkpoint(work_dir: str | Path) -> Path | None:
+    """Return the checkpoint that MMEngine recorded in `last_checkpoint`, None if there is no such record.
+
+    Raises:
+        UsageError: neither the recorded file nor a file of its name in the work dir (which may have been moved) exists.
+    """
+    record = Path(work_dir) / 'last_checkpoint'
+    if not record.is_file():
+        return None
+    recorded = Path(os.fsdecode(record.read_bytes()).strip())
+    for path in (record.parent / recorded.name, recorded):
+        if os.path.isfile(path):  # unlike Path.is_file, it accepts any name
+            return path
+    raise UsageError(
+        f'{record}: names {recorded}, which does not exist; correct the line, or remove the file and name '
+        'the checkpoint to resume from: --resume CHECKPOINT'
+    )
+
+
+def _checkpoints(work_dir: str | Path) -> list[Path]:
+    """Return the checkpoints in a work dir, the newest last."""
+    return sorted(Path(work_dir).glob('*.pth'), key=lambda path: path.stat().st_mtime)
+
+
+def _newest_intact(work_dir: str | Path) -> Path | None:
+    """Return the newest checkpoint in a work dir that can be read and resumed from, None if there is none."""
+    return next((path for path in reversed(_checkpoints(work_dir)) if _is_intact(path)), None)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        _check_state(read(path))
+    except UsageError:
+        return False
+    return True
+
+
+def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
+    """Raise UsageError if the work dir holds checkpoints that a run resumed from `path` may not overwrite."""
+    work_dir = Path(cfg.work_dir)
+    checkpoints = _checkpoints(work_dir)
+    if not checkpoints:
+        return
+    own = Path(cfg.filename).name
+    others = sorted(path.name for path in work_dir.glob('*.py'))
+    if others and own not in others:
+        raise UsageError(
+            f'{work_dir}: holds checkpoints of {listed(others)}, not of {own}; '
+            'use another --work-dir, or resume the earlier run with its own config'
+        )
+    if overwrite:
+        return
+    names = listed(path.name for path in reversed(checkpoints))
+    if path is not None:
+        newest = newest_checkpoint(work_dir) or checkpoints[-1]
+        if path.resolve() == newest.resolve():
+            return
+        if not _is_intact(newest) and (older := _newest_intact(work_dir)) and path.resolve() == older.resolve():
+            return
+    elif cfg.get('resume'):
+        raise UsageError(
+            f'{work_dir}: holds checkpoints ({names}) but no last_checkpoint that names the newest; '
+            'name the one to resume from: --resume CHECKPOINT'
+        )
+    raise UsageError(
+        f'{work_dir}: holds checkpoints that this run would overwrite ({names}); resume from the newest with '
+        '--resume, use another --work-dir, or allow overwriting with --overwrite'
+    )
+
+
+def _check_state(checkpoint: TrainingCheckpoint) -> None:
+    """Raise UsageError if a file lacks an entry that resuming needs, or if a part of one cannot be rebuilt."""
+    path, content = checkpoint.path, checkpoint.content
+    restart = f'start a new run from its weights with --cfg-options load_from={path}'
+    whole = checkpoint.container == 'state_dict'  # else other weights than the optimizer's would be loaded
+    if lacking := [name for name in STATE if not whole or name not in content]:
+        raise UsageError(
+            f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
+        )
+    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {LOG_HISTORY}:
+        raise UsageError(
+            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
+        )
