@@ -65,7 +65,9 @@ def main() -> int:
     parser.add_argument('suite', choices=SUITES)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument(
-        '--repeats', type=int, help='rounds in which every variant runs once (default: 20; on a CPU 3 for image_size, 5 for zoo)'
+        '--repeats',
+        type=int,
+        help='rounds in which every variant runs once (default: 20; on a CPU 3 for image_size, 5 for zoo)',
     )
     parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS}')
     args = parser.parse_args()

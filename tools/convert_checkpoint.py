@@ -1,13 +1,17 @@
 """Converts a checkpoint for publishing: writes its backbone and classification head, and nothing else.
 
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth checkpoints/pola_swin_t.pth
-    python tools/convert_checkpoint.py SRC DST [--backbone-only] [--authors] [--arch NAME] [--metric 'top-1 82.6']
-                                       [--overwrite]
+    python tools/convert_checkpoint.py SRC DST [--whole] [--backbone-only] [--authors] [--arch NAME]
+                                       [--metric 'top-1 82.6'] [--overwrite]
 
 SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the authors, or a bare
 state dict. Averaged (EMA) weights are preferred to plain ones. DST is `{'state_dict', 'meta'}` with the names of an
 ImageClassifier: `backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a detector's
 backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
+
+With --whole it writes all of a detector, segmenter or classifier: weights, config and classes of a training checkpoint,
+without optimizer, hooks and history. DST becomes NAME-XXXXXXXX.pth, with the first digits of the file's SHA-256. The
+file is read by torch.load, the scripts in tools/ and the inferencers of mmdet and mmseg.
 
 With --authors DST is `{'model', 'meta'}` with the names of the released files, which the authors' code reads with
 `load_state_dict(strict=False)`: it computes its buffers itself.
@@ -26,7 +30,7 @@ from pathlib import Path
 
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.checkpoint import locate
-from mmpola.engine.convert import convert, summary, write
+from mmpola.engine.convert import convert, convert_whole, summary, write
 from mmpola.messages import run_main
 
 
@@ -34,7 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Convert a checkpoint for publishing', allow_abbrev=False)
     parser.add_argument('source', metavar='SRC', help='checkpoint to read: a path, URL or name')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
-    parser.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument('--whole', action='store_true', help='write all of a detector, segmenter or classifier')
+    parts.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
     parser.add_argument('--authors', action='store_true', help="use the names of the authors' files")
     parser.add_argument(
         '--arch', metavar='NAME', help='name of the model in timm, e.g. pola_swin_tiny; the tensors must fit it'
@@ -42,11 +48,15 @@ def main() -> None:
     parser.add_argument('--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`")
     parser.add_argument('--overwrite', action='store_true', help='overwrite DST')
     args = parser.parse_args()
+    if args.whole and (args.authors or args.arch):
+        parser.error('--whole: expected neither --authors nor --arch, which name weights of a backbone')
     source = locate(args.source)
     check_destination(args.destination, args.overwrite, source)
-    conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
-    write(conversion, args.destination)
-    print(summary(conversion, source, args.destination))
+    if args.whole:
+        conversion = convert_whole(source, args.metric)
+    else:
+        conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
+    print(summary(conversion, source, write(conversion, args.destination)))
 
 
 if __name__ == '__main__':

@@ -9,8 +9,8 @@ The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 2
     classifier            logits [B, classes]
     segmenter             logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
     one-stage detector    boxes [B, P, 4] in pixels and scores [B, P, classes] before non-maximum suppression, where the
-                          head decodes as most of mmdet do; else output0, output1 …, what the model returns in mode
-                          'tensor'
+                          head decodes as most of mmdet do; else the maps of its head, scores0 … and boxes0 …
+    others                output0_0 …, what the model returns in mode 'tensor'
     two-stage detector    map0, map1 … of the neck, boxes [B, P, 4] and scores [B, P, 1] of the proposals before
                           non-maximum suppression; RoI heads are not exported
     --backbone            map0, map1 … [B, C, h, w] of the backbone

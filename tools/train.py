@@ -1,7 +1,7 @@
 """Trains the model of a config.
 
-    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite] [--amp] [--auto-scale-lr]
-                                  [--compile [BACKEND]]
+    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite] [--auto-scale-lr]
+                                  [--amp [float16|bfloat16]] [--compile [BACKEND]]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
 Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go to the work dir,
@@ -40,7 +40,13 @@ def parse_arguments() -> argparse.Namespace:
         help='resume from this checkpoint; without a value, or with auto, from the newest one in the work dir',
     )
     parser.add_argument('--overwrite', action='store_true', help='overwrite the checkpoints of an earlier run')
-    parser.add_argument('--amp', action='store_true', help='automatic mixed precision (fp16)')
+    parser.add_argument(
+        '--amp',
+        nargs='?',
+        const='float16',
+        choices=('float16', 'bfloat16'),
+        help='automatic mixed precision (default float16); bfloat16 for classifiers, segmenters and sequences',
+    )
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',

@@ -166,13 +166,20 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write --amp, --auto-scale-lr and --resume into the config.
 
     Raises:
-        UsageError: --amp without a GPU, or no auto_scale_lr in the config.
+        UsageError: --amp without a GPU, or in bfloat16 for a model of mmdet; or no auto_scale_lr in the config.
     """
     if args.amp:
+        if args.amp == 'bfloat16' and cfg.get('default_scope') == 'mmdet':
+            raise UsageError(
+                '--amp: expected float16 for a model of mmdet, got bfloat16, which the CUDA operators of mmcv '
+                '(RoIAlign, focal loss, deformable attention) do not support'
+            )
         if not torch.cuda.is_available():
-            raise UsageError('--amp: mixed precision in fp16 needs a GPU, but torch finds none')
+            raise UsageError('--amp: expected a GPU for mixed precision, but torch finds none')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.loss_scale = 'dynamic'
+        cfg.optim_wrapper.dtype = args.amp
+        # bfloat16 has the range of float32, in which no gradient needs a scale
+        cfg.optim_wrapper.loss_scale = 'dynamic' if args.amp == 'float16' else 1.0
     if args.auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise UsageError(f'{args.config}: --auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
@@ -203,7 +210,10 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
 
 
 def schedule_note(cfg: Config) -> str | None:
-    """Return a line if the schedule of a training ends at another epoch or step than training itself, else None."""
+    """Return a line if the schedule of a training ends at another epoch or step than training itself, else None.
+
+    The line names the options that stretch or shorten the schedule: ends, periods and milestones.
+    """
     parts = cfg.get('param_scheduler') or []
     parts = parts if isinstance(parts, list) else [parts]
     for unit, by_epoch in (('epochs', True), ('iters', False)):
@@ -213,12 +223,23 @@ def schedule_note(cfg: Config) -> str | None:
         }
         last = [i for i, end in ends.items() if end == max(ends.values())]
         if length and last and ends[last[0]] != length:
-            options = ' '.join(f'param_scheduler.{i}.end={length}' for i in last)
+            options = ' '.join(option for i in last for option in _stretched(f'param_scheduler.{i}', parts[i], length))
             return (
                 f'param_scheduler: ends at {ends[last[0]]}, but training at train_cfg.max_{unit}={length}; to end it '
                 f'there too: --cfg-options {options}'
             )
     return None
+
+
+def _stretched(key: str, part: dict[str, Any], length: int) -> list[str]:
+    """Return the options with which a part of a schedule ends after `length` epochs or steps."""
+    options = [f'{key}.end={length}']
+    if 'T_max' in part:
+        options.append(f'{key}.T_max={length - part.get("begin", 0)}')
+    if 'milestones' in part:
+        scaled = [round(milestone * length / part['end']) for milestone in part['milestones']]
+        options.append(f'"{key}.milestones={scaled}"'.replace(' ', ''))
+    return options
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:

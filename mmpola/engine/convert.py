@@ -1,7 +1,8 @@
-"""Convert a checkpoint for publishing: its backbone and classification head in a small, verified file."""
+"""Convert a checkpoint for publishing: its backbone and classification head, or its whole model, in a verified file."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.config import Config
 from torch import Tensor
 
 import mmpola
@@ -20,13 +22,16 @@ from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.hub import sha256
 from mmpola.checkpoint.load import fit_weights
 from mmpola.checkpoint.write import write_atomically
-from mmpola.engine.checkpoint import TrainingCheckpoint, read
+from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, read
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError, listed
 
 PREFIX = 'backbone.'
 POLARITY_AWARE = ('.power', '.s1')
 """Tensors that only polarity-aware attention has: exponents of a PowerMap, temperatures of an ExpMap."""
 NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
+WHOLE_META = ('cfg', 'dataset_meta', 'epoch', 'iter', 'experiment_name', 'mmengine_version')
+"""What a file of a whole model keeps of a training checkpoint's `meta`; inferencers read the first two."""
 
 
 @dataclass
@@ -34,13 +39,14 @@ class Conversion:
     """The content of the file to write, and what the summary says about it.
 
     Attributes:
-        state_dict: tensors under the names of an ImageClassifier, or of the authors' code.
+        state_dict: tensors under the names of an ImageClassifier, of the authors' code, or of the whole model.
         meta: what the weights are and where they come from.
         container: key of the source under which they were found.
         written_as: key under which the file holds them.
         resized: position tables whose grid differs from that of the named model.
         dropped: number of tensors left out, by part of the model.
         dropped_entries: other entries of the source.
+        whole: class of the model, if the file holds all of it.
     """
 
     state_dict: dict[str, Tensor]
@@ -50,6 +56,7 @@ class Conversion:
     resized: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     dropped_entries: list[str] = field(default_factory=list)
+    whole: str | None = None
 
 
 def convert(
@@ -77,8 +84,7 @@ def convert(
     kept = named_weights(weights, backbone_only)
     if not any(key.endswith(POLARITY_AWARE) for key in kept):
         raise UsageError(f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}')
-    if broken := [key for key, x in kept.items() if not torch.isfinite(x).all()]:
-        raise UsageError(f'{source}: NaN or infinite values in {listed(broken)}; nothing was written')
+    _refuse_broken(kept, source)
     arch = arch or find_arch(kept)
     resized: list[str] = []
     if arch is not None:
@@ -98,6 +104,43 @@ def convert(
     if container != 'bare state dict':
         conversion.dropped_entries = sorted(str(key) for key in checkpoint.content if key not in (container, 'meta'))
     return conversion
+
+
+def convert_whole(source: Path, metric: str | None = None) -> Conversion:
+    """Read the training checkpoint of a detector, segmenter or classifier and select its weights, config and classes.
+
+    The config in the file names everything that is needed to build the model: the result is read by torch.load, by the
+    inferencers of mmdet and mmseg, and by the scripts in tools/.
+
+    Args:
+        source: a training checkpoint of MMEngine, with its config.
+        metric: as in `convert`.
+
+    Raises:
+        UsageError: the file is unreadable, has no config or classes, does not fit the model of its config, or has
+            values that are not finite.
+    """
+    checkpoint = read(source)
+    earlier = checkpoint.meta
+    if not isinstance(earlier.get('cfg'), str) or not checkpoint.classes:
+        raise UsageError(
+            f"--whole: expected a training checkpoint with its config and classes in 'meta', got {source} with "
+            f'{listed(earlier) or "none"}'
+        )
+    cfg = Config.fromstring(earlier['cfg'], '.py')
+    model = build_on_meta(cfg)
+    check_fits(checkpoint, cfg, model)
+    _refuse_broken(checkpoint.weights, source)
+    meta = {key: earlier[key] for key in WHOLE_META if key in earlier}
+    meta |= _meta(source, checkpoint, None, metric)
+    state_dict = {key: x.detach().contiguous().clone() for key, x in checkpoint.weights.items()}
+    dropped = sorted(str(key) for key in checkpoint.content if key not in (checkpoint.container, 'state_dict', 'meta'))
+    return Conversion(state_dict, meta, checkpoint.container, dropped_entries=dropped, whole=type(model).__name__)
+
+
+def _refuse_broken(weights: dict[str, Tensor], source: Path) -> None:
+    if broken := [key for key, x in weights.items() if not torch.isfinite(x).all()]:
+        raise UsageError(f'{source}: NaN or infinite values in {listed(broken)}; nothing was written')
 
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
@@ -186,18 +229,24 @@ def _meta(source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric
     }
 
 
-def write(conversion: Conversion, destination: Path) -> None:
-    """Save the file atomically.
+def write(conversion: Conversion, destination: Path) -> Path:
+    """Save the file atomically and return its path.
+
+    The name of a whole model gets the first eight digits of the file's SHA-256, as OpenMMLab's published files have.
 
     Raises:
         UsageError: the system refuses the write; the old file is unchanged and no partial file is left.
     """
     content = io.BytesIO()  # torch.save to a file would hide why the system refused the write
     torch.save({conversion.written_as: conversion.state_dict, 'meta': conversion.meta}, content)
+    if conversion.whole:
+        digits = hashlib.sha256(content.getbuffer()).hexdigest()[:8]
+        destination = destination.with_stem(f'{destination.stem}-{digits}')
     try:
         write_atomically(destination, content.getbuffer())
     except OSError as error:
         raise UsageError(f'{destination}: cannot be written ({error.strerror or error})') from None
+    return destination
 
 
 def summary(conversion: Conversion, source: Path, destination: Path) -> str:
@@ -207,7 +256,10 @@ def summary(conversion: Conversion, source: Path, destination: Path) -> str:
     head = f'head of {len(state_dict["head.weight"])} classes' if 'head.weight' in state_dict else 'no head'
     averaged = 'averaged (EMA)' if meta['weights'] == 'ema' else 'plain; the file has no averaged (EMA) weights'
     arch = 'no named model fits: written unverified; --arch NAME lists what differs from NAME'
-    if meta['arch'] is not None:
+    if conversion.whole:
+        head = f'{len(meta["dataset_meta"]["classes"])} classes'
+        arch = f'a whole {conversion.whole}, every tensor fits its config'
+    elif meta['arch'] is not None:
         grids = f'; {len(conversion.resized)} position tables have another grid' if conversion.resized else ''
         arch = f'{meta["arch"]}, every tensor fits{grids}'
     dropped = ', '.join(f'{name} ({count})' for name, count in conversion.dropped.items())

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.export_model import ExportModel
-from mmpola.messages import UsageError, first_line, listed
+from mmpola.messages import UsageError, first_line, info, listed
 
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
 LOWEST_OPSET = 18
@@ -92,14 +92,17 @@ def export(
     sizes = DYNAMIC_CHECKS if shape is None else ((1, *shape),)
     batches = [_batch(image, size) for size in sizes]
     with torch.no_grad():
+        info('1 of 3: computing the outputs in PyTorch')
         expected = [{name: x.numpy() for name, x in model(x).items()} for x in batches]
         _check_deterministic(model, batches[0], expected[0])
         exported = copy.deepcopy(model)
         if half:
             exported.model.half()
+        info('2 of 3: recording the program' + (', which takes minutes for any size' if shape is None else ''))
         sample = _batch(image, DYNAMIC_SAMPLE if shape is None else sizes[0])
         program = _to_onnx(exported, sample, shape is None, opset)
         content = program.model_proto.SerializeToString()
+        info('3 of 3: comparing with onnxruntime')
         session, tolerance = _session(content), HALF_TOLERANCE if half else TOLERANCE
         errors = [
             _compare(session, batch.numpy(), outputs, tolerance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from mmpola.engine.flops import sample_of
 
 Outputs = dict[str, Tensor]
 """Name -> tensor, in the order of the exported program."""
+
+DENSE = ('scores', 'boxes', 'factors')
+"""What the maps are that a dense head of mmdet returns, in their order."""
 
 
 def default_shape(cfg: Config) -> tuple[int, int]:
@@ -141,11 +145,22 @@ def proposals(model: Any, images: Tensor) -> Outputs:
 
 
 def raw_outputs(model: Any, images: Tensor) -> Outputs:
-    """Compute output0, output1 ...: the tensors that the model returns in mode 'tensor', in their order."""
+    """Compute the tensors that the model returns in mode 'tensor', named by their places in its tuples and lists.
+
+    A dense head returns scores, boxes and in some heads factors of the scores, each with one map per level: scores0,
+    scores1 ..., boxes0 ... Other tensors are output0, or output1_2 for the third of the second list.
+    """
     samples = [sample_of(*images.shape[2:]) for _ in range(images.shape[0])]
     found = model(images, samples, mode='tensor')
-    tensors = [x for x in _pytree.tree_leaves(found) if isinstance(x, Tensor)]
-    return {f'output{number}': x for number, x in enumerate(tensors)}
+    dense = hasattr(model, 'bbox_head') and not hasattr(model, 'decoder')
+    named = {}
+    for path, x in _pytree.tree_flatten_with_path(found)[0]:
+        places = [re.sub(r'\W', '', str(key)) for key in path]
+        if dense and len(places) == 2:
+            named[DENSE[int(places[0])] + places[1]] = x
+        else:
+            named['output' + '_'.join(places)] = x
+    return {name: x for name, x in named.items() if isinstance(x, Tensor)}
 
 
 def decodes_as_mmdet(head: Any) -> bool:

@@ -162,3 +162,39 @@ def test_a_variable_of_the_file_is_refused(tmp_path):
         '--cfg-options: root: expected a key that is read later, got root, a variable of the config file; '
         'set the keys that are computed from it'
     )
+
+
+@pytest.mark.parametrize(
+    ('part', 'options'),
+    [
+        ({'type': 'PolyLR', 'end': 40}, ['end=20']),
+        ({'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36}, ['end=20', 'T_max=16']),
+        ({'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]}, ['end=20', 'milestones=[10,18]']),
+    ],
+)
+def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
+    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part]})
+    note = config.schedule_note(cfg)
+    for option in options:
+        assert f'param_scheduler.0.{option}' in note
+    given = note.partition('--cfg-options ')[2].replace('"', '').split()
+    config.apply_options(cfg, {key: eval(value) for key, value in (option.split('=') for option in given)})
+    assert config.schedule_note(cfg) is None
+
+
+def amp(dtype, **settings):
+    cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}, **settings})
+    config.apply_arguments(cfg, argparse.Namespace(amp=dtype, auto_scale_lr=False, resume=None))
+    return cfg.optim_wrapper
+
+
+def test_amp_names_its_precision(monkeypatch):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: True)
+    assert amp('float16', default_scope='mmdet') == {
+        'type': 'AmpOptimWrapper',
+        'dtype': 'float16',
+        'loss_scale': 'dynamic',
+    }
+    assert amp('bfloat16', default_scope='mmseg') == {'type': 'AmpOptimWrapper', 'dtype': 'bfloat16', 'loss_scale': 1.0}
+    with pytest.raises(UsageError, match=r'--amp: expected float16 for a model of mmdet, got bfloat16'):
+        amp('bfloat16', default_scope='mmdet')

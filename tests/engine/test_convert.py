@@ -5,6 +5,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.runner import Runner, load_checkpoint
 from torch.testing import assert_close
@@ -13,7 +14,9 @@ import mmpola
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.load import load_weights
 from mmpola.classification.image_classifier import ImageClassifier
-from mmpola.engine.convert import convert, find_arch, named_weights, sha256, summary, write
+from mmpola.engine.checkpoint import read_fitting
+from mmpola.engine.convert import convert, convert_whole, find_arch, named_weights, sha256, summary, write
+from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
 from tests.helpers.conversions import ARCH, BACKBONE, assert_same, authors_names, classifier, named, run, save
 
@@ -199,6 +202,34 @@ def test_the_backbone_of_a_detector_is_kept(tmp_path):
     write(conversion, tmp_path / 'slim.pth')
     report = load_weights(PolaSwin(ARCH, pretrain_img_size=64), tmp_path / 'slim.pth')
     assert (len(report.loaded), report.new, report.dropped) == (len(backbone), [], [])
+
+
+@pytest.mark.slow
+def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_checkpoint, tmp_path):
+    """The file has no optimizer and is named by its SHA-256; mmdet's inferencer needs nothing beside it."""
+    from mmdet.apis import DetInferencer
+
+    cfg = Config.fromfile(tiny_config)
+    classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
+    meta = {'cfg': cfg.pretty_text, 'dataset_meta': {'classes': classes}, 'epoch': 3, 'seed': 1}
+    source = write_checkpoint(tiny_config, tmp_path / 'epoch_3.pth', meta=meta, optimizer={'state': {}})
+    written = write(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
+    assert written.name == f'detector-{sha256(written)[:8]}.pth'
+    content = torch.load(written, weights_only=True)
+    assert content.keys() == {'state_dict', 'meta'}
+    assert_same(content['state_dict'], torch.load(source, weights_only=True)['state_dict'])
+    assert content['meta'].keys() >= {'cfg', 'dataset_meta', 'metric', 'source_sha256'}
+    assert 'seed' not in content['meta']
+    inferencer = DetInferencer(weights=str(written), device='cpu', show_progress=False)
+    assert inferencer.visualizer.dataset_meta['classes'] == classes
+    checkpoint = read_fitting(written, cfg, build_on_meta(cfg))
+    assert checkpoint.classes == classes
+
+
+def test_a_file_without_config_or_classes_is_no_whole_model(weights, tmp_path):
+    source = save({'state_dict': weights, 'meta': {'epoch': 3}}, tmp_path / 'epoch_3.pth')
+    with pytest.raises(UsageError, match=r'--whole: expected a training checkpoint .* with epoch'):
+        convert_whole(source)
 
 
 def test_the_authors_names_go_there_and_back(tmp_path):

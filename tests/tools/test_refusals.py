@@ -98,7 +98,7 @@ NO_IMAGES = 'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .
     [
         ('train', ['configs/none.py'], 'error: configs/none.py: no such config file'),
         ('train', [CONFIG, '--resume', 'none.pth'], 'error: none.pth: no such checkpoint'),
-        ('train', [CONFIG, '--amp'], 'error: --amp: mixed precision in fp16 needs a GPU, but torch finds none'),
+        ('train', [CONFIG, '--amp'], 'error: --amp: expected a GPU for mixed precision, but torch finds none'),
         ('test', [CONFIG, 'none.pth'], 'error: none.pth: no such checkpoint'),
         ('predict', [CONFIG, 'none.pth', 'tests', '--out', 'none'], NO_IMAGES),
         ('dev/contact_sheet', ['configs', 'sheet.png'], 'error: configs: no images in this folder'),

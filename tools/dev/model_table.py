@@ -234,7 +234,8 @@ def sequence_table(entries: list[Entry]) -> str:
     variants = [
         name.removeprefix(prefix)
         for name in by_name
-        if name.startswith(prefix) and all(f'lra_{task}_{name.removeprefix(prefix)}' in by_name for task in SEQUENCE_TASKS)
+        if name.startswith(prefix)
+        and all(f'lra_{task}_{name.removeprefix(prefix)}' in by_name for task in SEQUENCE_TASKS)
     ]
     lines = [
         f'| attention | {" | ".join(SEQUENCE_TASKS)} |',
