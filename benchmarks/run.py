@@ -38,7 +38,7 @@ SUITES: dict[str, Callable[[str, int, list[str]], Iterator[Row]]] = {
     'host': host,
 }
 ROUNDS = {('image_size', 'cpu'): 3, ('zoo', 'cpu'): 5}
-"""(suite, device) -> default of --repeats; 20 for all others. At large images a pass takes up to half a minute on a CPU."""
+"""(suite, device) -> default of --repeats; 20 for all others. A pass at a large image takes half a minute on a CPU."""
 
 PEERS = {
     'attention': ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],

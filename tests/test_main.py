@@ -59,7 +59,7 @@ def test_openmmlab_is_optional_outside_a_clone(monkeypatch):
 
 
 def test_the_maintained_forks_are_openmmlab_too(monkeypatch):
-    forks = {name: lowest for name, lowest in (requirement.fork for requirement in report.OPENMMLAB)}
+    forks = dict(requirement.fork for requirement in report.OPENMMLAB)
     installed(monkeypatch, torch='2.11.0', torchvision='0.26.0', timm='1.0.31', einops='0.8', **forks)
     findings = {finding.what: finding for finding in report.findings(clone=True)}
     assert not any(finding.remedy for finding in findings.values())
