@@ -10,6 +10,15 @@ from mmpola.ops import ExpMap, PowerMap
 from mmpola.ops.numerics import accumulation_dtype
 
 
+def _head_dim(dim: int, num_heads: int) -> int:
+    if num_heads < 1 or dim % (2 * num_heads):
+        raise ValueError(
+            f'num_heads: expected heads of an even dimension (values split into two streams), got {num_heads} heads '
+            f'for {dim} channels'
+        )
+    return dim // num_heads
+
+
 class LearnedPowerMap(nn.Module):
     """PolaFormer's feature map with a learned exponent per channel and a learned scale (E4, E5).
 
@@ -24,7 +33,7 @@ class LearnedPowerMap(nn.Module):
     def __init__(self, dim: int, num_heads: int, alpha: float) -> None:
         super().__init__()
         self.alpha = alpha
-        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, dim // num_heads))
+        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, _head_dim(dim, num_heads)))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim))
 
     def forward(self) -> PowerMap:
@@ -46,7 +55,7 @@ class LearnedExpMap(nn.Module):
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        features = 2 * dim // num_heads  # two signs per channel
+        features = 2 * _head_dim(dim, num_heads)  # two signs per channel
         self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
         self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
 

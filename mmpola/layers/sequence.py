@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
-from mmpola.layers.positions import rotary_tables
+from mmpola.layers.positions import cached_rotary_tables
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import EPS, accumulation_dtype, without_autocast
@@ -76,9 +75,6 @@ class PolaSequenceAttention(SequenceAttention):
         ValueError: `gate_init` or `backend` is unknown.
     """
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -102,10 +98,6 @@ class PolaSequenceAttention(SequenceAttention):
         self.dwc = nn.Conv1d(kernels, kernels, dwc_kernel_size, padding=dwc_kernel_size // 2, groups=kernels)
         GATE_INITS[gate_init](self.gate.weight)
         self.feature_map = LearnedExpMap(dim, num_heads) if plus else LearnedPowerMap(dim, num_heads, alpha)
-        if plus:
-            tables = rotary_tables((length,), 2 * dim // num_heads, None, torch.get_default_dtype())
-            for name, table in zip(('cos', 'sin'), tables, strict=True):
-                self.register_buffer(name, table, persistent=False)
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, add the convolved values and multiply by the gate (E1-E14)."""
@@ -115,7 +107,7 @@ class PolaSequenceAttention(SequenceAttention):
         # (E1) divides by the number of keys, padding included. With this epsilon the result does not depend on how much
         # of the padding was cropped.
         eps = EPS * self.length / tokens
-        rotary = (self.cos[:tokens], self.sin[:tokens]) if self.plus else None
+        rotary = cached_rotary_tables(q, (tokens,), 2 * q.shape[-1]) if self.plus else None
         attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend)
         weight, bias = self.dwc.weight, self.dwc.bias
         return mix_and_gate(attended, v, self.gate(x), weight, bias, (tokens,), backend=self.backend)
