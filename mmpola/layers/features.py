@@ -1,10 +1,10 @@
-"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of an attention layer."""
+"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of an attention layer; their mask."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from mmpola.ops import ExpMap, PowerMap
 from mmpola.ops.numerics import accumulation_dtype
@@ -63,3 +63,11 @@ class LearnedExpMap(nn.Module):
         """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)
         return ExpMap(*(s[0, :, 0].to(dtype).sigmoid() for s in (self.s1, self.s2)))
+
+
+def mask_padding(padding: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """Zero the keys and values [B, M, H, D] where `padding` [B, M] is True.
+
+    Both feature maps map a zero key to zero features: it adds nothing to any sum, and the operators need no mask.
+    """
+    return [x.masked_fill(padding[..., None, None], 0) for x in tensors]

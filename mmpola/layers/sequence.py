@@ -1,8 +1,4 @@
-"""Attention over a padded batch of sequences (LRA), in four variants on the same projections: two of ours, two others.
-
-Padding is masked by zeroed keys and values. Both feature maps map a zero key to zero features, so neither operator of
-`mmpola.ops` needs a mask.
-"""
+"""Attention over a padded batch of sequences (LRA), in four variants on the same projections, two of them ours."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
+from mmpola.layers.features import LearnedExpMap, LearnedPowerMap, mask_padding
 from mmpola.layers.positions import cached_rotary_tables
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
@@ -102,7 +98,7 @@ class PolaSequenceAttention(SequenceAttention):
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, add the convolved values and multiply by the gate (E1-E14)."""
         if valid is not None:
-            k, v = (t.masked_fill(~valid[..., None, None], 0) for t in (k, v))
+            k, v = mask_padding(~valid, k, v)
         tokens = x.shape[1]
         # (E1) divides by the number of keys, padding included. With this epsilon the result does not depend on how much
         # of the padding was cropped.
