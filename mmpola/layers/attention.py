@@ -72,7 +72,7 @@ class LinearAttention(nn.Module):
         if x.ndim == 4 and grid is None and not prefix_tokens:
             maps = self.attend(x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0)
             maps = maps.transpose(1, 2).unflatten(2, x.shape[2:])
-            return maps if x.is_contiguous(memory_format=torch.channels_last) else maps.contiguous()
+            return maps if x.stride(1) == 1 else maps.contiguous()  # channels last; vmap knows no is_contiguous of it
         if x.ndim != 3:
             raise ValueError(f'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid, got {list(x.shape)}')
         if grid is None:
