@@ -90,7 +90,8 @@ def test_gradients_are_averaged_between_processes():
         distributed.destroy_process_group()
 
 
-@EVERY_NET
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['map with table', 'reduced map', 'plus, prefix', 'multihead'])
 def test_compiles_as_one_graph_for_all_sizes(name):
     torch.compiler.reset()
     net = build(name)
@@ -101,6 +102,7 @@ def test_compiles_as_one_graph_for_all_sizes(name):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @EVERY_NET
 def test_exports_for_all_sizes(name):
     net = build(name).eval()
