@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -144,6 +145,13 @@ def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:
 
 def run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
     """Run one of our models on the literal equations instead of our operators."""
+    with literal_equations():
+        return run_network(model, image, training)
+
+
+@contextmanager
+def literal_equations() -> Iterator[None]:
+    """Replace the operators of the attention layers on maps by the literal equations."""
 
     def attend(*tensors: Any, backend: str, **named: Any) -> Tensor:
         return literal_attention(*tensors, **named)
@@ -155,4 +163,4 @@ def run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
         mock.patch('mmpola.layers.attention.polarity_attention', attend),
         mock.patch('mmpola.layers.attention.mix_and_gate', mix),
     ):
-        return run_network(model, image, training)
+        yield

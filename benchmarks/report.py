@@ -1,4 +1,4 @@
-"""Writes the tables of benchmarks/results/*/*.json into benchmarks/README.md, and draws the README's figure.
+"""Writes the tables of benchmarks/results/*/*.json into benchmarks/README.md, and draws the figures of the docs.
 
 python -m benchmarks.report [--check]      --check only tests whether the page is up to date (exit status 1 if not)
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from benchmarks.records import ROOT, table
 FOLDER = Path(__file__).resolve().parent
 BEGIN, END = '<!-- results: written by python -m benchmarks.report -->', '<!-- end of results -->'
 
-FIGURE = FOLDER / 'results' / 'cpu-2-threads' / 'image_size.json', ROOT / 'docs' / 'image_size.png'
-"""The result file that the README shows, and its figure."""
+SHOWN = FOLDER / 'results' / 'cpu-2-threads'
+"""The results that the docs show."""
 
 PNG_DPI = 200
 """Twice the resolution at which a README is usually displayed, for high-density screens."""
@@ -36,6 +37,16 @@ LINES: dict[str, dict[str, Any]] = {
 
 TICKS = ('512x512', '800x1344', '1280x1280', '1600x1600')
 """Image sizes labelled on the axis; labels below 512 pixels would overlap."""
+
+
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
+    'softmax': ('nn.MultiheadAttention', {'color': '#555555', 'marker': 'o', 'linewidth': 2.2}),
+    'PolaMultiheadAttention': ('PolaMultiheadAttention', {'color': '#0072b2', 'marker': 'o'}),
+    'PolaAttention': ('PolaAttention', {'color': '#d55e00', 'marker': 's'}),
+    'literal': ('PolaAttention, written literally', {'color': '#d55e00', 'marker': 's', 'linestyle': '--'}),
+    'PolaPlusAttention': ('PolaPlusAttention', {'color': '#009e73', 'marker': '^'}),
+}
+"""Layer -> label and style, in the same palette."""
 
 
 def section(path: Path) -> str:
@@ -59,6 +70,45 @@ def draw(path: Path, png: Path) -> None:
     plt.close(figure)
 
 
+def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
+    """Return the number of tokens from which on a layer's step is faster than softmax attention's; None if it never is.
+
+    Between two measured lengths, logarithms of the times' ratio are interpolated over the logarithm of the length.
+    """
+    ratios = [row['seconds']['step'][name] / row['seconds']['step']['softmax'] for row in rows]
+    if ratios[-1] >= 1:
+        return None
+    last = max((i for i, ratio in enumerate(ratios) if ratio >= 1), default=-1)  # the last length at which it is not
+    if last < 0:
+        return float(rows[0]['tokens'])
+    share = math.log(ratios[last]) / math.log(ratios[last] / ratios[last + 1])
+    return float(rows[last]['tokens'] * (rows[last + 1]['tokens'] / rows[last]['tokens']) ** share)
+
+
+def draw_layers(path: Path, png: Path) -> None:
+    """Draw time and peak memory of a step of each layer, of a result file of `layer`, over the number of tokens."""
+    rows = sorted(json.loads(path.read_text())['rows'], key=lambda row: row['tokens'])
+    figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')
+    for axis, title in zip(axes, ('Milliseconds per step', 'Peak memory per step, MB'), strict=True):
+        for name, (label, style) in LAYERS.items():
+            if title.startswith('Milli'):
+                values = [1e3 * row['seconds']['step'][name] for row in rows]
+                if name not in ('softmax', 'literal') and (start := crossing(rows, name)) is not None:
+                    label += f', faster from {start:,.0f} tokens'
+            else:
+                values = [row['bytes'][name] / 1e6 for row in rows]
+            axis.plot([row['tokens'] for row in rows], values, markersize=4, label=label, **style)
+        axis.set(xscale='log', yscale='log', xlabel='tokens')
+        axis.set_title(title, loc='left', fontweight='bold')
+        axis.set_xticks([row['tokens'] for row in rows], [f'{row["tokens"]:,}' for row in rows])
+        axis.minorticks_off()
+        axis.grid(axis='y', color='#e0e0e0', linewidth=0.7)
+        axis.spines[['top', 'right']].set_visible(False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=2, frameon=False, fontsize=8)
+    figure.savefig(png, dpi=PNG_DPI, metadata={'Software': None})
+    plt.close(figure)
+
+
 def _lines(axes: Axes, rows: list[dict[str, Any]], quantity: str, unit: float, title: str) -> None:
     pixels = [row['pixels'] / 1e6 for row in rows]
     for name in (name for name in LINES if name in rows[0][quantity]):
@@ -74,7 +124,9 @@ def _lines(axes: Axes, rows: list[dict[str, Any]], quantity: str, unit: float, t
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description='Write the tables of benchmarks/README.md and draw its figure')
+    parser = argparse.ArgumentParser(
+        description='Write the tables of benchmarks/README.md and draw the figures of the docs'
+    )
     parser.add_argument('--check', action='store_true', help='change nothing; fail if the page is out of date')
     check = parser.parse_args().check
     # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own report.
@@ -87,7 +139,9 @@ def main() -> int:
     written = f'{before}{BEGIN}\n\n{sections}\n\n{END}{after}'
     if check:
         return int(written != text)
-    draw(*FIGURE)
+    for name, function in (('image_size', draw), ('layer', draw_layers)):
+        if (SHOWN / f'{name}.json').exists():
+            function(SHOWN / f'{name}.json', ROOT / 'docs' / f'{name}.png')
     page.write_text(written)
     return 0
 

@@ -3,7 +3,7 @@
 Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
 less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
 
-    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|zoo|sequences|host
+    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|zoo|sequences|layer|host
         [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
 Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.layers import layer
 from benchmarks.measure import ParityError
 from benchmarks.networks import backbones, image_size, zoo
 from benchmarks.operators import host, operator_suite, scaling
@@ -35,6 +36,7 @@ SUITES: dict[str, Callable[[str, int, list[str]], Iterator[Row]]] = {
     'image_size': image_size,
     'zoo': zoo,
     'sequences': sequences,
+    'layer': layer,
     'host': host,
 }
 ROUNDS = {('image_size', 'cpu'): 3, ('zoo', 'cpu'): 5}
@@ -48,6 +50,7 @@ PEERS = {
     'image_size': ['mmdet'],
     'zoo': [],
     'sequences': ['stored softmax', 'pola_plus', 'linear'],
+    'layer': ['softmax', 'literal'],
     'host': ['literal'],
 }
 """What each suite is compared with."""

@@ -13,6 +13,7 @@ __version__ = '0.1.0'
 
 _NAMES = {
     'mmpola.ops': ('ExpMap', 'PowerMap', 'available_backends', 'mix_and_gate', 'polarity_attention'),
+    'mmpola.layers': ('PolaAttention', 'PolaMultiheadAttention', 'PolaPlusAttention'),
     'mmpola.backbones.pola_deit': ('PolaDeiT',),
     'mmpola.backbones.pola_pvt': ('PolaPVT',),
     'mmpola.backbones.pola_pvt_v2': ('PolaPVTv2',),

@@ -25,7 +25,7 @@ def python_blocks(page):
 @pytest.fixture
 def blocks(root):
     found = python_blocks(root / 'README.md')
-    assert len(found) == 3
+    assert len(found) == 4
     return found
 
 
@@ -92,14 +92,22 @@ def test_nothing_tells_to_install_a_package_that_is_not_published(root):
 
 def test_the_timm_models_run(blocks):
     names = {}
-    exec(blocks[1], names)
+    exec(blocks[2], names)
     assert names['classifier'].num_classes == 10
     assert [tuple(x.shape[2:]) for x in names['maps']] == [(120, 160), (60, 80), (30, 40), (15, 20)]
 
 
+def test_the_layers_run(blocks):
+    names = {}
+    exec(blocks[1], names)
+    assert names['maps'].shape == (2, 256, 60, 80)
+    assert names['tokens'].shape == (2, 4800, 256)
+    assert names['output'].shape == (2, 100, 256)
+
+
 def test_the_operator_runs(blocks):
     names = {}
-    exec(blocks[2], names)
+    exec(blocks[3], names)
     assert names['o'].shape == names['q'].shape
 
 

@@ -147,7 +147,7 @@ class PolaDeiT(Backbone):
         stem = Stem(in_channels, dim, grid)
         stages: list[Stage] = []
         for attn_type, rate in zip(types[:built], drop_path_rates(drop_path_rate, depth)[:built], strict=True):
-            attn = softmax(dim, heads) if attn_type == 'S' else linear(dim, heads, grid)
+            attn = softmax(dim, heads) if attn_type == 'S' else linear(dim, heads, grid=grid)
             block = make_block(attn, dim, mlp_ratio, drop_path=rate)
             stages.append(Stage([block], None, grid, drop=0.0 if stages else drop_rate))
         super().__init__(

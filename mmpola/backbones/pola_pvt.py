@@ -53,7 +53,7 @@ def pvt_attention(
     if attn_type == 'S':
         return SpatialReductionAttention(spec.dim, spec.num_heads, sr_ratio=softmax_sr_ratios[spec.index], **shared)
     sr_ratio = pola_sr_ratios[spec.index]
-    return PolaAttention(spec.dim, spec.num_heads, spec.grid, sr_ratio=sr_ratio, joint=False, **shared, **pola)
+    return PolaAttention(spec.dim, spec.num_heads, grid=spec.grid, sr_ratio=sr_ratio, joint=False, **shared, **pola)
 
 
 @MODELS.register_module()

@@ -147,7 +147,7 @@ class PolaSwin(Backbone):
                 if attn_type == 'S':
                     attn = softmax(spec.dim, spec.num_heads, shift=window_size // 2 if number % 2 else 0)
                 else:
-                    attn = linear(spec.dim, spec.num_heads, spec.grid)
+                    attn = linear(spec.dim, spec.num_heads, grid=spec.grid)
                 blocks.append(make_block(attn, spec.dim, spec.mlp_ratio, drop_path=rate))
             stages.append(SwinStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
         super().__init__(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLAFORMER_PP
-from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, rotary_tables
+from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -131,21 +131,11 @@ class PolaFormerPPBlock(nn.Module):
             gamma = None if layer_scale is None else nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
             self.register_parameter(name, gamma)
 
-    def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """x [B, N, C] on the token grid (h, w), N = h * w, and the rotary tables of its attention -> [B, N, C]."""
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = x + convolve_tokens(x, self.pos.weight, self.pos.bias, grid)
-        x = x + self.drop_path(_scaled(self.attn(self.norm1(x), grid, rotary), self.gamma_1))
+        x = x + self.drop_path(_scaled(self.attn(self.norm1(x), grid), self.gamma_1))
         return x + self.drop_path(_scaled(self.ffn(self.norm2(x), grid), self.gamma_2))
-
-
-class PolaFormerPPStage(Stage):
-    """A stage whose blocks share the rotary tables of their kind of attention."""
-
-    def block_arguments(self, x: Tensor, grid: Grid) -> list[tuple[Any, ...]]:
-        layers: list[Any] = [block.attn for block in self.blocks]
-        kinds = [(attn.rotary_channels, attn.rotary_dtype(x.dtype)) for attn in layers]
-        tables = {kind: rotary_tables(grid, kind[0], x.device, kind[1]) for kind in dict.fromkeys(kinds)}
-        return [(grid, tables[kind]) for kind in kinds]
 
 
 @MODELS.register_module()
@@ -204,7 +194,7 @@ class PolaFormerPP(Backbone):
                 attention = RotarySoftmaxAttention if attn_type == 'S' else PolaPlusAttention
                 attn = attention(spec.dim, spec.num_heads, drop=drop_rate, backend=backend)
                 blocks.append(PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma))
-            stages.append(PolaFormerPPStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
+            stages.append(Stage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
         super().__init__(
             stem,
             stages,

@@ -4,6 +4,7 @@ from mmpola.layers.attention import LinearAttention, PolaAttention, PolaPlusAtte
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
+from mmpola.layers.multihead import PolaMultiheadAttention
 from mmpola.layers.patches import PatchEmbed, ceil_div, pad_to_cells
 from mmpola.layers.positions import (
     Grid,
@@ -33,6 +34,7 @@ __all__ = [
     'LinearAttention',
     'PatchEmbed',
     'PolaAttention',
+    'PolaMultiheadAttention',
     'PolaPlusAttention',
     'PolaSequenceAttention',
     'RotarySoftmaxAttention',

@@ -1,13 +1,22 @@
-"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of an attention layer."""
+"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of an attention layer; their mask."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from mmpola.ops import ExpMap, PowerMap
 from mmpola.ops.numerics import accumulation_dtype
+
+
+def _head_dim(dim: int, num_heads: int) -> int:
+    if num_heads < 1 or dim % (2 * num_heads):
+        raise ValueError(
+            f'num_heads: expected heads of an even dimension (values split into two streams), got {num_heads} heads '
+            f'for {dim} channels'
+        )
+    return dim // num_heads
 
 
 class LearnedPowerMap(nn.Module):
@@ -24,7 +33,7 @@ class LearnedPowerMap(nn.Module):
     def __init__(self, dim: int, num_heads: int, alpha: float) -> None:
         super().__init__()
         self.alpha = alpha
-        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, dim // num_heads))
+        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, _head_dim(dim, num_heads)))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim))
 
     def forward(self) -> PowerMap:
@@ -46,7 +55,7 @@ class LearnedExpMap(nn.Module):
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        features = 2 * dim // num_heads  # two signs per channel
+        features = 2 * _head_dim(dim, num_heads)  # two signs per channel
         self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
         self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
 
@@ -54,3 +63,11 @@ class LearnedExpMap(nn.Module):
         """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)
         return ExpMap(*(s[0, :, 0].to(dtype).sigmoid() for s in (self.s1, self.s2)))
+
+
+def mask_padding(padding: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """Zero the keys and values [B, M, H, D] where `padding` [B, M] is True.
+
+    Both feature maps map a zero key to zero features: it adds nothing to any sum, and the operators need no mask.
+    """
+    return [x.masked_fill(padding[..., None, None], 0) for x in tensors]

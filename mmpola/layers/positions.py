@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from timm.layers import resize_rel_pos_bias_table_simple
 from torch import Tensor, nn
 
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.tracing import is_traced
+from mmpola.ops.tracing import is_observed, is_traced
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
@@ -63,6 +64,11 @@ def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
     return resized.to(table.dtype).flatten(2).transpose(1, 2)
 
 
+def pad_front(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
+    """Put `tokens` rows of one value in front of x [..., N, C]."""
+    return F.pad(x, (0, 0, tokens, 0), value=value) if tokens else x
+
+
 def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
     """Resize a relative position bias table [(2s-1)^2, H] of windows of side s to `window_size`, bicubically as Swin.
 
@@ -77,7 +83,7 @@ BASE = 10000.0
 
 
 def rotary_tables(
-    grid: Sequence[int], channels: int, device: torch.device | None, dtype: torch.dtype
+    grid: Sequence[int], channels: int, device: torch.device | None, dtype: torch.dtype, prefix_tokens: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Compute (cos, sin) of the rotation angles, each [N, channels], for interleaved channel pairs.
 
@@ -86,10 +92,11 @@ def rotary_tables(
     axis; timm's rotary embeddings space theirs by arange(n) / n instead.
 
     Args:
-        grid: (h, w) with h * w = N, or (N,) for a sequence.
+        grid: (h, w), or (n,) for a sequence.
         channels: channels to rotate, an even number per axis: 2D features in linear attention, D channels in softmax
             attention.
         device, dtype: device and dtype of the tables; the angles are computed in at least float32.
+        prefix_tokens: number of tokens in front of those of the grid, which are not rotated: N is their sum.
     """
     exact = accumulation_dtype(dtype)
     frequencies = BASE ** -torch.linspace(0, 1, channels // (2 * len(grid)), device=device, dtype=exact)
@@ -105,4 +112,28 @@ def rotary_tables(
         return torch.cat(maps, dim=-1).flatten(0, -2)
 
     with without_autocast(frequencies.device):  # which cannot concatenate float16 tables in a bfloat16 region
-        return table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])
+        cos, sin = table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])
+    return pad_front(cos, prefix_tokens, 1), pad_front(sin, prefix_tokens)
+
+
+def cached_rotary_tables(
+    x: Tensor, grid: Sequence[int], channels: int, prefix_tokens: int = 0, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return `rotary_tables` for x and on its device; all layers of a process share the tables of the last sizes.
+
+    The default dtype is that of x, and float16 for half precision: float32 tables would be most of what the kernels of
+    linear attention read, and float16 is as accurate as their products. What a compiler, an exporter, a dispatch mode
+    or a CUDA graph records gets tables of its own.
+    """
+    if dtype is None:
+        dtype = torch.float16 if x.dtype.itemsize == 2 else x.dtype
+    if is_observed(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return rotary_tables(grid, channels, x.device, dtype, prefix_tokens)
+    stream = torch.cuda.current_stream(x.device) if x.is_cuda else None  # whose work the tables are in order with
+    return _tables_of_stream(stream, tuple(grid), channels, x.device, dtype, prefix_tokens)
+
+
+@lru_cache(maxsize=8)  # the stages of a pyramid need four
+def _tables_of_stream(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):  # else autograd could not save them later
+        return rotary_tables(*arguments)

@@ -1,8 +1,4 @@
-"""Attention over a padded batch of sequences (LRA), in four variants on the same projections: two of ours, two others.
-
-Padding is masked by zeroed keys and values. Both feature maps map a zero key to zero features, so neither operator of
-`mmpola.ops` needs a mask.
-"""
+"""Attention over a padded batch of sequences (LRA), in four variants on the same projections, two of them ours."""
 
 from __future__ import annotations
 
@@ -10,12 +6,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
-from mmpola.layers.positions import rotary_tables
+from mmpola.layers.features import LearnedExpMap, LearnedPowerMap, mask_padding
+from mmpola.layers.positions import cached_rotary_tables
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import EPS, accumulation_dtype, without_autocast
@@ -76,9 +71,6 @@ class PolaSequenceAttention(SequenceAttention):
         ValueError: `gate_init` or `backend` is unknown.
     """
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -102,20 +94,16 @@ class PolaSequenceAttention(SequenceAttention):
         self.dwc = nn.Conv1d(kernels, kernels, dwc_kernel_size, padding=dwc_kernel_size // 2, groups=kernels)
         GATE_INITS[gate_init](self.gate.weight)
         self.feature_map = LearnedExpMap(dim, num_heads) if plus else LearnedPowerMap(dim, num_heads, alpha)
-        if plus:
-            tables = rotary_tables((length,), 2 * dim // num_heads, None, torch.get_default_dtype())
-            for name, table in zip(('cos', 'sin'), tables, strict=True):
-                self.register_buffer(name, table, persistent=False)
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, add the convolved values and multiply by the gate (E1-E14)."""
         if valid is not None:
-            k, v = (t.masked_fill(~valid[..., None, None], 0) for t in (k, v))
+            k, v = mask_padding(~valid, k, v)
         tokens = x.shape[1]
         # (E1) divides by the number of keys, padding included. With this epsilon the result does not depend on how much
         # of the padding was cropped.
         eps = EPS * self.length / tokens
-        rotary = (self.cos[:tokens], self.sin[:tokens]) if self.plus else None
+        rotary = cached_rotary_tables(q, (tokens,), 2 * q.shape[-1]) if self.plus else None
         attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend)
         weight, bias = self.dwc.weight, self.dwc.bias
         return mix_and_gate(attended, v, self.gate(x), weight, bias, (tokens,), backend=self.backend)

@@ -9,7 +9,7 @@ from timm.layers import gen_relative_position_index
 from torch import Tensor, nn
 
 from mmpola.layers.patches import reduce_tokens
-from mmpola.layers.positions import Grid
+from mmpola.layers.positions import Grid, cached_rotary_tables
 from mmpola.layers.windows import cut_windows, join_windows
 from mmpola.ops import mix_and_gate
 from mmpola.ops.backends import check_backend_name
@@ -70,22 +70,17 @@ class RotarySoftmaxAttention(nn.Module):
         check_backend_name(backend)
         super().__init__()
         self.num_heads, self.backend = num_heads, backend
-        self.rotary_channels = dim // num_heads
         self.qkvo = nn.Linear(dim, 4 * dim)
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
 
-    @staticmethod
-    def rotary_dtype(dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype of the rotary tables for tokens of `dtype`."""
-        return accumulation_dtype(dtype)
-
-    def forward(self, x: Tensor, grid: Grid, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """x [B, N, C] on the token grid (h, w), N = h * w; rotary (cos, sin), each [N, D] -> [B, N, C]."""
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
         q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
         # The tables are at least float32, and q and k are rotated in that precision, whatever their dtype.
+        rotary = cached_rotary_tables(q, grid, q.shape[-1], dtype=accumulation_dtype(q.dtype))
         rotated_q, rotated_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
         attended = F.scaled_dot_product_attention(rotated_q, rotated_k, v.transpose(1, 2)).transpose(1, 2)
         mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)

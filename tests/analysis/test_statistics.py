@@ -17,7 +17,7 @@ from mmpola.analysis.statistics import (
     row_entropies,
 )
 from mmpola.analysis.weights import KINDS, attention_rows, without_rotary
-from mmpola.layers import PolaAttention, PolaPlusAttention, rotary_tables
+from mmpola.layers import PolaAttention, PolaPlusAttention
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens
 from tests.helpers import attention_inputs
@@ -25,10 +25,8 @@ from tests.helpers.analysis import OneLayer
 
 GRID = (5, 6)
 LAYERS = {
-    'one kernel for all heads': lambda: OneLayer(PolaAttention(24, 3, GRID), GRID),
-    'a kernel per channel': lambda: OneLayer(
-        PolaPlusAttention(24, 3), GRID, rotary_tables(GRID, 16, None, torch.float32)
-    ),
+    'one kernel for all heads': lambda: OneLayer(PolaAttention(24, 3, grid=GRID)),
+    'a kernel per channel': lambda: OneLayer(PolaPlusAttention(24, 3)),
 }
 
 
@@ -125,7 +123,7 @@ def test_ranks_are_those_of_the_whole_matrices(name):
 
 
 def test_a_layer_that_reduces_its_keys_has_no_square_mixing_matrix():
-    model = OneLayer(PolaAttention(24, 3, GRID, sr_ratio=2), GRID)
+    model = OneLayer(PolaAttention(24, 3, grid=GRID, sr_ratio=2))
     (layer,) = observe(model, torch.randn(1, 24, *GRID), lambda layer: layer).values()
     assert (layer.grid, layer.key_grid) == (GRID, (3, 3))
     ranks = effective_ranks(layer, rows=30, channels=4)

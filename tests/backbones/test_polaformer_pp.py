@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from mmpola.backbones import PolaFormerPP, polaformer_pp
+from mmpola.backbones import PolaFormerPP
 from mmpola.checkpoint.load import load_weights
-from mmpola.layers import rotary_tables
+from mmpola.layers import positions, rotary_tables
 
 SMALL = {
     'embed_dims': (16, 32, 64, 96),
@@ -108,27 +108,31 @@ def test_rotary_tables_rotate_pairs_by_row_then_by_column(channels):
             assert_close(sin[row * columns + column], expected.sin())
 
 
-def test_rotary_tables_are_computed_once_per_stage_and_width(monkeypatch):
+@pytest.fixture
+def computed_tables(monkeypatch):
+    """The arguments with which rotary tables are computed from now on."""
     calls = []
 
-    def counted(grid, channels, *args):
-        calls.append((grid, channels))
-        return rotary_tables(grid, channels, *args)
-
-    monkeypatch.setattr(polaformer_pp, 'rotary_tables', counted)
-    PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S'))(images(1, 3, 64, 96))
-    assert calls == [((16, 24), 32), ((8, 12), 32), ((4, 6), 32), ((4, 6), 16), ((2, 3), 16)]
-
-
-def test_half_precision_reads_short_rotary_tables_in_linear_attention_only(monkeypatch):
-    dtypes = []
-
     def recorded(*args):
-        dtypes.append(args[3])
+        calls.append(args)
         return rotary_tables(*args)
 
-    monkeypatch.setattr(polaformer_pp, 'rotary_tables', recorded)
+    monkeypatch.setattr(positions, 'rotary_tables', recorded)
+    positions._tables_of_stream.cache_clear()
+    return calls
+
+
+def test_rotary_tables_are_computed_once_per_stage_and_width(computed_tables):
+    model = PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S'))
+    for _ in range(2):
+        model(images(1, 3, 64, 96))
+    shapes = [args[:2] for args in computed_tables]
+    assert shapes == [((16, 24), 32), ((8, 12), 32), ((4, 6), 32), ((4, 6), 16), ((2, 3), 16)]
+
+
+def test_half_precision_reads_short_rotary_tables_in_linear_attention_only(computed_tables):
     PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S')).bfloat16()(images(1, 3, 64, 96).bfloat16())
+    dtypes = [args[3] for args in computed_tables]
     assert dtypes == [torch.float16, torch.float16, torch.float16, torch.float32, torch.float32]
 
 

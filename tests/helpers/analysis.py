@@ -4,11 +4,11 @@ from torch import nn
 
 
 class OneLayer(nn.Module):
-    """A linear attention layer on maps [1, C, h, w] of one grid."""
+    """A linear attention layer on maps [1, C, h, w]."""
 
-    def __init__(self, layer, grid, *arguments):
+    def __init__(self, layer):
         super().__init__()
-        self.layer, self.grid, self.arguments = layer, grid, arguments
+        self.layer = layer
 
     @property
     def conv(self):
@@ -16,4 +16,4 @@ class OneLayer(nn.Module):
         return self.layer.lepe if hasattr(self.layer, 'lepe') else self.layer.dwc
 
     def forward(self, maps):
-        return self.layer(maps.flatten(2).mT, self.grid, *self.arguments)
+        return self.layer(maps)

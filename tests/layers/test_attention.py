@@ -1,4 +1,4 @@
-"""The linear attention layers: ranges of their parameters, positions on other grids, gradients, names, ablations."""
+"""The linear attention layers: maps, tokens and prefix tokens, the authors' weights, gradients, ablations."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ EVERY_ABLATION = pytest.mark.parametrize('ablation', ABLATIONS, ids=str)
 
 @EVERY_LAYER
 def test_exponents_and_scales_stay_in_their_ranges(layer):
-    attention = layer(8, 2, (4, 4), alpha=3)
+    attention = layer(8, 2, grid=(4, 4), alpha=3)
     for parameter in attention.feature_map.parameters():
         torch.nn.init.normal_(parameter, std=10)
     feature_map = attention.feature_map()
@@ -32,7 +32,7 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
 
 @EVERY_LAYER
 def test_every_parameter_gets_a_gradient_on_another_grid(layer):
-    attention = layer(8, 2, (4, 4))
+    attention = layer(8, 2, grid=(4, 4))
     torch.nn.init.normal_(attention.positional_encoding)
     output = attention(torch.randn(2, 15, 8), (3, 5))
     assert output.shape == (2, 15, 8)
@@ -43,13 +43,13 @@ def test_every_parameter_gets_a_gradient_on_another_grid(layer):
 
 @EVERY_LAYER
 def test_half_precision_keeps_its_dtype(layer):
-    attention = layer(8, 2, (4, 4)).bfloat16()
+    attention = layer(8, 2, grid=(4, 4)).bfloat16()
     assert attention(torch.randn(1, 16, 8, dtype=torch.bfloat16), (4, 4)).dtype == torch.bfloat16
 
 
 def test_both_projections_compute_the_same_attention():
     """Given the same weights and no reduction, Pola-PVT's layer equals Pola-Swin's."""
-    attention, other = (PolaAttention(8, 2, (4, 4), joint=joint).double() for joint in (True, False))
+    attention, other = (PolaAttention(8, 2, grid=(4, 4), joint=joint).double() for joint in (True, False))
     weights = attention.state_dict()
     for kind in ('weight', 'bias'):
         q, k, v, gate = weights.pop(f'qkvg.{kind}').chunk(4)
@@ -60,7 +60,8 @@ def test_both_projections_compute_the_same_attention():
 
 
 @pytest.mark.parametrize(
-    'build', [lambda: PolaAttention(8, 2, (4, 4), backend='tritn'), lambda: PolaPlusAttention(8, 2, backend='tritn')]
+    'build',
+    [lambda: PolaAttention(8, 2, grid=(4, 4), backend='tritn'), lambda: PolaPlusAttention(8, 2, backend='tritn')],
 )
 def test_an_unknown_backend_is_refused(build):
     with pytest.raises(ValueError) as raised:
@@ -70,7 +71,7 @@ def test_an_unknown_backend_is_refused(build):
 
 def drawn(layer, **arguments):
     """Build a layer in float64 with drawn powers, scales and key positions."""
-    attention = layer(8, 2, (4, 4), **arguments).double()
+    attention = layer(8, 2, grid=(4, 4), **arguments).double()
     for table in (*attention.feature_map.parameters(), attention.positional_encoding):
         torch.nn.init.normal_(table)
     return attention
@@ -89,7 +90,7 @@ def test_an_ablated_layer_trains_all_its_parameters(layer, ablation):
 
 @EVERY_ABLATION
 def test_an_ablated_layer_runs_under_autocast_and_in_half_precision(ablation):
-    attention, x = PolaAttention(8, 2, (4, 4), **ablation), torch.randn(1, 16, 8)
+    attention, x = PolaAttention(8, 2, grid=(4, 4), **ablation), torch.randn(1, 16, 8)
     expected = attention(x, (4, 4))
     with torch.autocast('cpu', torch.bfloat16):
         torch.testing.assert_close(attention(x, (4, 4)).float(), expected, rtol=0.1, atol=0.02)
@@ -156,5 +157,141 @@ def test_equal_offsets_of_all_taps_move_the_map():
 )
 def test_wrong_ablations_are_refused(layer, arguments, message):
     with pytest.raises(ValueError) as raised:
-        layer(8, 2, (4, 4), **arguments)
+        layer(8, 2, grid=(4, 4), **arguments)
     assert str(raised.value) == message
+
+
+SHAPES = {
+    **LAYERS,
+    'no table': lambda *args, grid, **kwargs: PolaAttention(*args, **kwargs),
+    'plus': lambda *args, grid, **kwargs: PolaPlusAttention(*args, **kwargs),
+}
+
+
+@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+def test_a_map_is_its_tokens_on_their_grid(layer):
+    attention, maps = layer(8, 2, grid=(4, 4)), torch.randn(2, 8, 3, 5)
+    found = attention(maps)
+    expected = attention(maps.flatten(2).mT, (3, 5)).mT.unflatten(2, (3, 5))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert found.is_contiguous()
+    assert attention(maps.to(memory_format=torch.channels_last)).is_contiguous(memory_format=torch.channels_last)
+
+
+def randomise(attention):
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter)
+    return attention.double()
+
+
+@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+def test_prefix_tokens_take_part_in_attention_alone(layer):
+    attention, x = randomise(layer(8, 2, grid=(3, 3))), torch.randn(2, 18, 8, dtype=torch.float64)
+    conv = attention.lepe if isinstance(attention, PolaPlusAttention) else attention.dwc
+    run = partial(attention, grid=(4, 4))
+    found, of_map = run(x, prefix_tokens=2), run(x[:, 2:])
+    swapped = [1, 0, *range(2, 18)]  # they have no positions
+    torch.testing.assert_close(run(x[:, swapped], prefix_tokens=2), found[:, swapped])
+    for parameter in conv.parameters():
+        torch.nn.init.zeros_(parameter)
+    without_conv = run(x, prefix_tokens=2)
+    torch.testing.assert_close(without_conv[:, :2], found[:, :2])
+    torch.testing.assert_close(found[:, 2:] - without_conv[:, 2:], of_map - run(x[:, 2:]))
+    assert not torch.allclose(found[:, 2:], of_map)
+
+
+@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+def test_prefix_tokens_without_keys_and_values_change_nothing(layer):
+    attention = randomise(layer(8, 2, grid=(3, 3)))
+    for name, parameter in attention.named_parameters():
+        if name in ('qkvg.bias', 'kv.bias'):
+            torch.nn.init.zeros_(parameter)
+    x = torch.randn(2, 16, 8, dtype=torch.float64)
+    found = attention(torch.cat([x.new_zeros(2, 3, 8), x], dim=1), (4, 4), prefix_tokens=3)
+    torch.testing.assert_close(found[:, 3:], attention(x, (4, 4)), rtol=1e-4, atol=1e-4)  # epsilon is part of a mean
+
+
+def test_tokens_need_no_grid_if_nothing_reads_it():
+    attention = randomise(PolaAttention(8, 2, mixing=None))
+    x = torch.randn(2, 15, 8, dtype=torch.float64)
+    order = torch.randperm(15)
+    torch.testing.assert_close(attention(x[:, order]), attention(x)[:, order])
+    torch.testing.assert_close(attention(x.mT.unflatten(2, (3, 5))).flatten(2).mT, attention(x))
+
+
+@pytest.mark.parametrize(
+    ('attention', 'reader'),
+    [
+        (PolaAttention(8, 2), 'the convolution of the values'),
+        (PolaPlusAttention(8, 2), 'the convolution of the values'),
+        (PolaAttention(8, 2, mixing=None, sr_ratio=2, grid=(4, 4)), 'the reduction of keys'),
+        (PolaAttention(8, 2, mixing=None, grid=(4, 4)), 'the key position table'),
+    ],
+)
+def test_tokens_without_a_grid_are_refused_where_it_is_read(attention, reader):
+    with pytest.raises(ValueError) as raised:
+        attention(torch.randn(1, 16, 8))
+    assert str(raised.value) == f'grid: expected (h, w), because {reader} needs rows and columns, got None'
+
+
+@pytest.mark.parametrize(
+    ('shape', 'arguments', 'message'),
+    [
+        ((1, 8, 4, 4), {'grid': (4, 4)}, 'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid'),
+        ((16, 8), {'grid': (4, 4)}, 'x: expected tokens [B, N, C], or a map'),
+        ((1, 16, 8), {'grid': (4, 5)}, 'grid: expected (h, w) with h * w = 16 tokens of a map, got (4, 5)'),
+        ((1, 16, 8), {'grid': (4, 4), 'prefix_tokens': 1}, 'grid: expected (h, w) with h * w = 15 tokens'),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused(shape, arguments, message):
+    with pytest.raises(ValueError) as raised:
+        PolaAttention(8, 2)(torch.randn(shape), **arguments)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize('layer', [PolaAttention, PolaPlusAttention])
+@pytest.mark.parametrize(('dim', 'heads'), [(8, 3), (6, 2), (8, 0)])
+def test_heads_of_an_odd_dimension_are_refused(layer, dim, heads):
+    with pytest.raises(ValueError) as raised:
+        layer(dim, heads)
+    assert str(raised.value).startswith('num_heads: expected heads of an even dimension')
+    assert str(raised.value).endswith(f'got {heads} heads for {dim} channels')
+
+
+GOLDEN = {
+    'pola_swin_mixed': ('patch_embed.', 'layers.0.blocks.0.', 1e-5, partial(PolaAttention, 8, 1, grid=(56, 56))),
+    'pola_pvt_llll': ('patch_embed1.', 'block1.0.', 1e-6, partial(PolaAttention, 16, 1, grid=(16, 16), joint=False)),
+    'pola_pvt_sr8421': ('patch_embed1.', 'block1.0.', 1e-6, partial(PolaAttention, 16, 1, grid=(16, 16), sr_ratio=8)),
+}
+"""File -> names of the first patch embedding and of its one block, epsilon of the block's norms, layer."""
+
+
+@pytest.mark.parametrize('name', GOLDEN)
+def test_the_authors_layer_loads_into_a_network_of_ones_own(name, golden):
+    """The first stage of their network, written by hand around the layer, gives their features."""
+    record = golden(name)
+    weights = {key: x.double() for key, x in record['checkpoint']['model'].items() if x.is_floating_point()}
+    stem, block, eps, layer = GOLDEN[name]
+    attention = layer(alpha=record['config']['alpha']).double()
+    attention.load_state_dict({key.split('attn.')[1]: x for key, x in weights.items() if f'{block}attn.' in key})
+
+    def pair(name):
+        return weights[f'{name}.weight'], weights[f'{name}.bias']
+
+    def norm(x, name, eps):
+        return F.layer_norm(x, x.shape[-1:], *pair(name), eps)
+
+    maps = F.conv2d(record['image_u8'].double() / 64 - 2, *pair(f'{stem}proj'), stride=4)
+    x = norm(maps.flatten(2).mT, f'{stem}norm', 1e-5) + weights.get('pos_embed1', 0)
+    x = x + attention(norm(x, f'{block}norm1', eps), tuple(maps.shape[2:]))
+    hidden = F.gelu(F.linear(norm(x, f'{block}norm2', eps), *pair(f'{block}mlp.fc1')))
+    x = x + F.linear(hidden, *pair(f'{block}mlp.fc2'))
+    torch.testing.assert_close(x.mT.unflatten(2, maps.shape[2:]).float(), record['features'][0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_authors_plus_layer_loads(golden):
+    record, prefix = golden('polaformer_pp')['checkpoint']['model'], 'layers.0.blocks.0.attn.'
+    weights = {key.removeprefix(prefix): x for key, x in record.items() if key.startswith(prefix)}
+    attention = PolaPlusAttention(16, 1)
+    attention.load_state_dict(weights)
+    assert torch.equal(attention.feature_map.s1, weights['s1'])

@@ -1,0 +1,147 @@
+"""Polarity-aware linear attention in the place of torch.nn.MultiheadAttention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmpola.layers.features import LearnedPowerMap, mask_padding
+from mmpola.ops import polarity_attention
+from mmpola.ops.backends import check_backend_name
+from mmpola.ops.numerics import EPS
+
+
+class PolaMultiheadAttention(nn.MultiheadAttention):
+    """PolaFormer's linear attention (E4-E8) with the call and the parameters of torch.nn.MultiheadAttention.
+
+    It attends from any number N of queries to any number M of keys, without convolution. `load_state_dict` takes the
+    weights of an nn.MultiheadAttention; if nothing but the feature map is missing, that keeps its values. The two
+    compute different functions: a converted network has to be fine-tuned.
+
+    In nn.TransformerEncoderLayer it can replace `self_attn`, whose fused inference it switches off; build
+    nn.TransformerEncoder from such a layer, or with `enable_nested_tensor=False`.
+
+    Args:
+        embed_dim: channels C of queries and outputs.
+        num_heads: heads H; D = C / H is even.
+        dropout: dropout rate of the attended values, before the output projection: there are no weights to drop.
+        bias: bias of all projections.
+        kdim, vdim: channels of keys and values; None for C.
+        batch_first: inputs and outputs are [B, N, C] instead of [N, B, C].
+        gate: whether to multiply the attended values by a projection of the queries, as PolaFormer does (E14).
+        alpha: exponents lie in (1, 1 + alpha) (E5).
+        backend: backend of `mmpola.ops.polarity_attention`: 'auto', 'triton' or 'torch'.
+        device, dtype: of the parameters.
+
+    Raises:
+        ValueError: `num_heads` or `backend` is invalid.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        gate: bool = False,
+        alpha: float = 4,
+        backend: str = 'auto',
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_backend_name(backend)
+        feature_map = LearnedPowerMap(embed_dim, num_heads, alpha)
+        factory: dict[str, Any] = {'device': device, 'dtype': dtype}
+        super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim, batch_first=batch_first, **factory)
+        self._qkv_same_embed_dim = False  # else nn.TransformerEncoderLayer computes softmax attention by itself in eval
+        self.feature_map, self.backend = feature_map.to(**factory), backend
+        self.gate = nn.Linear(embed_dim, embed_dim, bias=bias, **factory) if gate else None
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, None]:
+        """Attend from every query to every key that is not padding.
+
+        Args:
+            query: [N, B, C], or [B, N, C] with `batch_first`, or [N, C].
+            key, value: the same with M >= 1 tokens of `kdim` and `vdim` channels.
+            key_padding_mask: [B, M] or [M]; bool, True for padding, or float, added to the logarithm of a key's
+                weights. Padding (True or -inf) has weights of exactly 0, whatever its values, and its amount
+                changes nothing. A query that has no keys gets 0, before the output projection.
+            need_weights, attn_mask, is_causal: must be False or None: there is no [N, M] matrix of weights.
+            average_attn_weights: without effect.
+
+        Returns:
+            (output in the shape of `query`, None).
+
+        Raises:
+            ValueError: a shape does not fit, or an argument needs the matrix of weights.
+        """
+        if need_weights:
+            raise ValueError('need_weights: expected False, because linear attention has no [N, M] weights, got True')
+        if attn_mask is not None or is_causal:
+            name, rule, got = ('is_causal', 'False', 'True') if is_causal else ('attn_mask', 'None', 'a mask')
+            raise ValueError(
+                f'{name}: expected {rule}, because linear attention sums the keys before queries read them, got {got}'
+            )
+        if query.is_nested or query.ndim not in (2, 3):
+            shape = 'a nested tensor' if query.is_nested else str(list(query.shape))
+            raise ValueError(f'query: expected [N, B, C], [B, N, C] with batch_first, or [N, C], got {shape}')
+        batched = query.ndim == 3
+        if not batched:
+            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        output = self._attend(query, key, value, key_padding_mask)
+        if not batched:
+            return output.squeeze(0), None
+        return output if self.batch_first else output.transpose(0, 1), None
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """Compute `forward` for [B, N, C], [B, M, kdim] and [B, M, vdim]."""
+        weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        inputs = zip((query, key, value), weights, biases, strict=True)
+        q, k, v = (F.linear(*each).unflatten(-1, (self.num_heads, -1)) for each in inputs)
+        feature_map = self.feature_map()
+        if key_padding_mask is not None:
+            if key_padding_mask.shape != k.shape[:2]:
+                raise ValueError(
+                    f'key_padding_mask: expected {list(k.shape[:2])} like the keys, got {list(key_padding_mask.shape)}'
+                )
+            padding = key_padding_mask
+            if padding.dtype != torch.bool:
+                padding = key_padding_mask.isneginf()
+                added = key_padding_mask.masked_fill(padding, 0)[..., None, None]
+                k = (k * (added / feature_map.exponent).exp()).to(k.dtype)  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
+            k, v = mask_padding(padding, k, v)
+        # (E1) divides by M, padding included. With this epsilon the result does not depend on how much of it there is.
+        attended = polarity_attention(q, k, v, feature_map, eps=EPS / k.shape[1], backend=self.backend).flatten(2)
+        if self.gate is not None:
+            attended = attended * self.gate(query)
+        return self.out_proj(F.dropout(attended, self.dropout, self.training))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Add the own feature map to weights that have none, which are those of an nn.MultiheadAttention."""
+        own = {f'{prefix}feature_map.{name}': x.detach() for name, x in self.feature_map.named_parameters()}
+        if not own.keys() & state_dict.keys():
+            state_dict |= own
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

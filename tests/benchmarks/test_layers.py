@@ -1,0 +1,65 @@
+"""The suite `layer` on maps of few tokens, and its figure."""
+
+import json
+
+import pytest
+
+from benchmarks import layers, report
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(layers, 'SIDES', (2, 4))
+    monkeypatch.setattr(layers, 'DIM', 16)
+    monkeypatch.setattr(layers, 'peak_bytes', lambda run, device: 4096)
+
+
+def test_a_row_per_length_compares_each_layer():
+    rows = list(layers.layer('cpu', 1, ['softmax', 'literal']))
+    assert [(row['case'], row['tokens']) for row in rows] == [('2 x 2', 4), ('4 x 4', 16)]
+    for row in rows:
+        for what in ('forward', 'step'):
+            times = row['seconds'][what]
+            assert set(times) == {*layers.OURS, 'softmax', 'literal'} == set(row['bytes'])
+            for ours in layers.OURS:
+                assert row[f'softmax over {ours}, {what}'] == times['softmax'] / times[ours]
+            assert row[f'literal over PolaAttention, {what}'] == times['literal'] / times['PolaAttention']
+        assert row['PolaAttention over softmax, peak memory'] == 1.0
+
+
+def test_peers_that_are_not_asked_for_are_absent():
+    (row, _) = layers.layer('cpu', 1, [])
+    assert set(row['bytes']) == set(layers.OURS)
+    assert row['softmax over PolaAttention, step'] == row['PolaAttention over literal, peak memory'] == 'absent'
+
+
+def results(*ratios):
+    """Steps of 1 s in softmax attention and of `ratios` seconds in the others, at 100, 10,000, ... tokens."""
+    return [
+        {
+            'tokens': 100 ** (i + 1),
+            'seconds': {'step': {**dict.fromkeys(report.LAYERS, ratio), 'softmax': 1.0}},
+            'bytes': dict.fromkeys(report.LAYERS, 10**6),
+        }
+        for i, ratio in enumerate(ratios)
+    ]
+
+
+@pytest.mark.parametrize(
+    ('ratios', 'tokens'),
+    [((2, 0.5), 1000), ((4, 0.5), 100 * 100 ** (2 / 3)), ((0.9, 0.5), 100), ((0.5, 2), None), ((2, 0.5, 2, 0.5), 1e7)],
+)
+def test_the_length_from_which_on_a_layer_is_faster(ratios, tokens):
+    found = report.crossing(results(*ratios), 'PolaAttention')
+    assert found == (None if tokens is None else pytest.approx(tokens, rel=1e-4))
+
+
+def test_the_figure_states_the_crossing(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(report.plt, 'close', figures.append)
+    (tmp_path / 'layer.json').write_text(json.dumps({'rows': results(2, 0.5)}))
+    report.draw_layers(tmp_path / 'layer.json', tmp_path / 'layer.png')
+    assert (tmp_path / 'layer.png').read_bytes().startswith(b'\x89PNG')
+    labels = {line.get_label() for line in figures[0].axes[0].lines}
+    assert 'PolaAttention, faster from 1,000 tokens' in labels
+    assert 'nn.MultiheadAttention' in labels
