@@ -73,9 +73,13 @@ def log_once(message: str) -> None:
 
 
 @torch.compiler.assume_constant_result
-def highest_compute_capability(device: torch.device | None) -> tuple[int, int]:
-    """Return the compute capability of a device, or the highest on this machine for None. A constant for compilers."""
-    return _highest_compute_capability(device)
+def too_low_capability(device: torch.device | None, lowest: tuple[int, int]) -> str:
+    """Return a device's compute capability (for None, the highest on this machine) if it is below `lowest`, else ''.
+
+    A constant for compilers, which can compare such a text, but no tuple.
+    """
+    found = _highest_compute_capability(device)
+    return '' if found >= lowest else '{}.{}'.format(*found)
 
 
 @cache  # needed by every call of an operator, and asking the driver is slow

@@ -177,13 +177,31 @@ def test_cpu_tensors_use_the_reference_without_a_message(monkeypatch, caplog):
     assert not caplog.messages
 
 
+@pytest.fixture
+def old_gpus(monkeypatch):
+    """Let torch see two GPUs of compute capability 7.5."""
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
+    self_check._highest_compute_capability.cache_clear()
+    yield
+    self_check._highest_compute_capability.cache_clear()
+
+
+@pytest.mark.usefixtures('old_gpus')
+@pytest.mark.parametrize('device', [None, torch.device('cuda', 1)])
+def test_compilers_take_the_compute_capability_as_a_constant(device):
+    def run(x):
+        return x + len(triton_backend._too_low_capability(device))
+
+    compiled = torch.compile(run, fullgraph=True, backend='eager')
+    assert compiled(torch.zeros(1)) == len('7.5')
+
+
+@pytest.mark.usefixtures('old_gpus')
 def test_a_gpu_that_is_too_old_is_a_reason(monkeypatch):
     monkeypatch.setattr(triton_backend, 'INTERPRETED', False)
     monkeypatch.setattr(triton_backend, 'HAS_TRITON', True)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
-    self_check._highest_compute_capability.cache_clear()
     assert triton_backend.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
     q = SimpleNamespace(device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16))
     inputs = AttentionInputs(q, q, q, None, None, None, 1e-6)

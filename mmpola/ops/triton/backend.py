@@ -48,11 +48,9 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
 
 
 def _too_low_capability(device: torch.device | None) -> str:
-    """Return a device's compute capability (for None, the highest on this machine) if it is too low, else ''."""
-    from mmpola.ops.self_check import highest_compute_capability  # imports torch._dynamo, which is slow
+    from mmpola.ops.self_check import too_low_capability  # imports torch._dynamo, which is slow
 
-    found = highest_compute_capability(device)
-    return '' if found >= LOWEST_CAPABILITY else '{}.{}'.format(*found)
+    return too_low_capability(device, LOWEST_CAPABILITY)
 
 
 def polarity_attention_triton(inputs: AttentionInputs) -> Tensor:
