@@ -249,26 +249,21 @@ def chosen_launches(target: Target, found: dict[str, Any], factor: float | None 
 
 def tuned_table(session: Session) -> LaunchTable:
     """Return the launches that all results of the tuning name."""
-    known, table = session.results('tuning'), dict[Key, Launch]()
+    known, table = session.results('tuning'), LaunchTable()
     for target in targets(session.dry_run):
         table |= chosen_launches(target, known.get(target.name, {}))
-    return LaunchTable(table)
+    return table
 
 
-def write_table(session: Session, path: Path, proved: bool) -> None:
-    """Write the launch table of all results, with what was measured beside each launch.
-
-    Args:
-        proved: whether all checks were run and passed.
-    """
+def write_table(session: Session, path: Path) -> None:
+    """Write the launch table of all results, with what was measured beside each launch."""
     evidence = {name: x for found in session.results('tuning').values() for name, x in found.get('kernels', {}).items()}
     content = {
         'format': FORMAT,
         **{name: session.environment[name] for name in ('gpu', 'capability', 'torch', 'triton', 'kernels', 'commit')},
-        'proved': proved,
         'launches': {
             str(key): {**launch, 'measured': evidence[str(key)]['measured']}
-            for key, launch in tuned_table(session).launches.items()
+            for key, launch in tuned_table(session).items()
         },
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ def test_the_table_decides_where_it_has_a_launch(shipped):
 
 def test_the_named_file_precedes_the_users_and_that_precedes_the_shipped_one(monkeypatch, tmp_path):
     write(tmp_path / 'package' / 'tables' / 'sm_00.json', with_stages(5))
-    assert tables._read_table(CPU).launches[tables.Key('state', 'power', 'float16', 32)]['stages'] == 5
+    assert tables._read_table(CPU)[tables.Key('state', 'power', 'float16', 32)]['stages'] == 5
     found = {}
     for name, value in {
         'user': None,
@@ -78,7 +78,7 @@ def test_the_named_file_precedes_the_users_and_that_precedes_the_shipped_one(mon
         tables._read_table.cache_clear()
         if value is not None:
             monkeypatch.setenv(tables.ENVIRONMENT, value)
-        (launch,) = tables.launch_table(CPU).launches.values()
+        (launch,) = tables.launch_table(CPU).values()
         found[name] = launch['stages']
     assert found == {'user': 6, 'named': 7, 'empty': 5}
 
@@ -116,7 +116,7 @@ def test_an_invalid_file_is_ignored_with_one_warning(content, reason, shipped, c
 
 def test_a_named_file_that_is_missing_is_reported(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv(tables.ENVIRONMENT, str(tmp_path / 'missing.json'))
-    assert not tables.launch_table(CPU).launches
+    assert not tables.launch_table(CPU)
     assert len(caplog.messages) == 1
     assert str(tmp_path / 'missing.json') in caplog.messages[0]
 
@@ -133,12 +133,3 @@ def test_another_table_is_used_inside_a_block_only(shipped):
     with tables.use_table(tables.LaunchTable({key: {'tokens': 16, 'warps': 1, 'stages': 1, 'waves': 1}})):
         assert state_launch() == Launch(16, 1, 1, 1)
     assert state_launch() == shipped
-
-
-def test_a_proof_holds_for_the_kernels_and_the_triton_that_were_checked():
-    proved = {**CONTENT, 'proved': True}
-    assert tables.parse_table(proved, (0, 0)).is_proved
-    for other in ({'proved': False}, {'kernels': 'abd'}, {'triton': '3.7.0'}):
-        table = tables.parse_table({**proved, **other}, (0, 0), is_shipped=True)
-        assert table.launches
-        assert not table.is_proved

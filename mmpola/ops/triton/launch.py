@@ -167,7 +167,7 @@ def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: to
 
     It is that of the device's launch table, else that of LAUNCHES.
     """
-    measured = launch_table(device).launches.get(Key.of(name, kind, dtype, block))
+    measured = launch_table(device).get(Key.of(name, kind, dtype, block))
     return Launch(**measured) if measured else LAUNCHES[name, kind][block]
 
 
@@ -237,7 +237,7 @@ class TilePlan:
 @kept_per_table
 def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
     """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
-    measured = launch_table(device).launches.get(Key.of(name, 'any', dtype, block))
+    measured = launch_table(device).get(Key.of(name, 'any', dtype, block))
     return Tile(**measured) if measured else TILES[name][block]
 
 

@@ -15,9 +15,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -69,18 +68,8 @@ class Key(NamedTuple):
         return ' '.join(map(str, self))
 
 
-@dataclass(frozen=True)
-class LaunchTable:
-    """The launches of a GPU.
-
-    Args:
-        launches: fields of a `Launch` or a `Tile` by key.
-        is_proved: whether these kernels, compiled by this version of Triton, passed all checks of `benchmarks.gpu` on
-            such a GPU.
-    """
-
-    launches: Mapping[Key, dict[str, int]] = field(default_factory=dict)
-    is_proved: bool = False
+LaunchTable = dict[Key, dict[str, int]]
+"""The launches of a GPU: fields of a `Launch` or a `Tile` by key."""
 
 
 _replaced: list[LaunchTable] = []
@@ -130,7 +119,7 @@ def gpu_of(device: torch.device) -> tuple[str, tuple[int, int]]:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Triton and a digest of this folder's sources: what a proof depends on."""
+    """Return the version of Triton and a digest of this folder's sources."""
     import triton
 
     digest = hashlib.sha256()
@@ -155,10 +144,9 @@ def parse_table(content: Any, capability: tuple[int, int], *, is_shipped: bool =
         if content.get(name) != expected:
             raise ValueError(f'{name}: expected {expected}, got {content.get(name)}')
     launches = dict(_parse_launch(name, launch) for name, launch in content['launches'].items())
-    same = {name: content.get(name) == version for name, version in versions().items()}
-    if not same['kernels'] and not is_shipped:
+    if content.get('kernels') != versions()['kernels'] and not is_shipped:
         raise ValueError('it was measured with other kernels, run `python -m benchmarks.gpu` again')
-    return LaunchTable(launches, content.get('proved') is True and all(same.values()))
+    return launches
 
 
 def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
