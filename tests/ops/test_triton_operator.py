@@ -161,12 +161,12 @@ def test_training_curves_equal_those_of_the_reference(backbone, arch):
 
 
 def test_unsupported_inputs_are_refused_with_every_reason():
-    tensors = [None if x is None else x.double() for x in draw_leaves(130, 8, 8, 'power')]
+    tensors = [None if x is None else x.double() for x in draw_leaves(66, 8, 8, 'power')]
     with pytest.raises(RuntimeError) as raised:
         attend(tensors, 'power')
     assert str(raised.value) == (
         "backend 'triton' cannot run: q: expected float16, bfloat16 or float32, got float64; "
-        'q: expected a head dimension D <= 128, got D=130'
+        'q: expected a head dimension D <= 64, got D=66'
     )
     with pytest.raises(RuntimeError, match='tracers and exporters can record plain PyTorch operators only'):
         torch.jit.trace(lambda q: attend([q, *draw_leaves(16, 8, 8, 'power')[1:]], 'power'), torch.randn(2, 8, 2, 16))

@@ -8,7 +8,8 @@ from torch import Tensor
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.triton import HAS_TRITON, INTERPRETED
 
-LARGEST_HEAD_DIM = 128
+LARGEST_HEAD_DIM = 64
+"""No published model has a larger one, and the states of 128 do not fit into the shared memory of most GPUs."""
 
 LOWEST_CAPABILITY = (8, 0)
 """Ampere, the first generation with tf32 products and bfloat16."""

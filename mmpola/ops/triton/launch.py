@@ -68,41 +68,41 @@ class Launch:
 # programs whose registers and shared memory fit on a multiprocessor.
 LAUNCHES: dict[tuple[str, str], dict[int, Launch]] = {
     ('state', 'power'): {
-        16: Launch(32, 1, 3, 16), 32: Launch(32, 2, 3, 6), 64: Launch(16, 4, 3, 3), 128: Launch(16, 8, 2, 1),
+        16: Launch(32, 1, 3, 16), 32: Launch(32, 2, 3, 6), 64: Launch(16, 4, 3, 3),
     },
     ('output', 'power'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 16), 64: Launch(64, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 16), 64: Launch(64, 4, 2, 2),
     },
     ('query_gradient', 'power'): {
-        16: Launch(16, 1, 2, 12), 32: Launch(16, 2, 3, 4), 64: Launch(16, 4, 3, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 2, 12), 32: Launch(16, 2, 3, 4), 64: Launch(16, 4, 3, 2),
     },
     ('key_gradient', 'power'): {
-        16: Launch(16, 1, 2, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 2, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2),
     },
     ('state', 'exp'): {
-        16: Launch(32, 1, 3, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 3, 2), 128: Launch(32, 8, 3, 1),
+        16: Launch(32, 1, 3, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 3, 2),
     },
     ('output', 'exp'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 12), 64: Launch(32, 2, 1, 6), 128: Launch(32, 4, 2, 2),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 12), 64: Launch(32, 2, 1, 6),
     },
     ('query_gradient', 'exp'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(32, 8, 3, 1),
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2),
     },
     ('key_gradient', 'exp'): {
-        16: Launch(16, 1, 2, 16), 32: Launch(32, 2, 3, 6), 64: Launch(32, 4, 3, 2), 128: Launch(32, 8, 3, 1),
+        16: Launch(16, 1, 2, 16), 32: Launch(32, 2, 3, 6), 64: Launch(32, 4, 3, 2),
     },
     # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those of k and v.
     ('state', 'rotary'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(16, 8, 3, 1),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4),
     },
     ('output', 'rotary'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(32, 4, 1, 2),
+        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4),
     },
     ('query_gradient', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 2, 1),
+        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2),
     },
     ('key_gradient', 'rotary'): {
-        16: Launch(16, 1, 3, 14), 32: Launch(32, 2, 2, 6), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
+        16: Launch(16, 1, 3, 14), 32: Launch(32, 2, 2, 6), 64: Launch(16, 4, 2, 2),
     },
 }  # fmt: skip
 
@@ -133,9 +133,6 @@ TILES: dict[str, dict[int, Tile]] = {
 
 TAPS_WAVES = 4
 """Programs per multiprocessor of the kernel that adds the gradients of the taps; each writes one part."""
-
-ONE_PRODUCT_STATE = 128
-"""From this BD on, the state's gradient fits into shared memory for one product only: see `_key_gradient`."""
 
 LARGE_TENSOR = 4 * 2**20
 """Bytes of a token tensor from which partial states may take LARGEST_SHARE[True] of the memory traffic."""

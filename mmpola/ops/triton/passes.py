@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
 from mmpola.ops.triton.launch import (
-    ONE_PRODUCT_STATE,
     SmallTensors,
     as_tokens,
     combine_options,
@@ -210,23 +209,17 @@ def _key_gradient(
     dk = _like(k) if wants[0] else None
     dv = _like(v) if wants[1] else None
     d_map = _floats(k, *plan.grid, dim) if wants[2] else None
-    # dk needs dSᵀ and dv needs dS on the right of a product. At BD = 128 both together take 256 KB of shared memory,
-    # more than there is, so dk and dv get a launch each.
-    launches: list[tuple[Tensor | None, Tensor | None, Tensor | None]] = [(dk, dv, d_map)]
-    if plan.options['BD'] >= ONE_PRODUCT_STATE:
-        launches = [(dk, None, d_map), (None, dv, None)]
     sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
-    for outputs in launches:
-        if plan.is_empty or (outputs[0] is None and outputs[1] is None and outputs[2] is None):
-            continue
-        if small.exponent is not None:
-            power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
-                k, v, small.key_position, small.exponent, small.scale, d_state, *outputs, *sizes, **plan.options
-            )
-        else:
-            exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
-                k, v, small.key_position, small.cos, small.sin, state, d_state, *outputs[:2], *sizes, **plan.options
-            )
+    if plan.is_empty:
+        return dk, dv, d_map
+    if small.exponent is not None:
+        power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
+            k, v, small.key_position, small.exponent, small.scale, d_state, dk, dv, d_map, *sizes, **plan.options
+        )
+    else:
+        exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
+            k, v, small.key_position, small.cos, small.sin, state, d_state, dk, dv, *sizes, **plan.options
+        )
     return dk, dv, d_map
 
 
