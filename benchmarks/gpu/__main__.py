@@ -3,8 +3,8 @@
     python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
     python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
 
-Writes run.json, report.md and launches.json into benchmarks/results/GPU, and the launch table into the user's cache,
-where the operators find it. The exit status is 1 if a check against float64 fails, a kernel has no launches to choose
+Writes run.json, report.md and launches.json into benchmarks/results/GPU; the operators read the last, a launch table,
+where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against float64 fails, a kernel has no launches to choose
 from or the GPU stops answering, and 2 without a usable GPU.
 """
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from benchmarks.gpu.processes import Checker
     from benchmarks.gpu.report import write_report
     from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts
-    from mmpola.ops.triton.tables import gpu_of, user_table_path, versions
+    from mmpola.ops.triton.tables import gpu_of, versions
 
     device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
@@ -69,13 +69,12 @@ def run(args: argparse.Namespace) -> int:
     budget = Budget(60 * args.minutes, start)
     parts = {} if args.fresh else earlier_parts(folder, environment)
     session = Session(folder, device, args.dry_run, budget, environment, parts, Checker(str(device)))
-    paths = [folder / 'launches.json', *([] if args.dry_run else [user_table_path(gpu)])]
 
     def report(is_lost: bool = False) -> int:
         required, targets = write_report(session)
         for verdict in [*required, *([] if args.dry_run else targets)]:  # tiny shapes say nothing about speed
             print(f'{_WORDS[verdict.holds]:12} {verdict.target}: {verdict.found}')
-        print(f'written to {folder}; launch table: {paths[-1]}')
+        print(f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use the launches')
         return int(is_lost or any(verdict.holds is False for verdict in required))
 
     def stopped() -> int:
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     with budget.hard_stop(stopped):
         try:
-            measure(session, paths)
+            measure(session)
         except DeviceLostError as error:
             session.say(f'{error}; run the command again to measure what is missing')
             return report(is_lost=True)
@@ -93,11 +92,12 @@ def run(args: argparse.Namespace) -> int:
     return report()
 
 
+TABLE = 'launches.json'
 _WORDS = {True: 'reached', False: 'not reached', None: 'not measured'}
 
 
-def measure(session: Session, paths: list[Path]) -> None:
-    """Run the three parts; after the tuning, write the launch table to each of `paths`."""
+def measure(session: Session) -> None:
+    """Run the three parts; after the tuning, write the launch table."""
     from benchmarks.gpu.correctness import correctness
     from benchmarks.gpu.processes import Compiler
     from benchmarks.gpu.results import results
@@ -118,8 +118,8 @@ def measure(session: Session, paths: list[Path]) -> None:
     table = tuned_table(session)
     if table != before:
         session.parts.pop('results', None)  # measured with other launches
-    for path in paths if table else []:
-        write_table(session, path)
+    if table:
+        write_table(session, session.folder / TABLE)
     with use_table(table):
         session.perform('results', list(results(session)))
 

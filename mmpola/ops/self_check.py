@@ -99,6 +99,9 @@ def _failure(
     **variant: Any,
 ) -> str:
     """Return why the check failed, or ''. A compiler that traces the caller takes the result as a constant."""
+    from mmpola.ops.triton.tables import launch_table
+
+    launch_table(device)  # raises if it is invalid, which is no failure of the kernels
     excess = BACKEND_EXCESS[torch.float16 if _products_are_tf32(dtype) else dtype]
     key = (run, device, dtype, excess, dim, *variant.items())
     if key not in _results:

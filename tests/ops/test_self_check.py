@@ -165,6 +165,14 @@ def test_kernels_are_checked_with_every_launch_table(monkeypatch, tmp_path):
     assert kernels.runs == 2
 
 
+def test_a_launch_table_that_is_missing_is_an_error_and_no_reason(monkeypatch, tmp_path):
+    monkeypatch.setenv(tables.ENVIRONMENT, str(tmp_path / 'missing.json'))
+    tables._read_table.cache_clear()
+    Kernels(monkeypatch)
+    with pytest.raises(ValueError, match='MMPOLA_LAUNCHES'):
+        attend()
+
+
 def test_unsupported_inputs_are_logged_once(monkeypatch, caplog):
     kernels = Kernels(monkeypatch, unsupported=['q: too odd', 'q: too even'])
     attend()
