@@ -154,7 +154,9 @@ def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
     words = NAME.fullmatch(name)
     if not words or words[1] not in FIELDS:
         raise ValueError(f"{name}: expected a name like 'state power float16 32', its first word one of {list(FIELDS)}")
-    fields = {field: launch.get(field) if isinstance(launch, dict) else None for field in FIELDS[words[1]]}
+    fields: dict[str, Any] = {
+        field: launch.get(field) if isinstance(launch, dict) else None for field in FIELDS[words[1]]
+    }
     for field, value in fields.items():
         (least, most), is_power = LIMITS[field], field in POWERS_OF_TWO
         if type(value) is not int or not least <= value <= most or (is_power and value & (value - 1)):
@@ -167,7 +169,7 @@ def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
 def _read_table(device: torch.device) -> LaunchTable:
     _, capability = gpu_of(device)
     shipped, named = FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability), os.environ.get(ENVIRONMENT)
-    if named is None and not shipped.is_file() or named == '':
+    if (named is None and not shipped.is_file()) or named == '':
         return LaunchTable()
     try:
         return parse_table(json.loads(Path(named or shipped).read_bytes()), capability)
