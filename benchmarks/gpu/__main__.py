@@ -4,8 +4,8 @@
     python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
 
 Writes run.json, report.md and launches.json into benchmarks/results/GPU; the operators read the last, a launch table,
-where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against float64 fails, a kernel has no launches to choose
-from or the GPU stops answering, and 2 without a usable GPU.
+where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against float64 fails, a kernel has no launches to
+choose from or the GPU stops answering, and 2 without a usable GPU.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from mmpola.ops.triton import tables
 from mmpola.ops.triton.launch import Launch, Tile, find_launch, find_tile
 
 CPU = torch.device('cpu')
-STATE = {'tokens': 128, 'warps': 2, 'stages': 3, 'waves': 6, 'measured': {'chosen': {'seconds': 1e-5}}}
+STATE = {'tokens': 128, 'warps': 2, 'stages': 3, 'waves': 6, 'share': 50, 'measured': {'chosen': {'seconds': 1e-5}}}
 CONTENT = {
     'format': tables.FORMAT,
     'capability': [0, 0],
@@ -59,7 +59,7 @@ def test_the_table_decides_where_it_has_a_launch(named):
     with tables.use_table(tables.LaunchTable()):
         own = state_launch(torch.bfloat16)
     write(named, CONTENT)
-    assert state_launch() == Launch(128, 2, 3, 6)
+    assert state_launch() == Launch(128, 2, 3, 6, 50)
     assert find_tile('mix_and_gate', torch.float16, 32, CPU) == Tile(4, 16, 2)
     assert state_launch(torch.bfloat16) == own
     assert find_tile('mix_and_gate', torch.float32, 32, CPU) != Tile(4, 16, 2)
@@ -113,6 +113,6 @@ def test_a_file_is_read_once(named):
 def test_another_table_is_used_inside_a_block_only():
     before = state_launch()
     key = tables.Key.of('state', 'power', torch.float16, 32)
-    with tables.use_table({key: {'tokens': 16, 'warps': 1, 'stages': 1, 'waves': 1}}):
-        assert state_launch() == Launch(16, 1, 1, 1)
+    with tables.use_table({key: {'tokens': 16, 'warps': 1, 'stages': 1, 'waves': 1, 'share': 9}}):
+        assert state_launch() == Launch(16, 1, 1, 1, 9)
     assert state_launch() == before

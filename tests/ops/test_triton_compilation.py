@@ -21,7 +21,6 @@ from mmpola.ops.triton.backend import INTERPRETED
 from mmpola.ops.triton.blocks import split_by_sign
 from mmpola.ops.triton.launch import find_launch, plan_tiles
 from mmpola.ops.triton.mix_and_gate_kernels import (
-    mix_and_gate_gradient_kernel,
     mix_and_gate_kernel,
     mix_and_gate_taps_kernel,
 )
@@ -42,7 +41,6 @@ EXP_KERNELS = {
 }
 MIX_AND_GATE_KERNELS = {
     'mix_and_gate': mix_and_gate_kernel,
-    'mix_and_gate_gradient': mix_and_gate_gradient_kernel,
     'mix_and_gate_taps': mix_and_gate_taps_kernel,
 }
 
@@ -151,9 +149,6 @@ def test_query_gradient_of_an_exp_map_keeps_its_sums_in_registers(dim, kind, cap
         ('mix_and_gate', 32, 'fp16', 90),
         ('mix_and_gate', 64, 'bf16', 80),
         ('mix_and_gate', 40, 'fp32', 89),
-        ('mix_and_gate_gradient', 32, 'fp16', 90),
-        ('mix_and_gate_gradient', 64, 'fp32', 80),
-        ('mix_and_gate_gradient', 96, 'bf16', 89),
         ('mix_and_gate_taps', 32, 'fp16', 90),
         ('mix_and_gate_taps', 64, 'fp32', 80),
     ],

@@ -21,16 +21,16 @@ import torch
 
 ENVIRONMENT = 'MMPOLA_LAUNCHES'
 
-FORMAT = 1
+FORMAT = 2
 """Increase it when launch tables change their meaning: older files are then invalid."""
 
 FOLDER = Path(__file__).resolve().parent
 
-ATTENTION_FIELDS = ('tokens', 'warps', 'stages', 'waves')
+ATTENTION_FIELDS = ('tokens', 'warps', 'stages', 'waves', 'share')
 TILE_FIELDS = ('rows', 'columns', 'warps')
 FIELDS = {
     **dict.fromkeys(('state', 'output', 'query_gradient', 'key_gradient'), ATTENTION_FIELDS),
-    **dict.fromkeys(('mix_and_gate', 'mix_and_gate_gradient', 'mix_and_gate_taps'), TILE_FIELDS),
+    **dict.fromkeys(('mix_and_gate', 'mix_and_gate_taps'), TILE_FIELDS),
 }
 """Kernel -> the fields of its launch, which are those of `Launch` or `Tile` in launch.py."""
 
@@ -39,6 +39,7 @@ LIMITS = {
     'warps': (1, 16),
     'stages': (1, 8),
     'waves': (1, 64),
+    'share': (1, 1000),
     'rows': (1, 256),
     'columns': (1, 256),
 }
