@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
     from benchmarks.gpu.processes import Checker
     from benchmarks.gpu.report import write_report
-    from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts
-    from mmpola.ops.triton.tables import gpu_of, versions
+    from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts, versions
+    from mmpola.ops.triton.tables import gpu_of
 
     device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)

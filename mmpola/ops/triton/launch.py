@@ -91,8 +91,14 @@ HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
     ('query_gradient', 'rotary'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
     ('key_gradient', 'rotary'): ((16, 1, 3, 14), (32, 2, 2, 6), (16, 4, 2, 2)),
 }
-# Products in full precision keep their factors in registers, so the same blocks need more warps.
-FLOAT32_LAUNCHES: dict[tuple[str, str], Rows] = dict(HALF_LAUNCHES)
+# Products in full precision keep their factors in registers, so smaller blocks or more warps are needed against spills.
+FULL_PRECISION_LAUNCHES: dict[tuple[str, str], Rows] = {
+    **HALF_LAUNCHES,
+    ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),
+    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 8, 2, 3)),
+    ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 4, 2, 2), (16, 8, 1, 1)),
+    ('key_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 2, 8), (16, 8, 2, 2)),
+}
 
 
 @dataclass(frozen=True)
@@ -135,15 +141,19 @@ class Plan:
 
 
 @kept_per_table
-def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device) -> Launch:
+def find_launch(
+    name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device, precision: str = 'ieee'
+) -> Launch:
     """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
 
-    It is that of the device's launch table, else that of this module.
+    It is that of the device's launch table, else that of this module. Of float32 inputs, tables have products in full
+    precision; those in tf32 are launched like half inputs.
     """
+    is_full = dtype == torch.float32 and precision == 'ieee'
     measured = launch_table(device).get(Key.of(name, kind, dtype, block))
-    if measured:
+    if measured and (is_full or dtype != torch.float32):
         return Launch(**measured)
-    rows = (FLOAT32_LAUNCHES if dtype == torch.float32 else HALF_LAUNCHES)[name, kind]
+    rows = (FULL_PRECISION_LAUNCHES if is_full else HALF_LAUNCHES)[name, kind]
     return Launch(*rows[BLOCKS.index(block)], share=LARGEST_SHARE)
 
 
@@ -161,7 +171,7 @@ def _plan_tokens(
 ) -> Plan:
     batch, tokens, heads, dim = shape
     rows, block = batch * heads, max(16, _next_power_of_2(dim))
-    launch, processors = find_launch(name, kind, dtype, block, device), _processors(device)
+    launch, processors = find_launch(name, kind, dtype, block, device, precision), _processors(device)
     most = -(-tokens // launch.tokens)
     if name in ('state', 'query_gradient'):  # each chunk has a partial state [2D, D + 1], written and read
         states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))

@@ -7,7 +7,6 @@ launches that a table lacks. A file is read once per process and device.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -122,16 +121,6 @@ def gpu_of(device: torch.device) -> tuple[str, tuple[int, int]]:
     if device.type != 'cuda':
         return 'interpreter', (0, 0)
     return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-
-
-def versions() -> dict[str, str]:
-    """Return the version of Triton and a digest of this folder's sources."""
-    import triton
-
-    digest = hashlib.sha256()
-    for path in sorted(FOLDER.glob('*.py')):
-        digest.update(path.read_bytes())
-    return {'triton': triton.__version__, 'kernels': digest.hexdigest()[:16]}
 
 
 def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
