@@ -118,6 +118,12 @@ def test_power_kernels_are_lean(name, dim, tmp_path):
     assert 'STACK:0' in resources(kernel, tmp_path)
 
 
+@pytest.mark.parametrize('dtype', ['fp16', 'fp32'])
+@pytest.mark.parametrize('name', MIX_AND_GATE_KERNELS)
+def test_tiles_of_mix_and_gate_stay_in_registers(name, dtype, tmp_path):
+    assert 'STACK:0' in resources(compiled_mix_and_gate(name, 32, dtype), tmp_path)
+
+
 @triton.jit
 def split_kernel(p_x, p_a, p_y, BN: tl.constexpr):  # noqa: N803
     """Store both halves of a product, split by the sign of x."""

@@ -104,6 +104,7 @@ def empty_gradients(tensors: Iterable[Tensor | None], wanted: list[bool], do: Te
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     o, state = output
     ctx.mark_non_differentiable(state)
+    ctx.set_materialize_grads(False)  # the state's would be zeros
     *tensors, ctx.eps = inputs
     exponent = tensors[4]
     ctx.save_for_backward(*tensors, None if exponent is None else o, state)

@@ -91,13 +91,13 @@ HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
     ('query_gradient', 'rotary'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
     ('key_gradient', 'rotary'): ((16, 1, 3, 14), (32, 2, 2, 6), (16, 4, 2, 2)),
 }
-# Products in full precision keep their factors in registers, so smaller blocks or more warps are needed against spills.
+# Products in full precision keep their factors in registers. Launches without any spills exist, with eight warps, but
+# spend more on shared memory than these do on spills.
 FULL_PRECISION_LAUNCHES: dict[tuple[str, str], Rows] = {
     **HALF_LAUNCHES,
     ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),
-    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 8, 2, 3)),
-    ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 4, 2, 2), (16, 8, 1, 1)),
-    ('key_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 2, 8), (16, 8, 2, 2)),
+    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 4, 2, 2)),
+    ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 2, 4), (16, 4, 3, 2)),
 }
 
 
@@ -117,6 +117,7 @@ class Tile:
 
 
 # Rows, columns and warps for the first of BLOCKS; a wider head takes several programs. Chosen like the launches above.
+# Of float32, which takes twice the registers, a tile has half the rows.
 TILES = {'mix_and_gate': ((8, 16, 1), (8, 8, 1)), 'mix_and_gate_taps': ((8, 16, 1), (8, 8, 1))}
 
 TAPS_WAVES = 12
@@ -229,7 +230,8 @@ class TilePlan:
 def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
     """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
     measured = launch_table(device).get(Key.of(name, 'any', dtype, block))
-    return Tile(**measured) if measured else Tile(*TILES[name][BLOCKS.index(block)])
+    rows, columns, warps = TILES[name][BLOCKS.index(block)]
+    return Tile(**measured) if measured else Tile(2 * rows // dtype.itemsize, columns, warps)
 
 
 @kept_per_table
