@@ -3,9 +3,9 @@
     python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
     python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
 
-Writes run.json, report.md and launches.json into benchmarks/results/GPU, and the launch table into the user's cache,
-where the operators find it. The exit status is 1 if a check against float64 fails, a kernel has no launches to choose
-from or the GPU stops answering, and 2 without a usable GPU.
+Writes run.json, report.md and launches.json into benchmarks/results/GPU; the operators read the last, a launch table,
+where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against float64 fails, a kernel has no launches to
+choose from or the GPU stops answering, and 2 without a usable GPU.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
     from benchmarks.gpu.processes import Checker
     from benchmarks.gpu.report import write_report
-    from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts
-    from mmpola.ops.triton.tables import gpu_of, user_table_path, versions
+    from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts, versions
+    from mmpola.ops.triton.tables import gpu_of
 
     device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
@@ -69,13 +69,12 @@ def run(args: argparse.Namespace) -> int:
     budget = Budget(60 * args.minutes, start)
     parts = {} if args.fresh else earlier_parts(folder, environment)
     session = Session(folder, device, args.dry_run, budget, environment, parts, Checker(str(device)))
-    paths = [folder / 'launches.json', *([] if args.dry_run else [user_table_path(gpu)])]
 
     def report(is_lost: bool = False) -> int:
         required, targets = write_report(session)
         for verdict in [*required, *([] if args.dry_run else targets)]:  # tiny shapes say nothing about speed
             print(f'{_WORDS[verdict.holds]:12} {verdict.target}: {verdict.found}')
-        print(f'written to {folder}; launch table: {paths[-1]}')
+        print(f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use the launches')
         return int(is_lost or any(verdict.holds is False for verdict in required))
 
     def stopped() -> int:
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     with budget.hard_stop(stopped):
         try:
-            measure(session, paths)
+            measure(session)
         except DeviceLostError as error:
             session.say(f'{error}; run the command again to measure what is missing')
             return report(is_lost=True)
@@ -93,11 +92,12 @@ def run(args: argparse.Namespace) -> int:
     return report()
 
 
+TABLE = 'launches.json'
 _WORDS = {True: 'reached', False: 'not reached', None: 'not measured'}
 
 
-def measure(session: Session, paths: list[Path]) -> None:
-    """Run the three parts; after the tuning, write the launch table to each of `paths`."""
+def measure(session: Session) -> None:
+    """Run the three parts; after the tuning, write the launch table."""
     from benchmarks.gpu.correctness import correctness
     from benchmarks.gpu.processes import Compiler
     from benchmarks.gpu.results import results
@@ -110,9 +110,7 @@ def measure(session: Session, paths: list[Path]) -> None:
         with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
             # All compilations start now, so that those of the tuning run beside the checks.
             checks, targets = list(correctness(session, compiler)), list(tuning(session, compiler))
-            left_out = session.perform('correctness', checks)
-            failures = [check['failure'] for check in session.results('correctness').values()]
-            proved = not (session.dry_run or left_out or any(failures))
+            session.perform('correctness', checks)
             before = tuned_table(session)
             session.perform('tuning', targets)
     finally:
@@ -120,8 +118,8 @@ def measure(session: Session, paths: list[Path]) -> None:
     table = tuned_table(session)
     if table != before:
         session.parts.pop('results', None)  # measured with other launches
-    for path in paths if table.launches or proved else []:
-        write_table(session, path, proved)
+    if table:
+        write_table(session, session.folder / TABLE)
     with use_table(table):
         session.perform('results', list(results(session)))
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.launches import Binary
+from mmpola.ops.triton.launch import LARGEST_SHARE
 
 Launch = dict[str, int]
 
@@ -66,12 +67,13 @@ class Hardware:
 def attention_launches(block: int, dry_run: bool) -> list[Launch]:
     """Return the launches to try for the kernels of `polarity_attention` with `block` channels.
 
-    `waves` does not change what is compiled; the tuning replaces it.
+    `waves` and `share` do not change what is compiled; the tuning replaces them.
     """
+    split = {'waves': 1, 'share': LARGEST_SHARE}
     if dry_run:
-        return [{'tokens': 16 * n, 'warps': 2 * n, 'stages': 2, 'waves': 1} for n in (1, 2)]
+        return [{'tokens': 16 * n, 'warps': 2 * n, 'stages': 2, **split} for n in (1, 2)]
     return [
-        {'tokens': tokens, 'warps': warps, 'stages': stages, 'waves': 1}
+        {'tokens': tokens, 'warps': warps, 'stages': stages, **split}
         for tokens, warps, stages in product((16, 32, 64, 128), (1, 2, 4, 8), (2, 3))
         if _fits(tokens * block, warps)
     ]

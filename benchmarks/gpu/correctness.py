@@ -36,7 +36,6 @@ ATTENTION: dict[str, tuple[int, Case]] = {
     'power, odd lengths': (32, {**POWER, 'queries': 1021, 'keys': 577, 'position_dtype': None}),
     'power, one query': (64, {**POWER, 'queries': 1, 'keys': 577, 'position_dtype': None}),
     'power, padded channels': (40, {**POWER, 'queries': 333, 'keys': 190, 'has_scale': False}),
-    'power, wide': (128, {**POWER, **SHORT}),
     'power, 66,800 tokens': (64, {**POWER, 'queries': 66800, 'keys': 66800, 'heads': 1}),
     'power, 262,144 tokens': (32, {**POWER, 'queries': 2**18, 'keys': 2**18, 'batch': 1}),
     'power, 70,000 programs': (16, {**POWER, 'queries': 20, 'keys': 30, 'batch': 8750, 'heads': 8}),
@@ -46,7 +45,6 @@ ATTENTION: dict[str, tuple[int, Case]] = {
     'exp, 70,000 programs': (16, {**EXP, 'queries': 20, 'keys': 30, 'batch': 8750, 'heads': 8}),
     'rotary': (64, {**ROTARY, 'queries': 3136, 'keys': 3136, 'heads': 1}),
     'rotary, padded channels': (40, {**ROTARY, 'queries': 577, 'keys': 577}),
-    'rotary, wide': (128, {**ROTARY, **SHORT}),
     'rotary, 66,800 tokens': (64, {**ROTARY, 'queries': 66800, 'keys': 66800, 'heads': 1}),
 }
 """Name -> D and the arguments of `attention_problem`."""

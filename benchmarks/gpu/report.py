@@ -131,7 +131,7 @@ def launch_rows(session: Session) -> list[Row]:
     """Return a row per tuned launch: the choice, today's launch and the second best, with times and spread."""
     rows = []
     for target, found in session.results('tuning').items():
-        choices = {**found.get('kernels', {}), **({f'waves {target}': found['waves']} if 'waves' in found else {})}
+        choices = {**found.get('kernels', {}), **({f'split {target}': found['split']} if 'split' in found else {})}
         for name, choice in choices.items():
             chosen, second, today = (choice['measured'][what] for what in ('chosen', 'second best', 'today'))
             rows.append({

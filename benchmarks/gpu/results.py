@@ -64,6 +64,9 @@ def results(session: Session) -> Iterator[Item]:
         yield Item(f'attention, {case.name}', partial(operator_row, session, 'attention', case, names))
     for case in gates:
         yield Item(f'mix_and_gate, {case.name}', partial(operator_row, session, 'mix_and_gate', case, ['literal']))
+    for case in gates:
+        measure = partial(kernel_row, session, 'attention', case, torch.float32)
+        yield Item(f'float32, without tf32, {case.name}', measure)
     yield Item('a new image size', partial(new_size, session))
     for size, batch in sizes.items():
         for model in networks:
@@ -84,16 +87,24 @@ def operator_row(session: Session, operator: str, case: Case, peers: list[str]) 
     ours: Function = partial(OPERATORS[operator][0], backend='triton')
     functions = {'ours': ours, **find_peers(operator, peers)}
     row = measure_case(operator, case, functions, device, rounds['repeats'], peers, bandwidth)
+    kernels = kernel_row(session, operator, case, torch.float16)
+    return {**kernels, 'MB per tensor': case.elements * torch.float16.itemsize / 1e6, **row, 'operator': operator}
+
+
+def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) -> Row:
+    """Measure each kernel of a training step alone."""
+    device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     with recorded() as launched:
-        triton_passes(operator, case, device, torch.float16)[1]()
+        triton_passes(operator, case, device, dtype)[1]()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
-    timings = interleaved_device_seconds({name: x.run for name, x in numbered.items()}, device, **rounds)
+    runs = {name: x.run for name, x in numbered.items()}
+    timings = interleaved_device_seconds(runs, device, **session.rounds(ROUNDS))
     moved = {name: x.token_bytes(case.elements) for name, x in numbered.items()}
-    row['kernels'] = {
+    kernels = {
         name: {**x._asdict(), 'bytes': moved[name], 'copy %': 100 * moved[name] / bandwidth / x.seconds}
         for name, x in timings.items()
     }
-    return {'operator': operator, 'MB per tensor': case.elements * torch.float16.itemsize / 1e6, **row}
+    return {'operator': f'{operator}, {str(dtype).removeprefix("torch.")}', 'case': case.name, 'kernels': kernels}
 
 
 def new_size(session: Session) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
 from benchmarks.gpu.processes import Checker
 from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import first_line
+from mmpola.ops.triton.tables import FOLDER
 
 RECORD = 'run.json'
 
@@ -181,6 +184,14 @@ def _is_compiled(item: Item, seconds: float) -> bool:
         except TimeoutError:
             return False
     return True
+
+
+def versions() -> dict[str, str]:
+    """Return the version of Triton and a digest of the kernels' sources: other ones make other results."""
+    digest = hashlib.sha256()
+    for path in sorted(FOLDER.glob('*.py')):
+        digest.update(path.read_bytes())
+    return {'triton': triton.__version__, 'kernels': digest.hexdigest()[:16]}
 
 
 def earlier_parts(folder: Path, environment: dict[str, Any]) -> dict[str, dict[str, Any]]:

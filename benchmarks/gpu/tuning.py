@@ -33,8 +33,15 @@ TODAY = 'today'
 TIMED = 4
 """Launches of each kernel that are timed, besides today's: the best on paper."""
 
-WAVES = (0.5, 1.5, 2.0, 3.0, 4.0)
-"""Multiples of the number of programs per multiprocessor that are tried for all kernels of a target together."""
+SPLITS: tuple[dict[str, float], ...] = (
+    {'waves': 0.5},
+    {'waves': 2.0},
+    {'waves': 3.0},
+    {'share': 15},
+    {'share': 30},
+    {'share': 100},
+)
+"""Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels of a target."""
 
 WORTHWHILE = 0.02
 """A launch replaces today's if it takes less time by this share, and by more than the spread of both."""
@@ -90,7 +97,7 @@ def targets(dry_run: bool) -> list[Target]:
         return [Target('power', torch.float16, (power,)), Target('any', torch.float16, (exp,))]
     cases = {case.name: case for case in ATTENTION['cuda']}
     found = []
-    for dtype in (torch.float16, torch.bfloat16):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
         for feature_map, model in (('power', 'Pola-Swin-T'), ('power', 'Pola-PVT-T'), ('rotary', 'PolaFormer++ b2')):
             named = [cases[f'{model} stage 1, {size}'] for size in ('224x224, batch 64', '800x1333, batch 2')]
             found.append(Target(feature_map, dtype, tuple(named)))
@@ -120,10 +127,10 @@ def shipped(target: Target, key: Key, device: torch.device) -> Launch:
 
 
 def tune(session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]) -> dict[str, Any]:
-    """Choose the launch of each kernel of a target, then their `waves` together.
+    """Choose the launch of each kernel of a target, then the split of the tokens over programs for all together.
 
     Returns:
-        `kernels`, the choices by key, `waves`, and how many launches were `tried`, and `not compiled`.
+        `kernels`, the choices by key, `split`, and how many launches were `tried`, and `not compiled`.
 
     Raises:
         RuntimeError: no launch could be compiled, or today's compute a wrong result.
@@ -145,7 +152,7 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
         best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
         kernels[str(key)] = {'ranked': len(ranked), **_measure(session, target, key, today, best)}
     found = {'tried': len(launches), 'not compiled': len(launches) - len(compiled), 'kernels': kernels}
-    return found if target.feature_map == 'any' else {**found, 'waves': _tune_waves(session, target, found)}
+    return found if target.feature_map == 'any' else {**found, 'split': _tune_split(session, target, found)}
 
 
 def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device, has_waves: bool) -> list[Launch]:
@@ -209,23 +216,23 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
     }
 
 
-def _tune_waves(session: Session, target: Target, found: dict[str, Any]) -> dict[str, Any]:
-    """Choose the multiple of all kernels' programs per multiprocessor that makes whole steps fastest."""
-    device, choices = session.device.type, {TODAY: 1.0}
-    choices |= {f'{factor:g} times': factor for factor in (WAVES[:1] if session.dry_run else WAVES)}
+def _tune_split(session: Session, target: Target, found: dict[str, Any]) -> dict[str, Any]:
+    """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest."""
+    device, choices = session.device.type, dict[str, dict[str, float]]({TODAY: {}})
+    choices |= {str(split): split for split in (SPLITS[:1] if session.dry_run else SPLITS)}
     ratios: dict[str, list[float]] = {name: [] for name in choices}
     spreads: dict[str, list[float]] = {name: [] for name in choices}
     for case in target.cases:
         step, variants = target.step(case, device), {}
-        for name, factor in choices.items():
-            with use_table(LaunchTable(chosen_launches(target, found, factor))):
+        for name, split in choices.items():
+            with use_table(chosen_launches(target, found, split)):
                 variants[name] = _replayed(step, session)
         timings = interleaved_device_seconds(variants, device, **session.rounds(20))
         for name, timing in timings.items():
             ratios[name].append(timing.seconds / timings[TODAY].seconds)
             spreads[name].append(timing.spread / timings[TODAY].seconds)
     relative = {name: Timing(math.prod(x) ** (1 / len(x)), max(spreads[name])) for name, x in ratios.items()}
-    return choose(relative, {name: {'waves': factor} for name, factor in choices.items()})
+    return choose(relative, choices)
 
 
 def _replayed(step: Run, session: Session) -> Run:
@@ -237,38 +244,33 @@ def _replayed(step: Run, session: Session) -> Run:
     return partial(_run_all, [x.run for x in launched])
 
 
-def chosen_launches(target: Target, found: dict[str, Any], factor: float | None = None) -> dict[Key, Launch]:
-    """Return the launches that the result of a target names; `factor` multiplies their waves, by default the chosen."""
-    factor = factor or found.get('waves', {}).get('launch', {}).get('waves', 1.0)
-    launches = {key: found['kernels'][str(key)]['launch'] for key in target.keys if 'kernels' in found}
-    return {
-        key: {**launch, 'waves': max(1, round(factor * launch['waves']))} if 'waves' in launch else launch
-        for key, launch in launches.items()
-    }
+def chosen_launches(target: Target, found: dict[str, Any], split: Mapping[str, float] | None = None) -> LaunchTable:
+    """Return the launches that the result of a target names, changed by `split`, by default the chosen one."""
+    split = found.get('split', {}).get('launch', {}) if split is None else split
+    launches = {key: dict(found['kernels'][str(key)]['launch']) for key in target.keys if 'kernels' in found}
+    for launch in launches.values() if split else ():
+        launch['waves'] = max(1, round(split.get('waves', 1) * launch['waves']))
+        launch['share'] = int(split.get('share', launch['share']))
+    return launches
 
 
 def tuned_table(session: Session) -> LaunchTable:
     """Return the launches that all results of the tuning name."""
-    known, table = session.results('tuning'), dict[Key, Launch]()
+    known, table = session.results('tuning'), LaunchTable()
     for target in targets(session.dry_run):
         table |= chosen_launches(target, known.get(target.name, {}))
-    return LaunchTable(table)
+    return table
 
 
-def write_table(session: Session, path: Path, proved: bool) -> None:
-    """Write the launch table of all results, with what was measured beside each launch.
-
-    Args:
-        proved: whether all checks were run and passed.
-    """
+def write_table(session: Session, path: Path) -> None:
+    """Write the launch table of all results, with what was measured beside each launch."""
     evidence = {name: x for found in session.results('tuning').values() for name, x in found.get('kernels', {}).items()}
     content = {
         'format': FORMAT,
         **{name: session.environment[name] for name in ('gpu', 'capability', 'torch', 'triton', 'kernels', 'commit')},
-        'proved': proved,
         'launches': {
             str(key): {**launch, 'measured': evidence[str(key)]['measured']}
-            for key, launch in tuned_table(session).launches.items()
+            for key, launch in tuned_table(session).items()
         },
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def _split_short_sequences(request, monkeypatch):
     if request.node.get_closest_marker('kernels'):
         from mmpola.ops.triton import launch, tables
 
-        monkeypatch.setattr(launch, 'LARGEST_SHARE', {False: 100.0, True: 100.0})
+        monkeypatch.setattr(launch, 'LARGEST_SHARE', 10_000)
         with tables.use_table(tables.LaunchTable()):  # forgets the plans made before
             yield
     else:

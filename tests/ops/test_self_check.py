@@ -1,5 +1,6 @@
 """The self-check of `backend='auto'`, with a substitute for the kernels on the CPU."""
 
+import json
 import logging
 import re
 from dataclasses import replace
@@ -16,7 +17,7 @@ from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import backend as triton_backend
-from mmpola.ops.triton.tables import LaunchTable, use_table
+from mmpola.ops.triton import tables
 
 GRID = (3, 4)
 
@@ -153,13 +154,23 @@ def test_no_check_while_a_graph_is_captured(monkeypatch, caplog):
     assert kernels.runs == 2
 
 
-def test_kernels_that_the_launch_table_proves_need_no_check(monkeypatch):
+def test_kernels_are_checked_with_every_launch_table(monkeypatch, tmp_path):
+    """A table may come from another machine, and has launches that no check has seen."""
+    content = {'format': tables.FORMAT, 'capability': [0, 0], 'proved': True, 'launches': {}}
+    (tmp_path / 'launches.json').write_text(json.dumps(content))
+    monkeypatch.setenv(tables.ENVIRONMENT, str(tmp_path / 'launches.json'))
+    tables._read_table.cache_clear()
     kernels = Kernels(monkeypatch)
-    with use_table(LaunchTable(is_proved=True)):
-        attend()
-    assert kernels.runs == 1
     attend()
-    assert kernels.runs == 3
+    assert kernels.runs == 2
+
+
+def test_a_launch_table_that_is_missing_is_an_error_and_no_reason(monkeypatch, tmp_path):
+    monkeypatch.setenv(tables.ENVIRONMENT, str(tmp_path / 'missing.json'))
+    tables._read_table.cache_clear()
+    Kernels(monkeypatch)
+    with pytest.raises(ValueError, match='MMPOLA_LAUNCHES'):
+        attend()
 
 
 def test_unsupported_inputs_are_logged_once(monkeypatch, caplog):
@@ -177,13 +188,31 @@ def test_cpu_tensors_use_the_reference_without_a_message(monkeypatch, caplog):
     assert not caplog.messages
 
 
+@pytest.fixture
+def old_gpus(monkeypatch):
+    """Let torch see two GPUs of compute capability 7.5."""
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
+    self_check._highest_compute_capability.cache_clear()
+    yield
+    self_check._highest_compute_capability.cache_clear()
+
+
+@pytest.mark.usefixtures('old_gpus')
+@pytest.mark.parametrize('device', [None, torch.device('cuda', 1)])
+def test_compilers_take_the_compute_capability_as_a_constant(device):
+    def run(x):
+        return x + len(triton_backend._too_low_capability(device))
+
+    compiled = torch.compile(run, fullgraph=True, backend='eager')
+    assert compiled(torch.zeros(1)) == len('7.5')
+
+
+@pytest.mark.usefixtures('old_gpus')
 def test_a_gpu_that_is_too_old_is_a_reason(monkeypatch):
     monkeypatch.setattr(triton_backend, 'INTERPRETED', False)
     monkeypatch.setattr(triton_backend, 'HAS_TRITON', True)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
-    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (7, 5))
-    self_check._highest_compute_capability.cache_clear()
     assert triton_backend.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
     q = SimpleNamespace(device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16))
     inputs = AttentionInputs(q, q, q, None, None, None, 1e-6)

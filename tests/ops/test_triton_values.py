@@ -16,7 +16,6 @@ CASES = {
     'power, one query': dict(dim=64, queries=1, keys=70, kind='power', position=False),
     'power, padded channels': dict(dim=40, queries=33, keys=20, kind='power without scale'),
     'power, one head': dict(dim=16, queries=20, keys=70, kind='power', heads=1, batch=3),
-    'power, wide': dict(dim=128, queries=20, keys=40, kind='power', heads=1, batch=1),
     'exp': dict(dim=64, queries=40, keys=70, kind='exp', heads=1),
     'exp, one key': dict(dim=32, queries=70, keys=1, kind='exp', position=False),
     'exp, rotary': dict(dim=32, queries=70, keys=70, kind='exp', position=False, heads=1),

@@ -2,7 +2,7 @@
 
 In ordinary eager mode an autograd function launches the kernels, which takes the host a third of the time of an
 operator of torch.library. Where something must see the calls (torch.compile, FLOP counters, torch.func), they are such
-operators. The schema of each comes from its Python signature, whose first eight tensors are those of `Wanted`.
+operators. Their first eight tensors are those of `Wanted`.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from mmpola.ops.features import PowerMap
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.tracing import is_observed
 from mmpola.ops.triton.launch import SmallTensors
-from mmpola.ops.triton.passes import Wanted, backward, forward
+from mmpola.ops.triton.passes import Gradients, Wanted, backward, forward
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
@@ -29,80 +29,54 @@ def attend(inputs: AttentionInputs) -> Tensor:
     if is_observed(q):
         return polarity_attention_operator(q, k, v, *others, cos, sin, inputs.eps)[0]
     if torch.is_grad_enabled():
-        return _Attention.apply(q, k, v, *others, cos, sin, inputs.eps)
-    return forward(q, k, v, _small(*others, cos, sin), inputs.eps)[0]
-
-
-class _Attention(Function):
-    """`attend` in eager mode."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        q, k, v, *others, eps = arguments
-        small = _small(*others)
-        output, state = forward(q, k, v, small, eps)
-        ctx.save_for_backward(q, k, v, *small, None if small.exponent is None else output, state)
-        ctx.eps = eps
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, output, state = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[:8]
-        if torch.is_grad_enabled() or is_observed(do):
-            found = polarity_attention_gradient_operator(*tensors, ctx.eps, do, output, state, wanted)
-            found = [d if want else None for d, want in zip(found, wanted, strict=True)]
-        else:
-            q, k, v, *others = tensors
-            found = backward(do, q, k, v, SmallTensors(*others), ctx.eps, output, state, Wanted(*wanted))
-        return *found, None, None, None
+        return _Attention.apply(q, k, v, *others, cos, sin, inputs.eps)[0]
+    return _forward(q, k, v, *others, cos, sin, inputs.eps)[0]
 
 
 def _small(*tensors: Tensor | None) -> SmallTensors:
     return SmallTensors(*(x if x is None or x.is_contiguous() else x.contiguous() for x in tensors))
 
 
-@torch.library.custom_op('mmpola::polarity_attention', mutates_args=())
-def polarity_attention_operator(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_position: Tensor | None,
-    exponent: Tensor | None,
-    scale: Tensor | None,
-    same: Tensor | None,
-    opposite: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Compute o [B, N, H, D] and the state [B * H, SIZE], which the gradient needs."""
-    return forward(q, k, v, _small(key_position, exponent, scale, same, opposite, cos, sin), eps)
+    q, k, v, *small, eps = arguments
+    return forward(q, k, v, _small(*small), eps)
 
 
-@torch.library.custom_op('mmpola::polarity_attention_gradient', mutates_args=())
-def polarity_attention_gradient_operator(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_position: Tensor | None,
-    exponent: Tensor | None,
-    scale: Tensor | None,
-    same: Tensor | None,
-    opposite: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    eps: float,
-    do: Tensor,
-    o: Tensor | None,
-    state: Tensor,
-    wanted: list[bool],
-) -> list[Tensor]:
-    """Compute the gradients of the first eight tensors (E15-E18); an empty tensor where `wanted` is False."""
-    small = _small(key_position, exponent, scale, same, opposite, cos, sin)
-    found = backward(do, q, k, v, small, eps, o, state, Wanted(*wanted))
-    # A separate empty tensor for each: the results of an operator must not share memory.
-    return [do.new_empty(0) if d is None else d for d in found]
+def _gradients(*arguments: Any) -> Gradients:
+    """Compute the gradients of the first eight tensors (E15-E18); None where they are not wanted."""
+    q, k, v, *small, eps, do, o, state, wanted = arguments
+    return backward(do, q, k, v, _small(*small), eps, o, state, Wanted(*wanted))
+
+
+TENSORS = (
+    'Tensor q, Tensor k, Tensor v, Tensor? key_position, Tensor? exponent, Tensor? scale, Tensor? same, '
+    'Tensor? opposite, Tensor? cos, Tensor? sin, float eps'
+)
+
+polarity_attention_operator = torch.library.custom_op(
+    'mmpola::polarity_attention', _forward, mutates_args=(), schema=f'({TENSORS}) -> (Tensor, Tensor)'
+)
+
+
+@torch.library.custom_op(
+    'mmpola::polarity_attention_gradient',
+    mutates_args=(),
+    schema=f'({TENSORS}, Tensor do, Tensor? o, Tensor state, bool[] wanted) -> Tensor[]',
+)
+def polarity_attention_gradient_operator(*arguments: Any) -> list[Tensor]:
+    """Compute `_gradients`; an empty tensor where they are not wanted."""
+    return present(_gradients(*arguments), arguments[0])
+
+
+def present(found: Gradients, like: Tensor) -> list[Tensor]:
+    """Replace None by empty tensors, a separate one for each: results of an operator must not share memory."""
+    return [like.new_empty(0) if d is None else d for d in found]
+
+
+def wanted_only(found: Iterable[Tensor | None], wanted: Iterable[bool]) -> Gradients:
+    """Replace gradients that are not wanted by None."""
+    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
 
 
 @polarity_attention_operator.register_fake
@@ -130,16 +104,27 @@ def empty_gradients(tensors: Iterable[Tensor | None], wanted: list[bool], do: Te
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     o, state = output
     ctx.mark_non_differentiable(state)
+    ctx.set_materialize_grads(False)  # the state's would be zeros
     *tensors, ctx.eps = inputs
     exponent = tensors[4]
     ctx.save_for_backward(*tensors, None if exponent is None else o, state)
 
 
-def _backward(ctx: Any, do: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, do: Tensor, *_: Any) -> Gradients:
     *tensors, o, state = ctx.saved_tensors
     *wanted, _cos, _sin, _eps = ctx.needs_input_grad
-    found = polarity_attention_gradient_operator(*tensors, ctx.eps, do, o, state, wanted)
-    return *(d if want else None for d, want in zip(found, wanted, strict=True)), None, None, None
+    arguments = *tensors, ctx.eps, do, o, state, wanted
+    if torch.is_grad_enabled() or is_observed(do):
+        return *wanted_only(polarity_attention_gradient_operator(*arguments), wanted), None, None, None
+    return *_gradients(*arguments), None, None, None
+
+
+class _Attention(Function):
+    """`attend` in eager mode."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
 
 
 def no_second_gradient(ctx: Any, *_: Any) -> None:

@@ -8,7 +8,8 @@ from torch import Tensor
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.triton import HAS_TRITON, INTERPRETED
 
-LARGEST_HEAD_DIM = 128
+LARGEST_HEAD_DIM = 64
+"""No published model has a larger one, and the states of 128 do not fit into the shared memory of most GPUs."""
 
 LOWEST_CAPABILITY = (8, 0)
 """Ampere, the first generation with tf32 products and bfloat16."""
@@ -48,11 +49,9 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
 
 
 def _too_low_capability(device: torch.device | None) -> str:
-    """Return a device's compute capability (for None, the highest on this machine) if it is too low, else ''."""
-    from mmpola.ops.self_check import highest_compute_capability  # imports torch._dynamo, which is slow
+    from mmpola.ops.self_check import too_low_capability  # imports torch._dynamo, which is slow
 
-    found = highest_compute_capability(device)
-    return '' if found >= LOWEST_CAPABILITY else '{}.{}'.format(*found)
+    return too_low_capability(device, LOWEST_CAPABILITY)
 
 
 def polarity_attention_triton(inputs: AttentionInputs) -> Tensor:

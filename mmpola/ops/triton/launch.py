@@ -33,7 +33,7 @@ class SmallTensors(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The feature map by its name in LAUNCHES."""
+        """The feature map by its name in HALF_LAUNCHES."""
         return 'power' if self.exponent is not None else 'exp' if self.cos is None else 'rotary'
 
 
@@ -55,56 +55,50 @@ class Launch:
         warps: warps per program.
         stages: blocks in flight, loaded ahead of use.
         waves: programs per multiprocessor.
+        share: of a kernel that writes partial states: the most that these may take of the memory traffic, written and
+            read, in percent of four token tensors.
     """
 
     tokens: int
     warps: int
     stages: int
     waves: int
+    share: int
 
 
-# By kernel and feature map, then by BD, the head dimension rounded up to a power of two. Chosen by compiling without a
-# GPU and reading instructions, registers and spills from the machine code, not by time; `waves` is the number of
-# programs whose registers and shared memory fit on a multiprocessor.
-LAUNCHES: dict[tuple[str, str], dict[int, Launch]] = {
-    ('state', 'power'): {
-        16: Launch(32, 1, 3, 16), 32: Launch(32, 2, 3, 6), 64: Launch(16, 4, 3, 3), 128: Launch(16, 8, 2, 1),
-    },
-    ('output', 'power'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 16), 64: Launch(64, 4, 2, 2), 128: Launch(16, 8, 1, 1),
-    },
-    ('query_gradient', 'power'): {
-        16: Launch(16, 1, 2, 12), 32: Launch(16, 2, 3, 4), 64: Launch(16, 4, 3, 2), 128: Launch(16, 8, 1, 1),
-    },
-    ('key_gradient', 'power'): {
-        16: Launch(16, 1, 2, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 1, 1),
-    },
-    ('state', 'exp'): {
-        16: Launch(32, 1, 3, 12), 32: Launch(16, 1, 3, 8), 64: Launch(32, 4, 3, 2), 128: Launch(32, 8, 3, 1),
-    },
-    ('output', 'exp'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 12), 64: Launch(32, 2, 1, 6), 128: Launch(32, 4, 2, 2),
-    },
-    ('query_gradient', 'exp'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(32, 8, 3, 1),
-    },
-    ('key_gradient', 'exp'): {
-        16: Launch(16, 1, 2, 16), 32: Launch(32, 2, 3, 6), 64: Launch(32, 4, 3, 2), 128: Launch(32, 8, 3, 1),
-    },
+LARGEST_SHARE = 50
+"""`share` without a launch table: so large that programs fill the GPU at the shapes of the published models."""
+
+BLOCKS = (16, 32, 64)
+"""BD, the channels of a program: the head dimension rounded up to a power of two."""
+
+# By kernel and feature map: tokens, warps, stages and waves for each of BLOCKS. Chosen by compiling for sm_90 without a
+# GPU with Triton 3.6, and reading instructions, registers and spills from the machine code, not by time; `waves` is the
+# number of programs whose registers and shared memory fit on a multiprocessor.
+Rows = tuple[tuple[int, int, int, int], ...]
+HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
+    ('state', 'power'): ((32, 1, 3, 16), (32, 2, 3, 6), (16, 4, 3, 3)),
+    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 16), (64, 4, 2, 2)),
+    ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 3, 4), (16, 4, 3, 2)),
+    ('key_gradient', 'power'): ((16, 1, 2, 12), (16, 1, 3, 8), (32, 4, 2, 2)),
+    ('state', 'exp'): ((32, 1, 3, 12), (16, 1, 3, 8), (32, 4, 3, 2)),
+    ('output', 'exp'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 2, 1, 6)),
+    ('query_gradient', 'exp'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
+    ('key_gradient', 'exp'): ((16, 1, 2, 16), (32, 2, 3, 6), (32, 4, 3, 2)),
     # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those of k and v.
-    ('state', 'rotary'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(16, 8, 3, 1),
-    },
-    ('output', 'rotary'): {
-        16: Launch(16, 1, 3, 16), 32: Launch(16, 1, 3, 8), 64: Launch(16, 2, 2, 4), 128: Launch(32, 4, 1, 2),
-    },
-    ('query_gradient', 'rotary'): {
-        16: Launch(16, 1, 2, 8), 32: Launch(32, 2, 2, 4), 64: Launch(32, 4, 2, 2), 128: Launch(16, 8, 2, 1),
-    },
-    ('key_gradient', 'rotary'): {
-        16: Launch(16, 1, 3, 14), 32: Launch(32, 2, 2, 6), 64: Launch(16, 4, 2, 2), 128: Launch(16, 8, 1, 1),
-    },
-}  # fmt: skip
+    ('state', 'rotary'): ((16, 1, 3, 16), (16, 1, 3, 8), (16, 2, 2, 4)),
+    ('output', 'rotary'): ((16, 1, 3, 16), (16, 1, 3, 8), (16, 2, 2, 4)),
+    ('query_gradient', 'rotary'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
+    ('key_gradient', 'rotary'): ((16, 1, 3, 14), (32, 2, 2, 6), (16, 4, 2, 2)),
+}
+# Products in full precision keep their factors in registers. Launches without any spills exist, with eight warps, but
+# spend more on shared memory than these do on spills.
+FULL_PRECISION_LAUNCHES: dict[tuple[str, str], Rows] = {
+    **HALF_LAUNCHES,
+    ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),
+    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 4, 2, 2)),
+    ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 2, 4), (16, 4, 3, 2)),
+}
 
 
 @dataclass(frozen=True)
@@ -122,26 +116,12 @@ class Tile:
     warps: int
 
 
-# By BD, the channels of a program; a wider head takes several programs. Chosen like the launches above: 16 elements per
-# thread, so that two or more programs of half-precision inputs fit on a multiprocessor; 8 in the kernel of the taps,
-# which keeps k + 1 sums.
-TILES: dict[str, dict[int, Tile]] = {
-    'mix_and_gate': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
-    'mix_and_gate_gradient': {16: Tile(8, 16, 4), 32: Tile(8, 8, 4)},
-    'mix_and_gate_taps': {16: Tile(8, 8, 4), 32: Tile(4, 8, 4)},
-}
+# Rows, columns and warps for the first of BLOCKS; a wider head takes several programs. Chosen like the launches above.
+# Of float32, which takes twice the registers, a tile has half the rows.
+TILES = {'mix_and_gate': ((8, 16, 1), (8, 8, 1)), 'mix_and_gate_taps': ((8, 16, 1), (8, 8, 1))}
 
-TAPS_WAVES = 4
+TAPS_WAVES = 12
 """Programs per multiprocessor of the kernel that adds the gradients of the taps; each writes one part."""
-
-ONE_PRODUCT_STATE = 128
-"""From this BD on, the state's gradient fits into shared memory for one product only: see `_key_gradient`."""
-
-LARGE_TENSOR = 4 * 2**20
-"""Bytes of a token tensor from which partial states may take LARGEST_SHARE[True] of the memory traffic."""
-
-LARGEST_SHARE = {False: 0.5, True: 0.15}
-"""Bytes of partial states, written and read, over those of four token tensors: of small tensors, and of large ones."""
 
 INTERPRETED_PROCESSORS = 2
 """Number of multiprocessors in Triton's interpreter, so that tests also cover the split over the sequence."""
@@ -162,13 +142,20 @@ class Plan:
 
 
 @kept_per_table
-def find_launch(name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device) -> Launch:
+def find_launch(
+    name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device, precision: str = 'ieee'
+) -> Launch:
     """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
 
-    It is that of the device's launch table, else that of LAUNCHES.
+    It is that of the device's launch table, else that of this module. Of float32 inputs, tables have products in full
+    precision; those in tf32 are launched like half inputs.
     """
-    measured = launch_table(device).launches.get(Key.of(name, kind, dtype, block))
-    return Launch(**measured) if measured else LAUNCHES[name, kind][block]
+    is_full = dtype == torch.float32 and precision == 'ieee'
+    measured = launch_table(device).get(Key.of(name, kind, dtype, block))
+    if measured and (is_full or dtype != torch.float32):
+        return Launch(**measured)
+    rows = (FULL_PRECISION_LAUNCHES if is_full else HALF_LAUNCHES)[name, kind]
+    return Launch(*rows[BLOCKS.index(block)], share=LARGEST_SHARE)
 
 
 def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
@@ -185,11 +172,13 @@ def _plan_tokens(
 ) -> Plan:
     batch, tokens, heads, dim = shape
     rows, block = batch * heads, max(16, _next_power_of_2(dim))
-    launch, processors = find_launch(name, kind, dtype, block, device), _processors(device)
-    chunks = launch.waves * processors // max(1, rows)
-    if name in ('state', 'query_gradient'):
-        chunks = min(chunks, _affordable_chunks(tokens, dim, dtype.itemsize, rows, processors))
-    tokens_per_chunk = -(-tokens // (max(1, chunks) * launch.tokens)) * launch.tokens
+    launch, processors = find_launch(name, kind, dtype, block, device, precision), _processors(device)
+    most = -(-tokens // launch.tokens)
+    if name in ('state', 'query_gradient'):  # each chunk has a partial state [2D, D + 1], written and read
+        states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))
+        most = min(most, int(launch.share / 100 * states))
+    chunks = _chunks(rows, launch.waves * processors, most)
+    tokens_per_chunk = -(-tokens // (chunks * launch.tokens)) * launch.tokens
     options = {
         'D': dim,
         'BN': launch.tokens,
@@ -203,14 +192,17 @@ def _plan_tokens(
     return Plan((rows, -(-tokens // max(1, tokens_per_chunk))), tokens_per_chunk, options)
 
 
-def _affordable_chunks(tokens: int, dim: int, itemsize: int, rows: int, processors: int) -> int:
-    """Return how many chunks may share a head, each with a partial state [2D, D + 1], within LARGEST_SHARE."""
-    states_per_share = 4 * tokens * dim * itemsize / (2 * 4 * 2 * dim * (dim + 1))
-    small, large = (int(share * states_per_share) for share in LARGEST_SHARE.values())
-    if rows * tokens * dim * itemsize < LARGE_TENSOR:
-        return small
-    # A program for every multiprocessor comes first, because idle ones cost more than partial states.
-    return max(large, min(small, processors // rows))
+def _chunks(rows: int, slots: int, most: int) -> int:
+    """Return how many programs share a row, at most `most`: about as many as there are slots on the GPU, or more.
+
+    Of two rounds of programs, of which the second is nearly empty, the GPU would be idle in almost one.
+    """
+    first = max(1, min(most, slots // max(1, rows)))
+
+    def used(chunks: int) -> float:
+        return rows * chunks / (slots * max(1, -(-rows * chunks // slots)))
+
+    return max(range(first, max(first, min(most, 4 * first + 4)) + 1), key=lambda chunks: min(used(chunks), 0.9))
 
 
 @cache
@@ -237,8 +229,9 @@ class TilePlan:
 @kept_per_table
 def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
     """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
-    measured = launch_table(device).launches.get(Key.of(name, 'any', dtype, block))
-    return Tile(**measured) if measured else TILES[name][block]
+    measured = launch_table(device).get(Key.of(name, 'any', dtype, block))
+    rows, columns, warps = TILES[name][BLOCKS.index(block)]
+    return Tile(**measured) if measured else Tile(2 * rows // dtype.itemsize, columns, warps)
 
 
 @kept_per_table
@@ -255,12 +248,11 @@ def plan_tiles(
     A window of one row, as for a sequence, gets tiles of one row.
     """
     batch, _, heads, dim = shape
-    launches = TILES[name]
-    block = min(max(launches), max(min(launches), _next_power_of_2(dim)))
+    block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]
     launch = find_tile(name, dtype, block, device)
-    rows, columns = launch.rows, launch.columns
+    rows, columns, warps = launch.rows, launch.columns, launch.warps
     if window[0] == 1:
-        rows, columns = 1, rows * columns
+        rows, columns, warps = 1, rows * columns, min(4, rows * warps)
     tiles = batch * -(-grid[0] // rows) * -(-grid[1] // columns)
     options = {
         'D': dim,
@@ -269,7 +261,7 @@ def plan_tiles(
         'BR': rows,
         'BW': columns,
         'BD': block,
-        'num_warps': launch.warps,
+        'num_warps': warps,
     }
     return TilePlan(tiles * heads * -(-dim // block), tiles, options)
 

@@ -1,8 +1,7 @@
 """`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) under autograd.
 
 As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators of
-torch.library do where something must see the calls. The schema of each comes from its Python signature, whose first
-five tensors are those of `MixAndGateInputs.tensors()`, in that order.
+torch.library do where something must see the calls. Their first five tensors are `MixAndGateInputs.tensors()`.
 """
 
 from collections.abc import Sequence
@@ -15,12 +14,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import MixAndGateInputs
 from mmpola.ops.tracing import is_observed
-from mmpola.ops.triton.attention import empty_gradients, no_second_gradient
-from mmpola.ops.triton.mix_and_gate_kernels import (
-    launch_mix_and_gate,
-    launch_mix_and_gate_gradient,
-    launch_taps_gradient,
-)
+from mmpola.ops.triton.attention import empty_gradients, no_second_gradient, present, wanted_only
+from mmpola.ops.triton.mix_and_gate_kernels import launch_mix_and_gate, launch_taps_gradient
 
 
 def mix(inputs: MixAndGateInputs) -> Tensor:
@@ -34,30 +29,11 @@ def mix(inputs: MixAndGateInputs) -> Tensor:
     return _forward(*arguments)
 
 
-class _MixAndGate(Function):
-    """`mix` in eager mode."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        ctx.save_for_backward(*arguments[:5])
-        ctx.grid = arguments[5:]
-        return _forward(*arguments)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:5]
-        if torch.is_grad_enabled() or is_observed(dy):
-            operator = mix_and_gate_gradient_operator(*ctx.saved_tensors, *ctx.grid, dy, wanted)
-            return *(d if want else None for d, want in zip(operator, wanted, strict=True)), None, None
-        attended, values, gate, weight, bias = ctx.saved_tensors
-        return *_gradients(attended, values, gate, weight, bias, ctx.grid, dy, wanted), None, None
-
-
 def _forward(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
 ) -> Tensor:
     attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
-    return launch_mix_and_gate(values, _taps(weight), bias, attended, gate, (rows, columns))
+    return launch_mix_and_gate(values, _taps(weight), bias, attended, gate, (rows, columns))[0]
 
 
 def _gradients(
@@ -66,49 +42,43 @@ def _gradients(
     gate: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    grid: tuple[int, int],
+    rows: int,
+    columns: int,
     dy: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the tensors (E19); None where `wanted` is False."""
     attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
-    dy, taps = _with_unit_stride(dy), _taps(weight)
-    want_do, want_values, want_gate, want_weight, want_bias = wanted
-    # dv is computed from do as stored, so do is needed for dv too and is rounded as the operator's output would be.
-    needed = want_do or want_values, want_gate
-    do, dg = launch_mix_and_gate_gradient(dy, attended, values, gate, taps, bias, grid, needed)
-    dv = d_weight = d_bias = None
-    if want_values and do is not None:
-        dv = launch_mix_and_gate(do, taps, None, None, None, grid, flip=True).view(do.shape)
+    dy, taps, grid = _with_unit_stride(dy), _taps(weight), (rows, columns)
+    _attended, want_values, want_gate, want_weight, want_bias = wanted
+    dg = dv = d_weight = d_bias = None
+    if want_gate:
+        dg, do = launch_mix_and_gate(values, taps, bias, attended, dy, grid, gate=gate)
+        assert do is not None
+    else:
+        do = torch.mul(dy, gate, out=torch.empty(gate.shape, device=dy.device, dtype=dy.dtype))
+    # dv, dW and db are computed from do as stored: rounded, as the gradient of the operator's first argument is.
+    do_of_heads = do.view(values.shape)
+    if want_values:
+        dv = launch_mix_and_gate(do_of_heads, taps, None, None, None, grid, flip=True)[0].view(values.shape)
     if want_weight or want_bias:
-        d_weight, d_bias = launch_taps_gradient(dy, values, gate, weight, bias, grid)
-    found = do, dv, dg, d_weight, d_bias
-    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
+        d_weight, d_bias = launch_taps_gradient(do, values, weight, bias, grid)
+    return wanted_only((do_of_heads, dv, dg, d_weight, d_bias), wanted)
 
 
-@torch.library.custom_op('mmpola::mix_and_gate', mutates_args=())
-def mix_and_gate_operator(
-    attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
-) -> Tensor:
-    """Compute y [B, N, C] (E14) on a grid of `rows` x `columns` tokens."""
-    return _forward(attended, values, gate, weight, bias, rows, columns)
+TENSORS = 'Tensor attended, Tensor values, Tensor gate, Tensor weight, Tensor? bias, int rows, int columns'
+
+mix_and_gate_operator = torch.library.custom_op(
+    'mmpola::mix_and_gate', _forward, mutates_args=(), schema=f'({TENSORS}) -> Tensor'
+)
 
 
-@torch.library.custom_op('mmpola::mix_and_gate_gradient', mutates_args=())
-def mix_and_gate_gradient_operator(
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rows: int,
-    columns: int,
-    dy: Tensor,
-    wanted: list[bool],
-) -> list[Tensor]:
-    """Compute the gradients of the tensors (E19); an empty tensor where `wanted` is False."""
-    found = _gradients(attended, values, gate, weight, bias, (rows, columns), dy, wanted)
-    return [dy.new_empty(0) if d is None else d for d in found]
+@torch.library.custom_op(
+    'mmpola::mix_and_gate_gradient', mutates_args=(), schema=f'({TENSORS}, Tensor dy, bool[] wanted) -> Tensor[]'
+)
+def mix_and_gate_gradient_operator(*arguments: Any) -> list[Tensor]:
+    """Compute `_gradients`; an empty tensor where they are not wanted."""
+    return present(_gradients(*arguments), arguments[0])
 
 
 def _with_unit_stride(x: Tensor) -> Tensor:
@@ -139,8 +109,18 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     *wanted, _rows, _columns = ctx.needs_input_grad
-    found = mix_and_gate_gradient_operator(*ctx.saved_tensors, ctx.rows, ctx.columns, dy, wanted)
-    return *(d if want else None for d, want in zip(found, wanted, strict=True)), None, None
+    arguments = *ctx.saved_tensors, ctx.rows, ctx.columns, dy, wanted
+    if torch.is_grad_enabled() or is_observed(dy):
+        return *wanted_only(mix_and_gate_gradient_operator(*arguments), wanted), None, None
+    return *_gradients(*arguments), None, None
+
+
+class _MixAndGate(Function):
+    """`mix` in eager mode."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
 
 
 mix_and_gate_operator.register_autograd(_backward, setup_context=_setup_context)
@@ -154,20 +134,9 @@ def _(attended: Any, values: Any, gate: Any, weight: Any, *_: Any, **__: Any) ->
 
 
 @register_flop_formula(torch.ops.mmpola.mix_and_gate_gradient)
-def _(
-    attended: Any,
-    values: Any,
-    gate: Any,
-    weight: Any,
-    bias: Any,
-    rows: int,
-    columns: int,
-    dy: Any,
-    wanted: list[bool],
-    **_: Any,
-) -> int:
+def _(attended: Any, values: Any, gate: Any, weight: Any, *others: Any, **_: Any) -> int:
     """Count one convolution for each of dv, dg (which recomputes the forward one) and dW."""
-    _attended, want_values, want_gate, want_weight, _bias = wanted
+    _attended, want_values, want_gate, want_weight, _bias = others[-1]
     return (want_values + want_gate + want_weight) * _convolution_flops(gate, weight)
 
 

@@ -1,10 +1,11 @@
 """Kernels of `mix_and_gate` (E14, E19): convolution of 2-D tiles of the token grid, addition, gate, and gradients.
 
-A program computes a tile of BR x BW tokens and up to BD channels of one head. Neighbours outside the tile are loaded
-like the tile's own tokens: the KR * KW shifted tiles overlap, so all but the first load of an element hit the cache.
+A tile is a tuple of BR rows of BW tokens, [BW, BD] each. For each column of the window, a row of tokens is loaded and
+converted to float32 once and serves all the tile's rows that it is a neighbour of.
 """
-# mypy: allow-untyped-defs, allow-incomplete-defs
-# ruff: noqa: N803
+# Tuples are extended by `+`, because Triton 3.6 knows no starred elements.
+# mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code=assignment
+# ruff: noqa: N803, RUF005
 
 import torch
 import triton
@@ -16,141 +17,151 @@ from mmpola.ops.triton.launch import on_device_of, plan_tiles, split_tiles
 
 @triton.jit
 def place_tile(i_tile, rows, columns, BR: tl.constexpr, BW: tl.constexpr):
-    """Return the sample of a tile, numbered over all samples, and the row and column of its tokens [BR * BW]."""
+    """Return the sample of a tile, numbered over all samples, its first row, and its columns [BW]."""
     across = tl.cdiv(columns, BW)
     tiles = across * tl.cdiv(rows, BR)
-    i_b, i_tile = i_tile // tiles, (i_tile % tiles).to(tl.int32)
-    o_t = tl.arange(0, BR * BW)
-    return i_b, (i_tile // across) * BR + o_t // BW, (i_tile % across) * BW + o_t % BW
+    i_b, i_tile = i_tile // tiles, i_tile % tiles
+    return i_b.to(tl.int64), (i_tile // across) * BR, (i_tile % across) * BW + tl.arange(0, BW)
 
 
 @triton.jit
-def locate(heads, rows, columns, D: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr):
-    """Return this program's sample, head and first channel, and the row and column of each token [BR * BW].
+def point_to_row(p_x, stride, i_r, o_c, columns):
+    """Return pointers [BW, BD] to the tokens in row i_r and columns o_c of p_x [BD], and the offset to the next row."""
+    step = columns.to(tl.int64) * stride
+    return p_x[None, :] + o_c.to(tl.int64)[:, None] * stride + i_r * step, step
 
-    Consecutive programs take channel blocks, then heads, then tiles, so that those that run at the same time read whole
-    tokens.
+
+@triton.jit
+def is_inside(i, size):
+    """Return whether 0 <= i < size, with one comparison."""
+    return i.to(tl.uint32) < size.to(tl.uint32)
+
+
+@triton.jit
+def load_rows(p_x, stride, i_r, o_c, m_d, rows, columns, R: tl.constexpr):
+    """Load R rows of tokens, [BW, BD] each, from row i_r and columns o_c on, of p_x [BD]; 0 outside the grid.
+
+    They are converted to float32 later: between loads the compiler would wait for each.
     """
-    i_p = tl.program_id(0).to(tl.int64)
-    i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
-    i_b, o_r, o_c = place_tile(i_p // heads, rows, columns, BR, BW)
-    return i_b, i_p % heads, i_d * BD, o_r, o_c
+    m_c = is_inside(o_c, columns)[:, None] & m_d[None, :]
+    p_row, step = point_to_row(p_x, stride, i_r, o_c, columns)
+    b_rows = ()
+    for r in tl.static_range(R):
+        b_rows = b_rows + (tl.load(p_row, mask=m_c & is_inside(i_r + r, rows), other=0.0),)
+        p_row += step
+    return b_rows
 
 
 @triton.jit
-def load_shifted(p_x, stride, o_r, o_c, m_t, m_d, i_r, i_c, rows, columns):
-    """Load the tile at p_x [BR * BW, BD], shifted by i_r rows and i_c columns, as float32; 0 outside the grid."""
-    m_r = (o_r + i_r >= 0) & (o_r + i_r < rows)
-    m_c = (o_c + i_c >= 0) & (o_c + i_c < columns)
-    shift = (i_r * columns + i_c).to(tl.int64) * stride
-    return tl.load(p_x + shift, mask=(m_t & m_r & m_c)[:, None] & m_d[None, :], other=0.0).to(tl.float32)
+def zeros_of_rows(BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr):
+    """Return a tuple of BR blocks [BW, BD] of zeros."""
+    b_rows = ()
+    for _ in tl.static_range(BR):
+        b_rows = b_rows + (tl.zeros((BW, BD), tl.float32),)
+    return b_rows
 
 
 @triton.jit(do_not_specialize=['heads', 'rows', 'columns'])
 def mix_and_gate_kernel(
-    p_v, p_weight, p_bias, p_o, p_g, p_y,
-    v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
+    p_v, p_weight, p_bias, p_o, p_factor, p_y, p_g, p_do,
+    v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, f_b, f_n, g_b, g_n, heads, rows, columns,
     D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
     FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Compute y = (o + DWC(v)) * g [B, N, C] (E14), without terms that are None. FLIP: the transpose of DWC."""
-    i_b, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
-    m_t = (o_r < rows) & (o_c < columns)
-    o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
+    """Compute y = (o + DWC(v)) * factor [B, N, C], without terms that are None, and do = factor * g, unless g is None.
+
+    The factor of (E14) is g, that of (E19) is dy: y is then dg. FLIP: the transpose of DWC. Consecutive programs take
+    channel blocks, then heads, then tiles, so that those that run at the same time read whole tokens.
+    """
+    i_p = tl.program_id(0)
+    i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
+    i_h = (i_p % heads).to(tl.int64)
+    i_b, i_r, o_c = place_tile(i_p // heads, rows, columns, BR, BW)
+    o_d = i_d * BD + tl.arange(0, BD)
     m_d = o_d < D
-    m_x = m_t[:, None] & m_d[None, :]
-    p_v += i_b * v_b + i_h * v_h + (o_t * v_n)[:, None] + o_d[None, :]
+    p_v += i_b * v_b + i_h * v_h + o_d
     p_weight += i_h * w_h + o_d  # [KR * KW, D or C]
-    b_y = tl.zeros((BR * BW, BD), tl.float32)
-    for i in range(KR):
-        for j in tl.static_range(KW):
-            b_v = load_shifted(p_v, v_n, o_r, o_c, m_t, m_d, i - KR // 2, j - KW // 2, rows, columns)
+    b_rows = zeros_of_rows(BR, BW, BD)
+    for j in range(KW):
+        b_taps = ()
+        for i in tl.static_range(KR):
             tap = KR * KW - 1 - (i * KW + j) if FLIP else i * KW + j
-            b_y += b_v * tl.load(p_weight + tap * w_k, mask=m_d, other=0.0).to(tl.float32)[None, :]
+            b_taps = b_taps + (tl.load(p_weight + tap * w_k, mask=m_d, other=0.0),)
+        b_v = load_rows(p_v, v_n, i_r - KR // 2, o_c + j - KW // 2, m_d, rows, columns, BR + KR - 1)
+        for i in tl.static_range(BR + KR - 1):
+            b_row = b_v[i].to(tl.float32)
+            b_sums = ()
+            for r in tl.static_range(BR):
+                if i >= r and i - r < KR:
+                    b_sums = b_sums + (b_rows[r] + b_row * b_taps[i - r].to(tl.float32)[None, :],)
+                else:
+                    b_sums = b_sums + (b_rows[r],)
+            b_rows = b_sums
     if p_bias is not None:
-        b_y += tl.load(p_bias + i_h * w_h + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
+        b_bias = tl.load(p_bias + i_h * w_h + o_d, mask=m_d, other=0.0)
     if p_o is not None:
-        p_o += i_b * o_b + i_h * o_h + (o_t * o_n)[:, None] + o_d[None, :]
-        b_y += tl.load(p_o, mask=m_x, other=0.0).to(tl.float32)
+        b_o = load_rows(p_o + i_b * o_b + i_h * o_h + o_d, o_n, i_r, o_c, m_d, rows, columns, BR)
+    if p_factor is not None:
+        b_factor = load_rows(p_factor + i_b * f_b + i_h * D + o_d, f_n, i_r, o_c, m_d, rows, columns, BR)
     if p_g is not None:
-        p_g += i_b * g_b + i_h * D + (o_t * g_n)[:, None] + o_d[None, :]
-        b_y *= tl.load(p_g, mask=m_x, other=0.0).to(tl.float32)
-    p_y += ((i_b * rows * columns + o_t) * heads + i_h)[:, None] * D + o_d[None, :]
-    tl.store(p_y, b_y.to(p_y.dtype.element_ty), mask=m_x)
-
-
-@triton.jit(do_not_specialize=['heads', 'rows', 'columns'])
-def mix_and_gate_gradient_kernel(
-    p_dy, p_v, p_weight, p_bias, p_o, p_g, p_do, p_dg,
-    dy_b, dy_n, v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, g_b, g_n, heads, rows, columns,
-    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """Compute do and dg (E19), except outputs that are None."""
-    i_b, i_h, i_d, o_r, o_c = locate(heads, rows, columns, D, BR, BW, BD)
-    m_t = (o_r < rows) & (o_c < columns)
-    o_t, o_d = o_r.to(tl.int64) * columns + o_c, i_d + tl.arange(0, BD)
-    m_d = o_d < D
-    m_x = m_t[:, None] & m_d[None, :]
-    o_y = ((i_b * rows * columns + o_t) * heads + i_h)[:, None] * D + o_d[None, :]
-    p_dy += i_b * dy_b + i_h * D + (o_t * dy_n)[:, None] + o_d[None, :]
-    if p_do is not None:
-        p_g += i_b * g_b + i_h * D + (o_t * g_n)[:, None] + o_d[None, :]
-        b_do = tl.load(p_dy, mask=m_x, other=0.0).to(tl.float32) * tl.load(p_g, mask=m_x, other=0.0).to(tl.float32)
-        tl.store(p_do + o_y, b_do.to(p_do.dtype.element_ty), mask=m_x)
-    if p_dg is not None:
-        p_v += i_b * v_b + i_h * v_h + (o_t * v_n)[:, None] + o_d[None, :]
-        p_weight += i_h * w_h + o_d
-        b_mixed = tl.zeros((BR * BW, BD), tl.float32)
-        for i in range(KR):
-            for j in tl.static_range(KW):
-                b_v = load_shifted(p_v, v_n, o_r, o_c, m_t, m_d, i - KR // 2, j - KW // 2, rows, columns)
-                b_w = tl.load(p_weight + (i * KW + j) * w_k, mask=m_d, other=0.0).to(tl.float32)
-                b_mixed += b_v * b_w[None, :]
+        b_g = load_rows(p_g + i_b * g_b + i_h * D + o_d, g_n, i_r, o_c, m_d, rows, columns, BR)
+    m_y = is_inside(o_c, columns)[:, None] & m_d[None, :]
+    o_y = (i_b * rows * columns * heads + i_h) * D + o_d
+    p_row, step = point_to_row(p_y + o_y, heads * D, i_r, o_c, columns)
+    for r in tl.static_range(BR):
+        b_y = b_rows[r]
         if p_bias is not None:
-            b_mixed += tl.load(p_bias + i_h * w_h + o_d, mask=m_d, other=0.0).to(tl.float32)[None, :]
-        p_o += i_b * o_b + i_h * o_h + (o_t * o_n)[:, None] + o_d[None, :]
-        b_mixed += tl.load(p_o, mask=m_x, other=0.0).to(tl.float32)
-        b_dy = tl.load(p_dy, mask=m_x, other=0.0).to(tl.float32)  # from the cache, if it was loaded for do
-        tl.store(p_dg + o_y, (b_dy * b_mixed).to(p_dg.dtype.element_ty), mask=m_x)
+            b_y += b_bias.to(tl.float32)[None, :]
+        if p_o is not None:
+            b_y += b_o[r].to(tl.float32)
+        if p_factor is not None:
+            b_y *= b_factor[r].to(tl.float32)
+        tl.store(p_row, b_y.to(p_y.dtype.element_ty), mask=m_y & is_inside(i_r + r, rows))
+        p_row += step
+    if p_g is not None:
+        p_row, step = point_to_row(p_do + o_y, heads * D, i_r, o_c, columns)
+        for r in tl.static_range(BR):
+            b_do = b_factor[r].to(tl.float32) * b_g[r].to(tl.float32)
+            tl.store(p_row, b_do.to(p_do.dtype.element_ty), mask=m_y & is_inside(i_r + r, rows))
+            p_row += step
 
 
 @triton.jit(do_not_specialize=['heads', 'rows', 'columns', 'tiles', 'tiles_per_part'])
 def mix_and_gate_taps_kernel(
-    p_dy, p_v, p_g, p_parts,
-    dy_b, dy_n, v_b, v_n, v_h, g_b, g_n, heads, rows, columns, tiles, tiles_per_part,
+    p_do, p_v, p_parts,
+    do_b, do_n, v_b, v_n, v_h, heads, rows, columns, tiles, tiles_per_part,
     D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a row of taps and a run of tiles per program.
+    """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a column of taps and a run of tiles per program.
 
-    The sums of the row's taps stay [BR * BW, BD] to the end, so tokens are added without communication between threads.
+    The sums of the taps stay [BW, BD] to the end, so tokens are added without communication between threads.
     """
-    i_p, i, i_part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    i_h, o_d = i_p // tl.cdiv(D, BD), (i_p % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
+    i_p, j, i_part = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i_h, o_d = (i_p // tl.cdiv(D, BD)).to(tl.int64), (i_p % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
     m_d = o_d < D
-    b_bias = tl.zeros((BR * BW, BD), tl.float32)
-    b_taps = ()  # extended by `+`, because Triton knows no starred elements
-    for _ in tl.static_range(KW):
-        b_taps = b_taps + (tl.zeros((BR * BW, BD), tl.float32),)  # type: ignore[assignment] # noqa: RUF005
-    first = i_part * tiles_per_part
+    b_bias = tl.zeros((BW, BD), tl.float32)
+    b_taps = zeros_of_rows(KR, BW, BD)
+    first = tl.program_id(2) * tiles_per_part
     for i_tile in range(first, tl.minimum(first + tiles_per_part, tiles)):
-        i_b, o_r, o_c = place_tile(i_tile, rows, columns, BR, BW)
-        m_t = (o_r < rows) & (o_c < columns)
-        m_x = m_t[:, None] & m_d[None, :]
-        o_t = o_r.to(tl.int64) * columns + o_c
-        b_do = tl.load(p_dy + i_b * dy_b + i_h * D + (o_t * dy_n)[:, None] + o_d[None, :], mask=m_x, other=0.0)
-        b_g = tl.load(p_g + i_b * g_b + i_h * D + (o_t * g_n)[:, None] + o_d[None, :], mask=m_x, other=0.0)
-        b_do = b_do.to(tl.float32) * b_g.to(tl.float32)
-        b_bias += b_do
-        p_tile = p_v + i_b * v_b + i_h * v_h + (o_t * v_n)[:, None] + o_d[None, :]
-        b_sums = ()
-        for j in tl.static_range(KW):
-            b_v = load_shifted(p_tile, v_n, o_r, o_c, m_t, m_d, i - KR // 2, j - KW // 2, rows, columns)
-            b_sums = b_sums + (b_taps[j] + b_do * b_v,)  # type: ignore[assignment] # noqa: RUF005
-        b_taps = b_sums
+        i_b, i_r, o_c = place_tile(i_tile, rows, columns, BR, BW)
+        p_do_tile = p_do + i_b * do_b + i_h * D + o_d
+        p_v_tile = p_v + i_b * v_b + i_h * v_h + o_d
+        b_do = load_rows(p_do_tile, do_n, i_r, o_c, m_d, rows, columns, BR)
+        b_v = load_rows(p_v_tile, v_n, i_r - KR // 2, o_c + j - KW // 2, m_d, rows, columns, BR + KR - 1)
+        for r in tl.static_range(BR):
+            b_bias += b_do[r].to(tl.float32)
+        for i in tl.static_range(BR + KR - 1):
+            b_row = b_v[i].to(tl.float32)
+            b_sums = ()
+            for t in tl.static_range(KR):
+                b_sums = b_sums + (
+                    b_taps[t] + b_do[i - t].to(tl.float32) * b_row if i >= t and i - t < BR else b_taps[t],
+                )
+            b_taps = b_sums
     p_parts += (i_part * (KR * KW + 1) * heads + i_h) * D + o_d
-    for j in tl.static_range(KW):
-        tl.store(p_parts + (i * KW + j) * heads * D, tl.sum(b_taps[j], 0), mask=m_d)
-    if i == 0:
+    for t in tl.static_range(KR):
+        tl.store(p_parts + (t * KW + j) * heads * D, tl.sum(b_taps[t], 0), mask=m_d)
+    if j == 0:
         tl.store(p_parts + KR * KW * heads * D, tl.sum(b_bias, 0), mask=m_d)
 
 
@@ -187,79 +198,53 @@ def launch_mix_and_gate(
     taps: Tensor,
     bias: Tensor | None,
     attended: Tensor | None,
-    gate: Tensor | None,
+    factor: Tensor | None,
     grid: tuple[int, int],
     *,
+    gate: Tensor | None = None,
     flip: bool = False,
-) -> Tensor:
-    """Compute (o + DWC(v)) * g [B, N, C] (E14) without the terms that are None; with `flip`, use the transpose of DWC.
+) -> tuple[Tensor, Tensor | None]:
+    """Compute (o + DWC(v)) * factor and factor * gate, both [B, N, C], without what is None.
 
     Args:
-        values: v [B, N, H, D], unit stride in D like `attended` and `gate`.
+        values: v [B, N, H, D], unit stride in D like `attended`.
         taps: the convolution kernel [KR, KW, D or C], contiguous.
         attended: o [B, N, H, D] or None.
-        gate: g [B, N, C] or None.
+        factor: [B, N, C], unit stride in C like `gate`, or None.
+        flip: use the transpose of DWC.
     """
     batch, tokens, heads, dim = values.shape
     plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, _window(taps))
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
+    do = None if gate is None else torch.empty_like(output)
     if plan.programs:
         with on_device_of(values):
             mix_and_gate_kernel[(plan.programs,)](
-                values, taps, bias, attended, gate, output,
+                values, taps, bias, attended, factor, output, gate, do,
                 *values.stride()[:3], taps.stride(1), _head_stride(taps, dim),
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
+                *((0, 0) if factor is None else factor.stride()[:2]),
                 *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **plan.options,
             )  # fmt: skip
-    return output
-
-
-def launch_mix_and_gate_gradient(
-    dy: Tensor,
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    taps: Tensor,
-    bias: Tensor | None,
-    grid: tuple[int, int],
-    wants: tuple[bool, bool],
-) -> tuple[Tensor | None, Tensor | None]:
-    """Compute do [B, N, H, D] and dg [B, N, C] (E19); None is returned for what `wants` does not ask for.
-
-    Args:
-        dy: gradient of the output [B, N, C], unit stride in C.
-    """
-    heads, dim = values.shape[2:]
-    plan = plan_tiles('mix_and_gate_gradient', values.shape, values.dtype, values.device, grid, _window(taps))
-    do = dy.new_empty(values.shape) if wants[0] else None
-    dg = dy.new_empty(gate.shape) if wants[1] else None
-    if plan.programs and (wants[0] or wants[1]):
-        with on_device_of(values):
-            mix_and_gate_gradient_kernel[(plan.programs,)](
-                dy, values, taps, bias, attended, gate, do, dg,
-                *dy.stride()[:2], *values.stride()[:3], taps.stride(1), _head_stride(taps, dim),
-                *attended.stride()[:3], *gate.stride()[:2], heads, *grid, **plan.options,
-            )  # fmt: skip
-    return do, dg
+    return output, do
 
 
 def launch_taps_gradient(
-    dy: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int]
+    do: Tensor, values: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int]
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute dW and db (E19) in the shape and dtype of weight [D or C, 1, KR, KW] and bias."""
+    """Compute dW and db (E19) of do [B, N, C] in the shape and dtype of weight [D or C, 1, KR, KW] and bias."""
     heads, dim = values.shape[2:]
     channels, _, height, width = weight.shape
     plan = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width))
-    columns = plan.programs // max(1, plan.tiles)  # blocks of channels of all heads
-    count, tiles = split_tiles(plan.tiles, columns * height, values.device)
-    parts = dy.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
+    blocks = plan.programs // max(1, plan.tiles)  # of channels, of all heads
+    count, tiles = split_tiles(plan.tiles, blocks * width, values.device)
+    parts = do.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
     d_weight = weight.new_empty(weight.shape)
     d_bias = None if bias is None else bias.new_empty(bias.shape)
     with on_device_of(values):
         if count:
-            mix_and_gate_taps_kernel[columns, height, count](
-                dy, values, gate, parts,
-                *dy.stride()[:2], *values.stride()[:3], *gate.stride()[:2], heads, *grid, plan.tiles, tiles,
+            mix_and_gate_taps_kernel[blocks, width, count](
+                do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, plan.tiles, tiles,
                 **plan.options,
             )  # fmt: skip
         add_parts_kernel[height * width + 1, -(-channels // 32)](

@@ -6,6 +6,7 @@ ExpMap the shift [2D] (E11). Programs that share a head write partial states, wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
 from mmpola.ops.triton.launch import (
-    ONE_PRODUCT_STATE,
     SmallTensors,
     as_tokens,
     combine_options,
@@ -71,13 +71,18 @@ def backward(
         dq, parts, map_parts = _query_gradient(do, q, small, eps, o, state, wanted, want_from_keys or wanted.scale)
         dk = dv = key_parts = products = d_position = None
         if parts is not None:
-            d_state, products = _combine_gradient(parts, state, k, wanted.scale)
+            products = _floats(k, parts.shape[0], 2 * k.shape[3]) if wanted.scale else None
+            d_state = _combine(parts, k.shape[3], 1 / k.shape[1], state, products)
             if want_from_keys:
                 dk, dv, key_parts = _key_gradient(k, v, small, state, d_state, (want_dk, wanted.v, wanted.exponent))
         if dk is not None and wanted.key_position and small.key_position is not None:
             d_position = _sum_samples(dk, small.key_position)
         if small.exponent is not None:
-            d_map: Gradients = *_power_gradients(small, q.shape[0], map_parts, key_parts, products, wanted), None, None
+            d_map: Gradients = (
+                *_power_gradients(small, q.shape[0], (map_parts, key_parts), products, wanted),
+                None,
+                None,
+            )
         else:
             d_map = None, None, *_exp_gradients(small, q.shape[0], map_parts)
     found = dq, dk, dv, d_position, *d_map
@@ -116,9 +121,7 @@ def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
         )  # fmt: skip
     if chunks == 1:
         return parts.view(rows, size)
-    state = _floats(k, rows, size)
-    _combine(parts, state, None, None, dim, 1.0, small.exponent is None)
-    return state
+    return _combine(parts, dim, 1.0)
 
 
 def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -> Tensor:
@@ -174,31 +177,17 @@ def _query_gradient(
     return dq, d_state, d_map
 
 
-def _combine_gradient(parts: Tensor, state: Tensor, k: Tensor, want_scale: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the state's gradient divided by M, and the row sums [B * H, 2D] that the scale's gradient needs."""
-    rows, _, size = parts.shape
-    dim = k.shape[3]
-    d_state = _floats(k, rows, size)
-    products = _floats(k, rows, 2 * dim) if want_scale else None
-    _combine(parts, d_state, state, products, dim, 1 / k.shape[1], False)
-    return d_state, products
-
-
 def _combine(
-    parts: Tensor,
-    combined: Tensor,
-    state: Tensor | None,
-    products: Tensor | None,
-    dim: int,
-    factor: float,
-    has_shift: bool,
-) -> None:
-    rows, chunks, _ = parts.shape
+    parts: Tensor, dim: int, factor: float, state: Tensor | None = None, products: Tensor | None = None
+) -> Tensor:
+    """Add parts [B * H, chunks, SIZE] and multiply by `factor`; `products` [B * H, 2D] gets the row sums of (E18a)."""
+    rows, chunks, size = parts.shape
+    combined, options = _floats(parts, rows, size), combine_options(dim)
     if rows:
-        options = combine_options(dim)
         combine_kernels.combine_states_kernel[rows, -(-2 * dim // options['BR'])](
-            parts, combined, state, products, chunks, factor, HAS_SHIFT=has_shift, **options
+            parts, combined, state, products, chunks, factor, HAS_SHIFT=size == 2 * dim * (dim + 2), **options
         )
+    return combined
 
 
 def _key_gradient(
@@ -210,23 +199,17 @@ def _key_gradient(
     dk = _like(k) if wants[0] else None
     dv = _like(v) if wants[1] else None
     d_map = _floats(k, *plan.grid, dim) if wants[2] else None
-    # dk needs dSᵀ and dv needs dS on the right of a product. At BD = 128 both together take 256 KB of shared memory,
-    # more than there is, so dk and dv get a launch each.
-    launches: list[tuple[Tensor | None, Tensor | None, Tensor | None]] = [(dk, dv, d_map)]
-    if plan.options['BD'] >= ONE_PRODUCT_STATE:
-        launches = [(dk, None, d_map), (None, dv, None)]
     sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
-    for outputs in launches:
-        if plan.is_empty or (outputs[0] is None and outputs[1] is None and outputs[2] is None):
-            continue
-        if small.exponent is not None:
-            power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
-                k, v, small.key_position, small.exponent, small.scale, d_state, *outputs, *sizes, **plan.options
-            )
-        else:
-            exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
-                k, v, small.key_position, small.cos, small.sin, state, d_state, *outputs[:2], *sizes, **plan.options
-            )
+    if plan.is_empty:
+        return dk, dv, d_map
+    if small.exponent is not None:
+        power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
+            k, v, small.key_position, small.exponent, small.scale, d_state, dk, dv, d_map, *sizes, **plan.options
+        )
+    else:
+        exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
+            k, v, small.key_position, small.cos, small.sin, state, d_state, dk, dv, *sizes, **plan.options
+        )
     return dk, dv, d_map
 
 
@@ -240,24 +223,19 @@ def _sum_samples(dk: Tensor, key_position: Tensor) -> Tensor:
 
 
 def _power_gradients(
-    small: SmallTensors,
-    batch: int,
-    query_parts: Tensor | None,
-    key_parts: Tensor | None,
-    products: Tensor | None,
-    wanted: Wanted,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients [H, D] of exponent and scale."""
+    small: SmallTensors, batch: int, parts: Sequence[Tensor | None], products: Tensor | None, wanted: Wanted
+) -> Gradients:
+    """Return the gradients [H, D] of exponent and scale from the parts of queries and of keys."""
     exponent, scale = small.exponent, small.scale
     assert exponent is not None
     d_exponent = _like(exponent) if wanted.exponent else None
     d_scale = _like(scale) if wanted.scale and scale is not None else None
     if d_exponent is not None or d_scale is not None:
         heads, dim = exponent.shape
-        chunks = [0 if parts is None else parts.shape[1] for parts in (query_parts, key_parts)]
+        chunks = [0 if x is None else x.shape[1] for x in parts]
         options = sum_options(dim)
         combine_kernels.power_parameters_kernel[heads, -(-dim // options['BW'])](
-            query_parts, key_parts, products, exponent, scale, d_exponent, d_scale, batch, heads, *chunks, **options
+            *parts, products, exponent, scale, d_exponent, d_scale, batch, heads, *chunks, **options
         )
     return d_exponent, d_scale
 
