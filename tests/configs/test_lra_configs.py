@@ -129,6 +129,7 @@ def small(root, name, work, *, steps, workers=0):
     return cfg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_plus', 'lra_retrieval_softmax', 'lra_text_linear'])
 def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     runner = run(small(root, name, tmp_path, steps=30))
@@ -152,6 +153,7 @@ def test_another_number_of_steps_names_the_schedule(root):
     assert 'param_scheduler.1.end=100' in schedule_note(cfg)
 
 
+@pytest.mark.slow
 def test_validations_are_logged_at_their_steps(root, tmp_path):
     cfg = small(root, 'lra_text_softmax', tmp_path, steps=7)  # validates every third step
     cfg.log_level = 'INFO'
@@ -163,6 +165,7 @@ def test_validations_are_logged_at_their_steps(root, tmp_path):
     assert [re.findall(r'(\S+): ', line) for line in lines] == [['accuracy/top1', 'data_time', 'time']] * 3
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits(root, tmp_path):
     def config(work):
         cfg = small(root, 'lra_text_pola_a3', tmp_path / work, steps=12, workers=2)
