@@ -166,7 +166,8 @@ def test_validations_are_logged_at_their_steps(root, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_with_the_same_bits(root, tmp_path):
+@pytest.mark.parametrize('event', [{'step': 5}, {'epoch': 0}], ids=['training', 'validation'])
+def test_an_interrupted_run_ends_with_the_same_bits(event, root, tmp_path):
     def config(work):
         cfg = small(root, 'lra_text_pola_a3', tmp_path / work, steps=12, workers=2)
         cfg.randomness = {'seed': 3}
@@ -175,7 +176,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(root, tmp_path):
 
     run(config('whole'))
     with pytest.raises(SystemExit) as raised:
-        run(config('parts'), Signal(step=5))
+        run(config('parts'), Signal(**event))
     assert raised.value.code == 75
     run(config('parts'), resume=True)
     assert_same(saved(tmp_path / 'parts' / 'iter_12.pth'), saved(tmp_path / 'whole' / 'iter_12.pth'))
