@@ -174,9 +174,11 @@ def test_an_interrupted_run_ends_with_the_same_bits(event, root, tmp_path):
         cfg.default_hooks.checkpoint.interval = 12
         return cfg
 
-    run(config('whole'))
+    whole = run(config('whole'))
     with pytest.raises(SystemExit) as raised:
         run(config('parts'), Signal(**event))
     assert raised.value.code == 75
-    run(config('parts'), resume=True)
+    resumed = run(config('parts'), resume=True)
+    scores = [runner.message_hub.get_scalar('val/accuracy/top1').data[0].tolist() for runner in (whole, resumed)]
+    assert len(scores[0]) == 2 and scores[0] == scores[1]
     assert_same(saved(tmp_path / 'parts' / 'iter_12.pth'), saved(tmp_path / 'whole' / 'iter_12.pth'))
