@@ -113,6 +113,10 @@ def tiny_segmentation(root, shapes, tmp_path):
     return path
 
 
+RANDOM_WEIGHTS = {}
+"""State dict by model config, since building a detector takes a second."""
+
+
 @pytest.fixture
 def write_checkpoint():
     """A function that writes a checkpoint with random weights, given config, path and further entries."""
@@ -120,9 +124,10 @@ def write_checkpoint():
     def write(config, path, **others):
         cfg = Config.fromfile(config)
         init_default_scope(cfg.default_scope)
-        torch.manual_seed(0)
-        model = MODELS.build(cfg.model)
-        torch.save({'state_dict': model.state_dict(), **others}, path)
+        if (key := str(cfg.model)) not in RANDOM_WEIGHTS:
+            torch.manual_seed(0)
+            RANDOM_WEIGHTS[key] = MODELS.build(cfg.model).state_dict()
+        torch.save({'state_dict': RANDOM_WEIGHTS[key], **others}, path)
         return path
 
     return write

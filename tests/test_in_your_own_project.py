@@ -44,7 +44,7 @@ def folder(root, shapes, tmp_path_factory):
 
 @pytest.fixture
 def load(folder, tmp_path, monkeypatch):
-    """Return a function that reads a config in the project's folder and makes it small: two steps, no evaluation."""
+    """A function that reads a config in the project's folder and makes it small: two steps, no evaluation."""
     monkeypatch.chdir(folder)
     register_mmengine_reader()
 
@@ -97,10 +97,7 @@ def test_every_recipe_is_tested(root):
 
 @pytest.mark.parametrize(
     ('name', 'classes', 'parameters'),
-    [
-        ('faster_rcnn_pola_swin', 80, 48_791_944 - MASK_HEAD),
-        ('upernet_pola_swin', 150, 60_939_204),
-    ],
+    [('faster_rcnn_pola_swin', 80, 48_791_944 - MASK_HEAD), ('upernet_pola_swin', 150, 60_939_204)],
 )
 def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monkeypatch):
     """At full size on the meta device: published channels, expected parameters, weight decay only where intended."""
@@ -177,33 +174,30 @@ def assert_same_weights(model, trained):
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
 
 
+INFERENCERS = {
+    'DetInferencer': ('three_classes', 'epoch_1', 'epoch_12', 'assert boxes.shape[1] == 4 and len(boxes)'),
+    'MMSegInferencer': ('three_labels', 'iter_2', 'iter_80000', 'assert labels.shape[1:] == (80, 96)'),
+}
+"""Inferencer -> config, checkpoint that is written, the one that the page names, check of the results."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ('name', 'written', 'shown', 'inferencer'),
-    [
-        ('three_classes', 'epoch_1.pth', 'epoch_12.pth', 'DetInferencer'),
-        ('three_labels', 'iter_2.pth', 'iter_80000.pth', 'MMSegInferencer'),
-    ],
-)
-def test_inferencers_read_a_training_checkpoint(name, written, shown, inferencer, load, root, shapes, tmp_path):
-    """In a new process, as this one has imported mmpola; the config names weights that do not exist."""
-    runner = train(load(name))
-    cfg = runner.cfg
-    cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint='none.pth')
-    if name == 'three_classes':
-        cfg.model.test_cfg.rcnn.score_thr = 0.0  # untrained scores count too
-    cfg.dump(tmp_path / f'{name}.py')
-    (tmp_path / 'work_dirs' / name).mkdir(parents=True)
-    (tmp_path / 'work_dirs' / name / shown).symlink_to(f'{runner.work_dir}/{written}')
+def test_inferencers_read_a_training_checkpoint(load, root, shapes, tmp_path):
+    """In a new process, as this one has imported mmpola; the configs name weights that do not exist."""
+    code = f'import sys; sys.path.insert(0, {str(root)!r})\n'
+    for inferencer, (name, written, shown, check) in INFERENCERS.items():
+        runner = train(load(name))
+        cfg = runner.cfg
+        cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint='none.pth')
+        if name == 'three_classes':
+            cfg.model.test_cfg.rcnn.score_thr = 0.0  # untrained scores count too
+        cfg.dump(tmp_path / f'{name}.py')
+        (tmp_path / 'work_dirs' / name).mkdir(parents=True)
+        (tmp_path / 'work_dirs' / name / f'{shown}.pth').symlink_to(f'{runner.work_dir}/{written}.pth')
+        code += f'{code_with(root, inferencer)}{check}\n'
     (tmp_path / 'photos').mkdir()
     (photo,) = sorted((shapes / 'coco' / 'val2017').iterdir())[:1]
     (tmp_path / 'photos' / 'street.jpg').symlink_to(photo)
-    checks = (
-        'assert boxes.shape[1] == 4 and len(boxes)'
-        if name == 'three_classes'
-        else 'assert labels.shape[1:] == (80, 96)'
-    )
-    code = f'import sys; sys.path.insert(0, {str(root)!r})\n{code_with(root, inferencer)}{checks}\n'
     subprocess.run([sys.executable, '-c', code], cwd=tmp_path, check=True, timeout=300)
     assert list((tmp_path / 'predictions' / 'vis').iterdir())
 

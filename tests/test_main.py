@@ -10,8 +10,9 @@ import pytest
 from mmpola import __main__ as report
 
 
-def test_this_environment_works(root):
-    output = subprocess.check_output([sys.executable, '-m', 'mmpola'], cwd=root, text=True)
+def test_this_environment_works(capsys):
+    assert report.main() == 0
+    output = capsys.readouterr().out
     assert 'ok  mmcv.ops' in output
     assert 'ok  attention backends  torch' in output
     assert '!!' not in output
@@ -71,14 +72,16 @@ def test_a_clone_has_the_installer_next_to_the_package(root, tmp_path):
     assert not report.in_clone(tmp_path / 'site-packages' / 'mmpola')
 
 
-@pytest.mark.parametrize('error', ["ModuleNotFoundError('no torch')", "OSError('libcudart.so.13: cannot open')"])
-def test_it_runs_where_torch_and_mmengine_are_missing_or_broken(error, root):
-    code = f"""
+@pytest.mark.slow
+def test_it_runs_where_torch_is_broken_and_mmengine_missing(root):
+    code = """
     import sys
     class Block:
         def find_spec(self, name, path=None, target=None):
-            if name.split('.')[0] in {{'torch', 'mmengine'}}:
-                raise {error}
+            if name.split('.')[0] == 'torch':
+                raise OSError('libcudart.so.13: cannot open')
+            if name.split('.')[0] == 'mmengine':
+                raise ModuleNotFoundError('no mmengine')
     sys.meta_path.insert(0, Block())
     from mmpola.__main__ import main
     sys.exit(main())
@@ -88,11 +91,10 @@ def test_it_runs_where_torch_and_mmengine_are_missing_or_broken(error, root):
     )
     assert result.returncode == 1
     assert 'Traceback' not in result.stderr
-    message = error.split("'")[1]
-    name = error.split('(')[0]
-    assert re.search(rf'!!  GPU +unknown, torch does not work: {name}: {message}', result.stdout)
-    assert re.search(rf'!!  attention backends +mmpola.ops cannot be imported: {name}: {message}', result.stdout)
-    assert re.search(rf'!!  mmdet.models +{name}: ', result.stdout)
+    reason = 'OSError: libcudart.so.13: cannot open'
+    assert re.search(rf'!!  GPU +unknown, torch does not work: {reason}', result.stdout)
+    assert re.search(rf'!!  attention backends +mmpola.ops cannot be imported: {reason}', result.stdout)
+    assert re.search(r'!!  mmdet.models +(OSError|ModuleNotFoundError): ', result.stdout)
 
 
 def test_the_requirements_are_those_of_the_package(root):

@@ -15,6 +15,8 @@ import pytest
 from tests.helpers.own_project import config_files
 from tests.helpers.small_configs import TINY
 
+pytestmark = pytest.mark.slow
+
 SOURCE = ('mmpola', 'configs', 'tools', 'docs', 'tests')
 REPOSITORY_ONLY = {'install.sh', 'quickstart.sh', 'run_tests.sh', 'dev'}
 OFFLINE = ('--disable-pip-version-check', '--no-deps', '--no-build-isolation', '--no-index')
@@ -144,7 +146,6 @@ print(*[f'{path.name} {path.is_symlink()} {path.resolve()}' for path in sorted(m
     ]
 
 
-@pytest.mark.slow
 def test_a_users_config_inherits_an_installed_one(python, project, root):
     (project / 'my_mask_rcnn.py').write_text(config_files(root)['my_mask_rcnn.py'])
     code = """
@@ -199,25 +200,17 @@ def installed(package):
     return Path(find_spec(package).origin).parent / '.mim'
 
 
-def write_detection(project, mim, shapes):
+def test_a_detector_trains_from_the_wheel(python, mim, project, shapes):
+    """In a folder with a space in its name, with the installed script."""
     (project / 'data').symlink_to(shapes)
     base = str(mim / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
     (project / 'tiny.py').write_text(TINY.format(base=base, data='data/coco/') + ONE_EPOCH_OF_ONE_STEP)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('package', ['mmpola', 'mmdet'])
-def test_a_detector_trains_from_the_wheel(package, python, mim, project, shapes):
-    """In a folder with a space in its name, with the installed script of either package."""
-    write_detection(project, mim, shapes)
-    scripts = mim if package == 'mmpola' else installed(package)
-    output = run(python, scripts / 'tools' / 'train.py', 'tiny.py', cwd=project)
+    output = run(python, mim / 'tools' / 'train.py', 'tiny.py', cwd=project)
     assert f'mmpola is {mim.parent}\n' in output
     assert 'coco/segm_mAP_50' in output
     assert (project / 'work_dirs' / 'tiny' / 'epoch_1.pth').is_file()
 
 
-@pytest.mark.slow
 def test_a_segmenter_trains_from_the_wheel_with_mmsegs_script(python, mim, project, shapes):
     base = str(mim / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
     (project / 'data').symlink_to(shapes)

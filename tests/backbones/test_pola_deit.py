@@ -1,4 +1,6 @@
-"""Pola-DeiT: one stride, blocks that count as stages, resized tables, numbers of parameters, ablations, softmax."""
+"""Pola-DeiT: blocks that count as stages, numbers of parameters, ablations, softmax."""
+
+import re
 
 import pytest
 import torch
@@ -7,7 +9,6 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaDeiT
 from mmpola.backbones.weight_names import to_released
-from mmpola.checkpoint.load import load_weights
 from mmpola.layers import position_tables
 
 SMALL = {'embed_dims': 16, 'depth': 4, 'num_heads': 2}
@@ -62,14 +63,6 @@ def test_softmax_blocks_are_a_deit_without_class_token():
     assert_close(model(x)[0].flatten(2).mT, deit.forward_features(x))
 
 
-@pytest.mark.parametrize('size', [(64, 96), (33, 47), (5, 3), (512, 683)])
-def test_returns_one_map_of_stride_16(size):
-    with torch.no_grad():
-        (x,) = build().eval()(torch.randn(2, 3, *size))
-    assert x.shape == (2, 16, -(-size[0] // 16), -(-size[1] // 16))
-    assert torch.isfinite(x).all()
-
-
 @pytest.mark.parametrize('out_norm', [False, True])
 @pytest.mark.parametrize('out_indices', [None, (1,), (0, 2, 3)])
 def test_builds_only_the_blocks_that_it_uses_and_trains_all_of_them(out_indices, out_norm):
@@ -81,44 +74,16 @@ def test_builds_only_the_blocks_that_it_uses_and_trains_all_of_them(out_indices,
     assert [key for key, p in model.named_parameters() if p.grad is None] == []
 
 
-@pytest.mark.parametrize('size', [128, (48, 160)])
-def test_resizing_tables_on_loading_equals_resizing_them_in_the_forward_pass(size, tmp_path):
-    learned = build().eval()
-    with torch.no_grad():
-        for key in position_tables(learned):
-            learned.get_parameter(key).normal_()
-    torch.save(learned.state_dict(), tmp_path / 'learned.pth')
-    resized = build(pretrain_img_size=size).eval()
-    report = load_weights(resized, tmp_path / 'learned.pth')
-    assert {entry.split()[0] for entry in report.resized} == set(position_tables(learned))
-    assert 'stem.pos_embed' in position_tables(learned)
-    x = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
-    with torch.no_grad():
-        assert_close(learned(x)[0], resized(x)[0], rtol=1e-4, atol=1e-4)
-
-
-def test_leaves_out_later_blocks_and_still_loads_the_whole_file(tmp_path):
-    whole = build(out_indices=(1, 3), out_norm=False).eval()
-    torch.save(whole.state_dict(), tmp_path / 'whole.pth')
-    part = build(out_indices=(1,), out_norm=False).eval()
-    report = load_weights(part, tmp_path / 'whole.pth')
-    assert {key.split('.')[1] for key in report.dropped} == {'2', '3'}
-    x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        assert_close(part(x)[0], whole(x)[0])
-
-
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'out_indices': (4,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3], got (4,)'),
-        ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4, got 5'),
-        ({'attn_types': 'LS'}, "attn_types: expected one letter of 'LS' or a string of 4 of them per stage, got 'LS'"),
-        ({'mixing': 'conv'}, "mixing: expected one of ['dwc', 'dcn', None], got 'conv'"),
-        ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'huge'"),
+        ({'out_indices': (4,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3]'),
+        ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4'),
+        ({'attn_types': 'LS'}, "attn_types: expected one letter of 'LS' or a string of 4 of them per stage"),
+        ({'mixing': 'conv'}, "mixing: expected one of ['dwc', 'dcn', None]"),
+        ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)):
         PolaDeiT(**{'arch': SMALL, **arguments})
-    assert str(raised.value) == message

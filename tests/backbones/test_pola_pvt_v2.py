@@ -69,30 +69,3 @@ def test_a_file_without_its_stage_norms_is_refused(tmp_path):
     torch.save(weights, tmp_path / 'weights.pth')
     with pytest.raises(CheckpointError, match=r'missing: norms.1.bias \[16\]'):
         load_weights(build(), tmp_path / 'weights.pth')
-
-
-@pytest.mark.parametrize('size', [128, (72, 136)])
-def test_resizing_key_tables_on_loading_equals_resizing_them_in_the_forward_pass(size, tmp_path):
-    learned = build().eval()
-    with torch.no_grad():
-        for key in position_tables(learned):
-            learned.get_parameter(key).normal_()
-    torch.save(learned.state_dict(), tmp_path / 'learned.pth')
-    resized = build(pretrain_img_size=size).eval()
-    report = load_weights(resized, tmp_path / 'learned.pth')
-    assert {entry.split()[0] for entry in report.resized} == set(position_tables(learned))
-    x = torch.randn(1, 3, *(size if isinstance(size, tuple) else (size, size)))
-    with torch.no_grad():
-        for a, b in zip(learned(x), resized(x), strict=True):
-            assert_close(a, b, rtol=1e-4, atol=1e-4)
-
-
-def test_leaves_out_later_stages_and_still_loads_the_whole_file(tmp_path):
-    whole = build().eval()
-    torch.save({'model': whole.state_dict()}, tmp_path / 'whole.pth')
-    part = build(out_indices=(1,)).eval()
-    assert not [key for key in part.state_dict() if '3' in key.split('.')[0] or '4' in key.split('.')[0]]
-    load_weights(part, tmp_path / 'whole.pth')
-    x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        assert_close(part(x)[0], whole(x)[1])

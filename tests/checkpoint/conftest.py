@@ -1,10 +1,29 @@
-"""A local copy of the authors' repository on the Hugging Face Hub."""
+"""A small backbone with its weights, and a local copy of the authors' repository on the Hugging Face Hub."""
 
 import huggingface_hub.constants
 import pytest
 
+from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.hub import RELEASED
 from tests.helpers.hub_server import Hub, content, serve
+
+
+@pytest.fixture(scope='session')
+def arch():
+    """Settings of a small Pola-Swin."""
+    return {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
+
+
+@pytest.fixture
+def build(arch):
+    """A function that builds it, by default for images of 64 x 64 pixels."""
+    return lambda **arguments: PolaSwin(arch, **{'pretrain_img_size': 64, **arguments})
+
+
+@pytest.fixture
+def weights(build):
+    """Its tensors by name."""
+    return build().state_dict()
 
 
 @pytest.fixture

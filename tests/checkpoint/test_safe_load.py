@@ -5,6 +5,7 @@ import collections
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
@@ -26,17 +27,6 @@ from mmpola.engine.convert import convert
 from mmpola.messages import UsageError
 from tests.helpers.small_training import run, small_config
 
-ARCH = {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
-
-
-def build(**arguments):
-    return PolaSwin(ARCH, pretrain_img_size=64, **arguments)
-
-
-@pytest.fixture
-def weights():
-    return build().state_dict()
-
 
 def save(content, path, **options):
     torch.save(content, path, **options)
@@ -44,12 +34,8 @@ def save(content, path, **options):
 
 
 def test_a_missing_file_says_where_weights_are_found():
-    with pytest.raises(FileNotFoundError) as raised:
+    with pytest.raises(FileNotFoundError, match=re.escape('checkpoints/none.pth: no such checkpoint file')):
         read_checkpoint('checkpoints/none.pth')
-    assert str(raised.value) == (
-        'checkpoints/none.pth: no such checkpoint file; '
-        'released weights are downloaded by name, for example mmpola://pola_swin_tiny'
-    )
 
 
 @pytest.mark.parametrize('damage', ['truncated', 'text', 'empty', 'zip'])
@@ -96,7 +82,7 @@ class Attack:
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(weights, tmp_path, old_format):
+def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(build, weights, tmp_path, old_format):
     victim, path = tmp_path / 'victim', tmp_path / 'evil.pth'
     content = {'model': weights, 'config': Attack(f'touch {victim}')}
     save(content, path, _use_new_zipfile_serialization=not old_format)
@@ -110,7 +96,7 @@ def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(weights, tmp_p
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-def test_other_classes_and_functions_of_a_checkpoint_are_inert(weights, tmp_path, old_format):
+def test_other_classes_and_functions_of_a_checkpoint_are_inert(build, weights, tmp_path, old_format):
     """The authors' files hold their yacs config; a class need not be installed, and nothing of it is run."""
     victim = tmp_path / 'victim'
     content = {
@@ -181,6 +167,7 @@ def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):
     assert str(raised.value).endswith('besides tensors it holds argparse.Namespace, collections.deque)')
 
 
+@pytest.mark.slow
 def test_forged_arrays_and_states_are_refused_or_inert(tmp_path, root):
     """NumPy itself trusts them, and the process ends in a segmentation fault."""
     paths = []
@@ -198,8 +185,7 @@ def test_forged_arrays_and_states_are_refused_or_inert(tmp_path, root):
 
 
 @pytest.mark.parametrize(
-    'name',
-    ['numpy dtype', 'numpy ndarray', 'numpy.core.multiarray scalar', '_codecs encode', 'pathlib PurePosixPath'],
+    'name', ['numpy dtype', 'numpy ndarray', 'numpy.core.multiarray scalar', '_codecs encode', 'pathlib PurePosixPath']
 )
 def test_a_pickle_cannot_change_a_class(name, tmp_path):
     module, _, name = name.partition(' ')
@@ -230,9 +216,9 @@ def test_pickles_of_data_sets_are_read_by_the_same_policy(tmp_path):
     path.write_bytes(python_2)
     assert read_pickle(path, encoding='bytes') == {b'caf\xe9': 3}
     path.write_bytes(pickle.dumps(Attack(f'touch {victim}')))
-    with pytest.raises(CheckpointError) as raised:
+    message = f'{path}: the file calls posix.system when read; refused, nothing was run'
+    with pytest.raises(CheckpointError, match=re.escape(message)):
         read_pickle(path)
-    assert str(raised.value) == f'{path}: the file calls posix.system when read; refused, nothing was run'
     assert not victim.exists()
     path.write_bytes(python_2[:9])
     with pytest.raises(CheckpointError, match=rf'^{path}: not a pickle, or truncated \('):
@@ -240,7 +226,7 @@ def test_pickles_of_data_sets_are_read_by_the_same_policy(tmp_path):
 
 
 def by_init_cfg(path):
-    build(init_cfg={'type': 'Pretrained', 'checkpoint': str(path)}).init_weights()
+    PolaSwin(init_cfg={'type': 'Pretrained', 'checkpoint': str(path)}).init_weights()
 
 
 def by_foreign_init_cfg(path):
@@ -255,7 +241,7 @@ def by_foreign_init_cfg(path):
 
 
 def by_timm(path):
-    timm.create_model('pola_swin_tiny', arch=ARCH, img_size=64, checkpoint_path=str(path))
+    timm.create_model('pola_swin_tiny', checkpoint_path=str(path))
 
 
 READERS = {
@@ -277,6 +263,7 @@ def test_every_reader_refuses_a_file_that_calls_a_function(reader, weights, tmp_
     assert not victim.exists()
 
 
+@pytest.mark.slow
 def test_resuming_refuses_a_file_that_calls_a_function(colours, tmp_path):
     victim = tmp_path / 'victim'
     save({'state_dict': {}, 'meta': Attack(f'touch {victim}')}, tmp_path / 'evil.pth')

@@ -1,5 +1,7 @@
 """Top-k accuracy compared with a plain loop."""
 
+import re
+
 import pytest
 import torch
 from mmengine.evaluator import Evaluator
@@ -51,19 +53,16 @@ def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
 
 @pytest.mark.parametrize('topk', [(), (0, 1)])
 def test_bad_topk(topk):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match='topk: expected positive integers'):
         Accuracy(topk=topk)
-    assert str(raised.value) == f'topk: expected positive integers, got {topk}'
 
 
 def test_topk_above_the_number_of_classes_is_refused_when_the_data_set_is_known():
     message = 'topk: expected at most the number of classes, 3, got 5'
     evaluator = Evaluator([Accuracy()])
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)):
         evaluator.dataset_meta = {'classes': ('a', 'b', 'c')}
-    assert str(raised.value) == message
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)):
         evaluate(samples(torch.rand(2, 3), [0, 1]))
-    assert str(raised.value) == message
     evaluator.dataset_meta = {'classes': tuple('abcde')}
     assert evaluator.metrics[0].dataset_meta == {'classes': ('a', 'b', 'c', 'd', 'e')}

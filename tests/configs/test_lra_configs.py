@@ -129,6 +129,7 @@ def small(root, name, work, *, steps, workers=0):
     return cfg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_plus', 'lra_retrieval_softmax', 'lra_text_linear'])
 def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     runner = run(small(root, name, tmp_path, steps=30))
@@ -152,6 +153,7 @@ def test_another_number_of_steps_names_the_schedule(root):
     assert 'param_scheduler.1.end=100' in schedule_note(cfg)
 
 
+@pytest.mark.slow
 def test_validations_are_logged_at_their_steps(root, tmp_path):
     cfg = small(root, 'lra_text_softmax', tmp_path, steps=7)  # validates every third step
     cfg.log_level = 'INFO'
@@ -163,16 +165,20 @@ def test_validations_are_logged_at_their_steps(root, tmp_path):
     assert [re.findall(r'(\S+): ', line) for line in lines] == [['accuracy/top1', 'data_time', 'time']] * 3
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(root, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize('event', [{'step': 5}, {'epoch': 0}], ids=['training', 'validation'])
+def test_an_interrupted_run_ends_with_the_same_bits(event, root, tmp_path):
     def config(work):
         cfg = small(root, 'lra_text_pola_a3', tmp_path / work, steps=12, workers=2)
         cfg.randomness = {'seed': 3}
         cfg.default_hooks.checkpoint.interval = 12
         return cfg
 
-    run(config('whole'))
+    whole = run(config('whole'))
     with pytest.raises(SystemExit) as raised:
-        run(config('parts'), Signal(step=5))
+        run(config('parts'), Signal(**event))
     assert raised.value.code == 75
-    run(config('parts'), resume=True)
+    resumed = run(config('parts'), resume=True)
+    scores = [runner.message_hub.get_scalar('val/accuracy/top1').data[0].tolist() for runner in (whole, resumed)]
+    assert len(scores[0]) == 2 and scores[0] == scores[1]
     assert_same(saved(tmp_path / 'parts' / 'iter_12.pth'), saved(tmp_path / 'whole' / 'iter_12.pth'))

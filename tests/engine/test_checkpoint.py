@@ -1,6 +1,7 @@
 """Training checkpoints: what they must hold, and whether they fit the model of a config."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -92,12 +93,11 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     cfg = Config.fromfile(tiny_config)
     training_checkpoint.check_fits(training_checkpoint.read(path), cfg, build_on_meta(cfg))
     cfg.model.roi_head.mask_head.num_classes = 80
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(
+        UsageError,
+        match=re.escape(f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path}'),
+    ):
         training_checkpoint.check_fits(training_checkpoint.read(path), cfg, build_on_meta(cfg))
-    assert str(raised.value) == (
-        f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path} '
-        '(circle, square, triangle, star, ring and 1 more), got 80'
-    )
 
 
 def on_meta(path):

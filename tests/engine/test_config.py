@@ -1,6 +1,7 @@
 """Changes to a config before MMEngine sees it: `--cfg-options`, hooks, loaders."""
 
 import argparse
+import re
 
 import pytest
 from mmengine.config import Config
@@ -125,9 +126,8 @@ def test_values(cfg):
 
 @pytest.mark.parametrize('entry', ['model.backbone', 'model.backbone.arch=(1,2'])
 def test_entries_that_cannot_be_read(entry):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match='--cfg-options: expected KEY=VALUE'):
         parsed(entry)
-    assert str(raised.value) == f'--cfg-options: expected KEY=VALUE, got {entry}'
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,8 @@ def test_entries_that_cannot_be_read(entry):
     ],
 )
 def test_keys_that_have_no_place(cfg, entry, message):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=re.escape(f'--cfg-options: {entry.partition("=")[0]}: {message}')):
         config.apply_options(cfg, parsed(entry))
-    assert str(raised.value) == f'--cfg-options: {entry.partition("=")[0]}: {message}'
 
 
 def test_a_variable_of_the_file_is_refused(tmp_path):
@@ -156,12 +155,8 @@ def test_a_variable_of_the_file_is_refused(tmp_path):
     cfg = Config.fromfile(file)
     config.apply_options(cfg, parsed('read_by_a_hook=2', 'train_dataloader.dataset.root=b'))
     assert (cfg.read_by_a_hook, cfg.train_dataloader.dataset.root) == (2, 'b')
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match='--cfg-options: root: expected a key that is read later'):
         config.apply_options(cfg, parsed('root=c'))
-    assert str(raised.value) == (
-        '--cfg-options: root: expected a key that is read later, got root, a variable of the config file; '
-        'set the keys that are computed from it'
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,17 @@ from torch._dynamo.backends.common import aot_autograd
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.engine import export as exporting
+from mmpola.engine.checkpoint import read
 from mmpola.engine.export import export
-from mmpola.engine.export_model import ExportModel, backbone_maps, decode, decodes_as_mmdet, replace_upsampling
+from mmpola.engine.export_model import (
+    ExportModel,
+    backbone_maps,
+    decode,
+    decodes_as_mmdet,
+    export_model,
+    replace_upsampling,
+)
+from mmpola.engine.flops import sample_of
 from mmpola.messages import UsageError
 from tests.helpers.scripts import load
 from tests.helpers.small_configs import WIDTHS, shrink_model
@@ -68,8 +77,8 @@ def test_every_family_is_exported_for_every_size(family, image, tmp_path):
         np.testing.assert_allclose(found, x, rtol=0, atol=1e-4 * float(x.abs().max()))
 
 
-@pytest.mark.parametrize('family', FAMILIES)
-def test_torchs_own_call_exports_every_family_while_autograd_records(family):
+@pytest.mark.parametrize('family', ['swin', 'polaformer_pp'])
+def test_torchs_own_call_exports_while_autograd_records(family):
     """With a batch of one and, in `swin`, one window, and outside of `no_grad`, as a new user would call it."""
     model, x = small(family), torch.randn(1, 3, 28, 28)
     program = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
@@ -164,6 +173,19 @@ def test_a_model_that_draws_random_numbers_is_refused(image, tmp_path):
     model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': x + torch.rand_like(x)}, MEAN, STD, reverse=False)
     with pytest.raises(UsageError, match=r'got out that differ by .*, because the model draws'):
         export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
+
+
+@pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
+def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
+    task, request, write_checkpoint, tmp_path
+):
+    """mmdet's and mmseg's images are loaded as BGR."""
+    cfg = Config.fromfile(request.getfixturevalue(task))
+    model = export_model(cfg, read(write_checkpoint(cfg.filename, tmp_path / 'random.pth')), backbone_only=False)
+    model.outputs = lambda module, images: {'images': images}
+    rgb = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)
+    expected = model.model.data_preprocessor({'inputs': [rgb.flip(0)], 'data_samples': [sample_of(64, 64)]})['inputs']
+    torch.testing.assert_close(model(rgb[None].float())['images'], expected)
 
 
 @pytest.mark.parametrize('config', ['retinanet_pola_pvt_t_1x', 'mask_rcnn_pola_swin_t_1x'])

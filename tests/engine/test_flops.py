@@ -7,24 +7,17 @@ from mmengine.config import Config
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
 from mmpola.engine.flops import count_macs, countable_model
+from tests.helpers.scripts import run
 
 
 @pytest.mark.parametrize(
     ('backbone', 'arch', 'size', 'expected'),
     [
         (PolaPVT, 'tiny', 224, 2.27),
-        (PolaPVT, 'small', 224, 4.49),
-        (PolaPVT, 'medium', 224, 7.84),
         (PolaPVT, 'large', 224, 11.55),
         (PolaSwin, 'tiny', 224, 4.68),
-        (PolaSwin, 'small', 224, 8.94),
-        (PolaSwin, 'base', 224, 15.74),
         (PolaSwin, 'base', 384, 47.33),
         (PolaFormerPP, 'b0', 224, 0.67),
-        (PolaFormerPP, 'b1', 224, 1.00),
-        (PolaFormerPP, 'b2', 224, 2.73),
-        (PolaFormerPP, 'b3', 224, 5.07),
-        (PolaFormerPP, 'b4', 224, 11.05),
         (PolaFormerPP, 'b5', 224, 17.74),
     ],
 )
@@ -47,9 +40,9 @@ def test_a_deformable_convolution_counts_like_an_ordinary_one():
     assert counts['dcn'] - counts['dwc'] == pytest.approx(50 * taps)
 
 
-@pytest.mark.slow
-def test_flops_table_of_a_detector(run_tool, tiny_config):
-    output = run_tool('get_flops.py', tiny_config, '--shape', 80, 96).stdout
+def test_flops_table_of_a_detector(tiny_config, capsys):
+    assert run('get_flops', tiny_config, '--shape', 80, 96) == 0
+    output = capsys.readouterr().out
     for part in ('backbone.stem', 'backbone.stages.3', 'neck', 'roi_head', 'total'):
         assert part in output
 

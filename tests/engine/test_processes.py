@@ -34,6 +34,7 @@ def running(process):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
 @pytest.mark.parametrize('way', ['prctl', 'watch'])
 def test_a_worker_ends_when_its_parent_is_killed(way):

@@ -1,4 +1,4 @@
-"""Two processes train and evaluate like one process, and stop together."""
+"""Two processes train and evaluate like one process, stop together, and resume exactly."""
 
 import json
 import re
@@ -7,11 +7,21 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.helpers.exact import CONFIGS
 from tests.helpers.processes import start
 from tests.helpers.small_training import run, saved
 from tests.helpers.two_processes import plain
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope='module')
+def together(colours, shapes, tmp_path_factory):
+    """The folder of all trainings of two processes, the results of both, and what they printed."""
+    folder = tmp_path_factory.mktemp('together')
+    status, outputs = start('two_processes', colours, shapes, folder)
+    assert status == [0, 0], outputs
+    return folder, [json.loads((folder / f'rank{rank}.json').read_text()) for rank in range(2)], outputs
 
 
 def weights_before(colours):
@@ -22,18 +32,10 @@ def weights_before(colours):
     return run(cfg).model.state_dict()
 
 
-@pytest.fixture(scope='module')
-def together(colours, tmp_path_factory):
-    """Work dir of two processes that trained to the end."""
-    folder = tmp_path_factory.mktemp('together')
-    status, outputs = start('two_processes', colours, folder, 'whole')
-    assert status == [0, 0], outputs
-    return folder
-
-
 def test_two_processes_equal_one(colours, together, tmp_path):
+    folder, results, _ = together
     runner = run(plain(colours, tmp_path / 'one', batch=4))
-    one, two = saved(tmp_path / 'one' / 'epoch_2.pth'), saved(together / 'epoch_2.pth')
+    one, two = saved(tmp_path / 'one' / 'epoch_2.pth'), saved(folder / 'whole' / 'epoch_2.pth')
     before = weights_before(colours)
     for key, weight in one['state_dict'].items():
         moved = (weight - before[key]).abs().max() if weight.is_floating_point() else 0
@@ -41,30 +43,37 @@ def test_two_processes_equal_one(colours, together, tmp_path):
     assert_close(*(state['log']['train/lr']['log_history'] for state in (two, one)))
 
     # nine images on two processes: one is dealt twice and counted once
-    found = [json.loads((together / f'rank{rank}.json').read_text()) for rank in range(2)]
     metrics = runner.val_loop.run()
-    assert found == [metrics, metrics]
+    assert [result['whole'] for result in results] == [metrics, metrics]
     hits = metrics['accuracy/top1'] * 9 / 100
     assert hits == pytest.approx(round(hits), abs=1e-6)
 
 
-def test_a_signal_to_one_process_stops_both_and_they_resume(colours, together, tmp_path):
-    status, outputs = start('two_processes', colours, tmp_path, 'interrupted')
-    assert status == [75, 75], outputs
-    assert saved(tmp_path / 'interrupted.pth')['meta'] == {'epoch': 0, 'iter': 3, 'seed': 0}
-    assert (
-        'a signal to another process: stopped in epoch 1 after step 3; --resume continues from '
-        f'{tmp_path}/interrupted.pth (exit status 75)'
-    ) in outputs[0]
-    status, outputs = start('two_processes', colours, tmp_path, 'resumed')
-    assert status == [0, 0], outputs
-    one, two = (saved(folder / 'epoch_2.pth') for folder in (tmp_path, together))
+def test_a_signal_to_one_process_stops_both_and_they_resume(together):
+    folder, results, outputs = together
+    assert [result['interrupted'] for result in results] == [[75, {'epoch': 0, 'iter': 3, 'seed': 0}]] * 2
+    assert 'a signal to another process: stopped in epoch 1 after step 3; --resume continues from ' in outputs[0]
+    assert [result['resumed'] for result in results] == [result['whole'] for result in results]
+    one, two = (saved(folder / work / 'epoch_2.pth') for work in ('parts', 'whole'))
     assert all(torch.equal(one['state_dict'][key], x) for key, x in two['state_dict'].items())
 
 
-def test_weights_that_are_nan_in_one_process_stop_both(colours, tmp_path):
-    status, outputs = start('two_processes', colours, tmp_path, 'poisoned')
-    assert status == [1, 1], outputs
-    assert 'got tensors of another process; stopped after step 6' in outputs[0]
-    assert re.search(r'NonFiniteError: model: expected finite weights to save, got \d+ tensors such as ', outputs[1])
-    assert not list(tmp_path.glob('*.pth'))
+def test_detectors_and_segmenters_resume_with_the_same_bits(together):
+    """`interrupt_and_resume` has compared them."""
+    assert all((together[0] / name / 'parts').is_dir() for name in CONFIGS)
+
+
+def test_weights_that_are_nan_in_one_process_stop_both(together):
+    folder, (first, second), _ = together
+    assert 'got tensors of another process; stopped after step 6' in first['poisoned']
+    assert re.match(r'model: expected finite weights to save, got \d+ tensors such as ', second['poisoned'])
+    assert not list((folder / 'poisoned').glob('*.pth'))
+
+
+@pytest.mark.parametrize('event', ['after_train_epoch', 'before_val_epoch'])  # the latter in iteration-based training
+def test_running_statistics_are_averaged_in_the_model_and_in_its_ema(event, together):
+    for result in together[1]:
+        for buffers, offset in zip(result[event], (0, 10), strict=True):
+            assert buffers['running_mean'] == [offset + 0.5] * 2
+            assert buffers['running_var'] == [offset + 1.5] * 2
+            assert buffers['num_batches_tracked'] == 4

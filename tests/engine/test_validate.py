@@ -98,7 +98,7 @@ def test_of_a_detector(detector, changes, message):
             [8, 16, 24, 7],
             'in_channels: expected the channels of model.neck, [16, 16, 16, 16], got [8, 16, 24, 7]',
         ),
-        ('in_index', [0, 1, 2, 9], 'in_index: expected indices below 4, got [0, 1, 2, 9]'),
+        ('in_index', [0, 1, 2, 4], 'in_index: expected indices below 4, got [0, 1, 2, 4]'),
     ],
 )
 def test_of_a_segmenter(tiny_segmentation, key, value, message):

@@ -9,6 +9,14 @@ SMALL_ARCHS = {
     'mmpola.PolaFormerPP': {**WIDTHS, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4},
 }
 
+OTHER_HEADS = {
+    'dino_pola_swin_t_1x': 'epoch',
+    'rtmdet_l_pola_swin_t_100e': 'epoch',
+    'mask2former_pola_swin_t_50e': 'iter',
+    'segformer_polaformer_pp_b1_160k': 'iter',
+}
+"""Config of a detector or segmenter outside the papers -> the unit of its schedule."""
+
 SMALL_IMAGES = {
     'Resize': {'scale': (96, 80)},
     'RandomResize': {'scale': (96, 80)},

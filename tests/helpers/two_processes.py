@@ -1,16 +1,24 @@
-"""One of two gloo processes that train and evaluate together; tests start it as `two_processes.py DATA OUT CASE`."""
+"""One of two gloo processes that train and evaluate together: `two_processes.py COLOURS SHAPES OUT`.
+
+All trainings run in one pair of processes, because a process takes longer to start than to train.
+"""
 
 import json
 import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-from mmengine.hooks import Hook
-from torch import distributed
+from mmengine.hooks import EMAHook, Hook
+from mmengine.model import ExponentialMovingAverage
+from torch import distributed, nn
 
-from tests.helpers.small_training import run, small_config
+from mmpola.engine.hooks.finite import NonFiniteError
+from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
+from tests.helpers.exact import CONFIGS, distribute, interrupt_and_resume, small
+from tests.helpers.small_training import run, saved, small_config
 
 
 def plain(data, out, **arguments):
@@ -40,19 +48,45 @@ class PoisonOne(Hook):
                 next(runner.model.parameters()).fill_(float('nan'))
 
 
-HOOKS = {'interrupted': SignalOne, 'poisoned': PoisonOne}
-
-
-def main(data, out, case):
-    distributed.init_process_group('gloo')
-    cfg = plain(data, out, batch=2)
-    cfg.launcher = 'pytorch'
-    cfg.model_wrapper_cfg = {'type': 'MMDistributedDataParallel', 'device_ids': None, 'broadcast_buffers': False}
+def train(data, out, *hooks, resume=False):
+    """Train, and return the metrics, or the exit status with what was saved, or the error."""
+    cfg = distribute(plain(data, out, batch=2))
     cfg.default_hooks.preemption.interval = 3
-    hooks = [HOOKS[case]()] if case in HOOKS else []
-    runner = run(cfg, *hooks, resume=case == 'resumed')
-    metrics = runner.val_loop.run()
-    Path(out, f'rank{distributed.get_rank()}.json').write_text(json.dumps(metrics))
+    try:
+        return run(cfg, *hooks, resume=resume).val_loop.run()
+    except SystemExit as stop:
+        return [stop.code, saved(out / 'interrupted.pth')['meta']]
+    except NonFiniteError as error:
+        return str(error)
+
+
+def average_buffers(event):
+    """Call a method of MeanBuffersHook and return the statistics of a model and of its moving average."""
+    rank, model, average = distributed.get_rank(), nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)), EMAHook()
+    average.ema_model = ExponentialMovingAverage(model, update_buffers=True)
+    for offset, network in ((0, model), (10, average.ema_model.module)):
+        network[1].running_mean.fill_(offset + rank)
+        network[1].running_var.fill_(offset + 3 * rank)
+        network[1].num_batches_tracked.fill_(4)
+    getattr(MeanBuffersHook(), event)(SimpleNamespace(model=model, hooks=[average]))
+    return [
+        {name: x.tolist() for name, x in network[1].named_buffers()} for network in (model, average.ema_model.module)
+    ]
+
+
+def main(colours, shapes, out):
+    distributed.init_process_group('gloo')
+    out = Path(out)
+    results = {
+        'whole': train(colours, out / 'whole'),
+        'interrupted': train(colours, out / 'parts', SignalOne()),
+        'resumed': train(colours, out / 'parts', resume=True),
+        'poisoned': train(colours, out / 'poisoned', PoisonOne()),
+        **{event: average_buffers(event) for event in ('after_train_epoch', 'before_val_epoch')},
+    }
+    for name in CONFIGS:
+        interrupt_and_resume(out / name, lambda work, name=name: distribute(small(shapes, work, name)))
+    (out / f'rank{distributed.get_rank()}.json').write_text(json.dumps(results))
     distributed.destroy_process_group()
 
 

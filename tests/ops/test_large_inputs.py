@@ -60,6 +60,13 @@ def test_without_epsilon_a_zero_query_gives_zero(kind, dtype):
     assert torch.isfinite(output).all()
 
 
+@pytest.mark.parametrize('kind', MAPS)
+def test_without_epsilon_a_large_query_without_a_common_feature_gives_zero(kind):
+    q, k, v = torch.full((1, 2, 3, 4), 1e3), torch.full((1, 1, 3, 4), -200.0), torch.ones(1, 1, 3, 4)
+    output = polarity_attention(q, k, v, make_map(kind, dtype=torch.float32), eps=0.0)
+    torch.testing.assert_close(output, torch.tensor([0.0, 0, 1, 1]).expand_as(output))
+
+
 def test_only_exponentials_that_may_overflow_are_shifted():
     exp = make_map('exp', dtype=torch.float32)
     q, k, _ = (x.transpose(1, 2) for x in draw(dtype=torch.float32))

@@ -1,6 +1,7 @@
 """Predicting images end to end with random weights, and what tools/predict.py refuses."""
 
 import json
+import re
 
 import cv2
 import numpy as np
@@ -153,11 +154,11 @@ def test_files_folders_and_patterns(photos, tmp_path):
     assert found(f'{photos}/**/*.jpg') == everything[:3]
     assert found(f'{photos}/inner/s*') == [('photos/inner/second.jpg', 'second')]
     assert found(photos, out=photos / 'inner') == [everything[0], everything[3]]  # no results of an earlier run
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(
+        UsageError,
+        match=re.escape(f'{photos}/inner/second.jpg and {photos}/second.jpg: the results of both would be {tmp_path}'),
+    ):
         found(photos / 'inner' / 'second.jpg', (photos / 'first.jpg').rename(photos / 'second.jpg'))
-    assert str(raised.value) == (
-        f'{photos}/inner/second.jpg and {photos}/second.jpg: the results of both would be {tmp_path}/out/second.json'
-    )
 
 
 @pytest.mark.parametrize(
@@ -170,24 +171,23 @@ def test_files_folders_and_patterns(photos, tmp_path):
 )
 def test_arguments_that_match_nothing(photos, argument, message, tmp_path):
     (photos / 'empty').mkdir()
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=re.escape(message.format(photos))):
         files.find_images([argument.format(photos)], tmp_path / 'out')
-    assert str(raised.value) == message.format(photos)
 
 
 def test_an_input_image_is_never_overwritten(photos):
     found = files.find_images([str(photos / 'first.jpg')], photos)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(
+        UsageError, match=re.escape(f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)')
+    ):
         files.check_outputs(found, photos, ('.jpg', '.json'), overwrite=True)
-    assert str(raised.value) == f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)'
 
 
 @pytest.mark.parametrize('out', ['text.png', 'text.png/inner'])
 def test_a_file_in_place_of_the_folder_of_results_is_refused(photos, out):
     found = files.find_images([str(photos / 'first.jpg')], photos / out)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match='--out: expected a folder for the results'):
         files.check_outputs(found, photos / out, ('.jpg', '.json'), overwrite=True)
-    assert str(raised.value) == f'--out: expected a folder for the results, got the file {photos}/text.png'
 
 
 def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tmp_path, monkeypatch):

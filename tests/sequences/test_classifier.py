@@ -1,5 +1,7 @@
 """The sequence classifier: parameters, cropping, pairs, masks, modes and messages."""
 
+import re
+
 import pytest
 import torch
 from mmengine.registry import MODELS
@@ -62,6 +64,11 @@ def test_a_padded_batch_gives_what_each_sequence_gives_alone(attention):
     torch.testing.assert_close(model(tokens, lengths), torch.cat(alone), rtol=0, atol=1e-10)
 
 
+def test_a_sequence_of_padding_attends_to_all_of_it():
+    attention, x = SEQUENCE_ATTENTION['softmax'](8, 2, 5), torch.randn(1, 5, 8)
+    torch.testing.assert_close(attention(x, torch.zeros(1, 5, dtype=torch.bool)), attention(x))
+
+
 def test_the_mean_counts_padding():
     """Skyformer divides the sum of the outputs by the fixed length."""
     model = build(length=64, attention='softmax').double().eval()
@@ -118,24 +125,20 @@ def test_the_preprocessor_drops_lengths_without_padding():
 @pytest.mark.parametrize(
     ('tokens', 'message'),
     [
-        (torch.ones(1, 65).long(), 'inputs: expected sequences of at most 64 tokens, got 65'),
-        (torch.tensor([[3, 32]]), 'inputs: expected tokens in [0, 32), got 32'),
-        (torch.tensor([[-1, 3]]), 'inputs: expected tokens in [0, 32), got -1'),
+        (torch.ones(1, 65).long(), 'inputs: expected sequences of at most 64 tokens'),
+        (torch.tensor([[3, 32]]), 'inputs: expected tokens in [0, 32)'),
+        (torch.tensor([[-1, 3]]), 'inputs: expected tokens in [0, 32)'),
     ],
 )
 def test_sequences_that_do_not_fit_are_refused(tokens, message):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=re.escape(message)):
         build().data_preprocessor({'inputs': tokens, 'lengths': torch.tensor([tokens.shape[1]])})
-    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (
-            {'attention': 'polar'},
-            "attention: expected one of ['pola', 'pola_plus', 'softmax', 'linear'], got 'polar'",
-        ),
+        ({'attention': 'polar'}, "attention: expected one of ['pola', 'pola_plus', 'softmax', 'linear'], got 'polar'"),
         ({'mask': 'none'}, "mask: expected one of ['padding', 'zeros'], got 'none'"),
         ({'num_classes': 0}, 'num_classes: expected a positive integer, got 0'),
     ],

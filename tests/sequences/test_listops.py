@@ -99,11 +99,8 @@ def test_the_statistics_are_those_of_the_sample(real_data, tmp_path):
 
 def test_impossible_limits_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr('mmpola.sequences.listops.MAX_FRUITLESS', 2)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match='ListOps: expected limits with more different trees'):
         write_listops(tmp_path / 'lists', 20, 1, 1, Limits(0, 5, 1))
-    assert str(raised.value) == (
-        'ListOps: expected limits with more different trees, got 10 and no other in 4,000 draws'
-    )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match=r'^max_args: expected an integer of at least 2, got 1$'):
         write_listops(tmp_path / 'lists', 1, 1, 1, Limits(max_args=1))

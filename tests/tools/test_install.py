@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = ('bash', 'dirname', 'cat', 'sha256sum', 'awk', 'df', 'python3', 'env', 'grep')
 
 

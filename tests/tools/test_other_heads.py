@@ -9,19 +9,11 @@ import torch
 from mmengine.config import Config
 
 from tests.helpers.scripts import run
-from tests.helpers.small_configs import shrink
-
-CONFIGS = {
-    'dino_pola_swin_t_1x': 'epoch',
-    'rtmdet_l_pola_swin_t_100e': 'epoch',
-    'mask2former_pola_swin_t_50e': 'iter',
-    'segformer_polaformer_pp_b1_160k': 'iter',
-}
-"""Config -> the unit of its schedule."""
+from tests.helpers.small_configs import OTHER_HEADS, shrink
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('name', 'unit'), CONFIGS.items())
+@pytest.mark.parametrize(('name', 'unit'), OTHER_HEADS.items())
 def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     cfg.default_hooks.checkpoint.interval = 1

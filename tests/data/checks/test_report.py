@@ -5,8 +5,10 @@ import json
 from tests.helpers.scripts import run
 
 
-def test_the_table(run_tool, tiny_config, shapes):
-    output = run_tool('check_data.py', tiny_config).stdout
+def test_the_table(tiny_config, shapes, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '200')
+    assert run('check_data', tiny_config) == 0
+    output = capsys.readouterr().out
     assert 'reading images and masks: 18 of 18' in output  # 16 images, and two crowds in run lengths
     assert f'train: {shapes}/coco/annotations/instances_train2017.json, {shapes}/coco/train2017' in output
     rows = [[cell.strip() for cell in line.split('│')[1:-1]] for line in output.splitlines() if line.startswith('│')]

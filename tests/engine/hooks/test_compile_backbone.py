@@ -1,6 +1,7 @@
 """Compiling the backbone: one graph for all image sizes, the same maps, the same names of parameters."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -46,11 +47,10 @@ def test_one_graph_serves_every_image_size():
 @pytest.mark.parametrize(
     ('model', 'backend', 'message'),
     [
-        (nn.ReLU(), 'eager', 'compile: expected a model with a backbone, got ReLU'),
-        (Detector(), 'fast', 'compile: expected a backend of torch.compile, such as inductor or eager, got fast'),
+        (nn.ReLU(), 'eager', 'compile: expected a model with a backbone'),
+        (Detector(), 'fast', 'compile: expected a backend of torch.compile, such as inductor or eager'),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(model, backend, message):
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=re.escape(message)):
         compile_backbone(model, backend)
-    assert str(raised.value) == message

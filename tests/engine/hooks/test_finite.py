@@ -9,7 +9,7 @@ from mmengine.hooks import EMAHook, Hook, LoggerHook
 from mmengine.logging import MessageHub
 
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError
+from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError, refuse_non_finite
 from tests.helpers.small_training import run, small_config
 
 NAN, INF = float('nan'), float('inf')
@@ -32,6 +32,7 @@ EVERY = {'train_cfg.val_interval': 1}
 AVERAGED = {**EVERY, 'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('options', 'poison', 'start', 'last'),
     [
@@ -54,6 +55,7 @@ def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(options, pois
         assert all(x.isfinite().all() for x in read_checkpoint(path)['state_dict'].values())
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
     options = {'optim_wrapper.optimizer.lr': 1e30, 'default_hooks.checkpoint.by_epoch': False}
     with pytest.raises(NonFiniteError):
@@ -88,3 +90,13 @@ def test_when_it_stops(losses, weight, interval, stops_at):
             stopped = runner.iter + 1
             break
     assert stopped == stops_at
+
+
+def test_a_buffer_may_be_infinite_but_not_nan():
+    model = torch.nn.BatchNorm1d(2)
+    model.register_buffer('mask', torch.full((2,), -INF))
+    runner = SimpleNamespace(hooks=[], model=model, message_hub=MessageHub('buffers'))
+    refuse_non_finite(runner)
+    model.running_mean[0] = NAN
+    with pytest.raises(NonFiniteError, match='expected finite weights to save, got 1 tensors such as running_mean'):
+        refuse_non_finite(runner)

@@ -1,5 +1,6 @@
-"""Arguments and training loops that PreemptionHook refuses; tests/engine/test_loop.py resumes what it saved."""
+"""Arguments and training loops that PreemptionHook refuses; tests/engine/test_loops.py resumes what it saved."""
 
+import re
 import signal
 
 import pytest
@@ -12,26 +13,25 @@ from tests.helpers.small_training import run, small_config
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'signals': ('SIGTERM', 'USR1')}, 'signals: expected names such as SIGTERM, got USR1'),
-        ({'interval': 0}, 'interval: expected a positive integer, got 0'),
+        ({'signals': ('SIGTERM', 'USR1')}, 'signals: expected names such as SIGTERM'),
+        ({'interval': 0}, 'interval: expected a positive integer'),
     ],
 )
 def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)):
         PreemptionHook(**arguments)
-    assert str(raised.value) == message
 
 
+@pytest.mark.slow
 def test_another_loop_is_refused_before_the_first_step(colours, tmp_path):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(
+        ValueError, match=re.escape("train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop'")
+    ):
         run(small_config(colours, tmp_path, options={'train_cfg.type': 'EpochBasedTrainLoop'}))
-    assert str(raised.value) == (
-        "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop', which can resume after any step, "
-        'got EpochBasedTrainLoop'
-    )
     assert not list(tmp_path.glob('*.pth'))
 
 
+@pytest.mark.slow
 def test_a_terminal_that_closes_is_a_signal_too_unless_it_is_ignored(colours, tmp_path):
     with pytest.raises(SystemExit) as raised:
         run(small_config(colours, tmp_path), Signal(step=2, number=signal.SIGHUP))
@@ -45,6 +45,7 @@ def test_a_terminal_that_closes_is_a_signal_too_unless_it_is_ignored(colours, tm
     assert runner.epoch == 3
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_another_one_stops_at_once(colours, tmp_path, capfd, monkeypatch):
     with pytest.raises(SystemExit) as raised:
         run(small_config(colours, tmp_path), Signal(step=2, number=signal.SIGINT))

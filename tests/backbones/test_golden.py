@@ -1,0 +1,42 @@
+"""Backbones and heads equal the authors' models on their files: features, logits and gradients of every parameter."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+
+from mmpola.engine.checkpoint import read_fitting
+from tests.helpers.golden import ATTN_TYPES, settings_of
+
+ERRORS = {'pola_pvt': (1e-6, 1e-12, 1e-6), 'pola_swin': (1e-5, 1e-5, 1e-5), 'polaformer_pp': (1e-6, 1e-6, 1e-5)}
+"""Family -> largest relative errors of features, logits and gradients in float64; some records are float32."""
+
+
+def relative_error(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize('name', ATTN_TYPES)
+def test_the_authors_features_logits_and_gradients(name, golden, tmp_path):
+    """By `init_cfg`, and with the weights that the scripts read for this config."""
+    record, path = golden(name), tmp_path / 'authors.pth'
+    torch.save(record['checkpoint'], path)
+    settings = settings_of(name, record, init_cfg={'type': 'Pretrained', 'checkpoint': str(path)})
+    model = MODELS.build(settings)
+    model.init_weights()
+    loaded, renamed = model.state_dict(), model.rename_weights(record['checkpoint']['model'])
+    assert all(torch.equal(x, renamed[key]) for key, x in loaded.items())  # also the statistics of BatchNorm
+    torch.testing.assert_close(
+        read_fitting(path, Config({'model': settings}), model).weights, dict(loaded), rtol=0, atol=0
+    )
+
+    model, (of_features, of_logits, of_gradients) = model.double().eval(), ERRORS[record['kind']]
+    image = record['image_u8'].double() / 64 - 2
+    for (tokens, grid), expected in zip(model.backbone.stage_maps(image), record['features'], strict=True):
+        assert relative_error(tokens.mT.unflatten(2, grid), expected) < of_features
+    logits = model(image, mode='tensor')
+    assert relative_error(logits, record['logits']) < of_logits
+    logits.square().sum().backward()
+    parameters = dict(model.named_parameters())
+    for key, expected in model.rename_weights(record['grads']).items():
+        assert relative_error(parameters[key].grad, expected) < of_gradients, key

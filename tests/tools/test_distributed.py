@@ -1,0 +1,61 @@
+"""The launchers for several processes, and what a process that reads the data of a training says."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from tests.helpers.scripts import run
+
+RECORDER = """
+import json
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class RankRecorder(Hook):
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        weights = sum(p.detach().double().abs().sum().item() for p in runner.model.parameters())
+        with open(f'{runner.work_dir}/rank{runner.rank}.jsonl', 'a') as file:
+            file.write(json.dumps({'images': len(data_batch['inputs']), 'weights': weights}) + '\\n')
+"""
+RECORDED = """
+_base_ = {base!r}
+custom_imports = dict(imports=['rank_recorder'])
+custom_hooks = [dict(type='RankRecorder')]
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_evaluate_a_segmenter(tiny_segmentation, run_tool, tmp_path, monkeypatch):
+    """Both have the same weights after every step; SyncBN is replaced, because there is no GPU."""
+    (tmp_path / 'rank_recorder.py').write_text(RECORDER)
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
+    config, work = tmp_path / 'recorded.py', tmp_path / 'work'
+    config.write_text(RECORDED.format(base=str(tiny_segmentation)))
+    options = ['train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.logger.interval=2']
+    options += ['default_hooks.checkpoint.interval=2']
+    output = run_tool('dist_train.sh', config, 2, '--work-dir', work, '--cfg-options', *options).stdout
+    assert 'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images' in output
+    assert len(re.findall(r'Iter\(val\) \[\d+/\d+\].*mIoU: ', output)) == 2
+    ranks = [[json.loads(line) for line in (work / f'rank{rank}.jsonl').read_text().splitlines()] for rank in (0, 1)]
+    assert len(ranks[0]) == 4
+    assert ranks[0] == ranks[1]
+    checkpoint = work / 'iter_4.pth'
+    tensors = torch.load(checkpoint, map_location='cpu', weights_only=True)['state_dict'].values()
+    assert all(torch.isfinite(x).all() for x in tensors)
+    output = run_tool('dist_test.sh', tiny_segmentation, checkpoint, 2, '--work-dir', tmp_path / 'tested').stdout
+    assert 'mIoU: ' in output
+
+
+@pytest.mark.slow
+def test_a_corrupt_training_image_is_named(tiny_config, shapes, tmp_path):
+    copy = tmp_path / 'coco'
+    shutil.copytree(shapes / 'coco', copy)
+    broken = sorted((copy / 'train2017').iterdir())[5]
+    broken.write_bytes(b'not an image')
+    root = f'train_dataloader.dataset.data_root={copy}/'
+    with pytest.raises(Exception, match=f'failed to load image: {broken}'):
+        run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', root)
