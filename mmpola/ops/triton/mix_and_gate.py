@@ -66,7 +66,7 @@ def _gradients(
     return wanted_only((do_of_heads, dv, dg, d_weight, d_bias), wanted)
 
 
-TENSORS = 'Tensor attended, Tensor values, Tensor gate, Tensor weight, Tensor? bias, int rows, int columns'
+TENSORS = 'Tensor attended, Tensor values, Tensor gate, Tensor weight, Tensor? bias, SymInt rows, SymInt columns'
 
 mix_and_gate_operator = torch.library.custom_op(
     'mmpola::mix_and_gate', _forward, mutates_args=(), schema=f'({TENSORS}) -> Tensor'
