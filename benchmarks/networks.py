@@ -127,7 +127,7 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             run = partial(run_network, model, torch.randn(1, 3, height, width, device=device), False)
             with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
                 memory = peak_bytes(run, device)
-                seconds = interleaved_seconds({name: run}, device, repeats, warm_up=1)[name]
+                seconds = interleaved_seconds({name: run}, device, repeats, warm_up=0)[name]  # warmed up already
             row |= {f'ms, {height}x{width}': seconds * 1e3, f'MB, {height}x{width}': memory / 1e6}
         yield row
 
