@@ -1,4 +1,4 @@
-"""Sphinx configuration: Markdown pages through MyST, the API from docstrings, the Furo theme.
+"""Sphinx configuration: Markdown pages and notebooks through MyST, the API from docstrings, the Furo theme.
 
 Built by `bash tools/dev/build_docs.sh`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ copyright = author
 release = version = mmpola.__version__
 
 extensions = [
-    'myst_parser',
+    'myst_nb',  # reads Markdown, and runs the notebooks
     'sphinx.ext.autodoc',
     'sphinx.ext.mathjax',
     'sphinx.ext.napoleon',
@@ -38,6 +39,15 @@ nitpick_ignore_regex = [
 
 myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3
+
+nb_execution_mode = 'force'  # notebooks are stored without outputs
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+# Read the Docs installs no mmcv, which is built from source.
+nb_execution_excludepatterns = [] if find_spec('mmdet') else ['notebooks/detector_from_config_to_picture.ipynb']
+nb_execution_timeout = 600  # of a cell, seconds
+nb_output_stderr = 'remove'  # warnings of other libraries
+nb_merge_streams = True
 
 default_role = 'code'  # docstrings mark names with single backticks, as Markdown does
 autodoc_member_order = 'bysource'

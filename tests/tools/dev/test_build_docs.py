@@ -1,5 +1,6 @@
 """tools/dev/build_docs.sh: what it says without an environment, and pages that load nothing from the network."""
 
+import json
 import shutil
 import subprocess
 
@@ -37,3 +38,11 @@ def test_a_page_may_load_nothing_from_the_network(build, address, status):
     result = build(f'<script defer="defer" src="{address}"></script><a href="https://arxiv.org">paper</a>')
     assert result.returncode == status
     assert (address in result.stderr) == (status == 1)
+
+
+def test_notebooks_are_stored_without_outputs(root):
+    notebooks = sorted((root / 'docs' / 'notebooks').glob('*.ipynb'))
+    assert notebooks
+    for path in notebooks:
+        code = [cell for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'code']
+        assert not any(cell['outputs'] or cell['execution_count'] for cell in code), path.name
