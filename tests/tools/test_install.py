@@ -68,4 +68,6 @@ def test_too_little_disk_space(install):
 
 
 def test_an_unknown_argument(install):
-    assert install('--fast') == ("[install] error: unknown argument '--fast'; usage: bash tools/install.sh [--dev]\n")
+    assert install('--fast') == (
+        "[install] error: unknown argument '--fast'; usage: bash tools/install.sh [--dev] [--forks]\n"
+    )
