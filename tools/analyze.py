@@ -1,10 +1,12 @@
 """Draws what the linear attention of a trained model does with images, and writes it as JSON.
 
     python tools/analyze.py CONFIG CHECKPOINT IMAGES… --out DIR [--points X,Y …] [--layers NAME …] [--device cuda:0]
+                            [--format pdf …] [--dpi 300] [--cmap NAME] [--width-inches WIDTH] [--no-title]
                             [--overwrite] [--cfg-options KEY=VALUE …]
 
 IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
-as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains, as PNG and as SVG,
+as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains, as PNG and as SVG or in
+the formats of --format,
 
     NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and opposite-signed stream,
                        both together, and softmax attention with the same q and k
@@ -29,6 +31,7 @@ import argparse
 import sys
 
 from mmpola import analysis
+from mmpola.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
 from mmpola.messages import run_main
 from mmpola.prediction.config import add_files_arguments, add_model_arguments, check_device, checked_config
 from mmpola.prediction.files import check_outputs, find_images
@@ -46,7 +49,12 @@ def parse_arguments() -> argparse.Namespace:
         '--points', nargs='+', default=[], metavar='X,Y', help='pixels whose queries are drawn (default: the centre)'
     )
     parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
+    formats = f'formats of the figures (default: {" ".join(DEFAULT_FORMATS)})'
+    parser.add_argument('--format', nargs='+', choices=FORMATS, default=DEFAULT_FORMATS, help=formats)
+    add_style_arguments(parser)
+    parser.add_argument('--no-title', action='store_true', help='leave out the titles of figures, not of their panels')
     args = parser.parse_args()
+    args.style = style_of(args, title=not args.no_title)
     args.points = analysis.parse_points(args.points)
     args.device = check_device(args.device)
     return args
@@ -58,9 +66,9 @@ def main() -> None:
     images = find_images(args.images, args.out)
     predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
-    check_outputs(images, args.out, analysis.output_suffixes(layers), args.overwrite)
+    check_outputs(images, args.out, analysis.output_suffixes(layers, args.format), args.overwrite)
     analysis.check_points(args.points, images, predictor)
-    outcome = analysis.analyze(predictor, images, args.out, args.points, layers)
+    outcome = analysis.analyze(predictor, images, args.out, args.points, layers, args.format, args.style)
     print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped; {len(layers)} layers each')
     if outcome.skipped:
         sys.exit(SKIPPED)

@@ -2,6 +2,7 @@
 
 from mmpola.analysis.analyze import analyze, check_points, output_suffixes, parse_points
 from mmpola.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
+from mmpola.analysis.receptive_field import areas, draw_receptive_fields, effective_receptive_field
 from mmpola.analysis.statistics import (
     EffectiveRanks,
     GateStatistics,
@@ -24,11 +25,14 @@ __all__ = [
     'LayerInputs',
     'analyze',
     'analyze_layer',
+    'areas',
     'attention_rows',
     'check_points',
     'choose_layers',
+    'draw_receptive_fields',
     'effective_rank',
     'effective_ranks',
+    'effective_receptive_field',
     'gate_statistics',
     'linear_layers',
     'observe',

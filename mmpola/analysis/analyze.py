@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from mmpola.analysis.capture import LayerInputs, observe
 from mmpola.analysis.figures import Scene, draw_entropy, draw_gates, draw_maps, draw_parameters, draw_rank
+from mmpola.analysis.saving import DEFAULT_FORMATS, Style, save_figure
 from mmpola.analysis.statistics import LayerAnalysis, analyze_layer
 from mmpola.data.read_image import size_as_loaded
 from mmpola.engine.progress import progress
@@ -21,7 +22,6 @@ from mmpola.prediction.geometry import Point, centre, token_at, token_stride, vi
 from mmpola.prediction.predict import Outcome
 from mmpola.prediction.predictor import Batch, Predictor
 
-FORMATS = ('.png', '.svg')
 CHARTS = {'entropy': draw_entropy, 'parameters': draw_parameters, 'gates': draw_gates, 'rank': draw_rank}
 """Charts of all layers of an image, by the names of their files."""
 
@@ -67,14 +67,20 @@ def check_points(points: Sequence[Point], images: Iterable[ImageFile], predictor
                 )
 
 
-def output_suffixes(names: Sequence[str]) -> tuple[str, ...]:
+def output_suffixes(names: Sequence[str], formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[str, ...]:
     """Return what follows an image's name in the paths of its results, for the layers `names`; the JSON is last."""
     figures = [*CHARTS, *(f'maps_{name}' for name in names)]
-    return (*(f'/{figure}{suffix}' for figure in figures for suffix in FORMATS), '.json')
+    return (*(f'/{figure}.{suffix}' for figure in figures for suffix in formats), '.json')
 
 
 def analyze(
-    predictor: Predictor, images: list[ImageFile], out: Path, points: list[Point], names: Sequence[str]
+    predictor: Predictor,
+    images: list[ImageFile],
+    out: Path,
+    points: list[Point],
+    names: Sequence[str],
+    formats: Sequence[str] = DEFAULT_FORMATS,
+    style: Style | None = None,
 ) -> Outcome:
     """Analyze all images, write the results and return how it went.
 
@@ -84,8 +90,15 @@ def analyze(
         out: folder of the results.
         points: of every image, checked by `check_points`; none: the centre of what the network sees.
         names: of the layers in the backbone, from `choose_layers`.
+        formats: of the figures, from `mmpola.analysis.saving.FORMATS`; each is written in all of them.
+        style: of the figures.
     """
     done = 0
+
+    def save(image: ImageFile, figure: Figure, name: str) -> None:
+        for suffix in formats:
+            save_figure(figure, image.output(out, f'/{name}.{suffix}'), style or Style())
+
     with progress('analyzing layers', len(images) * len(names)) as advance:
 
         def skip(image: ImageFile, reason: str) -> None:
@@ -93,7 +106,7 @@ def analyze(
             advance(len(names))
 
         for batch in predictor.batches(images, 1, skip):
-            analyze_image(predictor, batch, out, points, names, advance)
+            analyze_image(predictor, batch, out, points, names, advance, save)
             done += 1
     return Outcome(done, len(images) - done)
 
@@ -105,8 +118,11 @@ def analyze_image(
     points: list[Point],
     names: Sequence[str],
     advance: Callable[[int], None],
+    save: Callable[[ImageFile, Figure, str], None],
 ) -> None:
     """Analyze the only image of a batch and write its files; the JSON comes last and marks them as complete.
+
+    `save` writes a figure of the image under a name.
 
     Raises:
         UsageError: the system refuses to write a figure.
@@ -118,25 +134,16 @@ def analyze_image(
     inputs = predictor.network_input(batch)
     input_size = (inputs.shape[2], inputs.shape[3])
 
-    def save(figure: Figure, name: str) -> None:
-        for suffix in FORMATS:
-            path = image.output(out, f'/{name}{suffix}')
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                figure.savefig(path)
-            except OSError as error:
-                raise UsageError(f'{path}: cannot be written ({error})') from None
-
     def inspect(layer: LayerInputs) -> LayerAnalysis:
         stride = token_stride(input_size, layer.grid)
         found = analyze_layer(layer, [token_at(point, geometry, stride, layer.grid) for point in scene.points])
-        save(draw_maps(scene, found, stride), f'maps_{layer.name}')
+        save(image, draw_maps(scene, found, stride), f'maps_{layer.name}')
         advance(1)
         return found
 
     layers = list(observe(predictor.model.backbone, inputs, inspect, names).values())
     for name, draw in CHARTS.items():
-        save(draw(layers), name)
+        save(image, draw(layers), name)
     described = {
         'image': str(image.path),
         'width': width,

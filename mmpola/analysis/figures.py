@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,7 +99,7 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
         drawn = _draw_weights(axes[1:-1], background, scene, point, weights, stride * layer.sr_ratio)
         _add_colour_bar(figure, drawn, cax=axes[-1])
     for kind, panel in zip(MAPS, panels[0][1:-1], strict=True):
-        panel.set_title(TITLES[kind], fontsize=10)
+        panel.set_title(fill(TITLES[kind], width=16), fontsize=10)
     return figure
 
 
@@ -179,7 +180,7 @@ def _add_colour_bar(figure: Figure, drawn: Any, **place: Any) -> None:
     """Add the colour bar of a query's maps; `place` are arguments of `Figure.colorbar`."""
     extend = 'max' if drawn.norm.vmin == 0 else 'both'
     bar = figure.colorbar(drawn, extend=extend, ticks=MaxNLocator(4, integer=True), **place)
-    bar.set_label('weight (1: no preference)', fontsize=9)
+    bar.set_label('weight\n(1: uniform)', fontsize=8)
     bar.ax.tick_params(labelsize=8)
 
 
@@ -193,7 +194,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
         _plot_heads(axes, shares, label, colour, line, markersize=size, linewidth=width)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')
-    axes.set_title('Entropy of the attention weights; 1: all keys have the same weight', fontsize=11)
+    figure.suptitle('Entropy of the attention weights; 1: all keys have the same weight', fontsize=11)
     _label_layers(axes, [_short(layer.name) for layer in layers])
     _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
@@ -284,13 +285,15 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
 def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) -> None:
     """Draw a panel per layer with the tokens' gates, same-signed and opposite-signed, on two principal components."""
     figure.suptitle(
-        'Gates of tokens on the first (across) and second (up) principal component of both halves', fontsize=11
+        'Gates of tokens on the first (across) and second (up) principal component of both halves,\n'
+        'and the share of the variance that these have',
+        fontsize=11,
     )
     panels = figure.subplots(rows, PCA_COLUMNS, squeeze=False).ravel()
     for axes, layer in zip(panels, layers, strict=False):
         for points, (label, colour, marker) in zip(layer.gate.components, STREAM_STYLES, strict=True):
             axes.scatter(*points.T, s=5, color=colour, marker=marker, alpha=0.35, linewidths=0, label=label)
-        axes.set_title(f'{_short(layer.name)}: {layer.gate.explained.sum():.0%} of the variance', fontsize=9)
+        axes.set_title(f'{_short(layer.name)}: {layer.gate.explained.sum():.0%}', fontsize=9)
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(layers) :]:
         axes.axis('off')
@@ -315,7 +318,7 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
         _plot_heads(axes, shares, label, colour, f'-{marker}')
     axes.set_ylim(0, 1.05)
     axes.set_ylabel('effective rank / rows')
-    axes.set_title('Effective rank of the token mixing', fontsize=11)
+    figure.suptitle('Effective rank of the token mixing', fontsize=11)
     notes = [f'{layer.rank.rows} of {layer.grid[0] * layer.grid[1]} rows' for layer in layers]
     _label_layers(axes, [f'{_short(layer.name)}\n{note}' for layer, note in zip(layers, notes, strict=True)])
     _legend(axes, 'single heads, each stream')

@@ -59,13 +59,16 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
 def test_detectors_and_segmenters(task, request, write_checkpoint, photo, tmp_path, capsys):
     config, name = request.getfixturevalue(task), 'stages.1.blocks.0.attn'
     checkpoint, out = write_checkpoint(config, tmp_path / 'random.pth'), tmp_path / 'out'
-    assert scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name) == 0
+    paper = ['--format', 'pdf', 'png', '--dpi', '100', '--no-title', '--cmap', 'magma', '--width-inches', '7']
+    assert scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name, *paper) == 0
     assert capsys.readouterr().out.endswith(f'{out}: 1 images done, 0 skipped; 1 layers each\n')
     found = json.loads((out / 'photo.json').read_text())
     assert found['points'] == [[45, 30]]
     assert list(found['layers']) == [name]
     assert found['layers'][name]['grid'] == [-(-found['input'][side] // 8) for side in ('height', 'width')]
-    assert {path.stem for path in out.glob('photo/*.svg')} == {*CHARTS, f'maps_{name}'}
+    names = {f'{figure}.{suffix}' for figure in (*CHARTS, f'maps_{name}') for suffix in ('pdf', 'png')}
+    assert {path.name for path in out.glob('photo/*')} == names
+    assert all(Image.open(path).width == 700 for path in out.glob('photo/*.png'))
 
 
 def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_path, capsys):

@@ -259,6 +259,16 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
     expect(query).to_contain_text('head 2 of 2')
     expect(maps).not_to_have_attribute('src', before)
 
+    expect(browser.get_by_role('heading')).to_have_text('What the attention of small reads')
+    for name in ('maps.png', 'entropy.png'):
+        with browser.expect_download() as download:
+            browser.get_by_role('link', name=name).click()
+        assert download.value.suggested_filename == name
+        assert Image.open(download.value.path()).format == 'PNG'
+    browser.set_viewport_size({'width': 390, 'height': 800})  # a phone
+    assert browser.evaluate('document.documentElement.scrollWidth') == 390
+    browser.set_viewport_size({'width': 1280, 'height': 1000})
+
     click(2, 30)
     expect(browser.get_by_text('The network does not see the dark part')).to_be_visible()
     broken = tmp_path / 'broken.jpg'
