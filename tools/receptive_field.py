@@ -5,14 +5,14 @@
                                     [--dpi 300] [--cmap NAME] [--width-inches WIDTH]
 
 MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny; their weights are random, those of
-CHECKPOINT, a path or URL in any format that timm reads (of mmpola's models, that mmpola reads), or with --pretrained
-the published ones. Images are noise, the same for all models, or those of --images: files, folders and patterns.
-docs/analysis.md defines the field, and shows how to draw that of any other backbone, such as mmdet's.
+CHECKPOINT, a file that fits the whole model (of mmpola's models, a path, URL or name in any format that mmpola reads),
+or with --pretrained the published ones. Images are noise, the same for all models, or those of --images: files, folders
+and patterns. docs/analysis.md defines the field, and shows how to draw that of any other backbone, such as mmdet's.
 """
 
 from __future__ import annotations
 
-import mmpola.script  # before all others
+import mmpola.script  # noqa: F401  before all others
 
 import argparse
 from collections.abc import Iterator
@@ -27,7 +27,6 @@ from timm.data import create_transform
 from timm.models import PretrainedCfg
 from torch import Tensor, nn
 
-import mmpola.timm  # noqa: F401  registers our models
 from mmpola.analysis import draw_receptive_fields, effective_receptive_field
 from mmpola.analysis.receptive_field import area_texts
 from mmpola.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
@@ -35,6 +34,7 @@ from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, did_you_mean, first_line, listed, run_main
 from mmpola.prediction.config import check_device
 from mmpola.prediction.files import find_images, read_pixels
+from mmpola.timm import NAMED
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -78,11 +78,13 @@ def naming(model: str) -> Iterator[None]:
 
 
 def build(model: str, size: int, pretrained: bool) -> nn.Module:
-    """Create a model of timm or mmpola that returns maps."""
+    """Create a classifier of timm or mmpola: with features_only, timm ignores weights that do not fit."""
     name, _, checkpoint = model.partition('=')
-    options: dict[str, Any] = {'pretrained': pretrained, 'features_only': True}
-    if checkpoint:
-        options |= {'pretrained': True, 'pretrained_cfg_overlay': {'file': checkpoint}}
+    options: dict[str, Any] = {'pretrained': pretrained}
+    if checkpoint and name in NAMED:
+        options = {'pretrained': True, 'pretrained_cfg_overlay': {'file': checkpoint}}
+    elif checkpoint:
+        options = {'checkpoint_path': checkpoint}
     if getattr(timm.get_pretrained_cfg(name), 'fixed_input_size', False):
         options['img_size'] = size
     return timm.create_model(name, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,8 +37,9 @@ def effective_receptive_field(
     are still those of its initialisation. Of an even number of cells, the one below or right of the centre is taken.
 
     Args:
-        model: returns a map [B, C, h, w], or a list or tuple of which the last is taken: a backbone of mmpola, mmdet or
-            mmseg, or a model of timm with `features_only=True`, whose maps may be [B, h, w, C]. It runs in eval mode.
+        model: a classifier of timm, or any module that returns a map [B, C, h, w], or a list or tuple of which the last
+            is taken: a backbone of mmpola, mmdet or mmseg, or a model of timm with `features_only=True`, whose maps may
+            be [B, h, w, C]. It runs in eval mode.
         images: [N, C, H, W], as the model reads them, on its device; one runs at a time.
         advance: called with 1 after each image.
 
@@ -65,12 +67,13 @@ def effective_receptive_field(
 
 def _central_cell(model: nn.Module, image: Tensor) -> Tensor:
     """Return the channels [C] of the central cell of a model's last map."""
-    maps = model(image)
+    intermediates: Any = getattr(model, 'forward_intermediates', None)  # of timm's classifiers
+    maps = intermediates(image, indices=1, intermediates_only=True) if intermediates else model(image)
     last = maps[-1] if isinstance(maps, list | tuple) else maps
     if not isinstance(last, Tensor) or last.ndim != 4:
         got = list(last.shape) if isinstance(last, Tensor) else type(last).__name__
         raise ValueError(f'model: expected a map [B, C, h, w] as its last result, got {got}')
-    if getattr(model, 'output_fmt', None) == Format.NHWC:
+    if not intermediates and getattr(model, 'output_fmt', None) == Format.NHWC:
         last = last.permute(0, 3, 1, 2)
     return last[0, :, last.shape[2] // 2, last.shape[3] // 2]
 

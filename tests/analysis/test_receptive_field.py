@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from torch import nn
@@ -78,6 +79,32 @@ def test_script_draws_models_side_by_side(photo, tmp_path, capsys):
     assert [line.partition(':')[0] for line in lines[-3:-1]] == ['Pola-DeiT', 'Swin']
     assert lines[-1] == f'wrote {out}'
     assert out.read_bytes().startswith(b'%PDF')
+
+
+@pytest.mark.parametrize('model', ['pola_deit_tiny', 'resnet18'])
+def test_weights_that_do_not_fit_are_refused(model, tmp_path, capsys):
+    path = tmp_path / 'other.pth'
+    torch.save(nn.Linear(2, 2).state_dict(), path)
+    assert scripts.run('receptive_field', f'{model}={path}', '--out', tmp_path / 'fields.png') == 2
+    assert f'error: {model}={path}: ' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', ['swin_tiny_patch4_window7_224', 'resnet18'])
+def test_a_classifier_of_timm_has_the_field_of_its_features(name):
+    torch.manual_seed(0)
+    model = timm.create_model(name)
+    weights, image = model.state_dict(), torch.randn(1, 3, 224, 224)
+    features = timm.create_model(name, features_only=True)
+    features.load_state_dict(
+        {
+            key.replace('layers.', 'layers_'): weights[key.replace('layers_', 'layers.')]
+            for key in weights
+            if not key.startswith(('head', 'norm', 'fc'))
+        }
+    )
+    np.testing.assert_allclose(
+        effective_receptive_field(features, image), effective_receptive_field(model, image), rtol=1e-3, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize(
