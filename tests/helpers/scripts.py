@@ -5,6 +5,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from mmengine.visualization import Visualizer
+
 from mmpola.messages import run_main
 
 TOOLS = Path(__file__).resolve().parents[2] / 'tools'
@@ -21,6 +23,7 @@ def load(name):
 
 def run(name, *arguments):
     """Run tools/`name`.py with these arguments and return its exit status."""
+    Visualizer._instance_dict.clear()  # of earlier runs in this process, which hooks would find
     before, sys.argv = sys.argv, [f'{name}.py', *map(str, arguments)]
     try:
         run_main(load(name).main)
