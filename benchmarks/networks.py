@@ -17,7 +17,7 @@ from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, ra
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola.backbones import PolaPVT, PolaSwin
-from mmpola.backbones.zoo import NAMED
+from mmpola.backbones.zoo import ARCHITECTURES
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
@@ -113,9 +113,7 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure inference of every named backbone on one image: milliseconds, and MB in addition to its weights."""
     from mmpola.engine.flops import count_macs  # needs MMEngine, which a machine for benchmarks.gpu lacks
 
-    for name, (cls, arguments) in tqdm(NAMED.items(), 'zoo'):
-        if set(arguments) != {'arch'}:  # another image size of an `arch`
-            continue
+    for name, (cls, arguments) in tqdm(ARCHITECTURES.items(), 'zoo'):
         model = cls(**arguments)
         row: Row = {
             'case': name,

@@ -37,3 +37,6 @@ NAMED: dict[str, tuple[type[Backbone], dict[str, Any]]] = {
     'polaformer_pp_b5': (PolaFormerPP, {'arch': 'b5'}),
 }
 """Name -> (class of the backbone, its arguments). `mmpola/timm/__init__.py` registers each name with timm."""
+
+ARCHITECTURES = {name: entry for name, entry in NAMED.items() if set(entry[1]) == {'arch'}}
+"""`NAMED` without other image sizes of an `arch`."""

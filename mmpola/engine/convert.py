@@ -94,10 +94,8 @@ def convert(
         if arch is None:
             raise UsageError(f'--authors: expected weights of a named model, none of which fits {source}')
         kept = to_released({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
-    # A clone stores only its own values; a view would add its whole storage to the file.
-    state_dict = {key: x.detach().contiguous().clone() for key, x in kept.items()}
     meta = _meta(source, checkpoint, arch, metric)
-    conversion = Conversion(state_dict, meta, container, 'model' if authors else 'state_dict', resized)
+    conversion = Conversion(_own_copies(kept), meta, container, 'model' if authors else 'state_dict', resized)
     for key, x in weights.items():
         if id(x) not in written:
             conversion.dropped[_part(key)] += 1
@@ -133,9 +131,19 @@ def convert_whole(source: Path, metric: str | None = None) -> Conversion:
     _refuse_broken(checkpoint.weights, source)
     meta = {key: earlier[key] for key in WHOLE_META if key in earlier}
     meta |= _meta(source, checkpoint, None, metric)
-    state_dict = {key: x.detach().contiguous().clone() for key, x in checkpoint.weights.items()}
     dropped = sorted(str(key) for key in checkpoint.content if key not in (checkpoint.container, 'state_dict', 'meta'))
-    return Conversion(state_dict, meta, checkpoint.container, dropped_entries=dropped, whole=type(model).__name__)
+    return Conversion(
+        _own_copies(checkpoint.weights),
+        meta,
+        checkpoint.container,
+        dropped_entries=dropped,
+        whole=type(model).__name__,
+    )
+
+
+def _own_copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Clone tensors: a clone stores only its own values, a view would add its whole storage to the file."""
+    return {key: x.detach().contiguous().clone() for key, x in weights.items()}
 
 
 def _refuse_broken(weights: dict[str, Tensor], source: Path) -> None:

@@ -155,12 +155,14 @@ def raw_outputs(model: Any, images: Tensor) -> Outputs:
     dense = hasattr(model, 'bbox_head') and not hasattr(model, 'decoder')
     named = {}
     for path, x in _pytree.tree_flatten_with_path(found)[0]:
+        if not isinstance(x, Tensor):
+            continue
         places = [re.sub(r'\W', '', str(key)) for key in path]
         if dense and len(places) == 2:
             named[DENSE[int(places[0])] + places[1]] = x
         else:
             named['output' + '_'.join(places)] = x
-    return {name: x for name, x in named.items() if isinstance(x, Tensor)}
+    return named
 
 
 def decodes_as_mmdet(head: Any) -> bool:

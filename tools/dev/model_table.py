@@ -344,12 +344,10 @@ def backbone_table() -> str:
     """Return the table of backbones in Markdown: blocks, channels and strides of the stages of every `arch`."""
     import torch
 
-    from mmpola.backbones.zoo import NAMED
+    from mmpola.backbones.zoo import ARCHITECTURES
 
     rows = ['| model | `type` | `arch` | blocks | channels | strides |', '| --- | --- | --- | --- | --- | --- |']
-    for name, (cls, arguments) in NAMED.items():
-        if set(arguments) != {'arch'}:  # another image size of an `arch`
-            continue
+    for name, (cls, arguments) in ARCHITECTURES.items():
         with torch.device('meta'):
             model = cls(**arguments)
         settings = import_module(cls.__module__).ARCHS[arguments['arch']]
