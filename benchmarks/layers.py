@@ -24,7 +24,7 @@ PASSES = {'forward': False, 'step': True}
 
 
 def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure one layer on one sample of N tokens of 256 channels; yields one row per N.
+    """Measure one layer on one sample of N tokens of 256 channels; yields one row per N and layer.
 
     'softmax' is torch.nn.MultiheadAttention, which computes another function. 'literal' is PolaAttention on the
     equations written literally, as the class that is commonly copied from the authors' code; the two must agree.
@@ -53,13 +53,15 @@ def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             }
             seconds = {what: interleaved_seconds(variants, device, repeats) for what, variants in runs.items()}
             memory = {name: peak_bytes(run, device) for name, run in runs['step'].items()}
-        row: Row = {'case': f'{side} x {side}', 'tokens': side**2}
-        pairs = [('softmax', ours) for ours in OURS] + [('literal', 'PolaAttention')]
-        for peer, ours in pairs:
-            row |= {f'{peer} over {ours}, {what}': ratio(times, peer, ours) for what, times in seconds.items()}
-            known = memory.get(peer) != 0  # of a CPU, small needs may be met by memory that was freed before
-            row[f'{ours} over {peer}, peak memory'] = ratio(memory, ours, peer) if known else 'too small'
-        yield {**row, 'seconds': seconds, 'bytes': memory}
+        for name in (name for name in calls if name != 'softmax'):
+            row: Row = {'case': f'{side} x {side}', 'tokens': side**2, 'layer': name}
+            row |= {f'softmax, {what}': ratio(times, 'softmax', name) for what, times in seconds.items()}
+            known = memory.get('softmax') != 0  # of a CPU, small needs may be met by memory that was freed before
+            yield row | {
+                'memory over softmax': ratio(memory, name, 'softmax') if known else 'too small',
+                'seconds': seconds,
+                'bytes': memory,
+            }
 
 
 def _call(module: nn.Module, x: Tensor, side: int) -> Callable[[], Tensor]:

@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,10 @@ def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
 
 def draw_layers(path: Path, png: Path) -> None:
     """Draw time and peak memory of a step of each layer, of a result file of `layer`, over the number of tokens."""
-    rows = sorted(json.loads(path.read_text())['rows'], key=lambda row: row['tokens'])
+    # Each layer's row has the times of all layers at its length.
+    rows = sorted(
+        {row['tokens']: row for row in json.loads(path.read_text())['rows']}.values(), key=itemgetter('tokens')
+    )
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')
     for axis, title in zip(axes, ('Milliseconds per step', 'Peak memory per step, MB'), strict=True):
         for name, (label, style) in LAYERS.items():
@@ -101,6 +105,7 @@ def draw_layers(path: Path, png: Path) -> None:
         axis.set(xscale='log', yscale='log', xlabel='tokens')
         axis.set_title(title, loc='left', fontweight='bold')
         axis.set_xticks([row['tokens'] for row in rows], [f'{row["tokens"]:,}' for row in rows])
+        axis.yaxis.set_major_formatter('{x:,.0f}')
         axis.minorticks_off()
         axis.grid(axis='y', color='#e0e0e0', linewidth=0.7)
         axis.spines[['top', 'right']].set_visible(False)

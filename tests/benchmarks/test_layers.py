@@ -14,23 +14,22 @@ def _small(monkeypatch):
     monkeypatch.setattr(layers, 'peak_bytes', lambda run, device: 4096)
 
 
-def test_a_row_per_length_compares_each_layer():
+def test_a_row_per_length_and_layer():
     rows = list(layers.layer('cpu', 1, ['softmax', 'literal']))
-    assert [(row['case'], row['tokens']) for row in rows] == [('2 x 2', 4), ('4 x 4', 16)]
+    names = [*layers.OURS, 'literal']
+    assert [(row['tokens'], row['layer']) for row in rows] == [(n, name) for n in (4, 16) for name in names]
     for row in rows:
         for what in ('forward', 'step'):
             times = row['seconds'][what]
-            assert set(times) == {*layers.OURS, 'softmax', 'literal'} == set(row['bytes'])
-            for ours in layers.OURS:
-                assert row[f'softmax over {ours}, {what}'] == times['softmax'] / times[ours]
-            assert row[f'literal over PolaAttention, {what}'] == times['literal'] / times['PolaAttention']
-        assert row['PolaAttention over softmax, peak memory'] == 1.0
+            assert set(times) == {*names, 'softmax'} == set(row['bytes'])
+            assert row[f'softmax, {what}'] == times['softmax'] / times[row['layer']]
+        assert row['memory over softmax'] == 1.0
 
 
 def test_peers_that_are_not_asked_for_are_absent():
-    (row, _) = layers.layer('cpu', 1, [])
-    assert set(row['bytes']) == set(layers.OURS)
-    assert row['softmax over PolaAttention, step'] == row['PolaAttention over literal, peak memory'] == 'absent'
+    rows = list(layers.layer('cpu', 1, []))
+    assert [row['layer'] for row in rows] == [*layers.OURS] * 2
+    assert all(row['softmax, step'] == row['memory over softmax'] == 'absent' for row in rows)
 
 
 def results(*ratios):
