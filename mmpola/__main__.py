@@ -83,17 +83,20 @@ def findings(clone: bool) -> Iterator[Finding]:
             users of timm too, OpenMMLab is optional: its packages are checked as soon as one of them is installed.
     """
 
+    openmmlab = [_installed(requirement) for requirement in OPENMMLAB]
+    installer = INSTALLER if openmmlab == [*OPENMMLAB] else f'{INSTALLER} --forks'
+
     def remedy(pip: str) -> str:
-        return INSTALLER if clone else pip
+        return installer if clone else pip
 
     yield Finding('Python', platform.python_version(), '' if sys.version_info >= (3, 10) else 'needs >= 3.10')
     for requirement in NEEDED:
         yield _package(requirement, remedy(requirement.pip))
     yield _importable('torchvision.ops', remedy(TORCH))
-    if clone or any(_version(_installed(requirement).name) for requirement in OPENMMLAB):
-        for requirement in OPENMMLAB:
+    if clone or any(_version(requirement.name) for requirement in openmmlab):
+        for requirement in openmmlab:
             yield _package(requirement, remedy(requirement.pip))
-        for module, requirement in zip(('mmcv.ops', 'mmdet.models', 'mmseg.models'), OPENMMLAB[1:], strict=True):
+        for module, requirement in zip(('mmcv.ops', 'mmdet.models', 'mmseg.models'), openmmlab[1:], strict=True):
             yield _importable(module, remedy(requirement.pip))
     else:
         yield Finding('OpenMMLab', 'not installed (optional; detection, segmentation and training need it)')
@@ -110,12 +113,12 @@ def _version(name: str) -> str | None:
 def _installed(requirement: Requirement) -> Requirement:
     """Return the rule for the fork if that is installed and the distribution itself is not."""
     if requirement.fork and not _version(requirement.name) and _version(requirement.fork[0]):
-        return requirement._replace(name=requirement.fork[0], lowest=requirement.fork[1], limit=None)
+        name, lowest = requirement.fork
+        return Requirement(name, lowest, None, f'pip install --upgrade {name}')
     return requirement
 
 
 def _package(requirement: Requirement, remedy: str) -> Finding:
-    requirement = _installed(requirement)
     name, lowest, limit, *_ = requirement
     version, fix = _version(name), f'needs {requirement.rule}: {remedy}'
     if version is None:

@@ -65,6 +65,13 @@ def test_the_maintained_forks_are_openmmlab_too(monkeypatch):
     findings = {finding.what: finding for finding in report.findings(clone=True)}
     assert not any(finding.remedy for finding in findings.values())
     assert findings['onedl-mmcv'].found == '2.3.6'
+    installed(
+        monkeypatch, torch='2.5', torchvision='0.26.0', timm='1.0.31', einops='0.8', **forks | {'onedl-mmcv': '2.3.5'}
+    )
+    for clone, command in ((True, 'install.sh --forks'), (False, 'pip install --upgrade onedl-mmcv')):
+        remedies = {finding.what: finding.remedy for finding in report.findings(clone)}
+        assert remedies['onedl-mmcv'].endswith(command)
+        assert remedies['torch'].endswith('install.sh --forks' if clone else 'torch torchvision')
 
 
 def test_a_clone_has_the_installer_next_to_the_package(root, tmp_path):

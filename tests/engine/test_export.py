@@ -20,6 +20,7 @@ from mmpola.engine.export_model import (
     decode,
     decodes_as_mmdet,
     export_model,
+    raw_outputs,
     replace_upsampling,
 )
 from mmpola.engine.flops import sample_of
@@ -198,8 +199,9 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
     head = model.bbox_head if hasattr(model, 'bbox_head') else model.rpn_head
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, 0, 0.05)
+    images = torch.randn(2, 3, 64, 96)
     with torch.no_grad():
-        outputs = head(model.extract_feat(torch.randn(2, 3, 64, 96)))
+        outputs = head(model.extract_feat(images))
     boxes, scores = decode(head, outputs)
     priors = torch.cat(head.prior_generator.grid_priors([x.shape[-2:] for x in outputs[0]], device='cpu'))
     for number in range(2):  # as mmdet's BaseDenseHead does for one image
@@ -210,6 +212,15 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
         torch.testing.assert_close(boxes[number], head.bbox_coder.decode(priors, deltas))
         torch.testing.assert_close(scores[number], logits.sigmoid())
     assert decodes_as_mmdet(head) == hasattr(model, 'bbox_head')  # an RPN selects in its own way
+    if hasattr(model, 'bbox_head'):  # a head that decodes in another way exports its maps
+        with torch.no_grad():
+            maps = raw_outputs(model, images)
+        named = {
+            f'{what}{i}': x
+            for what, found in zip(('scores', 'boxes'), outputs, strict=True)
+            for i, x in enumerate(found)
+        }
+        torch.testing.assert_close(maps, named)
 
 
 def test_the_head_of_semantic_fpn_is_exported_for_every_size():
