@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
+from mmpola import PolaAttention
 from mmpola.analysis import analyze_layer, choose_layers, linear_layers, observe, polarity_factors
+from mmpola.analysis.capture import observing
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
 from mmpola.ops.inputs import AttentionInputs
@@ -94,3 +97,10 @@ def test_what_is_refused():
         choose_layers(ablated, None)
     with pytest.raises(ValueError, match=r'^images: expected one image'):
         observe(model, torch.randn(2, 3, 64, 64), lambda layer: layer)
+
+
+def test_a_layer_called_with_prefix_tokens_is_refused():
+    layer = PolaAttention(8, 2)
+    with pytest.raises(UsageError, match='got prefix tokens in attn'), observing(nn.ModuleDict({'attn': layer}), str):
+        layer(torch.randn(1, 5, 8), (2, 2), prefix_tokens=1)
+    assert layer.observer is None
