@@ -109,8 +109,8 @@ def observing(
 ) -> Iterator[dict[str, Result]]:
     """Let the layers of a model report to `inspect` while the context lasts, in eval mode and without gradients.
 
-    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of `observe`; a UsageError is
-    also raised at the end if a layer was called with prefix tokens, which have no place in a map.
+    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of `observe`; a UsageError
+    is also raised at the end if a layer was called with prefix tokens, which have no place in a map.
     """
     chosen = choose_layers(model, names)
     layers = {name: module for name, module in linear_layers(model).items() if name in chosen}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
 from mmpola.layers.patches import ceil_div, interpolate_tokens, reduce_tokens
-from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, pad_front
+from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, is_grid, pad_front
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
@@ -38,6 +38,7 @@ class LinearAttention(nn.Module):
             `mmpola.analysis` sets it.
         complete: whether `forward` runs both operators, as in the published layers; False in some ablations.
         reads_grid: the part of the layer that needs the rows and columns of the tokens; None if no part does.
+        proj: the output projection of a subclass.
 
     Raises:
         ValueError: `backend` is not the name of a backend.
@@ -46,6 +47,7 @@ class LinearAttention(nn.Module):
     observer: Callable[[AttentionInputs | MixAndGateInputs], None] | None = None
     complete = True
     reads_grid: str | None = 'the convolution of the values'
+    proj: nn.Linear
 
     def __init__(self, num_heads: int, feature_map: LearnedPowerMap | LearnedExpMap, backend: str) -> None:
         check_backend_name(backend)
@@ -67,19 +69,23 @@ class LinearAttention(nn.Module):
             The shape of x; a map has x's memory format.
 
         Raises:
-            ValueError: the shape of x or `grid` does not fit.
+            ValueError: the shape of x, `grid` or `prefix_tokens` does not fit.
         """
-        if x.ndim == 4 and grid is None and not prefix_tokens:
+        channels, is_map = self.proj.in_features, grid is None and not prefix_tokens and x.ndim == 4
+        if x.ndim != 3 + is_map or x.shape[1 if is_map else 2] != channels:
+            rule = 'tokens [B, N, C], or a map [B, C, H, W] without grid and prefix_tokens'
+            raise ValueError(f'x: expected {rule}, with C={channels}, got {list(x.shape)}')
+        if is_map:
             maps = self.attend(x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0)
             maps = maps.transpose(1, 2).unflatten(2, x.shape[2:])
             return maps if x.stride(1) == 1 else maps.contiguous()  # channels last; vmap knows no is_contiguous of it
-        if x.ndim != 3:
-            raise ValueError(f'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid, got {list(x.shape)}')
         if grid is None:
             if self.reads_grid is not None:
-                raise ValueError(f'grid: expected (h, w), because {self.reads_grid} needs rows and columns, got None')
-        elif grid[0] * grid[1] != (tokens := x.shape[1] - prefix_tokens):
-            raise ValueError(f'grid: expected (h, w) with h * w = {tokens} tokens of a map, got {tuple(grid)}')
+                rule = f'(h, w) of tokens [B, N, C], because {self.reads_grid} needs rows and columns'
+                raise ValueError(f'grid: expected {rule}, got None')
+        elif not is_grid(grid) or prefix_tokens < 0 or prefix_tokens + grid[0] * grid[1] != x.shape[1]:
+            rule = f'(h, w) with prefix_tokens + h * w = N = {x.shape[1]}'
+            raise ValueError(f'grid: expected {rule}, got {grid} with prefix_tokens={prefix_tokens}')
         return self.attend(x, grid, prefix_tokens)
 
     def attend(self, x: Tensor, grid: Any, prefix_tokens: int) -> Tensor:
@@ -169,7 +175,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         backend: see `LinearAttention`.
 
     Raises:
-        ValueError: `num_heads`, `gate`, `mixing`, `polarity` or `backend` is invalid.
+        ValueError: `num_heads`, `grid`, `gate`, `mixing`, `polarity` or `backend` is invalid.
     """
 
     table_name = 'positional_encoding'
@@ -196,6 +202,8 @@ class PolaAttention(LinearAttention, WithPositionTable):
                 raise ValueError(f'{name}: expected True or False, got {switch!r}')
         if mixing not in MIXINGS:
             raise ValueError(f'mixing: expected one of {list(MIXINGS)}, got {mixing!r}')
+        if grid is not None and not is_grid(grid):
+            raise ValueError(f'grid: expected (h, w) or None, got {grid!r}')
         super().__init__(num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
         self.sr_ratio, self.joint = sr_ratio, joint and sr_ratio == 1
         self.gate, self.mixing, self.polarity = gate, mixing, polarity
@@ -265,7 +273,8 @@ class PolaAttention(LinearAttention, WithPositionTable):
 class PolaPlusAttention(LinearAttention):
     """PolaFormer++'s linear attention of maps and tokens of any size: temperatures, rotary positions, LePE and gate.
 
-    Source: PolaFormer++ (E9, E10). The released weights of one layer load with `load_state_dict`.
+    Source: PolaFormer++ (E9, E10). The released weights of one layer load with `load_state_dict`. The input is expected
+    to be normalised: the normaliser is not rotated (E10), so that large inputs make outputs that grow exponentially.
 
     Args:
         dim: channels C.

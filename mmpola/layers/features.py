@@ -13,8 +13,8 @@ from mmpola.ops.numerics import accumulation_dtype
 def _head_dim(dim: int, num_heads: int) -> int:
     if num_heads < 1 or dim % (2 * num_heads):
         raise ValueError(
-            f'num_heads: expected heads of an even dimension (values split into two streams), got {num_heads} heads '
-            f'for {dim} channels'
+            f'num_heads: expected a number that divides dim={dim} into heads of an even dimension (values split into '
+            f'two streams), got {num_heads}'
         )
     return dim // num_heads
 

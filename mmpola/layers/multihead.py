@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.features import LearnedPowerMap, mask_padding
+from mmpola.messages import listed
 from mmpola.ops import polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import EPS
@@ -22,7 +23,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
     compute different functions: a converted network has to be fine-tuned.
 
     In nn.TransformerEncoderLayer it can replace `self_attn`, whose fused inference it switches off; build
-    nn.TransformerEncoder from such a layer, or with `enable_nested_tensor=False`.
+    nn.TransformerEncoder from such a layer, or set `use_nested_tensor = False` in one that is built already.
 
     Args:
         embed_dim: channels C of queries and outputs.
@@ -90,6 +91,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             (output in the shape of `query`, None).
 
         Raises:
+            TypeError: the mask is neither bool nor floating.
             ValueError: a shape does not fit, or an argument needs the matrix of weights.
         """
         if need_weights:
@@ -99,9 +101,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             raise ValueError(
                 f'{name}: expected {rule}, because linear attention sums the keys before queries read them, got {got}'
             )
-        if query.is_nested or query.ndim not in (2, 3):
-            shape = 'a nested tensor' if query.is_nested else str(list(query.shape))
-            raise ValueError(f'query: expected [N, B, C], [B, N, C] with batch_first, or [N, C], got {shape}')
+        self._check_inputs(query, key, value, key_padding_mask)
         batched = query.ndim == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
@@ -123,21 +123,45 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         q, k, v = (F.linear(*each).unflatten(-1, (self.num_heads, -1)) for each in inputs)
         feature_map = self.feature_map()
         if key_padding_mask is not None:
-            if key_padding_mask.shape != k.shape[:2]:
-                raise ValueError(
-                    f'key_padding_mask: expected {list(k.shape[:2])} like the keys, got {list(key_padding_mask.shape)}'
-                )
             padding = key_padding_mask
             if padding.dtype != torch.bool:
-                padding = key_padding_mask.isneginf()
-                added = key_padding_mask.masked_fill(padding, 0)[..., None, None]
+                padding = padding.isneginf()
+                # Adding one number to all keys of a sample changes nothing; 0 for the largest, no exp overflows.
+                largest = key_padding_mask.amax(-1, keepdim=True).masked_fill(padding.all(-1, keepdim=True), 0)
+                added = (key_padding_mask - largest).masked_fill(padding, 0)[..., None, None]
                 k = (k * (added / feature_map.exponent).exp()).to(k.dtype)  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
             k, v = mask_padding(padding, k, v)
         # (E1) divides by M, padding included. With this epsilon the result does not depend on how much of it there is.
-        attended = polarity_attention(q, k, v, feature_map, eps=EPS / k.shape[1], backend=self.backend).flatten(2)
+        attended = polarity_attention(q, k, v, feature_map, eps=EPS / max(1, k.shape[1]), backend=self.backend).flatten(
+            2
+        )
         if self.gate is not None:
             attended = attended * self.gate(query)
         return self.out_proj(F.dropout(attended, self.dropout, self.training))
+
+    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+        """Raise an error unless the tensors given to `forward` fit each other."""
+        if query.is_nested:
+            raise ValueError(
+                'query: expected an ordinary tensor, got a nested one; in an nn.TransformerEncoder that is built '
+                'already, set encoder.use_nested_tensor = False'
+            )
+        shapes, dims = [list(x.shape) for x in (query, key, value)], [self.embed_dim, self.kdim, self.vdim]
+        queries, keys, values = (shape[:-1] for shape in shapes)
+        batch = slice(0, 0) if query.ndim == 2 else slice(0, 1) if self.batch_first else slice(1, 2)
+        same_ndim = query.ndim in (2, 3) and query.ndim == key.ndim
+        same_tokens = keys == values and queries[batch] == keys[batch]
+        if not (same_ndim and same_tokens and [shape[-1] for shape in shapes] == dims):
+            layout = '[B, N, C]' if self.batch_first else '[N, B, C]'
+            raise ValueError(
+                f'query, key, value: expected {layout} (batch_first={self.batch_first}) or [N, C] with '
+                f'C = {listed(dims)}, equal B and as many values as keys, got {listed(shapes)}'
+            )
+        expected = keys if self.batch_first else keys[::-1]
+        if mask is not None and mask.dtype != torch.bool and not mask.is_floating_point():
+            raise TypeError(f'key_padding_mask: expected bool (True: padding) or floating (added), got {mask.dtype}')
+        if mask is not None and list(mask.shape) != expected:
+            raise ValueError(f'key_padding_mask: expected {expected} like the keys, got {list(mask.shape)}')
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Add the own feature map to weights that have none, which are those of an nn.MultiheadAttention."""

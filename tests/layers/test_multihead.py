@@ -49,6 +49,7 @@ def test_equals_the_equations_written_literally(arguments):
     query, key, value = draw(2, 5, 8), draw(2, 7, arguments.get('kdim', 8)), draw(2, 7, arguments.get('vdim', 8))
     added = draw(2, 7)
     added[0, 2:4] = -torch.inf
+    added -= added.amax(-1, keepdim=True)  # which only changes what epsilon adds
     for mask, weight in ((None, torch.ones(2, 7)), (added == -torch.inf, added != -torch.inf), (added, added.exp())):
         found, weights = attention(query, key, value, mask)
         assert weights is None
@@ -69,6 +70,13 @@ def test_padded_keys_change_nothing_whatever_they_hold(float_mask):
     torch.testing.assert_close(nothing, attention.out_proj.bias.expand_as(nothing), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize('constant', [-1e4, -20.0, 100.0])
+def test_a_constant_added_to_all_keys_changes_nothing(constant):
+    attention = build(8, 2)
+    x, mask = draw(2, 5, 8), draw(2, 5)
+    torch.testing.assert_close(attention(x, x, x, mask + constant)[0], attention(x, x, x, mask)[0])
+
+
 def test_layouts_agree():
     attention = build(8, 2)
     x, mask = draw(3, 5, 8), torch.rand(3, 5) < 0.3
@@ -86,19 +94,52 @@ def test_layouts_agree():
         ({'attn_mask': torch.zeros(5, 5)}, 'attn_mask: expected None, because linear attention sums the keys before'),
         ({'is_causal': True}, 'is_causal: expected False, because linear attention sums the keys before queries'),
         ({'key_padding_mask': torch.zeros(5, 2)}, 'key_padding_mask: expected [2, 5] like the keys, got [5, 2]'),
+        ({'key_padding_mask': torch.zeros(2, 5).long()}, 'key_padding_mask: expected bool (True: padding) or floating'),
     ],
 )
 def test_what_linear_attention_cannot_do_is_refused(arguments, message):
     x = torch.randn(2, 5, 8)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises((TypeError, ValueError)) as raised:
         PolaMultiheadAttention(8, 2, batch_first=True)(x, x, x, **arguments)
     assert str(raised.value).startswith(message)
     assert '\n' not in str(raised.value)
 
 
-def test_a_query_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r'^query: expected \[N, B, C\], .* got \[1, 2, 5, 8\]$'):
-        PolaMultiheadAttention(8, 2)(*[torch.randn(1, 2, 5, 8)] * 3)
+@pytest.mark.parametrize(
+    'shapes',
+    [
+        [(1, 2, 5, 8)] * 3,
+        [(8,)] * 3,
+        [(5, 8), (2, 5, 8), (2, 5, 8)],
+        [(2, 5, 8), (2, 9, 6), (2, 9, 8)],
+        [(2, 5, 8), (2, 9, 8), (2, 8, 8)],
+        [(2, 5, 8), (3, 5, 8), (3, 5, 8)],
+    ],
+    ids=str,
+)
+def test_shapes_that_do_not_fit_each_other_are_refused(shapes):
+    with pytest.raises(
+        ValueError, match=r'^query, key, value: expected \[B, N, C\] \(batch_first=True\) or \[N, C\] with'
+    ):
+        PolaMultiheadAttention(8, 2, batch_first=True)(*map(torch.randn, shapes))
+
+
+def test_a_mask_of_unbatched_keys_has_one_axis():
+    query, key = draw(5, 8), draw(7, 8)
+    with pytest.raises(ValueError, match=r'^key_padding_mask: expected \[7\] like the keys, got \[1, 7\]$'):
+        build(8, 2)(query, key, key, draw(1, 7))
+
+
+@pytest.mark.filterwarnings('ignore:.*nested tensors is in prototype')
+def test_an_encoder_that_is_built_already_needs_its_switch():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    encoder.layers[0].self_attn = PolaMultiheadAttention(8, 2, batch_first=True)
+    x, padding = torch.randn(2, 5, 8), torch.arange(5).expand(2, 5) >= 3
+    with torch.no_grad():
+        with pytest.raises(ValueError, match=r'^query: .* set encoder.use_nested_tensor = False$'):
+            encoder(x, src_key_padding_mask=padding)
+        encoder.use_nested_tensor = False
+        assert encoder(x, src_key_padding_mask=padding).isfinite().all()
 
 
 @pytest.mark.parametrize('arguments', [{}, {'kdim': 6, 'vdim': 10}, {'bias': False}], ids=str)
