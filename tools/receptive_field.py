@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from mmpola.analysis import draw_receptive_fields, effective_receptive_field
 from mmpola.analysis.receptive_field import area_texts
 from mmpola.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
-from mmpola.checkpoint.write import check_destination
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, did_you_mean, first_line, listed, run_main
 from mmpola.prediction.config import check_device
@@ -64,7 +63,8 @@ def parse_arguments() -> argparse.Namespace:
             raise UsageError(f'{option}: expected at least 1, got {value}')
     if args.out.suffix.removeprefix('.') not in FORMATS:
         raise UsageError(f'--out: expected a file of the formats {listed(FORMATS)}, got {args.out}')
-    check_destination(args.out, args.overwrite)
+    if args.out.exists() and not args.overwrite:
+        raise UsageError(f'--out: expected a new file, got {args.out}, which exists; --overwrite permits that')
     return args
 
 
@@ -113,7 +113,7 @@ def main() -> None:
             images = read_images(paths, model, args.size) if paths else noise
             with naming(model):
                 fields[label] = effective_receptive_field(network.to(args.device), images.to(args.device), advance)
-    save_figure(draw_receptive_fields(fields), args.out, args.style)
+    save_figure(draw_receptive_fields(fields, args.width_inches), args.out, args.style)
     for label, field in fields.items():
         print(f'{label}: {", ".join(area_texts(field))} of the area')
     print(f'wrote {args.out}')

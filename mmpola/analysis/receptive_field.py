@@ -105,21 +105,28 @@ def area_texts(field: NDArray[np.float64]) -> list[str]:
     return [f'{share:.0%} in {area:.1%}' for share, area in zip(SHARES, areas(field), strict=True)]
 
 
-def draw_receptive_fields(fields: Mapping[str, NDArray[np.float64]]) -> Figure:
+def draw_receptive_fields(fields: Mapping[str, NDArray[np.float64]], width: float | None = None) -> Figure:
     """Draw receptive fields [H, W] side by side, each as a share of its own maximum, with one logarithmic scale.
 
     The keys are the titles of the panels; below each are the areas of `SHARES`.
+
+    Args:
+        fields: [H, W] by title.
+        width: of the figure in inches; None for panels of 2.6 inches. In narrow panels the texts get smaller, down to
+            6 points.
     """
-    height, width = next(iter(fields.values())).shape
-    side, lowest = 2.6, 10.0**-DECADES
-    figure = Figure(figsize=(side * len(fields) + 0.9, side * height / width + 1.0), dpi=110, layout='constrained')
+    rows, columns = next(iter(fields.values())).shape
+    side, lowest = 2.6 if width is None else 0.85 * width / len(fields), 10.0**-DECADES
+    points = float(np.clip(4 * side, 6, 9))
+    size = (width or side * len(fields) / 0.85, side * rows / columns + points / 9)
+    figure = Figure(figsize=size, dpi=110, layout='constrained')
     panels = figure.subplots(1, len(fields), squeeze=False)[0]
     for axes, (name, field) in zip(panels, fields.items(), strict=True):
         drawn = axes.imshow(np.clip(field / field.max(), lowest, 1), cmap=COLOUR_MAP, norm=LogNorm(lowest, 1))
-        axes.set_title(name, fontsize=10)
-        axes.set_xlabel('\n'.join(area_texts(field)) + ' of the area', fontsize=9)
+        axes.set_title(name, fontsize=points + 1)
+        axes.set_xlabel('\n'.join(area_texts(field)) + '\nof the area', fontsize=points)
         axes.set(xticks=[], yticks=[])
     bar = figure.colorbar(drawn, ax=list(panels), extend='min', fraction=0.04, pad=0.01)
-    bar.set_label('gradient / largest', fontsize=9)
-    bar.ax.tick_params(labelsize=8)
+    bar.set_label('gradient / largest', fontsize=points)
+    bar.ax.tick_params(labelsize=points - 1)
     return figure

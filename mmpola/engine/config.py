@@ -212,7 +212,7 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
 def schedule_note(cfg: Config) -> str | None:
     """Return a line if the schedule of a training ends at another epoch or step than training itself, else None.
 
-    The line names the options that stretch or shorten the schedule: ends, periods and milestones.
+    The line names the options that scale the schedule: beginnings, ends, periods and milestones.
     """
     parts = cfg.get('param_scheduler') or []
     parts = parts if isinstance(parts, list) else [parts]
@@ -221,23 +221,23 @@ def schedule_note(cfg: Config) -> str | None:
         ends = {
             i: part['end'] for i, part in enumerate(parts) if 'end' in part and part.get('by_epoch', True) == by_epoch
         }
-        last = [i for i, end in ends.items() if end == max(ends.values())]
-        if length and last and ends[last[0]] != length:
-            options = ' '.join(option for i in last for option in _stretched(f'param_scheduler.{i}', parts[i], length))
+        if length and ends and (end := max(ends.values())) != length:
+            options = ' '.join(
+                option for i in ends for option in _scaled(f'param_scheduler.{i}', parts[i], length / end)
+            )
             return (
-                f'param_scheduler: ends at {ends[last[0]]}, but training at train_cfg.max_{unit}={length}; to end it '
-                f'there too: --cfg-options {options}'
+                f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}; to end it there too, '
+                f'in the same proportions: --cfg-options {options}'
             )
     return None
 
 
-def _stretched(key: str, part: dict[str, Any], length: int) -> list[str]:
-    """Return the options with which a part of a schedule ends after `length` epochs or steps."""
-    options = [f'{key}.end={length}']
-    if 'T_max' in part:
-        options.append(f'{key}.T_max={length - part.get("begin", 0)}')
+def _scaled(key: str, part: dict[str, Any], factor: float) -> list[str]:
+    """Return the options that multiply the epochs or steps of a part of a schedule by a factor."""
+    given = {name: part[name] for name in ('begin', 'end', 'T_max') if part.get(name)}
+    options = [f'{key}.{name}={max(1, round(value * factor))}' for name, value in given.items()]
     if 'milestones' in part:
-        scaled = [round(milestone * length / part['end']) for milestone in part['milestones']]
+        scaled = [max(1, round(milestone * factor)) for milestone in part['milestones']]
         options.append(f'"{key}.milestones={scaled}"'.replace(' ', ''))
     return options
 

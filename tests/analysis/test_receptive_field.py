@@ -1,5 +1,7 @@
 """Effective receptive fields: exact ones of small networks, and tools/receptive_field.py."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import timm
@@ -67,8 +69,20 @@ def test_panels_have_one_scale_and_their_areas_below():
     one, ten, bar = figure.axes
     assert (one.get_title(), ten.get_title()) == ('one', 'ten times as large')
     assert np.array_equal(one.images[0].get_array(), ten.images[0].get_array())
-    assert one.get_xlabel().splitlines()[-1] == '99% in 30.9% of the area'
+    assert one.get_xlabel().splitlines()[-2:] == ['99% in 30.9%', 'of the area']
     assert bar.get_yscale() == 'log'
+
+
+def test_the_texts_of_a_narrow_figure_do_not_overlap():
+    field = effective_receptive_field(convolutions(2), torch.rand(1, 3, 9, 9))
+    figure = draw_receptive_fields(dict.fromkeys(('Pola-PVT-T', 'PVT-T', 'Swin-T'), field), width=3.25)
+    figure.draw_without_rendering()
+    *panels, bar = figure.axes
+    labels = [axes.xaxis.label.get_window_extent() for axes in panels]
+    assert not any(left.overlaps(right) for left, right in pairwise(labels))
+    for text in (*labels, *(axes.title.get_window_extent() for axes in panels), bar.yaxis.label.get_window_extent()):
+        assert figure.bbox.x0 <= text.x0 < text.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= text.y0 < text.y1 <= figure.bbox.y1
 
 
 def test_script_draws_models_side_by_side(photo, tmp_path, capsys):

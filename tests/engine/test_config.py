@@ -163,13 +163,16 @@ def test_a_variable_of_the_file_is_refused(tmp_path):
     ('part', 'options'),
     [
         ({'type': 'PolyLR', 'end': 40}, ['end=20']),
-        ({'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36}, ['end=20', 'T_max=16']),
+        ({'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36}, ['begin=2', 'end=20', 'T_max=18']),
         ({'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]}, ['end=20', 'milestones=[10,18]']),
     ],
 )
 def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
-    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part]})
+    warm_ups = [{'type': 'LinearLR', 'end': 2}, {'type': 'LinearLR', 'end': 500, 'by_epoch': False}]
+    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part, *warm_ups]})
     note = config.schedule_note(cfg)
+    assert 'param_scheduler.1.end=1' in note
+    assert 'param_scheduler.2' not in note  # counted in steps
     for option in options:
         assert f'param_scheduler.0.{option}' in note
     given = note.partition('--cfg-options ')[2].replace('"', '').split()
