@@ -3,7 +3,7 @@
 import copy
 import re
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import huggingface_hub.constants
 import pytest
@@ -36,6 +36,7 @@ def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config, 
     config, path = record['config'], tmp_path / 'authors.pth'
     with monkeypatch.context() as patch:
         patch.setattr(CfgNode, '__module__', 'yacs.config')
+        patch.setitem(sys.modules, 'yacs', ModuleType('yacs'))
         patch.setitem(sys.modules, 'yacs.config', SimpleNamespace(CfgNode=CfgNode))
         more = {'config': CfgNode(CfgNode())} if with_config else {}
         torch.save({**record['checkpoint'], **more}, path)
