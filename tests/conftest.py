@@ -12,6 +12,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
+from tests.helpers.quick_configs import quick_configs
 from tests.helpers.small_configs import TINY
 from tests.helpers.small_training import write_images
 
@@ -19,11 +20,16 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / 'tests' / 'golden'
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: at the end of a run no process is left alone with a long one."""
+    slow = {item.path for item in items if item.get_closest_marker('slow')}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True, scope='session')
-def _plain_config_text():
-    """Write configs as MMEngine does before it formats them, which takes up to a second for each of many copies."""
+def _quick_configs():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('mmengine.config.config.FormatCode', lambda text, **_: (text, True))
+        quick_configs(patch)
         yield
 
 
@@ -66,7 +72,8 @@ def golden():
 @pytest.fixture(autouse=True)
 def _signals():
     """Restore signal handlers: a run that ends in an error leaves those of PreemptionHook."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP
+    handlers = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
