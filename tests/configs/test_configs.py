@@ -52,7 +52,9 @@ def test_builds_and_states_its_command_and_expected_result(config):
         assert weights in text
         assert Path(weights).stem in config.stem
     assert sum(p.numel() for p in model.parameters()) == listed_parameters()[config.stem]
-    if reader := next((cfg.model[name] for name in ('neck', 'decode_head', 'panoptic_head') if name in cfg.model), None):
+    if reader := next(
+        (cfg.model[name] for name in ('neck', 'decode_head', 'panoptic_head') if name in cfg.model), None
+    ):
         assert list(reader.in_channels) == [model.backbone.embed_dims[i] for i in model.backbone.out_indices]
     if not config.stem.startswith(('imagenet', 'lra')):
         assert_no_decay_on_norms_biases_tables_powers_and_scales(model, cfg)

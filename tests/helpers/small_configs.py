@@ -61,6 +61,42 @@ randomness = dict(seed=0)
 """
 """Text of a config: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
 
+TINY_SEGMENTATION = """
+_base_ = {base!r}
+
+crop = (64, 64)
+train_pipeline, test_pipeline = _base_.train_pipeline, _base_.test_pipeline
+for transform in train_pipeline + test_pipeline:
+    if 'scale' in transform:
+        transform.scale = (96, 80)
+    if 'crop_size' in transform:
+        transform.crop_size = crop
+
+model = dict(
+    data_preprocessor=dict(size=crop),
+    backbone=dict(
+        arch=dict(
+            _delete_=True, embed_dims=(8, 16, 24, 32), depths=(1,) * 4, num_heads=(1, 2, 3, 4), mlp_ratios=(2,) * 4
+        ),
+        init_cfg=None,
+    ),
+    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
+    decode_head=dict(in_channels=[16] * 4, channels=16, num_classes=6),
+)
+shapes = dict(
+    type='BaseSegDataset',
+    reduce_zero_label=True,
+    data_root={data!r},
+    metainfo=dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross')),
+)
+workers = dict(num_workers=0, persistent_workers=False)
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline, **shapes), **workers)
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **shapes), **workers)
+test_dataloader = val_dataloader
+default_hooks = dict(logger=dict(interval=1))
+"""
+"""Text of a config: {base} is the path of semantic_fpn_pola_pvt_t_40k.py, {data} an ADE20K folder."""
+
 
 def shrink_heads(model):
     """Narrow every layer behind the backbone to 32 channels, and let detectors sample and return few boxes."""
