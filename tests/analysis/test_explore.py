@@ -87,7 +87,7 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
 
 @pytest.mark.parametrize(
     ('predictor', 'size'),
-    [(('classifier', {}), (1, 1)), (('tiny_config', {}), (1, 60)), (('tiny_segmentation', {}), (60, 1))],
+    [(('classifier', {}), (1, 1)), (('tiny_config', {}), (1, 30)), (('tiny_segmentation', {}), (60, 1))],
     indirect=['predictor'],
 )
 def test_an_image_one_pixel_wide_is_shown(predictor, size, tmp_path):

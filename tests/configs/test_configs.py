@@ -103,7 +103,7 @@ def test_every_model_and_family_is_trained():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', (*TRAINED, *OTHER_HEADS))
+@pytest.mark.parametrize('name', [*TRAINED, *OTHER_HEADS])
 def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_path):
     """Every parameter gets a gradient, as DistributedDataParallel requires; a step and an evaluation run; --resume and
     test.py accept the checkpoint, which contains MMEngine's schedulers and log. Configs of test_other_heads.py, which
