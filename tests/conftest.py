@@ -12,11 +12,25 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from tests.helpers.small_configs import TINY
+from tests.helpers.quick_configs import quick_configs
+from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
 from tests.helpers.small_training import write_images
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / 'tests' / 'golden'
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: at the end of a run no process is left alone with a long one."""
+    slow = {item.path for item in items if item.get_closest_marker('slow')}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True, scope='session')
+def _quick_configs():
+    with pytest.MonkeyPatch.context() as patch:
+        quick_configs(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +72,8 @@ def golden():
 @pytest.fixture(autouse=True)
 def _signals():
     """Restore signal handlers: a run that ends in an error leaves those of PreemptionHook."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP
+    handlers = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -77,31 +92,6 @@ def tiny_config(root, shapes, tmp_path):
     path = tmp_path / 'tiny.py'
     path.write_text(TINY.format(base=base, data=data))
     return path
-
-
-TINY_SEGMENTATION = """
-_base_ = {base!r}
-
-model = dict(
-    backbone=dict(
-        arch=dict(
-            _delete_=True, embed_dims=(8, 16, 24, 32), depths=(1,) * 4, num_heads=(1, 2, 3, 4), mlp_ratios=(2,) * 4
-        ),
-        init_cfg=None,
-    ),
-    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
-    decode_head=dict(in_channels=[16] * 4, channels=16, num_classes=6),
-)
-shapes = dict(
-    type='BaseSegDataset',
-    reduce_zero_label=True,
-    data_root={data!r},
-    metainfo=dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross')),
-)
-train_dataloader = dict(num_workers=0, persistent_workers=False, dataset=shapes)
-val_dataloader = train_dataloader
-test_dataloader = train_dataloader
-"""
 
 
 @pytest.fixture

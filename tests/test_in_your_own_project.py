@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mmpola.backbones import PolaSwin, base
 from mmpola.checkpoint.safe_load import register_mmengine_reader
 from tests.helpers.own_project import code_with, config_files
-from tests.helpers.small_configs import shrink_heads, shrink_input, shrink_model
+from tests.helpers.small_configs import shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
 """This config is tested in test_packaging.py."""
@@ -51,7 +51,6 @@ def load(folder, tmp_path, monkeypatch):
     def load(name, evaluate=False):
         cfg = Config.fromfile(f'{name}.py')
         shrink_model(cfg.model.get('module', cfg.model))
-        shrink_heads(cfg)
         shrink_input(cfg)
         cfg.train_dataloader.batch_size = 2
         if cfg.default_scope == 'mmdet':

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.own_project import config_files
-from tests.helpers.small_configs import TINY
+from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
 
 pytestmark = pytest.mark.slow
 
@@ -164,31 +164,8 @@ import mmpola
 print('mmpola is', mmpola.__path__[0])
 """
 
-TINY_SEGMENTATION = """
-_base_ = {base!r}
-
-widths = dict(embed_dims=(8, 16, 24, 32), depths=(1, 1, 1, 1), num_heads=(1, 2, 3, 4), mlp_ratios=(2, 2, 2, 2))
-crop = (64, 64)
-train_pipeline = _base_.train_pipeline
-test_pipeline = _base_.test_pipeline
-for step in train_pipeline + test_pipeline:
-    if 'scale' in step:
-        step.scale = (96, 80)
-    if 'crop_size' in step:
-        step.crop_size = crop
-
-model = dict(
-    data_preprocessor=dict(size=crop),
-    backbone=dict(arch=dict(_delete_=True, **widths), init_cfg=None),
-    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
-    decode_head=dict(in_channels=[16, 16, 16, 16], channels=16),
-)
-loader = dict(num_workers=0, persistent_workers=False)
-train_dataloader = dict(dataset=dict(data_root={data!r}, pipeline=train_pipeline), **loader)
-val_dataloader = dict(dataset=dict(data_root={data!r}, pipeline=test_pipeline), **loader)
-test_dataloader = val_dataloader
+ONE_STEP = """
 train_cfg = dict(max_iters=1, val_interval=1)
-default_hooks = dict(logger=dict(interval=1))
 
 import mmpola
 print('mmpola is', mmpola.__path__[0])
@@ -214,7 +191,7 @@ def test_a_detector_trains_from_the_wheel(python, mim, project, shapes):
 def test_a_segmenter_trains_from_the_wheel_with_mmsegs_script(python, mim, project, shapes):
     base = str(mim / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
     (project / 'data').symlink_to(shapes)
-    (project / 'tiny.py').write_text(TINY_SEGMENTATION.format(base=base, data='data/ade'))
+    (project / 'tiny.py').write_text(TINY_SEGMENTATION.format(base=base, data='data/ade') + ONE_STEP)
     output = run(python, installed('mmseg') / 'tools' / 'train.py', 'tiny.py', cwd=project)
     assert f'mmpola is {mim.parent}\n' in output
     assert 'mIoU' in output

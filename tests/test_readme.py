@@ -11,7 +11,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 import mmpola.timm  # noqa: F401
-from mmpola.backbones import PolaSwin
+from mmpola.backbones import PolaSwin, pola_deit, pola_swin
 from mmpola.backbones.zoo import NAMED
 from tests.helpers.own_project import config_files
 
@@ -113,7 +113,9 @@ def test_the_operator_runs(blocks):
 
 @pytest.mark.slow
 def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
-    """Its checkpoints are written first, from random weights."""
+    """On models of one block per stage; their checkpoints are written first, from random weights."""
+    monkeypatch.setitem(pola_swin.ARCHS['tiny'], 'depths', (1, 1, 1, 1))
+    monkeypatch.setitem(pola_deit.ARCHS['tiny'], 'depth', 1)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'checkpoints').mkdir()
     weights = timm.create_model('pola_swin_tiny', num_classes=10).state_dict()
@@ -125,8 +127,8 @@ def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
     assert names['features'].shape == (2, 768, 7, 7)
     assert names['logits'].shape == (2, 10)
     assert [x.shape[1] for x in names['maps']] == [96, 768]
-    assert len(names['optimizer'].param_groups) > 12  # of 12 blocks, the stem and the head
-    exec(backbone_block + operator_block, names)
+    assert len(names['optimizer'].param_groups) > 4  # of 4 blocks, the stem and the head
+    exec((backbone_block + operator_block).replace('800, 1344', '80, 134'), names)
     assert [x.shape[1] for x in names['maps']] == [96, 192, 384, 768]
     assert names['y'].shape == (2, 196, 128)
     exec(export_block, names)

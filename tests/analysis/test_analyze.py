@@ -26,7 +26,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     broken = tmp_path / 'broken.jpg'
     broken.write_text('no picture')
     arguments = [classifier, write_checkpoint(classifier, tmp_path / 'random.pth'), photo, broken, '--out', out]
-    assert scripts.run('analyze', *arguments, '--points', '45,30', '20,5') == 3
+    assert scripts.run('analyze', *arguments, '--points', '45,30', '20,5', '--dpi', '50') == 3
     assert capsys.readouterr().out.splitlines() == [
         f'skipped: {broken}: not an image',
         *(f'analyzing layers: {number} of 4' for number in (2, 3, 4)),
@@ -105,7 +105,8 @@ def test_images_one_pixel_wide_are_drawn_or_skipped(tiny_config, write_checkpoin
     Image.new('RGB', (1, 60)).save(thin)
     Image.new('RGB', (1, 500)).save(thinner)
     arguments = tiny_config, write_checkpoint(tiny_config, tmp_path / 'random.pth'), thinner, thin, '--out', out
-    assert scripts.run('analyze', *arguments, '--layers', 'stages.1.blocks.0.attn', '--points', '0,30') == 3
+    options = '--layers', 'stages.1.blocks.0.attn', '--points', '0,30', '--format', 'png', '--dpi', '40'
+    assert scripts.run('analyze', *arguments, *options) == 3
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f'skipped: {thinner}: 1 x 500 pixels, too narrow for the test transforms'
     assert printed[-1] == f'{out}: 1 images done, 1 skipped; 1 layers each'

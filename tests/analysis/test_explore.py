@@ -87,7 +87,7 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
 
 @pytest.mark.parametrize(
     ('predictor', 'size'),
-    [(('classifier', {}), (1, 1)), (('tiny_config', {}), (1, 60)), (('tiny_segmentation', {}), (60, 1))],
+    [(('classifier', {}), (1, 1)), (('tiny_config', {}), (1, 30)), (('tiny_segmentation', {}), (60, 1))],
     indirect=['predictor'],
 )
 def test_an_image_one_pixel_wide_is_shown(predictor, size, tmp_path):
@@ -225,7 +225,7 @@ def browser():
 def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, start_tool, tmp_path):
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=120_000)
     checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
     process = start_tool('explore.py', classifier, checkpoint)
     address = re.fullmatch(r'small: (http://127\.0\.0\.1:\d+/\S+/) \(Ctrl-C ends it\)\n', process.stdout.readline())[1]
@@ -279,7 +279,7 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
 
     assert {urlsplit(url).hostname for url in requests if not url.startswith(('data:', 'blob:'))} == {'127.0.0.1'}
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[0] == 'ended\n'
+    assert process.communicate(timeout=120)[0] == 'ended\n'
     assert process.returncode == 0
 
 

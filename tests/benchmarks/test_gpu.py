@@ -57,7 +57,7 @@ def session(tmp_path):
 
 @pytest.mark.slow
 def test_a_dry_run_needs_torch_triton_timm_and_einops_only(root, tmp_path):
-    found = run(root, '--dry-run', '--results', tmp_path, script=WITHOUT_EXTRAS)
+    found = run(root, '--dry-run', '--minutes', 60, '--results', tmp_path, script=WITHOUT_EXTRAS)
     assert found.returncode == 0, found.stderr[-6000:]
     assert 'reached      every check against float64 passes: 0 of 6 fail\n' in found.stdout
     assert (

@@ -244,8 +244,7 @@ def test_the_head_of_semantic_fpn_is_exported_for_every_size():
 def classifier(colours, tmp_path):
     """Paths of a small classifier's config and of a checkpoint with random weights."""
     cfg = small_config(colours, tmp_path)
-    cfg.model.backbone.update(ONE_STAGE)
-    cfg.model.backbone.arch.update(DEPTHS)
+    cfg.model.backbone.out_indices = (0,)
     cfg.dump(tmp_path / 'small.py')
     torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, tmp_path / 'random.pth')
     return tmp_path / 'small.py', tmp_path / 'random.pth'

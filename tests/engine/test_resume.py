@@ -148,7 +148,7 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     cfg.model.roi_head.bbox_head.num_classes = 5
     headline, problem = refusal(decide_resume, cfg).splitlines()
     assert headline == f'{best}: does not fit the MaskRCNN of {tiny_config}; it was trained with mask_rcnn_1x'
-    assert problem.startswith('  wrong shape: roi_head.bbox_head.fc_cls.weight expected [6, 256], got [7, 256], ')
+    assert problem.startswith('  wrong shape: roi_head.bbox_head.fc_cls.weight expected [6, 32], got [7, 32], ')
 
 
 def test_without_a_checkpoint_training_starts_from_the_first_step(cfg, tmp_path):

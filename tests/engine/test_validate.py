@@ -39,7 +39,7 @@ MASK_RCNN = [
         {'model.backbone.out_indices': (0, 1, 2)},
         'model.neck.in_channels: expected the channels of model.backbone, [8, 16, 32], got [8, 16, 32, 64]',
     ),
-    ({'model.rpn_head.in_channels': 5}, 'model.rpn_head.in_channels: expected the channels of model.neck, 64, got 5'),
+    ({'model.rpn_head.in_channels': 5}, 'model.rpn_head.in_channels: expected the channels of model.neck, 16, got 5'),
     ({'default_scope': 'mmdte'}, 'default_scope: expected an installed package, such as mmdet, got mmdte'),
     (
         {'train_dataloader.dataset.pipeline.1.with_msk': True},

@@ -10,7 +10,7 @@ from mmengine.dist import barrier, get_world_size
 from mmengine.hooks import Hook
 
 from mmpola.config_tree import nodes
-from tests.helpers.small_configs import shrink, shrink_heads
+from tests.helpers.small_configs import shrink
 from tests.helpers.small_training import ROOT, run, saved
 
 CONFIGS = ('mask_rcnn_pola_swin_t_3x', 'semantic_fpn_pola_pvt_t_40k')
@@ -66,14 +66,6 @@ def assert_same(one, other, where=''):
 def small(shapes, work, name, workers=0):
     """Shrink a config to 12 steps on 12 scenes, two images per process and step; it validates after step 6."""
     cfg = shrink(Config.fromfile(ROOT / 'configs' / f'{name}.py'), shapes, work)
-    model = cfg.model
-    if 'mask' in name:
-        shrink_heads(cfg)
-        model.roi_head.mask_roi_extractor.out_channels = model.roi_head.mask_head.in_channels = 16
-        model.roi_head.mask_head.conv_out_channels = 16
-    else:
-        model.neck.out_channels = 16
-        model.decode_head.update(in_channels=[16] * 4, channels=16)
     for _, node in nodes(cfg.train_dataloader, 'train_dataloader'):
         if 'scales' in node:
             node['scales'] = [(96, 80), (80, 64), (112, 96)]

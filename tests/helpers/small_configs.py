@@ -28,14 +28,25 @@ SMALL_IMAGES = {
 }
 """Settings of transforms, by type, for images of about 96 x 80 pixels."""
 
+FEW_BOXES = {'nms_pre': 100, 'max_per_img': 20, 'num': 32}
+"""Largest numbers of boxes before and after suppression, and in a sample."""
+
 TINY = """
 _base_ = {base!r}
 
+read = dict(out_channels=16)
 model = dict(
     backbone=dict(
         arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)), init_cfg=None
     ),
-    neck=dict(in_channels=[8, 16, 32, 64]),
+    neck=dict(in_channels=[8, 16, 32, 64], out_channels=16),
+    rpn_head=dict(in_channels=16, feat_channels=16),
+    roi_head=dict(
+        bbox_roi_extractor=read,
+        bbox_head=dict(in_channels=16, conv_out_channels=16, fc_out_channels=32),
+        mask_roi_extractor=read,
+        mask_head=dict(in_channels=16, conv_out_channels=16),
+    ),
 )
 train_dataloader = dict(
     batch_size=2, num_workers=0, persistent_workers=False, dataset=dict(data_root={data!r})
@@ -50,9 +61,57 @@ randomness = dict(seed=0)
 """
 """Text of a config: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
 
+TINY_SEGMENTATION = """
+_base_ = {base!r}
+
+crop = (64, 64)
+train_pipeline, test_pipeline = _base_.train_pipeline, _base_.test_pipeline
+for transform in train_pipeline + test_pipeline:
+    if 'scale' in transform:
+        transform.scale = (96, 80)
+    if 'crop_size' in transform:
+        transform.crop_size = crop
+
+model = dict(
+    data_preprocessor=dict(size=crop),
+    backbone=dict(
+        arch=dict(
+            _delete_=True, embed_dims=(8, 16, 24, 32), depths=(1,) * 4, num_heads=(1, 2, 3, 4), mlp_ratios=(2,) * 4
+        ),
+        init_cfg=None,
+    ),
+    neck=dict(in_channels=[8, 16, 24, 32], out_channels=16),
+    decode_head=dict(in_channels=[16] * 4, channels=16, num_classes=6),
+)
+shapes = dict(
+    type='BaseSegDataset',
+    reduce_zero_label=True,
+    data_root={data!r},
+    metainfo=dict(classes=('circle', 'square', 'triangle', 'star', 'ring', 'cross')),
+)
+workers = dict(num_workers=0, persistent_workers=False)
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline, **shapes), **workers)
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **shapes), **workers)
+test_dataloader = val_dataloader
+default_hooks = dict(logger=dict(interval=1))
+"""
+"""Text of a config: {base} is the path of semantic_fpn_pola_pvt_t_40k.py, {data} an ADE20K folder."""
+
+
+def shrink_heads(model):
+    """Narrow every layer behind the backbone to 32 channels, and let detectors sample and return few boxes."""
+    for _, node in nodes(model, 'model'):
+        for key, value in node.items():
+            if key.endswith('channels'):
+                node[key] = [32] * len(value) if isinstance(value, (list, tuple)) else 32
+            elif key in FEW_BOXES:
+                node[key] = min(value, FEW_BOXES[key])
+
 
 def shrink_model(model):
-    """Give a model's config a tiny backbone with random weights."""
+    """Give a model's config a tiny backbone with random weights and, if it is of the papers, narrow heads."""
+    if model.type not in ('DINO', 'RTMDet', 'Mask2Former'):
+        shrink_heads(model)
     backbone = model.backbone
     backbone['arch'], backbone['init_cfg'] = SMALL_ARCHS[backbone.type], None
     dims = backbone.arch['embed_dims']
@@ -83,6 +142,9 @@ def shrink_detector(model):
 
 def shrink_input(cfg):
     """Load small images, without workers."""
+    preprocessor = cfg.model.get('module', cfg.model).data_preprocessor
+    if 'size' in preprocessor:
+        preprocessor.size = (64, 64)
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
         loader.update(num_workers=0, persistent_workers=False)
@@ -96,21 +158,6 @@ def shrink_images(pipeline):
                 transform[key] = small
         for variants in transform.get('transforms', ()):  # of test-time augmentation, or of a random choice
             shrink_images(variants)
-
-
-def shrink_heads(cfg):
-    """Shrink the heads and their input: proposals of a Faster R-CNN, or crops of a UperNet."""
-    model = cfg.model.get('module', cfg.model)
-    if 'roi_head' in model:
-        model.neck.out_channels = model.rpn_head.in_channels = model.rpn_head.feat_channels = 16
-        model.roi_head.bbox_roi_extractor.out_channels = model.roi_head.bbox_head.in_channels = 16
-        model.roi_head.bbox_head.fc_out_channels = 32
-        model.train_cfg.rpn_proposal.update(nms_pre=100, max_per_img=50)
-        model.train_cfg.rcnn.sampler.num = 32
-        model.test_cfg.rpn.update(nms_pre=100, max_per_img=50)
-    else:
-        model.decode_head.channels = model.auxiliary_head.channels = 16
-        model.data_preprocessor.size = (64, 64)
 
 
 def shrink(cfg, shapes, tmp_path):
@@ -132,8 +179,6 @@ def shrink(cfg, shapes, tmp_path):
             evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
         cfg.train_dataloader.dataset['indices'] = 2  # an epoch of one step
         cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = 0.0  # untrained scores count too
-    else:
-        cfg.model.data_preprocessor.size = (64, 64)
     cfg.train_cfg.pop('dynamic_intervals', None)
     cfg.train_cfg.update({'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters': 1, 'val_interval': 1})
     cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from mmengine.hooks import EMAHook, Hook
 from mmengine.model import ExponentialMovingAverage
@@ -18,6 +19,7 @@ from torch import distributed, nn
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 from tests.helpers.exact import CONFIGS, distribute, interrupt_and_resume, small
+from tests.helpers.quick_configs import quick_configs
 from tests.helpers.small_training import run, saved, small_config
 
 
@@ -75,6 +77,7 @@ def average_buffers(event):
 
 
 def main(colours, shapes, out):
+    quick_configs(pytest.MonkeyPatch())
     distributed.init_process_group('gloo')
     out = Path(out)
     results = {
