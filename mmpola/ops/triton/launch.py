@@ -18,23 +18,33 @@ from mmpola.ops.triton.tables import Key, kept_per_table, launch_table
 
 
 class SmallTensors(NamedTuple):
-    """The tensors of an attention call other than q, k and v, contiguous and of any floating-point dtype.
+    """The tensors of an attention call other than q, k and v, of any floating-point dtype.
 
-    `exponent` (a PowerMap) or `same` and `opposite` (an ExpMap) are given; the others may be None.
+    Args:
+        key_position: [M, H, D], or None.
+        first: the exponent [H, D] of a PowerMap, the temperatures [H, 2D] of an ExpMap's same-signed stream.
+        second: a PowerMap's scale [H, D] or None, the temperatures [H, 2D] of an ExpMap's opposite-signed stream.
+        cos, sin: rotary tables [N, 2D] of an ExpMap, or None.
     """
 
-    key_position: Tensor | None  # [M, H, D]
-    exponent: Tensor | None  # [H, D]
-    scale: Tensor | None  # [H, D]
-    same: Tensor | None  # [H, 2D]
-    opposite: Tensor | None  # [H, 2D]
-    cos: Tensor | None  # [N, 2D]
-    sin: Tensor | None  # [N, 2D]
+    key_position: Tensor | None
+    first: Tensor
+    second: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
 
-    @property
-    def kind(self) -> str:
+    @classmethod
+    def contiguous(cls, *tensors: Any) -> SmallTensors:
+        """Return the tensors, or contiguous copies of those that are not."""
+        return cls(*(x if x is None or x.is_contiguous() else x.contiguous() for x in tensors))
+
+    def is_power(self, dim: int) -> bool:
+        """Whether the feature map is a PowerMap; `dim` is D."""
+        return self.first.shape[1] == dim
+
+    def kind(self, dim: int) -> str:
         """The feature map by its name in HALF_LAUNCHES."""
-        return 'power' if self.exponent is not None else 'exp' if self.cos is None else 'rotary'
+        return 'power' if self.is_power(dim) else 'exp' if self.cos is None else 'rotary'
 
 
 LARGEST_TOKEN_STRIDE = 2**22
@@ -209,12 +219,6 @@ def _chunks(rows: int, slots: int, most: int) -> int:
 def combine_options(dim: int) -> dict[str, int]:
     """Return the options of `combine_states_kernel`: 8 rows of the states of 8 chunks at a time."""
     return {'D': dim, 'BP': 8, 'BR': 8, 'BD': max(16, _next_power_of_2(dim)), 'num_warps': 4}
-
-
-@cache
-def sum_options(dim: int) -> dict[str, int]:
-    """Return the options of the kernels that add the parts of the parameters: 16 channels of 128 parts at a time."""
-    return {'D': dim, 'BP': 128, 'BW': 16, 'num_warps': 4}
 
 
 @dataclass(frozen=True)

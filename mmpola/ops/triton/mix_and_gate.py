@@ -14,8 +14,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import MixAndGateInputs
 from mmpola.ops.tracing import is_observed
-from mmpola.ops.triton.attention import empty_gradients, no_second_gradient, present, wanted_only
+from mmpola.ops.triton.attention import empty_gradients, no_second_gradient, present
 from mmpola.ops.triton.mix_and_gate_kernels import launch_mix_and_gate, launch_taps_gradient
+from mmpola.ops.triton.passes import wanted_only
 
 
 def mix(inputs: MixAndGateInputs) -> Tensor:
