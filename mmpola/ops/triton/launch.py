@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -88,7 +87,7 @@ BLOCKS = (16, 32, 64)
 Rows = tuple[tuple[int, int, int, int], ...]
 HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
     ('state', 'power'): ((32, 1, 3, 16), (32, 2, 3, 6), (16, 4, 3, 3)),
-    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 16), (64, 4, 2, 2)),
+    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (64, 4, 3, 2)),
     ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 3, 4), (16, 4, 3, 2)),
     ('key_gradient', 'power'): ((16, 1, 2, 12), (16, 1, 3, 8), (32, 4, 2, 2)),
     ('state', 'exp'): ((32, 1, 3, 12), (16, 1, 3, 8), (32, 4, 3, 2)),
@@ -145,11 +144,6 @@ class Plan:
     tokens: int
     options: dict[str, Any]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to launch."""
-        return 0 in self.grid
-
 
 @kept_per_table
 def find_launch(
@@ -181,7 +175,7 @@ def _plan_tokens(
     name: str, kind: str, shape: torch.Size, dtype: torch.dtype, device: torch.device, precision: str
 ) -> Plan:
     batch, tokens, heads, dim = shape
-    rows, block = batch * heads, max(16, _next_power_of_2(dim))
+    rows, block = batch * heads, block_of(dim)
     launch, processors = find_launch(name, kind, dtype, block, device, precision), _processors(device)
     most = -(-tokens // launch.tokens)
     if name in ('state', 'query_gradient'):  # each chunk has a partial state [2D, D + 1], written and read
@@ -198,7 +192,7 @@ def _plan_tokens(
         'num_stages': launch.stages,
     }
     if kind != 'power':
-        options['BC'] = max(16, _next_power_of_2(dim // 2))  # channels of one value stream; products need at least 16
+        options['BC'] = block_of(dim // 2)  # channels of one value stream
     return Plan((rows, -(-tokens // max(1, tokens_per_chunk))), tokens_per_chunk, options)
 
 
@@ -213,12 +207,6 @@ def _chunks(rows: int, slots: int, most: int) -> int:
         return rows * chunks / (slots * max(1, -(-rows * chunks // slots)))
 
     return max(range(first, max(first, min(most, 4 * first + 4)) + 1), key=lambda chunks: min(used(chunks), 0.9))
-
-
-@cache
-def combine_options(dim: int) -> dict[str, int]:
-    """Return the options of `combine_states_kernel`: 8 rows of the states of 8 chunks at a time."""
-    return {'D': dim, 'BP': 8, 'BR': 8, 'BD': max(16, _next_power_of_2(dim)), 'num_warps': 4}
 
 
 @dataclass(frozen=True)
@@ -300,5 +288,6 @@ def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _next_power_of_2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+def block_of(dim: int) -> int:
+    """Return the block that holds so many channels, a power of two; products need at least 16."""
+    return max(16, 1 << (dim - 1).bit_length())

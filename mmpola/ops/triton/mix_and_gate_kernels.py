@@ -165,34 +165,6 @@ def mix_and_gate_taps_kernel(
         tl.store(p_parts + KR * KW * heads * D, tl.sum(b_bias, 0), mask=m_d)
 
 
-@triton.jit(do_not_specialize=['parts', 'heads'])
-def add_parts_kernel(
-    p_parts, p_dweight, p_dbias, parts, heads,
-    D: tl.constexpr, TAPS: tl.constexpr, SHARED: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
-):  # fmt: skip
-    """Add parts [parts, TAPS + 1, H, D] in a fixed order: one tap of dW [D or C, TAPS], or db [D or C], per program.
-
-    With SHARED the heads share one kernel, and their parts are added too.
-    """
-    i_tap = tl.program_id(0)
-    o_c = tl.program_id(1) * BW + tl.arange(0, BW)
-    channels = D if SHARED else heads * D
-    count = parts * heads if SHARED else parts
-    b_sum = tl.zeros((BP, BW), tl.float32)
-    for i_p in range(0, count, BP):
-        o_p = i_p + tl.arange(0, BP)
-        o_part = ((o_p // heads).to(tl.int64) * (TAPS + 1) + i_tap) * heads + o_p % heads
-        if not SHARED:
-            o_part = (o_p.to(tl.int64) * (TAPS + 1) + i_tap) * heads
-        m_p = (o_p < count)[:, None] & (o_c < channels)[None, :]
-        b_sum += tl.load(p_parts + o_part[:, None] * D + o_c[None, :], mask=m_p, other=0.0)
-    b_total = tl.sum(b_sum, 0)
-    if i_tap < TAPS:
-        tl.store(p_dweight + o_c * TAPS + i_tap, b_total.to(p_dweight.dtype.element_ty), mask=o_c < channels)
-    elif p_dbias is not None:
-        tl.store(p_dbias + o_c, b_total.to(p_dbias.dtype.element_ty), mask=o_c < channels)
-
-
 def launch_mix_and_gate(
     values: Tensor,
     taps: Tensor,
@@ -214,14 +186,14 @@ def launch_mix_and_gate(
         flip: use the transpose of DWC.
     """
     batch, tokens, heads, dim = values.shape
-    plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, _window(taps))
+    plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, (taps.shape[0], taps.shape[1]))
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     do = None if gate is None else torch.empty_like(output)
     if plan.programs:
         with on_device_of(values):
             mix_and_gate_kernel[(plan.programs,)](
                 values, taps, bias, attended, factor, output, gate, do,
-                *values.stride()[:3], taps.stride(1), _head_stride(taps, dim),
+                *values.stride()[:3], taps.stride(1), dim if taps.shape[2] > dim else 0,
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
                 *((0, 0) if factor is None else factor.stride()[:2]),
                 *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **plan.options,
@@ -239,26 +211,12 @@ def launch_taps_gradient(
     blocks = plan.programs // max(1, plan.tiles)  # of channels, of all heads
     count, tiles = split_tiles(plan.tiles, blocks * width, values.device)
     parts = do.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
-    d_weight = weight.new_empty(weight.shape)
-    d_bias = None if bias is None else bias.new_empty(bias.shape)
-    with on_device_of(values):
-        if count:
+    if count:
+        with on_device_of(values):
             mix_and_gate_taps_kernel[blocks, width, count](
                 do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, plan.tiles, tiles,
                 **plan.options,
             )  # fmt: skip
-        add_parts_kernel[height * width + 1, -(-channels // 32)](
-            parts, d_weight, d_bias, count, heads,
-            D=dim, TAPS=height * width, SHARED=channels == dim, BP=64, BW=32, num_warps=4,
-        )  # fmt: skip
-    return d_weight, d_bias
-
-
-def _window(taps: Tensor) -> tuple[int, int]:
-    """Return KR and KW of a convolution kernel [KR, KW, D or C]."""
-    return taps.shape[0], taps.shape[1]
-
-
-def _head_stride(taps: Tensor, dim: int) -> int:
-    """Return the offset between two heads' channels of the convolution kernel: 0 if the heads share one."""
-    return 0 if taps.shape[2] == dim else dim
+    total = parts.sum((0, 2) if channels == dim else 0).view(-1, channels)  # one kernel for all heads, or one for each
+    d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)
+    return d_weight, None if bias is None else bias.new_empty(channels).copy_(total[-1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
-from mmpola.ops.triton.launch import SmallTensors, as_tokens, combine_options, on_device_of, plan_tokens
+from mmpola.ops.triton.launch import SmallTensors, as_tokens, block_of, on_device_of, plan_tokens
 
 
 class Wanted(NamedTuple):
@@ -78,7 +78,7 @@ def backward(
             if any(from_keys):
                 dk, dv, key_parts = _key_gradient(k, v, small, state, d_state, from_keys)
         if dk is not None and wanted.key_position and small.key_position is not None:
-            d_position = _sum_samples(dk, small.key_position)
+            d_position = dk.sum(0, dtype=small.key_position.dtype)
         d_map = _map_gradients(small, q, map_parts, key_parts, products)
     return wanted_only((dq, dk, dv, d_position, *d_map), wanted)
 
@@ -98,7 +98,7 @@ def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
     plan = plan_tokens('state', k, small.kind(dim))
     rows, chunks = plan.grid
     parts = _floats(k, rows, chunks, state_size(dim, small))
-    if not plan.is_empty:
+    if 0 not in plan.grid:
         bits = (keys - 1).bit_length()  # 1/M = 2^-bits * grow
         sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
         if small.is_power(dim):
@@ -118,7 +118,7 @@ def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -
     _, queries, heads, dim = q.shape
     plan = plan_tokens('output', q, small.kind(dim))
     output = _like(q)
-    if not plan.is_empty:
+    if 0 not in plan.grid:
         sizes = *q.stride()[:3], heads, queries, plan.tokens, eps
         if small.is_power(dim):
             power_kernels.polarity_attention_power_output_kernel[plan.grid](
@@ -151,7 +151,7 @@ def _query_gradient(
     d_state = _floats(q, *plan.grid, 2 * dim * (dim + 1)) if want_state else None
     want_map = wanted.first or (wanted.second and not is_power)
     d_map = _floats(q, *plan.grid, dim if is_power else 4 * dim) if want_map else None
-    if not plan.is_empty:
+    if 0 not in plan.grid:
         arguments = state, dq, d_state, d_map, *q.stride()[:3], *do.stride()[:3], heads, queries, plan.tokens, eps
         if is_power:
             power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
@@ -169,11 +169,12 @@ def _combine(
 ) -> Tensor:
     """Add parts [B * H, chunks, SIZE] and multiply by `factor`; `products` [B * H, 2D] gets the row sums of (E18a)."""
     rows, chunks, size = parts.shape
-    combined, options = _floats(parts, rows, size), combine_options(dim)
-    if rows:
-        combine_kernels.combine_states_kernel[rows, -(-2 * dim // options['BR'])](
-            parts, combined, state, products, chunks, factor, HAS_SHIFT=size == 2 * dim * (dim + 2), **options
-        )
+    combined = _floats(parts, rows, size)
+    if rows:  # 8 rows of the states of 8 chunks at a time
+        combine_kernels.combine_states_kernel[rows, -(-2 * dim // 8)](
+            parts, combined, state, products, chunks, factor,
+            D=dim, BP=8, BR=8, BD=block_of(dim), HAS_SHIFT=size == 2 * dim * (dim + 2), num_warps=4,
+        )  # fmt: skip
     return combined
 
 
@@ -187,7 +188,7 @@ def _key_gradient(
     dv = _like(v) if wants[1] else None
     d_map = _floats(k, *plan.grid, dim) if wants[2] else None
     sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
-    if not plan.is_empty:
+    if 0 not in plan.grid:
         if small.is_power(dim):
             power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
                 k, v, small.key_position, small.first, small.second, d_state, dk, dv, d_map, *sizes, **plan.options
@@ -199,15 +200,6 @@ def _key_gradient(
     return dk, dv, d_map
 
 
-def _sum_samples(dk: Tensor, key_position: Tensor) -> Tensor:
-    """Return the gradient of the key position, the sum of dk [B, M, H, D] over the batch."""
-    d_position = _like(key_position)
-    size = d_position.numel()
-    if size:
-        combine_kernels.sum_samples_kernel[(-(-size // 256),)](dk, d_position, dk.shape[0], size, BP=8, BW=256)
-    return d_position
-
-
 def _map_gradients(
     small: SmallTensors, q: Tensor, parts: Tensor | None, key_parts: Tensor | None, products: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -216,18 +208,15 @@ def _map_gradients(
     first, second = small.first, small.second
     if parts is None and products is None:
         return None, None
-    chunks = [0 if x is None else x.shape[1] for x in (parts, key_parts)]
-    options = {'D': dim, 'BP': 128, 'BW': 16, 'num_warps': 4}  # 16 channels of 128 parts at a time
+    d_first = None if parts is None else _like(first)
     if small.is_power(dim):
-        d_first = None if parts is None else _like(first)
         d_second = None if products is None or second is None else _like(second)
+        chunks = [0 if x is None else x.shape[1] for x in (parts, key_parts)]
         combine_kernels.power_parameters_kernel[heads, -(-dim // 16)](
-            parts, key_parts, products, first, second, d_first, d_second, batch, heads, *chunks, **options
-        )
+            parts, key_parts, products, first, second, d_first, d_second, batch, heads, *chunks,
+            D=dim, BP=128, BW=16, num_warps=4,
+        )  # fmt: skip
         return d_first, d_second
-    assert second is not None
-    d_same, d_opposite = _like(first), _like(second)
-    combine_kernels.exp_parameters_kernel[heads, -(-4 * dim // 16)](
-        parts, d_same, d_opposite, batch, heads, chunks[0], **options
-    )
-    return d_same, d_opposite
+    assert parts is not None and d_first is not None and second is not None
+    d_same, d_opposite = parts.view(batch, heads, -1, 4 * dim).sum((0, 2)).chunk(2, 1)
+    return d_first.copy_(d_same), _like(second).copy_(d_opposite)
