@@ -102,7 +102,7 @@ def test_heads_are_on_the_axis_that_is_long_enough():
 @pytest.fixture
 def h100(monkeypatch):
     """Plan as for an H100: its number of multiprocessors, and no more partial states than by default."""
-    monkeypatch.setattr(launch, '_processors', lambda device: 132)
+    monkeypatch.setattr(launch, 'processors_of', lambda device: 132)
     monkeypatch.setattr(launch, 'LARGEST_SHARE', LARGEST_SHARE)
     with use_table(LaunchTable()):  # forgets the plans made before
         yield

@@ -137,14 +137,11 @@ def polarity_attention_exp_output_kernel(
     p_state += i_bh * 2 * D * (D + 2)
     start = i_chunk * tokens
     end = tl.minimum(start + tokens, queries)
-    output_of_stream(
-        p_q, p_same, p_cos, p_sin, p_state, p_o, q_n, heads * D, i_h, start, end, queries, eps,
-        0, D, BN, BD, BC, PRECISION,
-    )  # fmt: skip
-    output_of_stream(
-        p_q, p_opposite, p_cos, p_sin, p_state, p_o, q_n, heads * D, i_h, start, end, queries, eps,
-        1, D, BN, BD, BC, PRECISION,
-    )  # fmt: skip
+    for stream in tl.static_range(2):
+        output_of_stream(
+            p_q, p_same if stream == 0 else p_opposite, p_cos, p_sin, p_state, p_o,
+            q_n, heads * D, i_h, start, end, queries, eps, stream, D, BN, BD, BC, PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit

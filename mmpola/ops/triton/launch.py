@@ -176,7 +176,7 @@ def _plan_tokens(
 ) -> Plan:
     batch, tokens, heads, dim = shape
     rows, block = batch * heads, block_of(dim)
-    launch, processors = find_launch(name, kind, dtype, block, device, precision), _processors(device)
+    launch, processors = find_launch(name, kind, dtype, block, device, precision), processors_of(device)
     most = -(-tokens // launch.tokens)
     if name in ('state', 'query_gradient'):  # each chunk has a partial state [2D, D + 1], written and read
         states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))
@@ -209,15 +209,6 @@ def _chunks(rows: int, slots: int, most: int) -> int:
     return max(range(first, max(first, min(most, 4 * first + 4)) + 1), key=lambda chunks: min(used(chunks), 0.9))
 
 
-@dataclass(frozen=True)
-class TilePlan:
-    """One pass over token grids: programs, tiles of all samples, and the kernel's compile-time options."""
-
-    programs: int
-    tiles: int
-    options: dict[str, Any]
-
-
 @kept_per_table
 def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
     """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
@@ -234,10 +225,13 @@ def plan_tiles(
     device: torch.device,
     grid: tuple[int, int],
     window: tuple[int, int],
-) -> TilePlan:
+) -> tuple[int, int, dict[str, Any]]:
     """Split the token grids of a tensor of shape [B, N, H, D] over programs for the pass `name` of a KR x KW window.
 
     A window of one row, as for a sequence, gets tiles of one row.
+
+    Returns:
+        The number of tiles in all samples, that of channel blocks in all heads, and the kernel's compile-time options.
     """
     batch, _, heads, dim = shape
     block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]
@@ -255,14 +249,7 @@ def plan_tiles(
         'BD': block,
         'num_warps': warps,
     }
-    return TilePlan(tiles * heads * -(-dim // block), tiles, options)
-
-
-def split_tiles(tiles: int, columns: int, device: torch.device) -> tuple[int, int]:
-    """Return how many programs share the tiles of one of the `columns` of a grid, and how many tiles each takes."""
-    programs = max(1, TAPS_WAVES * _processors(device) // max(1, columns))
-    tiles_each = max(1, -(-tiles // programs))
-    return -(-tiles // tiles_each), tiles_each
+    return tiles, heads * -(-dim // block), options
 
 
 def product_precision(dtype: torch.dtype) -> str:
@@ -282,7 +269,8 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _processors(device: torch.device) -> int:
+def processors_of(device: torch.device) -> int:
+    """Return the number of multiprocessors of a device."""
     if device.type != 'cuda':
         return INTERPRETED_PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

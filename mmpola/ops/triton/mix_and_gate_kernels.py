@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmpola.ops.triton.launch import on_device_of, plan_tiles, split_tiles
+from mmpola.ops.triton.launch import TAPS_WAVES, on_device_of, plan_tiles, processors_of
 
 
 @triton.jit
@@ -186,17 +186,18 @@ def launch_mix_and_gate(
         flip: use the transpose of DWC.
     """
     batch, tokens, heads, dim = values.shape
-    plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, (taps.shape[0], taps.shape[1]))
+    window = taps.shape[0], taps.shape[1]
+    tiles, blocks, options = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, window)
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     do = None if gate is None else torch.empty_like(output)
-    if plan.programs:
+    if tiles * blocks:
         with on_device_of(values):
-            mix_and_gate_kernel[(plan.programs,)](
+            mix_and_gate_kernel[(tiles * blocks,)](
                 values, taps, bias, attended, factor, output, gate, do,
                 *values.stride()[:3], taps.stride(1), dim if taps.shape[2] > dim else 0,
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
                 *((0, 0) if factor is None else factor.stride()[:2]),
-                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **plan.options,
+                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **options,
             )  # fmt: skip
     return output, do
 
@@ -207,15 +208,17 @@ def launch_taps_gradient(
     """Compute dW and db (E19) of do [B, N, C] in the shape and dtype of weight [D or C, 1, KR, KW] and bias."""
     heads, dim = values.shape[2:]
     channels, _, height, width = weight.shape
-    plan = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width))
-    blocks = plan.programs // max(1, plan.tiles)  # of channels, of all heads
-    count, tiles = split_tiles(plan.tiles, blocks * width, values.device)
+    window = height, width
+    tiles, blocks, options = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, window)
+    programs = max(1, TAPS_WAVES * processors_of(values.device) // max(1, blocks * width))
+    tiles_each = max(1, -(-tiles // programs))
+    count = -(-tiles // tiles_each)
     parts = do.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
     if count:
         with on_device_of(values):
             mix_and_gate_taps_kernel[blocks, width, count](
-                do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, plan.tiles, tiles,
-                **plan.options,
+                do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, tiles, tiles_each,
+                **options,
             )  # fmt: skip
     total = parts.sum((0, 2) if channels == dim else 0).view(-1, channels)  # one kernel for all heads, or one for each
     d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)

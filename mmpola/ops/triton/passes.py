@@ -209,14 +209,14 @@ def _map_gradients(
     if parts is None and products is None:
         return None, None
     d_first = None if parts is None else _like(first)
+    chunks = [0 if x is None else x.shape[1] for x in (parts, key_parts)]
     if small.is_power(dim):
         d_second = None if products is None or second is None else _like(second)
-        chunks = [0 if x is None else x.shape[1] for x in (parts, key_parts)]
         combine_kernels.power_parameters_kernel[heads, -(-dim // 16)](
             parts, key_parts, products, first, second, d_first, d_second, batch, heads, *chunks,
             D=dim, BP=128, BW=16, num_warps=4,
         )  # fmt: skip
         return d_first, d_second
     assert parts is not None and d_first is not None and second is not None
-    d_same, d_opposite = parts.view(batch, heads, -1, 4 * dim).sum((0, 2)).chunk(2, 1)
+    d_same, d_opposite = parts.view(batch, heads, chunks[0], 4 * dim).sum((0, 2)).chunk(2, 1)
     return d_first.copy_(d_same), _like(second).copy_(d_opposite)

@@ -212,10 +212,8 @@ def polarity_attention_power_query_gradient_kernel(
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
         b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
         b_a = b_slope * tl.abs(b_q)
-        b_mean_same, b_mean_opposite = (
-            select_channels(b_q, b_mean_1, b_mean_2),
-            select_channels(b_q, b_mean_2, b_mean_1),
-        )
+        b_mean_same = select_channels(b_q, b_mean_1, b_mean_2)
+        b_mean_opposite = select_channels(b_q, b_mean_2, b_mean_1)
         r_same = tl.where(m_n, tl.sum(b_a * b_mean_same, 1) + eps, 1.0)  # outside, 0 / 0 would reach the sums
         r_opposite = tl.where(m_n, tl.sum(b_a * b_mean_opposite, 1) + eps, 1.0)
         b_y = load_tokens(p_do + i_n * do_n, do_n, o_n, o_d, m_q)  # (E15)
