@@ -112,7 +112,7 @@ def _failure(
     excess = BACKEND_EXCESS[torch.float16 if is_tf32 else dtype]
     key = (run, device, dtype, excess, dim, *variant.items())
     if key not in _results:
-        if device.type == 'cuda' and torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing():
             return 'no self-check is possible while a CUDA graph is captured; run the model once before'
         try:
             with _isolated(device):

@@ -88,7 +88,7 @@ def store_halves(p_x, b_1, b_2, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.co
 def sign_mask(x):
     """Return all bits set where x < 0, else none. Comparisons would occupy the seven predicates that a thread has."""
     if COMPILED:
-        # Assembly, because the compiler turns arithmetic on the sign back into comparisons.
+        # Triton 3.6: assembly, because it turns arithmetic on the sign back into comparisons.
         return tl.inline_asm_elementwise('shr.s32 $0, $1, 31;', '=r,r', [x], tl.int32, is_pure=True, pack=1)
     else:  # noqa: RET505 - as in `reciprocal`
         return x.to(tl.int32, bitcast=True) >> 31
@@ -123,7 +123,7 @@ def split_for_product(x, b_a):
 
     One tile, which carries the sign of x, is moved to that layout instead of two.
     """
-    b_signed = compute_once(with_sign_of(x, b_a))  # Triton 3.6: else it moves x and computes a again
+    b_signed = compute_once(with_sign_of(x, b_a))  # Triton 3.6: else it computes a in both layouts
     return tl.maximum(b_signed, 0.0), tl.maximum(-b_signed, 0.0)
 
 
@@ -131,7 +131,7 @@ def split_for_product(x, b_a):
 def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
     """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0.
 
-    The rows r and r + 8 of 16 rows go into one, because in the layout of products one thread holds both.
+    The rows r and r + 8 of 16 rows go into one: in Triton 3.6's layout of products one thread holds both.
     """
     b_1, b_2 = split_by_sign(x, b_terms)
     b_sum_1 += tl.reshape(tl.sum(tl.reshape(b_1, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))

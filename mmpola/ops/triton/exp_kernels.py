@@ -176,7 +176,7 @@ def query_gradient_of_stream(
         b_y = round_factor(b_y * inverse[:, None], PRECISION)  # (E15)
         if p_cos is not None:
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)
-        # dS comes before the products with S: on sm_80 and sm_89 the compiler lays out the warps for the last products.
+        # dS comes before the products with S: for sm_80 and sm_89, Triton 3.6 lays out the warps for the last products.
         if p_dstate is not None:
             b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
             if p_cos is not None:  # (E10)
@@ -269,7 +269,7 @@ def polarity_attention_exp_key_gradient_kernel(
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a, b_slope = shifted_key(b_k, b_shift_1, b_shift_2, PRECISION)  # (E9, E12)
-        if BD > 32 or p_cos is not None:  # otherwise they are cheaper to compute again
+        if BD > 32 or p_cos is not None:  # Triton 3.6: otherwise they are cheaper to compute again
             b_a, b_slope = compute_once(b_a), compute_once(b_slope)
         if p_cos is not None:
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)

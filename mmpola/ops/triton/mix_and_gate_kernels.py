@@ -41,7 +41,7 @@ def is_inside(i, size):
 def load_rows(p_x, stride, i_r, o_c, m_d, rows, columns, R: tl.constexpr):
     """Load R rows of tokens, [BW, BD] each, from row i_r and columns o_c on, of p_x [BD]; 0 outside the grid.
 
-    They are converted to float32 later: between loads the compiler would wait for each.
+    They are converted to float32 later: between loads, Triton 3.6 would wait for each.
     """
     m_c = is_inside(o_c, columns)[:, None] & m_d[None, :]
     p_row, step = point_to_row(p_x, stride, i_r, o_c, columns)

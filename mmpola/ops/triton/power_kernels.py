@@ -199,7 +199,7 @@ def polarity_attention_power_query_gradient_kernel(
     b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
     eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
     b_dstate_1, b_dstate_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    # dk̄ is a product with the two columns [c_same, c_opposite], padded to 16: fewer registers than sums [BN, BD].
+    # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer registers than sums.
     b_dmean_1, b_dmean_2 = tl.zeros((BD, 16), tl.float32), tl.zeros((BD, 16), tl.float32)
     b_dexponent = tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
     o_c = tl.arange(0, 16)[None, :]
@@ -272,7 +272,7 @@ def polarity_attention_power_key_gradient_kernel(
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, PRECISION)
-        if BD > 32:  # narrower ones are cheaper to compute again
+        if BD > 32:  # Triton 3.6: narrower ones are cheaper to compute again
             b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
         if (p_dk is not None) or (p_dexponent is not None):
             b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
