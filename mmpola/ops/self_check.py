@@ -112,7 +112,7 @@ def _failure(
     excess = BACKEND_EXCESS[torch.float16 if is_tf32 else dtype]
     key = (run, device, dtype, excess, dim, *variant.items())
     if key not in _results:
-        if torch.cuda.is_current_stream_capturing():
+        if _is_capturing(device):
             return 'no self-check is possible while a CUDA graph is captured; run the model once before'
         try:
             with _isolated(device):
@@ -125,6 +125,10 @@ def _failure(
         operator, name = variant.get('feature_map', 'mix_and_gate'), str(dtype).removeprefix('torch.')
         _results[key] = found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
     return _results[key]
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == 'cuda' and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager
