@@ -30,9 +30,14 @@ from mmpola.ops.numerics import BACKEND_EXCESS
 
 MARGIN = 20
 """Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
-TOKENS = {'cuda': 1100, 'cpu': 70}
-GRID = (9, 17)
-"""Small, yet more than one block or tile of tokens, the last one partly filled."""
+SIZES: dict[tuple[Any, str], dict[str, Any]] = {
+    # So long that up to D = 64 several programs share a head, and so many heads that each loops over several blocks:
+    # that checks the sum of partial states with different shifts and pipelining too.
+    (attention_problem, 'cuda'): {'batch': 8, 'queries': 1100, 'keys': 1100, 'heads': 2},
+    (attention_problem, 'cpu'): {'batch': 1, 'queries': 70, 'keys': 70, 'heads': 2},
+    **{(mix_and_gate_problem, device): {'batch': 1, 'grid': (9, 17), 'heads': 2} for device in ('cuda', 'cpu')},
+}
+"""By problem and device: small, yet more than one block or tile of tokens, the last one partly filled."""
 
 _results: dict[tuple[Any, ...], str] = {}
 _logged: set[str] = set()
@@ -99,17 +104,19 @@ def _failure(
     **variant: Any,
 ) -> str:
     """Return why the check failed, or ''. A compiler that traces the caller takes the result as a constant."""
+    from mmpola.ops.triton.launch import product_precision
     from mmpola.ops.triton.tables import launch_table
 
     launch_table(device)  # raises if it is invalid, which is no failure of the kernels
-    excess = BACKEND_EXCESS[torch.float16 if _products_are_tf32(dtype) else dtype]
+    is_tf32 = dtype == torch.float32 and product_precision(dtype) == 'tf32'
+    excess = BACKEND_EXCESS[torch.float16 if is_tf32 else dtype]
     key = (run, device, dtype, excess, dim, *variant.items())
     if key not in _results:
         if _is_capturing(device):
             return 'no self-check is possible while a CUDA graph is captured; run the model once before'
         try:
             with _isolated(device):
-                problem = draw(device, dtype, dim, **_sizes(draw, device), **variant)
+                problem = draw(device, dtype, dim, **SIZES[draw, device.type], **variant)
                 found = _compare(run, reference, problem, excess)
         except torch.cuda.OutOfMemoryError:
             return 'not enough memory for the self-check'  # not stored, since it says nothing about the kernels
@@ -120,23 +127,8 @@ def _failure(
     return _results[key]
 
 
-def _sizes(draw: Callable[..., Problem], device: torch.device) -> dict[str, Any]:
-    if draw is mix_and_gate_problem:
-        return {'batch': 1, 'grid': GRID, 'heads': 2}
-    # So long that up to D = 64 several programs share a head, and so many heads that each loops over several blocks:
-    # that checks the sum of partial states with different shifts and pipelining too.
-    tokens = TOKENS[device.type]
-    return {'batch': 8 if device.type == 'cuda' else 1, 'queries': tokens, 'keys': tokens, 'heads': 2}
-
-
 def _is_capturing(device: torch.device) -> bool:
     return device.type == 'cuda' and torch.cuda.is_current_stream_capturing()
-
-
-def _products_are_tf32(dtype: torch.dtype) -> bool:
-    from mmpola.ops.triton.launch import product_precision
-
-    return dtype == torch.float32 and product_precision(dtype) == 'tf32'
 
 
 @contextmanager

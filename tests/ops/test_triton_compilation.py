@@ -75,8 +75,8 @@ def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
 def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5)):
     """Compile a kernel of `mix_and_gate` as it is launched for the window of a map, or (1, k) of a sequence."""
     kernel = MIX_AND_GATE_KERNELS[name]
-    plan = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window)
-    constants = {**plan.options, 'FLIP': False}
+    _, _, options = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window)
+    constants = {**options, 'FLIP': False}
     warps = constants.pop('num_warps')
     types = {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS}
     return machine_code(kernel, constants, types, capability, {'num_warps': warps})

@@ -23,15 +23,14 @@ pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_opcheck(kind):
     q, k, v, position, first, second = draw_leaves(16, 12, 12, kind, heads=1)
-    parameters = (None, None, first, second) if kind == 'exp' else (first, second, None, None)
     rotary = draw_rotary(12, 16) if kind == 'exp' else (None, None)
-    small = (position, *parameters, *rotary)
+    small = (position, first, second, *rotary)
     for x in (q, k, v, position, first, second):
         x.requires_grad_()
     torch.library.opcheck(polarity_attention_operator, (q, k, v, *small, 1e-6))
     with torch.no_grad():
         output, state = polarity_attention_operator(q, k, v, *small, 1e-6)
-    wanted = [x is not None for x in (q, k, v, position, *parameters)]
+    wanted = [x is not None for x in (q, k, v, position, first, second)]
     arguments = [x if x is None or not isinstance(x, torch.Tensor) else x.detach() for x in (q, k, v, *small)]
     torch.library.opcheck(
         polarity_attention_gradient_operator,
@@ -103,7 +102,7 @@ def test_heads_are_on_the_axis_that_is_long_enough():
 @pytest.fixture
 def h100(monkeypatch):
     """Plan as for an H100: its number of multiprocessors, and no more partial states than by default."""
-    monkeypatch.setattr(launch, '_processors', lambda device: 132)
+    monkeypatch.setattr(launch, 'processors_of', lambda device: 132)
     monkeypatch.setattr(launch, 'LARGEST_SHARE', LARGEST_SHARE)
     with use_table(LaunchTable()):  # forgets the plans made before
         yield

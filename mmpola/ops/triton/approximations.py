@@ -31,7 +31,7 @@ def log2_of_magnitude(x, PRECISION: tl.constexpr):
 @triton.jit
 def compute_once(x):
     """Return x, and make the compiler move it between register layouts instead of computing it again in each."""
-    if COMPILED:  # an instruction with side effects, as far as the compiler knows; ptxas removes it
+    if COMPILED:  # Triton 3.6: an instruction with side effects, as far as it knows; ptxas removes it
         x = tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [x], tl.float32, is_pure=False, pack=1)
     return x
 
@@ -40,7 +40,7 @@ def compute_once(x):
 def in_product_layout(x, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Return x [BN, BD] in the register layout of products, so that what is computed of it fits to their results.
 
-    The compiler computes a value in the layout of a load or a product that it depends on. Adding a product of zeros,
+    Triton 3.6 computes a value in the layout of a load or a product that it depends on. Adding a product of zeros,
     which changes nothing, makes that the layout of products: one instruction instead of many conversions in between.
     """
     if COMPILED and PRECISION == 'tf32':

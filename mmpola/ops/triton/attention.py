@@ -2,7 +2,7 @@
 
 In ordinary eager mode an autograd function launches the kernels, which takes the host a third of the time of an
 operator of torch.library. Where something must see the calls (torch.compile, FLOP counters, torch.func), they are such
-operators. Their first eight tensors are those of `Wanted`.
+operators. Their first six tensors are those of `Wanted`.
 """
 
 from collections.abc import Iterable
@@ -13,45 +13,36 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
-from mmpola.ops.features import PowerMap
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.tracing import is_observed
 from mmpola.ops.triton.launch import SmallTensors
-from mmpola.ops.triton.passes import Gradients, Wanted, backward, forward
+from mmpola.ops.triton.passes import Gradients, Wanted, backward, forward, state_size, wanted_only
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D], differentiable, with as little time on the host as the surroundings allow."""
     cos, sin = inputs.rotary or (None, None)
-    q, k, v, key_position, *parameters = inputs.tensors()
-    is_power = isinstance(inputs.feature_map, PowerMap)
-    others = key_position, *((*parameters, None, None) if is_power else (None, None, *parameters))
-    if is_observed(q):
-        return polarity_attention_operator(q, k, v, *others, cos, sin, inputs.eps)[0]
-    if torch.is_grad_enabled():
-        return _Attention.apply(q, k, v, *others, cos, sin, inputs.eps)[0]
-    return _forward(q, k, v, *others, cos, sin, inputs.eps)[0]
-
-
-def _small(*tensors: Tensor | None) -> SmallTensors:
-    return SmallTensors(*(x if x is None or x.is_contiguous() else x.contiguous() for x in tensors))
+    arguments = *inputs.tensors(), cos, sin, inputs.eps
+    if is_observed(inputs.q):
+        return polarity_attention_operator(*arguments)[0]
+    return (_Attention.apply if torch.is_grad_enabled() else _forward)(*arguments)[0]
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Compute o [B, N, H, D] and the state [B * H, SIZE], which the gradient needs."""
     q, k, v, *small, eps = arguments
-    return forward(q, k, v, _small(*small), eps)
+    return forward(q, k, v, SmallTensors.contiguous(*small), eps)
 
 
 def _gradients(*arguments: Any) -> Gradients:
-    """Compute the gradients of the first eight tensors (E15-E18); None where they are not wanted."""
+    """Compute the gradients of the first six tensors (E15-E18); None where they are not wanted."""
     q, k, v, *small, eps, do, o, state, wanted = arguments
-    return backward(do, q, k, v, _small(*small), eps, o, state, Wanted(*wanted))
+    return backward(do, q, k, v, SmallTensors.contiguous(*small), eps, o, state, Wanted(*wanted))
 
 
 TENSORS = (
-    'Tensor q, Tensor k, Tensor v, Tensor? key_position, Tensor? exponent, Tensor? scale, Tensor? same, '
-    'Tensor? opposite, Tensor? cos, Tensor? sin, float eps'
+    'Tensor q, Tensor k, Tensor v, Tensor? key_position, Tensor first, Tensor? second, Tensor? cos, Tensor? sin, '
+    'float eps'
 )
 
 polarity_attention_operator = torch.library.custom_op(
@@ -74,16 +65,11 @@ def present(found: Gradients, like: Tensor) -> list[Tensor]:
     return [like.new_empty(0) if d is None else d for d in found]
 
 
-def wanted_only(found: Iterable[Tensor | None], wanted: Iterable[bool]) -> Gradients:
-    """Replace gradients that are not wanted by None."""
-    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
-
-
 @polarity_attention_operator.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, exponent: Tensor | None, *others: Any) -> Any:
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    q, _k, _v, *small, _eps = arguments
     batch, _, heads, dim = q.shape
-    size = 2 * dim * (dim + (1 if exponent is not None else 2))
-    state = torch.empty(batch * heads, size, device=q.device, dtype=torch.float32)
+    state = torch.empty(batch * heads, state_size(dim, SmallTensors(*small)), device=q.device, dtype=torch.float32)
     return torch.empty(q.shape, device=q.device, dtype=q.dtype), state
 
 
@@ -106,8 +92,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.mark_non_differentiable(state)
     ctx.set_materialize_grads(False)  # the state's would be zeros
     *tensors, ctx.eps = inputs
-    exponent = tensors[4]
-    ctx.save_for_backward(*tensors, None if exponent is None else o, state)
+    is_power = SmallTensors(*tensors[3:]).is_power(o.shape[3])
+    ctx.save_for_backward(*tensors, o if is_power else None, state)
 
 
 def _backward(ctx: Any, do: Tensor, *_: Any) -> Gradients:

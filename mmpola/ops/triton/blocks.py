@@ -11,7 +11,7 @@ way. In memory the state of one head is a vector: S [2D, D], then k̄ [2D], then
 import triton
 import triton.language as tl
 
-from mmpola.ops.triton.approximations import COMPILED, round_factor
+from mmpola.ops.triton.approximations import COMPILED, compute_once, round_factor
 
 
 @triton.jit
@@ -65,25 +65,30 @@ def store_state(p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.
 
 
 @triton.jit
-def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr):
-    """Load the two halves [BD] of a vector [2D]; 0 outside."""
+def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.constexpr = 0):
+    """Load the halves [BD] of a vector [2D] that belong to queries above 0 and below 0; 0 outside.
+
+    In the same-signed stream (STREAM = 0) they are the first and the second half, in the opposite-signed one (1) the
+    second and the first.
+    """
     o_d = tl.arange(0, BD)
-    return tl.load(p_x + o_d, mask=o_d < D, other=0.0), tl.load(p_x + D + o_d, mask=o_d < D, other=0.0)
+    b_1 = tl.load(p_x + STREAM * D + o_d, mask=o_d < D, other=0.0)
+    return b_1, tl.load(p_x + (1 - STREAM) * D + o_d, mask=o_d < D, other=0.0)
 
 
 @triton.jit
-def store_halves(p_x, b_x_1, b_x_2, D: tl.constexpr, BD: tl.constexpr):
+def store_halves(p_x, b_1, b_2, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.constexpr = 0):
     """Store the vector that `load_halves` loads."""
     o_d = tl.arange(0, BD)
-    tl.store(p_x + o_d, b_x_1, mask=o_d < D)
-    tl.store(p_x + D + o_d, b_x_2, mask=o_d < D)
+    tl.store(p_x + STREAM * D + o_d, b_1, mask=o_d < D)
+    tl.store(p_x + (1 - STREAM) * D + o_d, b_2, mask=o_d < D)
 
 
 @triton.jit
 def sign_mask(x):
     """Return all bits set where x < 0, else none. Comparisons would occupy the seven predicates that a thread has."""
     if COMPILED:
-        # Assembly, because the compiler turns arithmetic on the sign back into comparisons.
+        # Triton 3.6: assembly, because it turns arithmetic on the sign back into comparisons.
         return tl.inline_asm_elementwise('shr.s32 $0, $1, 31;', '=r,r', [x], tl.int32, is_pure=True, pack=1)
     else:  # noqa: RET505 - as in `reciprocal`
         return x.to(tl.int32, bitcast=True) >> 31
@@ -113,10 +118,20 @@ def with_sign_of(x, b_y):
 
 
 @triton.jit
+def split_for_product(x, b_a):
+    """Split features like `split_by_sign`, but not NaN, in the register layout of the factors of a product.
+
+    One tile, which carries the sign of x, is moved to that layout instead of two.
+    """
+    b_signed = compute_once(with_sign_of(x, b_a))  # Triton 3.6: else it computes a in both layouts
+    return tl.maximum(b_signed, 0.0), tl.maximum(-b_signed, 0.0)
+
+
+@triton.jit
 def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
     """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0.
 
-    The rows r and r + 8 of 16 rows go into one, because in the layout of products one thread holds both.
+    The rows r and r + 8 of 16 rows go into one: in Triton 3.6's layout of products one thread holds both.
     """
     b_1, b_2 = split_by_sign(x, b_terms)
     b_sum_1 += tl.reshape(tl.sum(tl.reshape(b_1, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))

@@ -101,28 +101,3 @@ def power_parameters_kernel(
         b_scale = tl.load(p_scale + i_h * D + o_w, mask=m_w, other=1.0).to(tl.float32)
         b_dscale = -2 * b_exponent / b_scale * b_product
         tl.store(p_dscale + i_h * D + o_w, b_dscale.to(p_dscale.dtype.element_ty), mask=m_w)
-
-
-@triton.jit(do_not_specialize=['batch', 'heads', 'chunks'])
-def exp_parameters_kernel(
-    p_parts, p_dsame, p_dopposite, batch, heads, chunks, D: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr
-):
-    """Add the parts [B, H, chunks, 4D] of the gradients of an ExpMap's two temperature tensors [H, 2D]."""
-    i_h = tl.program_id(0)
-    o_w = tl.program_id(1) * BW + tl.arange(0, BW)
-    b_sum = sum_over_batch(p_parts, i_h, batch, heads, chunks, o_w, o_w < 4 * D, 4 * D, BP, BW)
-    tl.store(p_dsame + i_h * 2 * D + o_w, b_sum.to(p_dsame.dtype.element_ty), mask=o_w < 2 * D)
-    m_opposite = (o_w >= 2 * D) & (o_w < 4 * D)
-    tl.store(p_dopposite + (i_h - 1) * 2 * D + o_w, b_sum.to(p_dopposite.dtype.element_ty), mask=m_opposite)
-
-
-@triton.jit(do_not_specialize=['batch', 'size'])
-def sum_samples_kernel(p_x, p_sum, batch, size, BP: tl.constexpr, BW: tl.constexpr):
-    """Add the samples of x [B, size] for BW elements per program, BP samples at a time."""
-    o_p, o_w = tl.arange(0, BP), tl.program_id(0).to(tl.int64) * BW + tl.arange(0, BW)
-    b_sum = tl.zeros((BP, BW), tl.float32)
-    for i_p in range(0, batch, BP):
-        m_p = (i_p + o_p < batch)[:, None] & (o_w < size)[None, :]
-        o_x = (i_p + o_p).to(tl.int64)[:, None] * size + o_w[None, :]
-        b_sum += tl.load(p_x + o_x, mask=m_p, other=0.0).to(tl.float32)
-    tl.store(p_sum + o_w, tl.sum(b_sum, 0).to(p_sum.dtype.element_ty), mask=o_w < size)

@@ -20,7 +20,6 @@ from mmpola.ops.triton.blocks import (
     load_tokens,
     select_channels,
     split_by_sign,
-    store_halves,
     store_state,
 )
 
@@ -47,34 +46,11 @@ def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def load_stream_halves(p_x, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
-    """Load the halves [BD] of a vector [2D] that belong to queries above 0 and below 0.
-
-    In the same-signed stream (STREAM = 0) they are the first and the second half, in the opposite-signed one (1) the
-    second and the first.
-    """
-    b_1, b_2 = load_halves(p_x, D, BD)
-    if STREAM == 0:
-        return b_1, b_2
-    else:  # noqa: RET505 - as in `reciprocal`
-        return b_2, b_1
-
-
-@triton.jit
-def store_stream_halves(p_x, b_x_1, b_x_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
-    """Store the vector that `load_stream_halves` loads."""
-    if STREAM == 0:
-        store_halves(p_x, b_x_1, b_x_2, D, BD)
-    else:
-        store_halves(p_x, b_x_2, b_x_1, D, BD)
-
-
-@triton.jit
 def load_temperature(
     p_temperature, i_h, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
 ):
     """Load a stream's halves [BD] of the temperatures [2D] of a head in the unit of `to_exponent`."""
-    b_t_1, b_t_2 = load_stream_halves(p_temperature + i_h * 2 * D, STREAM, D, BD)
+    b_t_1, b_t_2 = load_halves(p_temperature + i_h * 2 * D, D, BD, STREAM)
     return to_exponent(b_t_1.to(tl.float32), PRECISION), to_exponent(b_t_2.to(tl.float32), PRECISION)
 
 
@@ -86,12 +62,12 @@ def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m
     unit of `to_exponent`.
 
     Returns:
-        a of φ', its slope, its temperature, 0 at q = 0, and its key mean, [BN, BD] each, and 1 / r [BN],
-        which is 0 outside the mask.
+        a of φ', its slope, both 0 at q = 0, its temperature and its key mean, [BN, BD] each, and 1 / r [BN], which is
+        0 outside the mask.
     """
-    b_t = tl.where(b_q == 0, 0.0, select_channels(b_q, b_t_1, b_t_2))
+    b_t = select_channels(b_q, b_t_1, b_t_2)
     b_size = tl.abs(b_q) * b_t
-    b_shift = tl.where(b_q == 0, 0.0, select_channels(b_q, b_shift_1, b_shift_2))
+    b_shift = tl.where(b_q == 0, EXCLUDED_SHIFT, select_channels(b_q, b_shift_1, b_shift_2))
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
     b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None], PRECISION)
     b_mean = select_channels(b_q, b_mean_1, b_mean_2)
@@ -111,7 +87,7 @@ def load_query_shift(p_shift, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.cons
 
     Channels in which no key is positive are excluded.
     """
-    b_shift_1, b_shift_2 = load_stream_halves(p_shift, STREAM, D, BD)
+    b_shift_1, b_shift_2 = load_halves(p_shift, D, BD, STREAM)
     b_shift_1 = tl.where(b_shift_1 == 0, EXCLUDED_SHIFT, to_exponent(b_shift_1, PRECISION))
     b_shift_2 = tl.where(b_shift_2 == 0, EXCLUDED_SHIFT, to_exponent(b_shift_2, PRECISION))
     return b_shift_1, b_shift_2
@@ -142,10 +118,9 @@ def load_half_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.co
 
 @triton.jit
 def load_rotation(p_cos, p_sin, i_n, m_n, STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
-    """Load cos and sin of the pairs of both halves, [BN, BD / 2] each, in the order of `load_stream_halves`."""
-    b_cos_1, b_sin_1 = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
-    b_cos_2, b_sin_2 = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
-    return b_cos_1, b_sin_1, b_cos_2, b_sin_2
+    """Load the rotations of both halves, (cos, sin) each, in the order of `load_halves`."""
+    first = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
+    return first, load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
 
 
 @triton.jit
@@ -157,37 +132,24 @@ def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def rotate_factor(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
-    """Rotate features and round them for a product."""
-    return round_feature(rotate(x, b_cos, b_sin, BN, BD), PRECISION)
+def rotate_factors(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
+    """Rotate both tiles of a feature tensor and round them for a product."""
+    b_1, b_2 = rotate(b_1, rotation[0][0], rotation[0][1], BN, BD), rotate(b_2, rotation[1][0], rotation[1][1], BN, BD)
+    return round_feature(b_1, PRECISION), round_feature(b_2, PRECISION)
 
 
 @triton.jit
-def rotate_back(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
-    """Apply the transpose of `rotate`, a rotation by the opposite angles."""
-    return rotate(x, b_cos, -b_sin, BN, BD)
-
-
-@triton.jit
-def rotate_factors(
-    b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
-):
-    """Apply `rotate_factor` to both tiles of a feature tensor."""
-    b_1 = rotate_factor(b_1, b_cos_1, b_sin_1, BN, BD, PRECISION)
-    return b_1, rotate_factor(b_2, b_cos_2, b_sin_2, BN, BD, PRECISION)
-
-
-@triton.jit
-def rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN: tl.constexpr, BD: tl.constexpr):
-    """Apply `rotate_back` to both tiles of a feature tensor."""
-    return rotate_back(b_1, b_cos_1, b_sin_1, BN, BD), rotate_back(b_2, b_cos_2, b_sin_2, BN, BD)
+def rotate_back(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr):
+    """Rotate both tiles of a feature tensor by the opposite angles."""
+    b_1 = rotate(b_1, rotation[0][0], -rotation[0][1], BN, BD)
+    return b_1, rotate(b_2, rotation[1][0], -rotation[1][1], BN, BD)
 
 
 @triton.jit
 def load_stream(
     p_state, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Load a stream's columns of a state [2D, D] as factors [BD, BC], in the order of `load_stream_halves`."""
+    """Load a stream's columns of a state [2D, D] as factors [BD, BC], in the order of `load_halves`."""
     b_1 = load_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
     return b_1, load_state(p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
 

@@ -9,7 +9,7 @@ stream runs through the same device functions as the same-signed one, with all h
 import triton
 import triton.language as tl
 
-from mmpola.ops.triton.approximations import compute_once, from_exponent, in_product_layout, round_factor
+from mmpola.ops.triton.approximations import compute_once, from_exponent, in_product_layout, round_factor, round_feature
 from mmpola.ops.triton.blocks import (
     add_by_sign,
     add_products,
@@ -23,26 +23,24 @@ from mmpola.ops.triton.blocks import (
     multiply_transposed,
     select_by_sign,
     select_channels,
+    split_by_sign,
+    split_for_product,
     store_halves,
     store_state,
     with_sign_of,
 )
 from mmpola.ops.triton.exp_features import (
     largest_of_pairs,
-    load_half_rotation,
     load_query_shift,
     load_rotation,
     load_stream,
-    load_stream_halves,
     load_temperature,
-    rotate_factor,
+    rotate_back,
     rotate_factors,
-    rotate_halves_back,
     shifted_key,
     shifted_query,
     split_factor,
     store_stream,
-    store_stream_halves,
 )
 
 
@@ -84,10 +82,8 @@ def polarity_attention_exp_state_kernel(
         b_mean_1 += b_psi_1  # (E1)
         b_mean_2 += b_psi_2
         if p_cos is not None:  # (E10)
-            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, 0, m_n, D, BN, BD)
-            b_psi_1 = rotate_factor(b_psi_1, b_cos, b_sin, BN, BD, PRECISION)
-            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, D, m_n, D, BN, BD)
-            b_psi_2 = rotate_factor(b_psi_2, b_cos, b_sin, BN, BD, PRECISION)
+            rotation = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
+            b_psi_1, b_psi_2 = rotate_factors(b_psi_1, b_psi_2, rotation, BN, BD, PRECISION)
         b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION) * shrink
         b_state_1, b_state_2 = add_products(b_state_1, b_state_2, b_psi_1, b_psi_2, b_v, PRECISION)  # (E2)
 
@@ -109,7 +105,7 @@ def output_of_stream(
     o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
     b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
     b_state_1, b_state_2 = load_stream(p_state, STREAM, D, BD, BC, PRECISION)
-    b_mean_1, b_mean_2 = load_stream_halves(p_state + 2 * D * D, STREAM, D, BD)
+    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD, STREAM)
     b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), STREAM, D, BD, PRECISION)
     for i_n in range(start, end, BN):
         m_n = i_n + o_n < queries
@@ -117,12 +113,12 @@ def output_of_stream(
         b_a, _, _, _, inverse = shifted_query(
             b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
         )
-        b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
-        if p_cos is not None:  # (E10)
-            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
-            b_phi_1 = rotate_factor(b_phi_1, b_cos, b_sin, BN, BD, PRECISION)
-            b_cos, b_sin = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
-            b_phi_2 = rotate_factor(b_phi_2, b_cos, b_sin, BN, BD, PRECISION)
+        if p_cos is None:
+            b_phi_1, b_phi_2 = split_for_product(b_q, round_feature(b_a, PRECISION))  # (E9, E13)
+        else:
+            b_phi_1, b_phi_2 = split_by_sign(b_q, b_a)
+            rotation = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)  # (E10)
+            b_phi_1, b_phi_2 = rotate_factors(b_phi_1, b_phi_2, rotation, BN, BD, PRECISION)
         b_o = multiply(b_phi_1, b_phi_2, b_state_1, b_state_2, PRECISION) * inverse[:, None]
         p_rows = p_o + i_n * o_stride + STREAM * (D // 2) + (o_n * o_stride)[:, None] + o_c[None, :]
         tl.store(p_rows, b_o.to(p_o.dtype.element_ty), mask=m_n[:, None] & (o_c < D // 2)[None, :])
@@ -141,14 +137,11 @@ def polarity_attention_exp_output_kernel(
     p_state += i_bh * 2 * D * (D + 2)
     start = i_chunk * tokens
     end = tl.minimum(start + tokens, queries)
-    output_of_stream(
-        p_q, p_same, p_cos, p_sin, p_state, p_o, q_n, heads * D, i_h, start, end, queries, eps,
-        0, D, BN, BD, BC, PRECISION,
-    )  # fmt: skip
-    output_of_stream(
-        p_q, p_opposite, p_cos, p_sin, p_state, p_o, q_n, heads * D, i_h, start, end, queries, eps,
-        1, D, BN, BD, BC, PRECISION,
-    )  # fmt: skip
+    for stream in tl.static_range(2):
+        output_of_stream(
+            p_q, p_same if stream == 0 else p_opposite, p_cos, p_sin, p_state, p_o,
+            q_n, heads * D, i_h, start, end, queries, eps, stream, D, BN, BD, BC, PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -165,7 +158,7 @@ def query_gradient_of_stream(
     o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
     b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
     b_state_1, b_state_2 = load_stream(p_state, STREAM, D, BD, BC, PRECISION)
-    b_mean_1, b_mean_2 = load_stream_halves(p_state + 2 * D * D, STREAM, D, BD)
+    b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD, STREAM)
     b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), STREAM, D, BD, PRECISION)
     b_dstate_1, b_dstate_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
     # Sums over tokens stay [BN / 2, BD] to the end, which needs no shuffles per block.
@@ -182,18 +175,16 @@ def query_gradient_of_stream(
         b_y = load_tokens(p_do + i_n * do_n + STREAM * (D // 2), do_n, o_n, o_c, m_n[:, None] & (o_c < D // 2)[None, :])
         b_y = round_factor(b_y * inverse[:, None], PRECISION)  # (E15)
         if p_cos is not None:
-            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)
-        # dS comes before the products with S: on sm_80 and sm_89 the compiler lays out the warps for the last products.
+            rotation = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)
+        # dS comes before the products with S: for sm_80 and sm_89, Triton 3.6 lays out the warps for the last products.
         if p_dstate is not None:
             b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
             if p_cos is not None:  # (E10)
-                b_phi_1, b_phi_2 = rotate_factors(
-                    b_phi_1, b_phi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD, PRECISION
-                )
+                b_phi_1, b_phi_2 = rotate_factors(b_phi_1, b_phi_2, rotation, BN, BD, PRECISION)
             b_dstate_1, b_dstate_2 = add_products(b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION)  # (E16)
         b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
         if p_cos is not None:
-            b_1, b_2 = rotate_halves_back(b_1, b_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
+            b_1, b_2 = rotate_back(b_1, b_2, rotation, BN, BD)
         b_y_state = select_by_sign(b_q, b_1, b_2)
         # do·o of (E15) is computed as φ·(y Sᵀ), so o is not needed.
         c = -tl.sum(b_a * b_y_state, 1) * inverse
@@ -211,7 +202,7 @@ def query_gradient_of_stream(
     if p_dstate is not None:
         store_stream(p_dstate, b_dstate_1, b_dstate_2, STREAM, D, BD, BC)
     if p_dtemperature is not None:
-        store_stream_halves(p_dtemperature, tl.sum(b_dt_1, 0), tl.sum(b_dt_2, 0), STREAM, D, BD)
+        store_halves(p_dtemperature, tl.sum(b_dt_1, 0), tl.sum(b_dt_2, 0), D, BD, STREAM)
     return tl.sum(b_dmean_1, 0), tl.sum(b_dmean_2, 0)
 
 
@@ -278,23 +269,21 @@ def polarity_attention_exp_key_gradient_kernel(
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a, b_slope = shifted_key(b_k, b_shift_1, b_shift_2, PRECISION)  # (E9, E12)
-        if BD > 32 or p_cos is not None:  # otherwise they are cheaper to compute again
+        if BD > 32 or p_cos is not None:  # Triton 3.6: otherwise they are cheaper to compute again
             b_a, b_slope = compute_once(b_a), compute_once(b_slope)
         if p_cos is not None:
-            b_cos_1, b_sin_1, b_cos_2, b_sin_2 = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
+            rotation = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
         if p_dk is not None:
             b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
             b_dpsi_1, b_dpsi_2 = multiply_transposed(b_v, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             if p_cos is not None:
-                b_dpsi_1, b_dpsi_2 = rotate_halves_back(b_dpsi_1, b_dpsi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD)
+                b_dpsi_1, b_dpsi_2 = rotate_back(b_dpsi_1, b_dpsi_2, rotation, BN, BD)
             b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2) + select_channels(b_k, b_dmean_1, b_dmean_2)
             b_dk = with_sign_of(b_k, b_da * b_slope)
             tl.store(p_dk + o_row + o_d[None, :], b_dk.to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:
             b_psi_1, b_psi_2 = split_factor(b_k, b_a, PRECISION, p_cos is not None)
             if p_cos is not None:  # (E10)
-                b_psi_1, b_psi_2 = rotate_factors(
-                    b_psi_1, b_psi_2, b_cos_1, b_sin_1, b_cos_2, b_sin_2, BN, BD, PRECISION
-                )
+                b_psi_1, b_psi_2 = rotate_factors(b_psi_1, b_psi_2, rotation, BN, BD, PRECISION)
             b_dv = multiply(b_psi_1, b_psi_2, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             tl.store(p_dv + o_row + o_d[None, :], b_dv.to(p_dv.dtype.element_ty), mask=m_k)

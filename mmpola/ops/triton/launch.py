@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,23 +17,33 @@ from mmpola.ops.triton.tables import Key, kept_per_table, launch_table
 
 
 class SmallTensors(NamedTuple):
-    """The tensors of an attention call other than q, k and v, contiguous and of any floating-point dtype.
+    """The tensors of an attention call other than q, k and v, of any floating-point dtype.
 
-    `exponent` (a PowerMap) or `same` and `opposite` (an ExpMap) are given; the others may be None.
+    Args:
+        key_position: [M, H, D], or None.
+        first: the exponent [H, D] of a PowerMap, the temperatures [H, 2D] of an ExpMap's same-signed stream.
+        second: a PowerMap's scale [H, D] or None, the temperatures [H, 2D] of an ExpMap's opposite-signed stream.
+        cos, sin: rotary tables [N, 2D] of an ExpMap, or None.
     """
 
-    key_position: Tensor | None  # [M, H, D]
-    exponent: Tensor | None  # [H, D]
-    scale: Tensor | None  # [H, D]
-    same: Tensor | None  # [H, 2D]
-    opposite: Tensor | None  # [H, 2D]
-    cos: Tensor | None  # [N, 2D]
-    sin: Tensor | None  # [N, 2D]
+    key_position: Tensor | None
+    first: Tensor
+    second: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
 
-    @property
-    def kind(self) -> str:
+    @classmethod
+    def contiguous(cls, *tensors: Any) -> SmallTensors:
+        """Return the tensors, or contiguous copies of those that are not."""
+        return cls(*(x if x is None or x.is_contiguous() else x.contiguous() for x in tensors))
+
+    def is_power(self, dim: int) -> bool:
+        """Whether the feature map is a PowerMap; `dim` is D."""
+        return self.first.shape[1] == dim
+
+    def kind(self, dim: int) -> str:
         """The feature map by its name in HALF_LAUNCHES."""
-        return 'power' if self.exponent is not None else 'exp' if self.cos is None else 'rotary'
+        return 'power' if self.is_power(dim) else 'exp' if self.cos is None else 'rotary'
 
 
 LARGEST_TOKEN_STRIDE = 2**22
@@ -78,7 +87,7 @@ BLOCKS = (16, 32, 64)
 Rows = tuple[tuple[int, int, int, int], ...]
 HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
     ('state', 'power'): ((32, 1, 3, 16), (32, 2, 3, 6), (16, 4, 3, 3)),
-    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 16), (64, 4, 2, 2)),
+    ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (64, 4, 3, 2)),
     ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 3, 4), (16, 4, 3, 2)),
     ('key_gradient', 'power'): ((16, 1, 2, 12), (16, 1, 3, 8), (32, 4, 2, 2)),
     ('state', 'exp'): ((32, 1, 3, 12), (16, 1, 3, 8), (32, 4, 3, 2)),
@@ -135,11 +144,6 @@ class Plan:
     tokens: int
     options: dict[str, Any]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to launch."""
-        return 0 in self.grid
-
 
 @kept_per_table
 def find_launch(
@@ -171,8 +175,8 @@ def _plan_tokens(
     name: str, kind: str, shape: torch.Size, dtype: torch.dtype, device: torch.device, precision: str
 ) -> Plan:
     batch, tokens, heads, dim = shape
-    rows, block = batch * heads, max(16, _next_power_of_2(dim))
-    launch, processors = find_launch(name, kind, dtype, block, device, precision), _processors(device)
+    rows, block = batch * heads, block_of(dim)
+    launch, processors = find_launch(name, kind, dtype, block, device, precision), processors_of(device)
     most = -(-tokens // launch.tokens)
     if name in ('state', 'query_gradient'):  # each chunk has a partial state [2D, D + 1], written and read
         states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))
@@ -188,7 +192,7 @@ def _plan_tokens(
         'num_stages': launch.stages,
     }
     if kind != 'power':
-        options['BC'] = max(16, _next_power_of_2(dim // 2))  # channels of one value stream; products need at least 16
+        options['BC'] = block_of(dim // 2)  # channels of one value stream
     return Plan((rows, -(-tokens // max(1, tokens_per_chunk))), tokens_per_chunk, options)
 
 
@@ -203,27 +207,6 @@ def _chunks(rows: int, slots: int, most: int) -> int:
         return rows * chunks / (slots * max(1, -(-rows * chunks // slots)))
 
     return max(range(first, max(first, min(most, 4 * first + 4)) + 1), key=lambda chunks: min(used(chunks), 0.9))
-
-
-@cache
-def combine_options(dim: int) -> dict[str, int]:
-    """Return the options of `combine_states_kernel`: 8 rows of the states of 8 chunks at a time."""
-    return {'D': dim, 'BP': 8, 'BR': 8, 'BD': max(16, _next_power_of_2(dim)), 'num_warps': 4}
-
-
-@cache
-def sum_options(dim: int) -> dict[str, int]:
-    """Return the options of the kernels that add the parts of the parameters: 16 channels of 128 parts at a time."""
-    return {'D': dim, 'BP': 128, 'BW': 16, 'num_warps': 4}
-
-
-@dataclass(frozen=True)
-class TilePlan:
-    """One pass over token grids: programs, tiles of all samples, and the kernel's compile-time options."""
-
-    programs: int
-    tiles: int
-    options: dict[str, Any]
 
 
 @kept_per_table
@@ -242,10 +225,13 @@ def plan_tiles(
     device: torch.device,
     grid: tuple[int, int],
     window: tuple[int, int],
-) -> TilePlan:
+) -> tuple[int, int, dict[str, Any]]:
     """Split the token grids of a tensor of shape [B, N, H, D] over programs for the pass `name` of a KR x KW window.
 
     A window of one row, as for a sequence, gets tiles of one row.
+
+    Returns:
+        The number of tiles in all samples, that of channel blocks in all heads, and the kernel's compile-time options.
     """
     batch, _, heads, dim = shape
     block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]
@@ -263,14 +249,7 @@ def plan_tiles(
         'BD': block,
         'num_warps': warps,
     }
-    return TilePlan(tiles * heads * -(-dim // block), tiles, options)
-
-
-def split_tiles(tiles: int, columns: int, device: torch.device) -> tuple[int, int]:
-    """Return how many programs share the tiles of one of the `columns` of a grid, and how many tiles each takes."""
-    programs = max(1, TAPS_WAVES * _processors(device) // max(1, columns))
-    tiles_each = max(1, -(-tiles // programs))
-    return -(-tiles // tiles_each), tiles_each
+    return tiles, heads * -(-dim // block), options
 
 
 def product_precision(dtype: torch.dtype) -> str:
@@ -290,11 +269,13 @@ def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _processors(device: torch.device) -> int:
+def processors_of(device: torch.device) -> int:
+    """Return the number of multiprocessors of a device."""
     if device.type != 'cuda':
         return INTERPRETED_PROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _next_power_of_2(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+def block_of(dim: int) -> int:
+    """Return the block that holds so many channels, a power of two; products need at least 16."""
+    return max(16, 1 << (dim - 1).bit_length())

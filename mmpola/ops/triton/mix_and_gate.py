@@ -4,7 +4,6 @@ As in attention.py, an autograd function launches the kernels in ordinary eager 
 torch.library do where something must see the calls. Their first five tensors are `MixAndGateInputs.tensors()`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import MixAndGateInputs
 from mmpola.ops.tracing import is_observed
-from mmpola.ops.triton.attention import empty_gradients, no_second_gradient, present, wanted_only
+from mmpola.ops.triton.attention import empty_gradients, no_second_gradient, present
 from mmpola.ops.triton.mix_and_gate_kernels import launch_mix_and_gate, launch_taps_gradient
+from mmpola.ops.triton.passes import Gradients, wanted_only
 
 
 def mix(inputs: MixAndGateInputs) -> Tensor:
@@ -36,18 +36,9 @@ def _forward(
     return launch_mix_and_gate(values, _taps(weight), bias, attended, gate, (rows, columns))[0]
 
 
-def _gradients(
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rows: int,
-    columns: int,
-    dy: Tensor,
-    wanted: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
+def _gradients(*arguments: Any) -> Gradients:
     """Return the gradients of the tensors (E19); None where `wanted` is False."""
+    attended, values, gate, weight, bias, rows, columns, dy, wanted = arguments
     attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
     dy, taps, grid = _with_unit_stride(dy), _taps(weight), (rows, columns)
     _attended, want_values, want_gate, want_weight, want_bias = wanted
@@ -107,7 +98,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, dy: Tensor) -> Gradients:
     *wanted, _rows, _columns = ctx.needs_input_grad
     arguments = *ctx.saved_tensors, ctx.rows, ctx.columns, dy, wanted
     if torch.is_grad_enabled() or is_observed(dy):

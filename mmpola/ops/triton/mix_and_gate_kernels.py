@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mmpola.ops.triton.launch import on_device_of, plan_tiles, split_tiles
+from mmpola.ops.triton.launch import TAPS_WAVES, on_device_of, plan_tiles, processors_of
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def is_inside(i, size):
 def load_rows(p_x, stride, i_r, o_c, m_d, rows, columns, R: tl.constexpr):
     """Load R rows of tokens, [BW, BD] each, from row i_r and columns o_c on, of p_x [BD]; 0 outside the grid.
 
-    They are converted to float32 later: between loads the compiler would wait for each.
+    They are converted to float32 later: between loads, Triton 3.6 would wait for each.
     """
     m_c = is_inside(o_c, columns)[:, None] & m_d[None, :]
     p_row, step = point_to_row(p_x, stride, i_r, o_c, columns)
@@ -165,34 +165,6 @@ def mix_and_gate_taps_kernel(
         tl.store(p_parts + KR * KW * heads * D, tl.sum(b_bias, 0), mask=m_d)
 
 
-@triton.jit(do_not_specialize=['parts', 'heads'])
-def add_parts_kernel(
-    p_parts, p_dweight, p_dbias, parts, heads,
-    D: tl.constexpr, TAPS: tl.constexpr, SHARED: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
-):  # fmt: skip
-    """Add parts [parts, TAPS + 1, H, D] in a fixed order: one tap of dW [D or C, TAPS], or db [D or C], per program.
-
-    With SHARED the heads share one kernel, and their parts are added too.
-    """
-    i_tap = tl.program_id(0)
-    o_c = tl.program_id(1) * BW + tl.arange(0, BW)
-    channels = D if SHARED else heads * D
-    count = parts * heads if SHARED else parts
-    b_sum = tl.zeros((BP, BW), tl.float32)
-    for i_p in range(0, count, BP):
-        o_p = i_p + tl.arange(0, BP)
-        o_part = ((o_p // heads).to(tl.int64) * (TAPS + 1) + i_tap) * heads + o_p % heads
-        if not SHARED:
-            o_part = (o_p.to(tl.int64) * (TAPS + 1) + i_tap) * heads
-        m_p = (o_p < count)[:, None] & (o_c < channels)[None, :]
-        b_sum += tl.load(p_parts + o_part[:, None] * D + o_c[None, :], mask=m_p, other=0.0)
-    b_total = tl.sum(b_sum, 0)
-    if i_tap < TAPS:
-        tl.store(p_dweight + o_c * TAPS + i_tap, b_total.to(p_dweight.dtype.element_ty), mask=o_c < channels)
-    elif p_dbias is not None:
-        tl.store(p_dbias + o_c, b_total.to(p_dbias.dtype.element_ty), mask=o_c < channels)
-
-
 def launch_mix_and_gate(
     values: Tensor,
     taps: Tensor,
@@ -214,17 +186,18 @@ def launch_mix_and_gate(
         flip: use the transpose of DWC.
     """
     batch, tokens, heads, dim = values.shape
-    plan = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, _window(taps))
+    window = taps.shape[0], taps.shape[1]
+    tiles, blocks, options = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, window)
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     do = None if gate is None else torch.empty_like(output)
-    if plan.programs:
+    if tiles * blocks:
         with on_device_of(values):
-            mix_and_gate_kernel[(plan.programs,)](
+            mix_and_gate_kernel[(tiles * blocks,)](
                 values, taps, bias, attended, factor, output, gate, do,
-                *values.stride()[:3], taps.stride(1), _head_stride(taps, dim),
+                *values.stride()[:3], taps.stride(1), dim if taps.shape[2] > dim else 0,
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
                 *((0, 0) if factor is None else factor.stride()[:2]),
-                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **plan.options,
+                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **options,
             )  # fmt: skip
     return output, do
 
@@ -235,30 +208,18 @@ def launch_taps_gradient(
     """Compute dW and db (E19) of do [B, N, C] in the shape and dtype of weight [D or C, 1, KR, KW] and bias."""
     heads, dim = values.shape[2:]
     channels, _, height, width = weight.shape
-    plan = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width))
-    blocks = plan.programs // max(1, plan.tiles)  # of channels, of all heads
-    count, tiles = split_tiles(plan.tiles, blocks * width, values.device)
+    window = height, width
+    tiles, blocks, options = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, window)
+    programs = max(1, TAPS_WAVES * processors_of(values.device) // max(1, blocks * width))
+    tiles_each = max(1, -(-tiles // programs))
+    count = -(-tiles // tiles_each)
     parts = do.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
-    d_weight = weight.new_empty(weight.shape)
-    d_bias = None if bias is None else bias.new_empty(bias.shape)
-    with on_device_of(values):
-        if count:
+    if count:
+        with on_device_of(values):
             mix_and_gate_taps_kernel[blocks, width, count](
-                do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, plan.tiles, tiles,
-                **plan.options,
+                do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, tiles, tiles_each,
+                **options,
             )  # fmt: skip
-        add_parts_kernel[height * width + 1, -(-channels // 32)](
-            parts, d_weight, d_bias, count, heads,
-            D=dim, TAPS=height * width, SHARED=channels == dim, BP=64, BW=32, num_warps=4,
-        )  # fmt: skip
-    return d_weight, d_bias
-
-
-def _window(taps: Tensor) -> tuple[int, int]:
-    """Return KR and KW of a convolution kernel [KR, KW, D or C]."""
-    return taps.shape[0], taps.shape[1]
-
-
-def _head_stride(taps: Tensor, dim: int) -> int:
-    """Return the offset between two heads' channels of the convolution kernel: 0 if the heads share one."""
-    return 0 if taps.shape[2] == dim else dim
+    total = parts.sum((0, 2) if channels == dim else 0).view(-1, channels)  # one kernel for all heads, or one for each
+    d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)
+    return d_weight, None if bias is None else bias.new_empty(channels).copy_(total[-1])

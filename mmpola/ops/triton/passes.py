@@ -6,38 +6,39 @@ ExpMap the shift [2D] (E11). Programs that share a head write partial states, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
-from mmpola.ops.triton.launch import (
-    SmallTensors,
-    as_tokens,
-    combine_options,
-    on_device_of,
-    plan_tokens,
-    sum_options,
-)
+from mmpola.ops.triton.launch import SmallTensors, as_tokens, block_of, on_device_of, plan_tokens
 
 
 class Wanted(NamedTuple):
-    """Which tensors get a gradient: those of a PowerMap are exponent and scale, of an ExpMap same and opposite."""
+    """Which tensors get a gradient; `first` and `second` are those of `SmallTensors`."""
 
     q: bool
     k: bool
     v: bool
     key_position: bool
-    exponent: bool
-    scale: bool
-    same: bool
-    opposite: bool
+    first: bool
+    second: bool
 
 
 Gradients = tuple[Tensor | None, ...]
 """One gradient for each field of `Wanted`; None where it is not wanted."""
+
+
+def wanted_only(found: Iterable[Tensor | None], wanted: Iterable[bool]) -> Gradients:
+    """Replace gradients that are not wanted by None."""
+    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
+
+
+def state_size(dim: int, small: SmallTensors) -> int:
+    """Return SIZE."""
+    return 2 * dim * (dim + (1 if small.is_power(dim) else 2))
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, small: SmallTensors, eps: float) -> tuple[Tensor, Tensor]:
@@ -65,28 +66,21 @@ def backward(
     one rounding to q's dtype.
     """
     do, q, k, v = as_tokens(do), as_tokens(q), as_tokens(k), as_tokens(v)
-    want_dk = wanted.k or wanted.key_position
-    want_from_keys = want_dk or wanted.v or wanted.exponent
+    (_, keys, _, dim), is_power = k.shape, small.is_power(q.shape[3])
+    from_keys = wanted.k or wanted.key_position, wanted.v, wanted.first and is_power
+    want_scale = wanted.second and is_power
     with on_device_of(q):
-        dq, parts, map_parts = _query_gradient(do, q, small, eps, o, state, wanted, want_from_keys or wanted.scale)
+        dq, parts, map_parts = _query_gradient(do, q, small, eps, o, state, wanted, any(from_keys) or want_scale)
         dk = dv = key_parts = products = d_position = None
         if parts is not None:
-            products = _floats(k, parts.shape[0], 2 * k.shape[3]) if wanted.scale else None
-            d_state = _combine(parts, k.shape[3], 1 / k.shape[1], state, products)
-            if want_from_keys:
-                dk, dv, key_parts = _key_gradient(k, v, small, state, d_state, (want_dk, wanted.v, wanted.exponent))
+            products = _floats(k, parts.shape[0], 2 * dim) if want_scale else None
+            d_state = _combine(parts, dim, 1 / keys, state, products)
+            if any(from_keys):
+                dk, dv, key_parts = _key_gradient(k, v, small, state, d_state, from_keys)
         if dk is not None and wanted.key_position and small.key_position is not None:
-            d_position = _sum_samples(dk, small.key_position)
-        if small.exponent is not None:
-            d_map: Gradients = (
-                *_power_gradients(small, q.shape[0], (map_parts, key_parts), products, wanted),
-                None,
-                None,
-            )
-        else:
-            d_map = None, None, *_exp_gradients(small, q.shape[0], map_parts)
-    found = dq, dk, dv, d_position, *d_map
-    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
+            d_position = dk.sum(0, dtype=small.key_position.dtype)
+        d_map = _map_gradients(small, q, map_parts, key_parts, products)
+    return wanted_only((dq, dk, dv, d_position, *d_map), wanted)
 
 
 def _like(x: Tensor) -> Tensor:
@@ -101,44 +95,39 @@ def _floats(x: Tensor, *shape: int) -> Tensor:
 
 def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
     _, keys, heads, dim = k.shape
-    plan = plan_tokens('state', k, small.kind)
+    plan = plan_tokens('state', k, small.kind(dim))
     rows, chunks = plan.grid
-    size = 2 * dim * (dim + (1 if small.exponent is not None else 2))
-    parts = _floats(k, rows, chunks, size)
-    if plan.is_empty:
-        return parts.view(rows, size)
-    bits = (keys - 1).bit_length()  # 1/M = 2^-bits * grow
-    sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
-    if small.exponent is not None:
-        power_kernels.polarity_attention_power_state_kernel[plan.grid](
-            k, v, small.key_position, small.exponent, small.scale, parts,
-            *sizes, -float(bits), 2.0**bits / keys, **plan.options,
-        )  # fmt: skip
-    else:
-        exp_kernels.polarity_attention_exp_state_kernel[plan.grid](
-            k, v, small.key_position, small.cos, small.sin, parts,
-            *sizes, 2.0**-bits, 2.0**bits / keys, **plan.options,
-        )  # fmt: skip
-    if chunks == 1:
-        return parts.view(rows, size)
-    return _combine(parts, dim, 1.0)
+    parts = _floats(k, rows, chunks, state_size(dim, small))
+    if 0 not in plan.grid:
+        bits = (keys - 1).bit_length()  # 1/M = 2^-bits * grow
+        sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
+        if small.is_power(dim):
+            power_kernels.polarity_attention_power_state_kernel[plan.grid](
+                k, v, small.key_position, small.first, small.second, parts,
+                *sizes, -float(bits), 2.0**bits / keys, **plan.options,
+            )  # fmt: skip
+        else:
+            exp_kernels.polarity_attention_exp_state_kernel[plan.grid](
+                k, v, small.key_position, small.cos, small.sin, parts,
+                *sizes, 2.0**-bits, 2.0**bits / keys, **plan.options,
+            )  # fmt: skip
+    return _combine(parts, dim, 1.0) if chunks > 1 else parts.view(rows, state_size(dim, small))
 
 
 def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -> Tensor:
-    _, queries, heads, _ = q.shape
-    plan = plan_tokens('output', q, small.kind)
+    _, queries, heads, dim = q.shape
+    plan = plan_tokens('output', q, small.kind(dim))
     output = _like(q)
-    if plan.is_empty:
-        return output
-    sizes = *q.stride()[:3], heads, queries, plan.tokens, eps
-    if small.exponent is not None:
-        power_kernels.polarity_attention_power_output_kernel[plan.grid](
-            q, small.exponent, small.scale, state, output, *sizes, **plan.options
-        )
-    else:
-        exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
-            q, small.same, small.opposite, small.cos, small.sin, state, output, *sizes, **plan.options
-        )
+    if 0 not in plan.grid:
+        sizes = *q.stride()[:3], heads, queries, plan.tokens, eps
+        if small.is_power(dim):
+            power_kernels.polarity_attention_power_output_kernel[plan.grid](
+                q, small.first, small.second, state, output, *sizes, **plan.options
+            )
+        else:
+            exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
+                q, small.first, small.second, small.cos, small.sin, state, output, *sizes, **plan.options
+            )
     return output
 
 
@@ -157,22 +146,20 @@ def _query_gradient(
     The map's parts are the sum of dp / ln 2 [D] for a PowerMap and of dsame and dopposite [4D] for an ExpMap.
     """
     _, queries, heads, dim = q.shape
-    plan = plan_tokens('query_gradient', q, small.kind)
-    is_power = small.exponent is not None
+    plan, is_power = plan_tokens('query_gradient', q, small.kind(dim)), small.is_power(dim)
     dq = _like(q) if wanted.q else None
     d_state = _floats(q, *plan.grid, 2 * dim * (dim + 1)) if want_state else None
-    d_map = None
-    if wanted.exponent or wanted.same or wanted.opposite:
-        d_map = _floats(q, *plan.grid, dim if is_power else 4 * dim)
-    if not plan.is_empty:
+    want_map = wanted.first or (wanted.second and not is_power)
+    d_map = _floats(q, *plan.grid, dim if is_power else 4 * dim) if want_map else None
+    if 0 not in plan.grid:
         arguments = state, dq, d_state, d_map, *q.stride()[:3], *do.stride()[:3], heads, queries, plan.tokens, eps
         if is_power:
             power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
-                q, o, do, small.exponent, small.scale, *arguments, **plan.options
+                q, o, do, small.first, small.second, *arguments, **plan.options
             )
         else:
             exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.grid](
-                q, do, small.same, small.opposite, small.cos, small.sin, *arguments, **plan.options
+                q, do, small.first, small.second, small.cos, small.sin, *arguments, **plan.options
             )
     return dq, d_state, d_map
 
@@ -182,11 +169,12 @@ def _combine(
 ) -> Tensor:
     """Add parts [B * H, chunks, SIZE] and multiply by `factor`; `products` [B * H, 2D] gets the row sums of (E18a)."""
     rows, chunks, size = parts.shape
-    combined, options = _floats(parts, rows, size), combine_options(dim)
-    if rows:
-        combine_kernels.combine_states_kernel[rows, -(-2 * dim // options['BR'])](
-            parts, combined, state, products, chunks, factor, HAS_SHIFT=size == 2 * dim * (dim + 2), **options
-        )
+    combined = _floats(parts, rows, size)
+    if rows:  # 8 rows of the states of 8 chunks at a time
+        combine_kernels.combine_states_kernel[rows, -(-2 * dim // 8)](
+            parts, combined, state, products, chunks, factor,
+            D=dim, BP=8, BR=8, BD=block_of(dim), HAS_SHIFT=size == 2 * dim * (dim + 2), num_warps=4,
+        )  # fmt: skip
     return combined
 
 
@@ -195,61 +183,40 @@ def _key_gradient(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return dk, dv and the parts [B * H, chunks, D] of the sum of dp / ln 2, those that `wants` asks for."""
     _, keys, heads, dim = k.shape
-    plan = plan_tokens('key_gradient', k, small.kind)
+    plan = plan_tokens('key_gradient', k, small.kind(dim))
     dk = _like(k) if wants[0] else None
     dv = _like(v) if wants[1] else None
     d_map = _floats(k, *plan.grid, dim) if wants[2] else None
     sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
-    if plan.is_empty:
-        return dk, dv, d_map
-    if small.exponent is not None:
-        power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
-            k, v, small.key_position, small.exponent, small.scale, d_state, dk, dv, d_map, *sizes, **plan.options
-        )
-    else:
-        exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
-            k, v, small.key_position, small.cos, small.sin, state, d_state, dk, dv, *sizes, **plan.options
-        )
+    if 0 not in plan.grid:
+        if small.is_power(dim):
+            power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
+                k, v, small.key_position, small.first, small.second, d_state, dk, dv, d_map, *sizes, **plan.options
+            )
+        else:
+            exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
+                k, v, small.key_position, small.cos, small.sin, state, d_state, dk, dv, *sizes, **plan.options
+            )
     return dk, dv, d_map
 
 
-def _sum_samples(dk: Tensor, key_position: Tensor) -> Tensor:
-    """Return the gradient of the key position, the sum of dk [B, M, H, D] over the batch."""
-    d_position = _like(key_position)
-    size = d_position.numel()
-    if size:
-        combine_kernels.sum_samples_kernel[(-(-size // 256),)](dk, d_position, dk.shape[0], size, BP=8, BW=256)
-    return d_position
-
-
-def _power_gradients(
-    small: SmallTensors, batch: int, parts: Sequence[Tensor | None], products: Tensor | None, wanted: Wanted
-) -> Gradients:
-    """Return the gradients [H, D] of exponent and scale from the parts of queries and of keys."""
-    exponent, scale = small.exponent, small.scale
-    assert exponent is not None
-    d_exponent = _like(exponent) if wanted.exponent else None
-    d_scale = _like(scale) if wanted.scale and scale is not None else None
-    if d_exponent is not None or d_scale is not None:
-        heads, dim = exponent.shape
-        chunks = [0 if x is None else x.shape[1] for x in parts]
-        options = sum_options(dim)
-        combine_kernels.power_parameters_kernel[heads, -(-dim // options['BW'])](
-            *parts, products, exponent, scale, d_exponent, d_scale, batch, heads, *chunks, **options
-        )
-    return d_exponent, d_scale
-
-
-def _exp_gradients(small: SmallTensors, batch: int, parts: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients [H, 2D] of both temperature tensors; None without parts."""
-    same, opposite = small.same, small.opposite
-    assert same is not None and opposite is not None
-    if parts is None:
+def _map_gradients(
+    small: SmallTensors, q: Tensor, parts: Tensor | None, key_parts: Tensor | None, products: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of `first` and `second` from the parts of queries and of keys; None without any."""
+    batch, _, heads, dim = q.shape
+    first, second = small.first, small.second
+    if parts is None and products is None:
         return None, None
-    heads, dim = same.shape[0], same.shape[1] // 2
-    d_same, d_opposite = _like(same), _like(opposite)
-    options = sum_options(dim)
-    combine_kernels.exp_parameters_kernel[heads, -(-4 * dim // options['BW'])](
-        parts, d_same, d_opposite, batch, heads, parts.shape[1], **options
-    )
-    return d_same, d_opposite
+    d_first = None if parts is None else _like(first)
+    chunks = [0 if x is None else x.shape[1] for x in (parts, key_parts)]
+    if small.is_power(dim):
+        d_second = None if products is None or second is None else _like(second)
+        combine_kernels.power_parameters_kernel[heads, -(-dim // 16)](
+            parts, key_parts, products, first, second, d_first, d_second, batch, heads, *chunks,
+            D=dim, BP=128, BW=16, num_warps=4,
+        )  # fmt: skip
+        return d_first, d_second
+    assert parts is not None and d_first is not None and second is not None
+    d_same, d_opposite = parts.view(batch, heads, chunks[0], 4 * dim).sum((0, 2)).chunk(2, 1)
+    return d_first.copy_(d_same), _like(second).copy_(d_opposite)

@@ -4,7 +4,7 @@
 [S_same of the first half | S_opposite of the second half], a query below 0 the other rows. The query passes load the
 state with its rows in this order, so that products of the full width D serve both streams at once.
 
-The gradient of the scale is not summed over tokens: see `combine_kernel`.
+The gradient of the scale is not summed over tokens: see `combine_states_kernel`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -33,6 +33,7 @@ from mmpola.ops.triton.blocks import (
     select_by_sign,
     select_channels,
     split_by_sign,
+    split_for_product,
     store_halves,
     store_state,
 )
@@ -91,20 +92,17 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
-    """Load what queries above and below 0 read from a state, as factors [BD, BD]."""
+    """Load what queries above and below 0 read from a state, as factors [BD, BD], and the key means [BD].
+
+    All are multiplied by `state_scale`, which is returned too.
+    """
     o_1, mask = read_offsets(0, D, BD)
     o_2, _ = read_offsets(1, D, BD)
     b_1, b_2 = tl.load(p_state + o_1, mask=mask, other=0.0), tl.load(p_state + o_2, mask=mask, other=0.0)
-    return round_factor(b_1, PRECISION), round_factor(b_2, PRECISION)
-
-
-@triton.jit
-def load_scaled_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
-    """Load what `load_read_state` does and the key means, both times `state_scale`, and return that factor too."""
-    b_state_1, b_state_2 = load_read_state(p_state, D, BD, PRECISION)
     b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
     scale = state_scale(b_mean_1, b_mean_2)
-    return b_state_1 * scale, b_state_2 * scale, b_mean_1 * scale, b_mean_2 * scale, scale
+    b_1, b_2 = round_factor(b_1, PRECISION) * scale, round_factor(b_2, PRECISION) * scale
+    return b_1, b_2, b_mean_1 * scale, b_mean_2 * scale, scale
 
 
 @triton.jit
@@ -166,7 +164,7 @@ def polarity_attention_power_output_kernel(
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     b_offset = -b_exponent * b_log2_scale
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_scaled_state(p_state, D, BD, PRECISION)
+    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
     eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
@@ -198,10 +196,10 @@ def polarity_attention_power_query_gradient_kernel(
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_state += i_bh * 2 * D * (D + 1)
-    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_scaled_state(p_state, D, BD, PRECISION)
+    b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
     eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
     b_dstate_1, b_dstate_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    # dk̄ is a product with the two columns [c_same, c_opposite], padded to 16: fewer registers than sums [BN, BD].
+    # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer registers than sums.
     b_dmean_1, b_dmean_2 = tl.zeros((BD, 16), tl.float32), tl.zeros((BD, 16), tl.float32)
     b_dexponent = tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
     o_c = tl.arange(0, 16)[None, :]
@@ -214,10 +212,8 @@ def polarity_attention_power_query_gradient_kernel(
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
         b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
         b_a = b_slope * tl.abs(b_q)
-        b_mean_same, b_mean_opposite = (
-            select_channels(b_q, b_mean_1, b_mean_2),
-            select_channels(b_q, b_mean_2, b_mean_1),
-        )
+        b_mean_same = select_channels(b_q, b_mean_1, b_mean_2)
+        b_mean_opposite = select_channels(b_q, b_mean_2, b_mean_1)
         r_same = tl.where(m_n, tl.sum(b_a * b_mean_same, 1) + eps, 1.0)  # outside, 0 / 0 would reach the sums
         r_opposite = tl.where(m_n, tl.sum(b_a * b_mean_opposite, 1) + eps, 1.0)
         b_y = load_tokens(p_do + i_n * do_n, do_n, o_n, o_d, m_q)  # (E15)
@@ -276,7 +272,7 @@ def polarity_attention_power_key_gradient_kernel(
         o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, PRECISION)
-        if BD > 32:  # narrower ones are cheaper to compute again
+        if BD > 32:  # Triton 3.6: narrower ones are cheaper to compute again
             b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
         if (p_dk is not None) or (p_dexponent is not None):
             b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
@@ -288,7 +284,8 @@ def polarity_attention_power_key_gradient_kernel(
                 tl.store(p_dk + o_row, (b_exponent[None, :] * b_dx).to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:
             b_a = round_feature(b_slope * tl.abs(b_k), PRECISION)
-            b_psi_1, b_psi_2 = split_by_sign(b_k, b_a)  # (E6)
+            # Triton 3.6: of 32 channels two tiles are cheaper.
+            b_psi_1, b_psi_2 = split_for_product(b_k, b_a) if BD > 32 else split_by_sign(b_k, b_a)  # (E6)
             b_dv = multiply(b_psi_1, b_psi_2, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             tl.store(p_dv + o_row, b_dv.to(p_dv.dtype.element_ty), mask=m_k)
     if p_dexponent is not None:
