@@ -121,7 +121,7 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             'GMACs, 224x224': count_macs(model.eval(), (224, 224))[''],
         }
         model.to(device)
-        for height, width in ((224, 224), (800, 1333)) if device == 'cuda' else ((224, 224),):
+        for height, width in ((224, 224), (800, 1333)):
             run = partial(run_network, model, torch.randn(1, 3, height, width, device=device), False)
             with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
                 memory = peak_bytes(run, device)

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import timm
@@ -120,8 +121,9 @@ def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
     (tmp_path / 'checkpoints').mkdir()
     weights = timm.create_model('pola_swin_tiny', num_classes=10).state_dict()
     torch.save({'state_dict': weights}, 'checkpoints/pola_swin_t.pth')
-    blocks = python_blocks(root / 'docs' / 'outside_openmmlab.md')[:-1]  # the last is run in engine/test_export.py
-    *timm_blocks, backbone_block, operator_block, export_block = blocks
+    # The next to last is run in engine/test_export.py.
+    blocks = python_blocks(root / 'docs' / 'outside_openmmlab.md')
+    *timm_blocks, backbone_block, operator_block, export_block, _, int8_block = blocks
     names = {}
     exec(''.join(timm_blocks), names)
     assert names['features'].shape == (2, 768, 7, 7)
@@ -134,3 +136,5 @@ def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
     exec(export_block, names)
     assert names['computed'].shape == (1, 10)
     torch.testing.assert_close(torch.from_numpy(names['computed']), names['logits'])
+    exec(int8_block, names)
+    assert Path('pola_deit_tiny_int8.onnx').stat().st_size < 0.6 * Path('pola_deit_tiny.onnx').stat().st_size

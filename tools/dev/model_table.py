@@ -262,7 +262,8 @@ def choice_table(entries: list[Entry]) -> str:
         return next((_figures(by_name[name])[0] for name in configs if name in by_name), '-')
 
     lines = [
-        '| model | parameters (M) | GMACs | top-1 | COCO box / mask AP | ADE20K mIoU | weights | ms | MB |',
+        '| model | parameters (M) | GMACs | top-1 | COCO box / mask AP | ADE20K mIoU | weights | 224 x 224, ms (MB) '
+        '| 800 x 1333, ms (MB) |',
         f'|{" --- |" * 9}',
     ]
     for row in json.loads(MEASURED.read_text())['rows']:
@@ -276,7 +277,7 @@ def choice_table(entries: list[Entry]) -> str:
             paper(f'mask_rcnn_{short}_1x'),
             paper(f'upernet_{short}_160k', f'semantic_fpn_{short}_40k'),
             'yes' if f'`mmpola://{name}`' in released else 'no',
-            *(f'{row[f"{unit}, 224x224"]:,.0f}' for unit in ('ms', 'MB')),
+            *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in ('224x224', '800x1333')),
         )
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines)
