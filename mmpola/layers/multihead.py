@@ -132,9 +132,8 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
                 k = (k * (added / feature_map.exponent).exp()).to(k.dtype)  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
             k, v = mask_padding(padding, k, v)
         # (E1) divides by M, padding included. With this epsilon the result does not depend on how much of it there is.
-        attended = polarity_attention(q, k, v, feature_map, eps=EPS / max(1, k.shape[1]), backend=self.backend).flatten(
-            2
-        )
+        eps = EPS / max(1, k.shape[1])
+        attended = polarity_attention(q, k, v, feature_map, eps=eps, backend=self.backend).flatten(2)
         if self.gate is not None:
             attended = attended * self.gate(query)
         return self.out_proj(F.dropout(attended, self.dropout, self.training))

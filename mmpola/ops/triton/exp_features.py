@@ -77,7 +77,7 @@ def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m
 
 @triton.jit
 def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
-    """Split features by sign for a product; they are rounded before, unless a rotation follows (`rotate_factor`)."""
+    """Split features by sign for a product; they are rounded before, unless a rotation follows (`rotate_factors`)."""
     return split_by_sign(x, b_a if ROTATED else round_feature(b_a, PRECISION))
 
 
