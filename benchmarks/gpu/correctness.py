@@ -63,8 +63,8 @@ MIX_AND_GATE: dict[str, tuple[int, Case]] = {
 """Name -> D and the arguments of `mix_and_gate_problem`."""
 
 DRY: dict[str, tuple[int, Case]] = {
-    'power': (16, {**POWER, 'batch': 1, 'queries': 20, 'keys': 40}),
-    'rotary, padded channels': (10, {**ROTARY, 'batch': 1, 'queries': 20, 'keys': 20}),
+    'power': (16, {**POWER, 'batch': 1, 'heads': 1, 'queries': 20, 'keys': 40}),
+    'rotary, padded channels': (10, {**ROTARY, 'batch': 1, 'heads': 1, 'queries': 20, 'keys': 20}),
     'mix_and_gate': (16, {**GRID, 'batch': 1, 'heads': 1, 'grid': (5, 9), 'window': (3, 3)}),
 }
 DRY_DTYPES = ('float16', 'float32')

@@ -315,15 +315,14 @@ def test_the_exported_program_gives_equal_outputs(name):
 
 
 @pytest.mark.parametrize(('cls', 'arch'), [(cls, arch) for module, cls in MODULES.items() for arch in module.ARCHS])
-def test_every_named_arch_at_every_size(cls, arch):
+def test_every_named_arch_at_an_odd_size(cls, arch):
     """Shapes and strides of the full models; on the meta device nothing is computed."""
     with torch.device('meta'):
         model = cls(arch).eval()
-        for height, width in ((224, 224), (512, 683)):
-            maps = model(torch.empty(1, 3, height, width))
-            for index, x in zip(model.out_indices, maps, strict=True):
-                stride = model.strides[index]
-                assert x.shape == (1, model.embed_dims[index], -(-height // stride), -(-width // stride))
+        maps = model(torch.empty(1, 3, 512, 683))
+    for index, x in zip(model.out_indices, maps, strict=True):
+        stride = model.strides[index]
+        assert x.shape == (1, model.embed_dims[index], -(-512 // stride), -(-683 // stride))
 
 
 @pytest.mark.parametrize('module', MODULES, ids=lambda module: MODULES[module].__name__)

@@ -102,7 +102,6 @@ def machine_code(kernel, constants, types, capability, options):
     [
         *((name, 64, 'power', 'fp16', 89) for name in POWER_KERNELS),
         *((name, 64, 'rotary', 'fp16', 89) for name in EXP_KERNELS),
-        *((name, 32, 'exp', 'bf16', 89) for name in EXP_KERNELS),
     ],
 )
 def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capability, tmp_path):
