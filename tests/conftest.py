@@ -12,6 +12,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from torch.utils.data import DataLoader
 
 from tests.helpers.quick_configs import quick_configs
 from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
@@ -43,6 +44,22 @@ def _quick_configs():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _data_workers(monkeypatch):
+    """End data workers with their test.
+
+    An iterator that is collected as garbage finds its queues closed, and waits for ten seconds for workers that it
+    cannot tell to end.
+    """
+    loaders, start = [], DataLoader._get_iterator
+    monkeypatch.setattr(DataLoader, '_get_iterator', lambda loader: loaders.append(loader) or start(loader))
+    yield
+    for loader in loaders:
+        iterator, loader._iterator = loader._iterator, None
+        if hasattr(iterator, '_shutdown_workers'):
+            iterator._shutdown_workers()
 
 
 @pytest.fixture(scope='session')
