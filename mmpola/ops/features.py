@@ -150,7 +150,10 @@ class PowerMap:
             """Compute (E18), and the gradients that come through c."""
             if not any(needed):
                 return None, None, None
-            (positive, negative), (grad_positive, grad_negative) = features.chunk(2, dim=-1), grads[0].chunk(2, dim=-1)
+            grad = grads[0]
+            if leveled:  # where a large query shares no feature with large keys, it may be infinite at features of 0
+                torch.ops.aten.threshold_backward(grad, features, 0, grad_input=grad)
+            (positive, negative), (grad_positive, grad_negative) = features.chunk(2, dim=-1), grad.chunk(2, dim=-1)
             weighted = torch.addcmul(positive * grad_positive, negative, grad_negative)  # a da
             d_x = d_exponent = d_scale = None
             if needed[0]:

@@ -167,6 +167,18 @@ def test_large_powers_are_exact(outlier, which, exponent, scale, recorded, dtype
         assert_within(gradient.detach(), expected, gradient_error)
 
 
+@pytest.mark.parametrize('noise', [0.0, 1e-5])
+@pytest.mark.parametrize('recorded', [False, True])
+def test_large_powers_without_a_common_feature_have_finite_gradients(recorded, noise):
+    """The opposite-signed stream is empty, or nearly so: its gradients exceed float32 where the features are 0."""
+    q, k, v = torch.full((1, 5, 3, 4), 1e4), torch.full((1, 5, 3, 4), 1e4), torch.randn(1, 5, 3, 4)
+    k[:, 0, :, 0] = -noise
+    leaves = [x.requires_grad_() for x in (q, k, v, torch.full((3, 4), 4.9), torch.full((3, 4), 0.693))]
+    output = polarity_attention(*leaves[:3], PowerMap(*leaves[3:]))
+    gradients = torch.autograd.grad(output.sum(), leaves, create_graph=recorded)
+    assert all(torch.isfinite(x).all() for x in (output, *gradients))
+
+
 def assert_within(found, expected, tolerance):
     assert (found.double() - expected).norm() <= tolerance * expected.norm()
 
