@@ -210,6 +210,15 @@ def _download(url: str, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+def remove_and_repeat(path: str | Path) -> str:
+    """The end of a message about a broken file: which one to remove if it was downloaded, '' for a file of the user."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    real = Path(path).resolve()  # the hub's cache names a file by a link to it; without the file, it downloads again
+    downloaded = any(real.is_relative_to(Path(folder).resolve()) for folder in (torch.hub.get_dir(), HF_HUB_CACHE))
+    return f'; remove {real} to download it again' if downloaded else ''
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether a file is a whole zip file, as torch.save writes it, or safetensors, or begins like the older format."""
     if path.suffix == '.safetensors':
