@@ -189,13 +189,16 @@ def test_a_page_of_the_hub_is_not_kept_either(hub, tmp_path):
     assert not list(tmp_path.rglob('*.pth'))
 
 
-@pytest.mark.parametrize('name', ['{url}/pola_swin_t.pth', 'mmpola://pola_swin_tiny'])
+@pytest.mark.parametrize(
+    'name', ['{url}/pola_swin_t.pth', 'mmpola://pola_swin_tiny', f'hf://{RELEASED}/pola_swin_t.pth']
+)
 def test_a_server_that_sends_nothing_is_given_up(hub, name, monkeypatch):
     monkeypatch.setattr(checkpoint_hub, 'TIMEOUT', 0.2)
     hub.silent |= {'pola_swin_t.pth', ''}
     name = name.format(url=hub.url)
     assert 'timed out' in refusal(name)
     assert 'timed out' in refusal(name)  # the lock is free again
+    assert len(hub.requests) == 2  # each was asked once
 
 
 def test_the_file_of_a_killed_download_is_replaced(hub):
