@@ -152,9 +152,11 @@ def _from_hub(name: str, asked: str | None = None) -> Path:
     if len(parts) < 3 or not {'', '.', '..'}.isdisjoint(parts):
         raise CheckpointError(f'{name}: expected hf://OWNER/REPOSITORY/FILE')
     repository, file = '/'.join(parts[:2]), '/'.join(parts[2:])
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     cached = _attempt(asked, try_to_load_from_cache, repository, file)
+    if not isinstance(cached, str):  # hf_hub_download alone asks a silent server for six minutes
+        _attempt(asked, lambda: get_hf_file_metadata(hf_hub_url(repository, file), timeout=TIMEOUT))
     path = Path(_attempt(asked, hf_hub_download, repository, file))
     if isinstance(cached, str):
         return path
@@ -208,6 +210,15 @@ def _download(url: str, path: Path) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_and_repeat(path: str | Path) -> str:
+    """The end of a message about a broken file: which one to remove if it was downloaded, '' for a file of the user."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    real = Path(path).resolve()  # the hub's cache names a file by a link to it; without the file, it downloads again
+    downloaded = any(real.is_relative_to(Path(folder).resolve()) for folder in (torch.hub.get_dir(), HF_HUB_CACHE))
+    return f'; remove {real} to download it again' if downloaded else ''
 
 
 def is_checkpoint(path: Path) -> bool:

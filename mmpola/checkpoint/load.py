@@ -129,12 +129,14 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
     """Find the weights in what `read_checkpoint` returned; returns (key that holds them, tensors by name).
 
     Raises:
-        CheckpointError: there are no named tensors in it.
+        CheckpointError: there are no tensors in it, or a key of one is no name.
     """
     candidates = {name: content[name] for name in CONTAINERS if name in content} if isinstance(content, Mapping) else {}
     for name, candidate in (*candidates.items(), ('bare state dict', content)):
         if isinstance(candidate, Mapping):
             tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
+            if unnamed := [key for key in tensors if not isinstance(key, str)]:
+                raise CheckpointError(f'{path}: {name}: expected tensors by name, got the keys {listed(unnamed)}')
             if tensors:
                 found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
                 # Versions of modules, by which load hooks tell the names of older files.

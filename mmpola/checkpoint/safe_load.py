@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.checkpoint.hub import remove_and_repeat, resolve_checkpoint
 from mmpola.messages import first_line, listed
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
@@ -164,7 +164,8 @@ def _check_sums(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         sums = any(entry.CRC for entry in archive.infolist())  # torch can be told to write none
         if sums and (entry := archive.testzip()):
-            raise CheckpointError(f'damaged, the check sum of {entry} is wrong; restore the file from its source')
+            remedy = remove_and_repeat(path) or '; restore the file from its source'
+            raise CheckpointError(f'damaged, the check sum of {entry} is wrong{remedy}')
 
 
 def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
@@ -190,7 +191,8 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f'{path}: {error}') from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
-        raise CheckpointError(f'{path}: not {kind}, or truncated ({first_line(error)})') from error
+        remedy = remove_and_repeat(path)
+        raise CheckpointError(f'{path}: not {kind}, or truncated ({first_line(error)}){remedy}') from error
 
 
 def stubs_in(content: Any) -> set[str]:

@@ -128,7 +128,7 @@ def _fails(node: dict[str, Any], error: Exception) -> bool:
 
 
 def _check_names(cfg: Config) -> None:
-    """Refuse unknown names in dicts without a class, and a top-level key that resembles one that is read."""
+    """Refuse unknown names in dicts without a class, arguments without one, and what resembles a key that is read."""
     known = {
         **PLAIN,
         **{f'{split}_dataloader': (*inspect.signature(DataLoader).parameters, *OF_LOADERS) for split in SPLITS},
@@ -136,6 +136,10 @@ def _check_names(cfg: Config) -> None:
     for key, names in known.items():
         for name in (name for name in cfg.get(key) or () if name not in names):
             raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
+    for key, node in nodes(cfg._cfg_dict, ''):
+        called = 'type' in node or key[1:] in READ
+        if called and (unnamed := [name for name in node if not isinstance(name, str)]):
+            raise UsageError(f'{key[1:]}: expected names of arguments, got {listed(unnamed)}')
     for name in cfg:
         if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
             raise UsageError(f'{name}: expected a key that training reads, such as {meant}, got {name}')

@@ -271,7 +271,8 @@ class TimmFeatures(TimmModel):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Images [B, in_chans, H, W] -> a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
-        return list(self.backbone(images))
+        maps = self.backbone(images)
+        return [maps[i] for i in range(len(self.backbone.out_indices))]  # torch.fx refuses list(maps)
 
 
 def _backbone_arguments(

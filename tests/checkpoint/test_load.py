@@ -95,6 +95,12 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(build, weights,
     assert_loaded(model, before)
 
 
+def test_tensors_without_a_name_are_refused(build, weights, tmp_path):
+    path = save({'model': {**weights, 3: torch.ones(2)}}, tmp_path)
+    with pytest.raises(CheckpointError, match=re.escape(f'{path}: model: expected tensors by name, got the keys 3')):
+        load_weights(build(), path)
+
+
 def test_a_file_without_weights_is_refused(build, tmp_path):
     path = save({'epoch': 3, 'meta': {}}, tmp_path)
     with pytest.raises(

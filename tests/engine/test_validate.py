@@ -132,6 +132,16 @@ def test_published_configs_have_none(root, config):
     validate_config(cfg)
 
 
+@pytest.mark.parametrize('key', ['visualizer', 'optim_wrapper', 'log_processor', 'model.backbone'])
+def test_arguments_have_names(detector, key):
+    cfg = copy.deepcopy(detector)
+    part = cfg
+    for name in key.split('.'):
+        part = part[name]
+    part[7] = 8
+    assert refusal(cfg) == f'{key}: expected names of arguments, got 7'
+
+
 @pytest.mark.parametrize('name', ['batchsize', 5])
 def test_of_a_loader(detector, name):
     cfg = copy.deepcopy(detector)

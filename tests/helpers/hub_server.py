@@ -33,7 +33,7 @@ class Hub:
         truncated: paths whose connection ends after half of the content.
         altered: paths whose content differs from the SHA-256 that the hub gives.
         answers: path -> (status, headers, body) of a server that answers in its own way.
-        silent: paths whose GET is answered only after `speak` is set; '' for the list of files.
+        silent: paths that are answered only after `speak` is set; '' for the list of files.
     """
 
     def __init__(self, repository, files):
@@ -73,7 +73,7 @@ def _handler(hub):
             name = hub.file_of(self.path)
             if name is None:
                 return self.send(404, b'{"error": "Entry not found"}', body, {'X-Error-Code': 'EntryNotFound'})
-            if body and name in hub.silent:
+            if name in hub.silent:
                 hub.speak.wait(60)
             if name in hub.answers:
                 return self.send_raw(*hub.answers[name], body)

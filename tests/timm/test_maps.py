@@ -168,6 +168,8 @@ def test_feature_extraction_records_the_backbone_as_one_node(name, extraction):
 @pytest.mark.parametrize('name', SMALL)
 def test_a_model_traced_by_torch_fx_takes_any_size(name):
     model = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
-    traced = torch.fx.symbolic_trace(model)
-    for x in (images(1, 3, 64, 64), images(2, 3, 33, 47)):
-        assert_close(traced(x), model(x))
+    features = timm.create_model(name, features_only=True, **SMALL[name]).eval()
+    for net in (model, features):
+        traced = torch.fx.symbolic_trace(net)
+        for x in (images(1, 3, 64, 64), images(2, 3, 33, 47)):
+            assert_close(traced(x), net(x))
