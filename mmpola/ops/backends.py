@@ -83,8 +83,7 @@ def choose_backend(name: str, inputs: Inputs) -> Backend:
     check_backend_name(name)
     for backend in BACKENDS:
         if name == backend.name:
-            reasons = backend.missing() or backend.unsupported(inputs)
-            if reasons:
+            if reasons := backend.missing() or backend.unsupported(inputs):
                 raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
             return backend
         if name == 'auto' and _is_eligible(backend, inputs):

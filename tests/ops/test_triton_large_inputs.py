@@ -35,6 +35,17 @@ def test_large_powers_are_exact(which, dtype, tolerance):
         assert (found[what].double() - expected).norm() <= tolerance * scale, what
 
 
+def test_large_powers_without_a_common_feature_have_finite_gradients():
+    """The opposite-signed stream is empty; eps is the smallest normal number there, whose inverse overflows."""
+    q, k, v, _, exponent, scale = draw_leaves(16, 20, 40, 'power', position=False)
+    tensors = [torch.full_like(q, 1e4), torch.full_like(k, 1e4), v, None, exponent, scale]
+    grad = torch.full_like(q, 8.0)
+    found = results(tensors, 'power', grad)
+    for what, expected in results(tensors, 'power', grad, None, 'torch', torch.float64).items():
+        assert torch.isfinite(found[what]).all(), what
+        assert (found[what].double() - expected).norm() <= 1e-5 * max(expected.norm(), grad.norm()), what
+
+
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_a_key_that_is_nan_reaches_the_output(kind, monkeypatch):
     """With the NaN that hardware computes, all bits but the sign set; NumPy's would survive any rounding."""

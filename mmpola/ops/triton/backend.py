@@ -20,11 +20,10 @@ def missing() -> list[str]:
     reasons = []
     if not HAS_TRITON:
         reasons.append('triton is not installed')
-    if not INTERPRETED:
-        if not torch.cuda.is_available():
-            reasons.append("no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)")
-        elif found := _too_low_capability(None):
-            reasons.append(f'a GPU of compute capability 8.0 or more is needed, the best here has {found}')
+    if not (INTERPRETED or torch.cuda.is_available()):
+        reasons.append("no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)")
+    elif not INTERPRETED and (found := _too_low_capability(None)):
+        reasons.append(f'a GPU of compute capability 8.0 or more is needed, the best here has {found}')
     if torch.version.hip is not None:
         reasons.append('written for NVIDIA GPUs, this torch is built for AMD')
     return reasons

@@ -83,6 +83,12 @@ def by_stream(b_same, b_opposite, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def inverse_or_zero(b_sum, eps, PRECISION: tl.constexpr):
+    """Compute 1 / (φ·k̄ + eps), 0 where no features are shared: of 1 / eps, which may overflow, no gradient is left."""
+    return tl.where(b_sum == 0.0, 0.0, reciprocal(b_sum + eps, PRECISION))
+
+
+@triton.jit
 def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Compute offsets and mask [BD, BD] of what queries above (HALF = 0) or below 0 (HALF = 1) read from a state."""
     o_d = tl.arange(0, BD)
@@ -205,8 +211,7 @@ def polarity_attention_power_query_gradient_kernel(
     o_c = tl.arange(0, 16)[None, :]
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
-        m_n = i_n + o_n < queries
-        m_q = m_n[:, None] & (o_d < D)[None, :]
+        m_q = (i_n + o_n < queries)[:, None] & (o_d < D)[None, :]
         o_row = ((i_b * queries + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
         b_q = compute_once(load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q))
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
@@ -214,10 +219,10 @@ def polarity_attention_power_query_gradient_kernel(
         b_a = b_slope * tl.abs(b_q)
         b_mean_same = select_channels(b_q, b_mean_1, b_mean_2)
         b_mean_opposite = select_channels(b_q, b_mean_2, b_mean_1)
-        r_same = tl.where(m_n, tl.sum(b_a * b_mean_same, 1) + eps, 1.0)  # outside, 0 / 0 would reach the sums
-        r_opposite = tl.where(m_n, tl.sum(b_a * b_mean_opposite, 1) + eps, 1.0)
+        inverse_same = inverse_or_zero(tl.sum(b_a * b_mean_same, 1), eps, PRECISION)
+        inverse_opposite = inverse_or_zero(tl.sum(b_a * b_mean_opposite, 1), eps, PRECISION)
         b_y = load_tokens(p_do + i_n * do_n, do_n, o_n, o_d, m_q)  # (E15)
-        b_y *= by_stream(reciprocal(r_same, PRECISION), reciprocal(r_opposite, PRECISION), D, BD)
+        b_y *= by_stream(inverse_same, inverse_opposite, D, BD)
         b_yo = b_y * tl.load(p_o + o_row, mask=m_q, other=0.0).to(tl.float32)
         c_same = -tl.sum(tl.where((o_d < D // 2)[None, :], b_yo, 0.0), 1)[:, None]
         c_opposite = -tl.sum(tl.where((o_d < D // 2)[None, :], 0.0, b_yo), 1)[:, None]

@@ -144,9 +144,8 @@ def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
     words = NAME.fullmatch(name)
     if not words or words[1] not in FIELDS:
         raise ValueError(f"{name}: expected a name like 'state power float16 32', its first word one of {list(FIELDS)}")
-    fields: dict[str, Any] = {
-        field: launch.get(field) if isinstance(launch, dict) else None for field in FIELDS[words[1]]
-    }
+    given = launch if isinstance(launch, dict) else {}
+    fields: dict[str, Any] = {field: given.get(field) for field in FIELDS[words[1]]}
     for field, value in fields.items():
         (least, most), is_power = LIMITS[field], field in POWERS_OF_TWO
         if type(value) is not int or not least <= value <= most or (is_power and value & (value - 1)):
@@ -164,6 +163,5 @@ def _read_table(device: torch.device) -> LaunchTable:
     try:
         return parse_table(json.loads(Path(named or shipped).read_bytes()), capability)
     except (OSError, ValueError) as error:  # JSON errors are ValueErrors
-        raise ValueError(
-            f'{ENVIRONMENT}: expected a launch table of this GPU, got {named or shipped}: {error}'
-        ) from error
+        message = f'{ENVIRONMENT}: expected a launch table of this GPU, got {named or shipped}: {error}'
+        raise ValueError(message) from error
