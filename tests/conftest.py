@@ -34,6 +34,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_runtest_setup():
+    """Handle signals as in a terminal: nohup or a shell may ignore some, and a run that fails leaves its handlers."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True, scope='session')
 def _quick_configs():
     with pytest.MonkeyPatch.context() as patch:
@@ -91,16 +98,6 @@ def shapes(tmp_path_factory):
 def golden():
     """A function that returns the tensors of tests/golden/NAME.pt."""
     return lambda name: torch.load(GOLDEN / f'{name}.pt', weights_only=True)
-
-
-@pytest.fixture(autouse=True)
-def _signals():
-    """Restore signal handlers: a run that ends in an error leaves those of PreemptionHook."""
-    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope='session')

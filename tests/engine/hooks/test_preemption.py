@@ -10,13 +10,6 @@ from tests.helpers.exact import Signal
 from tests.helpers.small_training import run, small_config
 
 
-@pytest.fixture(autouse=True)
-def _not_ignored():
-    """As if a user had started the tests in a terminal, rather than nohup or a shell that ignores Ctrl-C."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
