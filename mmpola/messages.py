@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import logging
 import os
 import signal
@@ -69,6 +70,9 @@ def info(message: str) -> None:
 def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None:
     """Run a script's main(); a `UsageError` ends it with one line and status 2, Ctrl-C with `interrupted` and 130."""
     os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
+    if not gc.isenabled():  # by mmpola.script
+        gc.freeze()
+        gc.enable()
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # by nohup or a shell script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of that of mmpola.script
     try:

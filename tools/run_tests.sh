@@ -19,13 +19,13 @@ bash tools/install.sh --dev
 workers=${PYTEST_WORKERS:-$(env -u OMP_NUM_THREADS nproc)} # nproc would count OMP_NUM_THREADS
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-# A file's tests stay in one process, so that its trainings are shared.
+# A file's tests stay in one process, so that its trainings are shared; the kernels' have none.
 run() { .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"; }
 
 kernels() {
     echo "[tests] job 1 of 2: kernels in Triton's interpreter"
     # NumPy, which interprets the kernels, warns of log2(0) and overflows; they are intended.
-    TRITON_INTERPRET=1 run -W ignore::RuntimeWarning -m kernels tests/ops
+    TRITON_INTERPRET=1 run -W ignore::RuntimeWarning -m kernels --dist worksteal tests/ops
 }
 
 status=0

@@ -35,10 +35,10 @@ DEPTHS = {'depths': (2, 1, 1, 1)}
 ONE_STAGE = {'attn_types': ('LS', 'L', 'L', 'L'), 'out_indices': (0,)}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
 SMALL_SWIN = {'embed_dims': 8, 'num_heads': (2, 2, 4, 4), **DEPTHS}
-FAMILIES = {  # with a linear block and one of softmax attention, in shifted windows of 28 x 28 pixels in `swin`
+FAMILIES = {  # each kind of linear and of softmax attention once; in `swin` in shifted windows of 28 x 28 pixels
     'swin': lambda: PolaSwin(SMALL_SWIN, **ONE_STAGE),
     'pvt': lambda: PolaPVT({**WIDTHS, **DEPTHS}, **ONE_STAGE),
-    'pvt_v2': lambda: PolaPVTv2({**WIDTHS, **DEPTHS}, **ONE_STAGE),
+    'pvt_v2': lambda: PolaPVTv2(WIDTHS, out_indices=(0,)),  # its softmax attention is that of `pvt`
     'deit': lambda: PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}),
     'polaformer_pp': lambda: PolaFormerPP({**WIDTHS, **DEPTHS, **LAYER_SCALE}, **ONE_STAGE),
 }

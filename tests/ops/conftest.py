@@ -28,6 +28,29 @@ def _split_short_sequences(request, monkeypatch):
         yield
 
 
+@pytest.fixture(autouse=True)
+def _quick_device_functions(monkeypatch):
+    """Patch triton.language once per launch; the interpreter does it in every call of a device function too."""
+    if not backend.INTERPRETED:
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    launch = interpreter.GridExecutor.__call__
+
+    def call(self, *args, **kwargs):
+        scope = interpreter._patch_lang(tl.sum.fn)  # tl.core, which the functions of triton.language call
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            scope.restore()
+
+    monkeypatch.setattr(interpreter.GridExecutor, '__call__', call)
+    monkeypatch.setattr(
+        interpreter.InterpretedFunction, '__call__', lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs)
+    )
+
+
 @pytest.fixture
 def poisoned_memory(monkeypatch):
     """Fill new memory with NaN, so that elements that a kernel does not write are noticed."""
