@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 FAST=(tests/ops tests/layers tests/checkpoint tests/backbones/test_weight_names.py tests/backbones/test_pyramid.py)
-FAST+=(tests/backbones/test_golden.py --ignore tests/ops/test_triton_compilation.py) # which compiles for a minute
+FAST+=(tests/backbones/test_golden.py)
 
 bash tools/install.sh --dev
 # One thread per test process: OpenMP threads of several processes on few cores wait for each other.

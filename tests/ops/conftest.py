@@ -1,5 +1,7 @@
 """Fixtures for the tests of the kernels. Tests marked `kernels` run on a GPU, or with TRITON_INTERPRET=1 on a CPU."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -29,8 +31,12 @@ def _split_short_sequences(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _quick_device_functions(monkeypatch):
-    """Patch triton.language once per launch; the interpreter does it in every call of a device function too."""
+def _quick_interpreter(monkeypatch):
+    """Interpret kernels in half the time.
+
+    triton.language is patched once per launch, not in every call of a device function too, and integers are not checked
+    for overflow, as in compiled kernels; see `overflow_checks`.
+    """
     if not backend.INTERPRETED:
         return
     import triton.language as tl
@@ -46,9 +52,24 @@ def _quick_device_functions(monkeypatch):
             scope.restore()
 
     monkeypatch.setattr(interpreter.GridExecutor, '__call__', call)
+    set_overflow_checks(monkeypatch, False)
     monkeypatch.setattr(
         interpreter.InterpretedFunction, '__call__', lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs)
     )
+
+
+@pytest.fixture
+def overflow_checks(monkeypatch):
+    """Let the interpreter check sums and products of integers for overflow."""
+    if backend.INTERPRETED:
+        set_overflow_checks(monkeypatch, True)
+
+
+def set_overflow_checks(monkeypatch, enabled):
+    from triton.runtime.interpreter import interpreter_builder
+
+    options = replace(interpreter_builder.options, sanitize_overflow=enabled)
+    monkeypatch.setattr(interpreter_builder, 'options', options)
 
 
 @pytest.fixture

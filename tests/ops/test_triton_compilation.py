@@ -25,7 +25,10 @@ from mmpola.ops.triton.mix_and_gate_kernels import (
     mix_and_gate_taps_kernel,
 )
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled')
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'),
+]
 
 POWER_KERNELS = {
     'state': power_kernels.polarity_attention_power_state_kernel,

@@ -100,6 +100,7 @@ def test_strides_do_not_matter():
             assert torch.equal(found[what], value), what
 
 
+@pytest.mark.usefixtures('overflow_checks')
 @pytest.mark.parametrize(
     ('axis', 'stride'),
     [(0, 2**31 + 64), (0, 2**30 + 64), (1, 2**31 + 64), (2, 2**30 + 64)],

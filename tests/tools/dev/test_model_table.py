@@ -32,11 +32,6 @@ def config_paths(root):
     return sorted((root / 'configs').glob('*.py'))
 
 
-def test_configs_metafile_and_pages_agree(root, entries):
-    listed = list(entries.values())
-    model_table.check(config_paths(root), listed, model_table.pages_of(listed))
-
-
 @pytest.mark.parametrize('name', SMALLEST.values(), ids=SMALLEST.keys())
 def test_counts_of_a_task(name, root, entries):
     """Counting a config again gives its entry: collection, image size, parameters, multiply-accumulates."""
