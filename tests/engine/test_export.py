@@ -80,7 +80,7 @@ def test_every_family_is_exported_for_every_size(family, image, tmp_path):
         np.testing.assert_allclose(found, x, rtol=0, atol=1e-4 * float(x.abs().max()))
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize('family', ['swin', 'polaformer_pp'])
 def test_torchs_own_call_exports_while_autograd_records(family):
     """With a batch of one and, in `swin`, one window, and outside of `no_grad`, as a new user would call it."""
     model, x = small(family), torch.randn(1, 3, 28, 28)
