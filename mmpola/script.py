@@ -9,6 +9,7 @@ here. Variables that the user has set stay as they are.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -42,7 +43,8 @@ def prepare() -> None:
 
     Until then nothing is collected as garbage: to look for it would take a fifth of the time of the imports.
     """
-    gc.disable()
+    if multiprocessing.current_process().name == 'MainProcess':  # spawned workers import the script, but run no main
+        gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, 'reconfigure'):
             stream.reconfigure(errors='backslashreplace')

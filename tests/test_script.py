@@ -40,6 +40,28 @@ def test_ctrl_c_during_the_imports_is_one_line(package):
     assert (found.returncode, found.stdout, found.stderr) == (130, '', 'interrupted\n')
 
 
+SPAWNING = """
+import mmpola.script
+import gc, multiprocessing
+def show():
+    print(gc.isenabled(), flush=True)
+if __name__ == '__main__':
+    show()
+    worker = multiprocessing.get_context('spawn').Process(target=show)
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.slow
+def test_spawned_workers_collect_garbage(tmp_path):
+    path = tmp_path / 'script.py'
+    path.write_text(SPAWNING)
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    found = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
+    assert (found.stdout, found.stderr) == ('False\nTrue\n', '')
+
+
 @pytest.mark.slow
 def test_help_in_a_locale_without_unicode():
     ascii_only = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}

@@ -75,6 +75,10 @@ def test_a_dry_run_needs_torch_triton_timm_and_einops_only(root, tmp_path):
     assert len(table) == 6
     for heading in ('Targets', 'Operator', 'Networks', 'Kernels', 'Launches', 'Checks'):
         assert f'\n## {heading}\n' in (tmp_path / 'report.md').read_text()
+    again = run(root, '--dry-run', '--results', tmp_path)
+    assert again.returncode == 0, again.stderr[-6000:]
+    assert 'correctness: 3 of 3 are known from the last run' in again.stderr
+    assert json.loads((tmp_path / 'run.json').read_text()) == record
 
 
 def test_without_a_gpu_there_is_one_line(root):
