@@ -18,7 +18,7 @@ def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield key, node
         children = node.items()
     for name, child in children:
-        yield from nodes(child, f'{key}.{name}')
+        yield from nodes(child, f'{key}.{name}' if key else str(name))
 
 
 def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -152,7 +152,7 @@ def _switch_off_persistent_workers(cfg: Config) -> None:
     for key, loader in nodes(cfg._cfg_dict, ''):
         if loader.get('persistent_workers') and loader.get('num_workers') == 0:
             loader['persistent_workers'] = False
-            print(f'{key[1:]}.persistent_workers: switched off, because num_workers is 0')
+            print(f'{key}.persistent_workers: switched off, because num_workers is 0')
 
 
 def _save_plain_files(cfg: Config) -> None:

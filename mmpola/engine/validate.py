@@ -137,9 +137,9 @@ def _check_names(cfg: Config) -> None:
         for name in (name for name in cfg.get(key) or () if name not in names):
             raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
     for key, node in nodes(cfg._cfg_dict, ''):
-        called = 'type' in node or key[1:] in READ
+        called = 'type' in node or key in READ
         if called and (unnamed := [name for name in node if not isinstance(name, str)]):
-            raise UsageError(f'{key[1:]}: expected names of arguments, got {listed(unnamed)}')
+            raise UsageError(f'{key}: expected names of arguments, got {listed(unnamed)}')
     for name in cfg:
         if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
             raise UsageError(f'{name}: expected a key that training reads, such as {meant}, got {name}')

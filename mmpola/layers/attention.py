@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
 from mmpola.layers.patches import ceil_div, interpolate_tokens, reduce_tokens
-from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, is_grid, pad_front
+from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, pad_front
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs, is_grid
 from mmpola.ops.numerics import EPS
 from mmpola.ops.reference import convolve_tokens
 

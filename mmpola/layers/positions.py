@@ -18,11 +18,6 @@ Grid = tuple[int, int]
 """(rows, columns) of a token map."""
 
 
-def is_grid(value: Any) -> bool:
-    """Whether a value is a `Grid`; sides of traced images may be tensors or symbols."""
-    return isinstance(value, Sequence) and len(value) == 2 and not any(isinstance(x, float) or x < 0 for x in value)
-
-
 class WithPositionTable(nn.Module):
     """A layer with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
 

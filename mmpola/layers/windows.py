@@ -24,9 +24,9 @@ from mmpola.ops.tracing import is_compiled, is_exported, is_traced
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
     """Return the (row, column) shift: 0 along a side that fits into one window, where a shift would separate tokens."""
+    high, wide = ceil_div(grid, window_size)
     # 1 // windows is 1 for one window and else 0, without a branch that would fix the image size under tracing
-    rows, columns = (shift * (1 - 1 // windows) for windows in ceil_div(grid, window_size))
-    return rows, columns
+    return shift * (1 - 1 // high), shift * (1 - 1 // wide)
 
 
 def window_mask(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor | None:

@@ -55,6 +55,9 @@ BACKENDS: tuple[Backend, ...] = (
 )
 """Fastest first; 'auto' chooses the first one that is eligible."""
 
+NAMES = ['auto', *(backend.name for backend in BACKENDS)]
+"""Values of the argument `backend`."""
+
 
 def available_backends() -> list[str]:
     """Return the names of the backends that can run on this machine, fastest first."""
@@ -68,9 +71,8 @@ def unavailable_backends() -> dict[str, list[str]]:
 
 def check_backend_name(name: str) -> None:
     """Raise ValueError unless `name` is 'auto' or the name of a backend."""
-    names = ['auto', *(backend.name for backend in BACKENDS)]
-    if name not in names:
-        raise ValueError(f'backend: expected one of {names}, got {name!r}')
+    if name not in NAMES:
+        raise ValueError(f'backend: expected one of {NAMES}, got {name!r}')
 
 
 def choose_backend(name: str, inputs: Inputs) -> Backend:

@@ -124,9 +124,8 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
         table.append(('bias', bias, None))
     sizes = _check(table)
     tokens, dim, channels = sizes['N'], sizes['D'], sizes['C']
-    is_grid = len(grid) in (1, 2) and not any(isinstance(side, float) or side < 0 for side in grid)
-    if not is_grid or prod(grid) != tokens:
-        raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {tuple(grid)}')
+    if not (is_grid(grid) or is_grid(grid, axes=1)) or prod(grid) != tokens:
+        raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {grid!r}')
     shape = weight.shape
     if (
         weight.ndim != 2 + len(grid)
@@ -142,6 +141,11 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
         )
     if bias is not None and tuple(bias.shape) != (shape[0],):
         raise ValueError(f'bias: expected {[shape[0]]} like weight, got {list(bias.shape)}')
+
+
+def is_grid(value: Any, axes: int = 2) -> bool:
+    """Whether a value is a sequence of `axes` sides; those of traced images may be tensors or symbols."""
+    return isinstance(value, Sequence) and len(value) == axes and not any(isinstance(x, float) or x < 0 for x in value)
 
 
 Row = tuple[str, Tensor, tuple[str, ...] | None]

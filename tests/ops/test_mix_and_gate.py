@@ -128,6 +128,7 @@ def test_convolution_of_tokens_copies_no_values():
         ({'grid': (3, 5)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12'),
         ({'grid': (-3, -4)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12'),
         ({'grid': (3.0, 4.0)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12'),
+        ({'grid': 12}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12, got 12'),
         *(
             (
                 {'grid': (12,), 'weight': weight},
