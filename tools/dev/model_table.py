@@ -19,6 +19,7 @@ import argparse
 import ast
 import json
 import re
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -196,12 +197,17 @@ def read_metafile() -> dict[str, Any]:
     return {'Models': [], **yaml.safe_load((ROOT / 'configs' / 'metafile.yml').read_text())}
 
 
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return '\n'.join(f'| {" | ".join(cells)} |' for cells in (columns, ['---'] * len(columns), *rows))
+
+
 def tables(entries: list[Entry]) -> str:
     """Return the tables of a page in Markdown, one section per data set.
 
     What all rows of a section share, the metric and the image size, is stated above the table, otherwise in each row.
     """
-    written = []
+    sections = []
     for data in IMAGE_SIZES:
         rows = [entry for entry in entries if entry['Metadata']['Training Data'] == data]
         if not rows:
@@ -212,16 +218,10 @@ def tables(entries: list[Entry]) -> str:
         own_metric = any(_metrics(entry, 'Metrics').keys() - metrics.keys() for entry in rows)
         stated_once = [] if own_metric else [f'Metric: {" / ".join(metrics)}.']
         stated_once += [] if own_size else [f'MACs at {sizes.pop()}.']
-        written += [
-            f'## {data[0].upper()}{data[1:]}',
-            '',
-            *([' '.join(stated_once), ''] if stated_once else []),
-            '| config | parameters (M) | MACs (G) | paper | ours |',
-            '| --- | --- | --- | --- | --- |',
-            *(_row(entry, own_size, own_metric) for entry in rows),
-            '',
-        ]
-    return '\n'.join(written[:-1])
+        columns = ('config', 'parameters (M)', 'MACs (G)', 'paper', 'ours')
+        table = markdown(columns, [_cells(entry, own_size, own_metric) for entry in rows])
+        sections += [f'## {data[0].upper()}{data[1:]}', *([' '.join(stated_once)] if stated_once else []), table]
+    return '\n\n'.join(sections)
 
 
 def sequence_table(entries: list[Entry]) -> str:
@@ -237,10 +237,7 @@ def sequence_table(entries: list[Entry]) -> str:
         if name.startswith(prefix)
         and all(f'lra_{task}_{name.removeprefix(prefix)}' in by_name for task in SEQUENCE_TASKS)
     ]
-    lines = [
-        f'| attention | {" | ".join(SEQUENCE_TASKS)} |',
-        f'| --- |{" --- |" * len(SEQUENCE_TASKS)}',
-    ]
+    rows = []
     for variant in variants:
         cells = []
         for task in SEQUENCE_TASKS:
@@ -249,8 +246,8 @@ def sequence_table(entries: list[Entry]) -> str:
             run = '' if ours == 'not yet run' else f' ({ours})'
             cells.append(f'[{paper}](../{entry["Config"]}){run}')
         about = by_name[f'{prefix}{variant}']['Metadata']['Backbone']
-        lines.append(f'| `{variant}`: {about} | {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        rows.append([f'`{variant}`: {about}', *cells])
+    return markdown(('attention', *SEQUENCE_TASKS), rows)
 
 
 def choice_table(entries: list[Entry]) -> str:
@@ -261,15 +258,12 @@ def choice_table(entries: list[Entry]) -> str:
     def paper(*configs: str) -> str:
         return next((_figures(by_name[name])[0] for name in configs if name in by_name), '-')
 
-    lines = [
-        '| model | parameters (M) | GMACs | top-1 | COCO box / mask AP | ADE20K mIoU | weights | 224 x 224, ms (MB) '
-        '| 800 x 1333, ms (MB) |',
-        f'|{" --- |" * 9}',
-    ]
+    columns = ('model', 'parameters (M)', 'GMACs', 'top-1', 'COCO box / mask AP', 'ADE20K mIoU', 'weights')
+    rows = []
     for row in json.loads(MEASURED.read_text())['rows']:
         name = row['case']
         short = short_name(name)
-        cells = (
+        cells = [
             f'`{name}`',
             _rounded(row['parameters (M)']),
             _rounded(row['GMACs, 224x224']),
@@ -278,15 +272,15 @@ def choice_table(entries: list[Entry]) -> str:
             paper(f'upernet_{short}_160k', f'semantic_fpn_{short}_40k'),
             'yes' if f'`mmpola://{name}`' in released else 'no',
             *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in ('224x224', '800x1333')),
-        )
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        ]
+        rows.append(cells)
+    return markdown((*columns, '224 x 224, ms (MB)', '800 x 1333, ms (MB)'), rows)
 
 
 def short_table(entries: list[Entry]) -> str:
     """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
     by_name = {entry['Name']: entry for entry in entries}
-    lines = ['| config | data set | metric | parameters | paper | ours |', '| --- | --- | --- | --- | --- | --- |']
+    rows = []
     for entry in (by_name[name] for name in README_MODELS):
         about, (paper, ours) = entry['Metadata'], _figures(entry)
         model = about['Model'].removeprefix('ImageNet-1k ')
@@ -298,22 +292,21 @@ def short_table(entries: list[Entry]) -> str:
             paper,
             ours,
         )
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        rows.append(cells)
+    return markdown(('config', 'data set', 'metric', 'parameters', 'paper', 'ours'), rows)
 
 
-def _row(entry: Entry, own_size: bool, own_metric: bool) -> str:
+def _cells(entry: Entry, own_size: bool, own_metric: bool) -> tuple[str, ...]:
     about, (paper, ours) = entry['Metadata'], _figures(entry)
     if own_metric:
         ours = f'{" / ".join(_metrics(entry, "Metrics"))}: {ours}'
-    cells = (
+    return (
         f'[{entry["Name"]}](../{entry["Config"]})<br>{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
         _rounded(about['Parameters'] / 1e6),
         _rounded(about['FLOPs'] / 1e9) + (f' at {_size(entry)}' if own_size else ''),
         paper,
         ours,
     )
-    return f'| {" | ".join(cells)} |'
 
 
 def _size(entry: Entry) -> str:
@@ -347,7 +340,7 @@ def backbone_table() -> str:
 
     from mmpola.backbones.zoo import ARCHITECTURES
 
-    rows = ['| model | `type` | `arch` | blocks | channels | strides |', '| --- | --- | --- | --- | --- | --- |']
+    rows = []
     for name, (cls, arguments) in ARCHITECTURES.items():
         with torch.device('meta'):
             model = cls(**arguments)
@@ -356,9 +349,8 @@ def backbone_table() -> str:
         if blocks is None:  # every block counts as a stage
             blocks, channels, strides = [settings['depth']], channels[:1], strides[:1]
         named = name, f'mmpola.{cls.__name__}', arguments['arch']
-        cells = [f'`{cell}`' for cell in (*named, list(blocks), channels, strides)]
-        rows.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(rows)
+        rows.append([f'`{cell}`' for cell in (*named, list(blocks), channels, strides)])
+    return markdown(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
 
 
 def with_tables(page: Path, tables: dict[str, str]) -> str:
