@@ -15,16 +15,19 @@ import os
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.records import ROOT, commit, results_folder
+from benchmarks.records import ROOT, results_folder
 from mmpola.messages import UsageError, run_main
 
 if TYPE_CHECKING:
     from benchmarks.gpu.session import Session
 
 # Processes that compile and check import this module again: torch and Triton are imported when they are needed.
+
+TABLE = 'launches.json'
 
 
 def main() -> None:
@@ -56,72 +59,81 @@ def run(args: argparse.Namespace) -> int:
 
     from benchmarks.gpu.processes import Checker
     from benchmarks.gpu.report import write_report
-    from benchmarks.gpu.session import Budget, DeviceLostError, Session, earlier_parts, versions
-    from mmpola.ops.triton.tables import gpu_of
+    from benchmarks.gpu.session import HARD_STOP, DeviceLostError, Session, earlier_parts, environment_of, hard_stop
 
     device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
-    gpu, capability = gpu_of(device)
-    made_with = {'torch': torch.__version__, **versions(), 'commit': commit()}
-    environment = {'gpu': gpu, 'capability': list(capability), **made_with}
-    folder = args.results or (ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(gpu))
+    environment = environment_of(device)
+    usual = ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(environment['gpu'])
+    folder = args.results or usual
     folder.mkdir(parents=True, exist_ok=True)
-    budget = Budget(60 * args.minutes, start)
     parts = {} if args.fresh else earlier_parts(folder, environment)
-    session = Session(folder, device, args.dry_run, budget, environment, parts, Checker(str(device)))
+    checker = Checker(str(device))
+    session = Session(folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, checker)
 
-    def report(is_lost: bool = False) -> int:
+    def report() -> int:
         required, targets = write_report(session)
         for verdict in [*required, *([] if args.dry_run else targets)]:  # tiny shapes say nothing about speed
-            print(f'{_WORDS[verdict.holds]:12} {verdict.target}: {verdict.found}')
+            print(f'{verdict["result"]:12} {verdict["target"]}: {verdict["worst result"]}')
         print(f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use the launches')
-        return int(is_lost or any(verdict.holds is False for verdict in required))
+        return int(any(verdict['result'] == 'not reached' for verdict in required))
 
     def stopped() -> int:
         session.say('out of time: run the command again to measure what is missing')
         return report()
 
-    with budget.hard_stop(stopped):
+    with hard_stop(session.left(HARD_STOP), stopped):
         try:
             measure(session)
         except DeviceLostError as error:
             session.say(f'{error}; run the command again to measure what is missing')
-            return report(is_lost=True)
+            return report() or 1
         finally:
-            session.checker.close()
+            checker.close()
     return report()
-
-
-TABLE = 'launches.json'
-_WORDS = {True: 'reached', False: 'not reached', None: 'not measured'}
 
 
 def measure(session: Session) -> None:
     """Run the three parts; after the tuning, write the launch table."""
-    from benchmarks.gpu.correctness import correctness
-    from benchmarks.gpu.processes import Compiler
+    from benchmarks.gpu.checks import calls
+    from benchmarks.gpu.processes import COMPILING, compile_call, start_pool
     from benchmarks.gpu.results import results
-    from benchmarks.gpu.tuning import tuned_table, tuning, write_table
+    from benchmarks.gpu.tuning import targets, tune, tuned_table, write_table
     from mmpola.ops.triton.tables import LaunchTable, use_table
 
     capability: Any = (9, 0) if session.dry_run else tuple(session.environment['capability'])
-    compiler = Compiler(capability, 1 if session.dry_run else None)
+    pool = start_pool(1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1), COMPILING)
     try:
         with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
             # All compilations start now, so that those of the tuning run beside the checks.
-            checks, targets = list(correctness(session, compiler)), list(tuning(session, compiler))
-            session.perform('correctness', checks)
+            checks, every = calls(session.dry_run), {target.name: target for target in targets(session.dry_run)}
+            compiled = {
+                name: [pool.submit(compile_call, capability, call, {})]
+                for name, call in checks.items()
+                if not (session.dry_run or session.is_known('correctness', name))
+            }
+            tried = {
+                name: [
+                    pool.submit(compile_call, capability, target.gate, dict.fromkeys(target.keys, launch))
+                    for launch in target.candidates
+                ]
+                for name, target in every.items()
+                if not session.is_known('tuning', name)
+            }
+            items = {name: partial(session.checker.check, call, {}) for name, call in checks.items()}
+            session.perform('correctness', items, compiled)
             before = tuned_table(session)
-            session.perform('tuning', targets)
+            tuned = {name: partial(tune, session, target, tried.get(name, [])) for name, target in every.items()}
+            session.perform('tuning', tuned, {name: futures[-1:] for name, futures in tried.items()})
     finally:
-        compiler.close()
+        pool.shutdown(wait=False, cancel_futures=True)
     table = tuned_table(session)
     if table != before:
         session.parts.pop('results', None)  # measured with other launches
     if table:
         write_table(session, session.folder / TABLE)
     with use_table(table):
-        session.perform('results', list(results(session)))
+        session.perform('results', results(session))
 
 
 if __name__ == '__main__':

@@ -7,9 +7,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest import mock
 
 import triton
@@ -24,8 +24,7 @@ KERNEL_CLASS: type[Any] = type(mix_and_gate_kernel)
 """Of compiled or, with TRITON_INTERPRET=1, of interpreted kernels; its method `run` launches all of them."""
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(NamedTuple):
     """One launch of a kernel.
 
     Args:
@@ -39,10 +38,6 @@ class Launched:
     run: Callable[[], Any]
     tensors: list[Tensor]
     binary: Any
-
-    def token_bytes(self, elements: int) -> int:
-        """Return the bytes of its tensors of that many elements, each counted once: what it must move."""
-        return sum(x.nbytes for x in {x.data_ptr(): x for x in self.tensors if x.numel() == elements}.values())
 
 
 @contextmanager
@@ -63,8 +58,7 @@ def recorded() -> Iterator[list[Launched]]:
         yield launches
 
 
-@dataclass(frozen=True)
-class Binary:
+class Binary(NamedTuple):
     """What a compiled kernel needs.
 
     Args:
@@ -84,26 +78,6 @@ class Binary:
     warps: int
 
 
-class PaperDriver:
-    """Stands in for the GPU's driver where kernels are compiled only.
-
-    Args:
-        capability: compute capability to compile for.
-    """
-
-    def __init__(self, capability: tuple[int, int]) -> None:
-        self.target = GPUTarget('cuda', 10 * capability[0] + capability[1], 32)
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
-
-    def get_current_device(self) -> str:
-        return f'paper {self.target.arch}'  # its own entry among the devices for which kernels are kept
-
-    def get_current_stream(self, device: str) -> int:
-        return 0
-
-
 @contextmanager
 def compiled_only(capability: tuple[int, int]) -> Iterator[list[Binary]]:
     """Compile each launch inside the block, whose tensors are on the CPU, for a GPU instead of running it.
@@ -118,7 +92,13 @@ def compiled_only(capability: tuple[int, int]) -> Iterator[list[Binary]]:
         return binary
 
     original = KERNEL_CLASS.run
-    with mock.patch.object(KERNEL_CLASS, 'run', run), mock.patch.object(driver, '_active', PaperDriver(capability)):
+    target = GPUTarget('cuda', 10 * capability[0] + capability[1], 32)
+    paper = SimpleNamespace(  # stands in for the driver of a GPU
+        get_current_target=lambda: target,
+        get_current_device=lambda: f'paper {target.arch}',  # its own entry among the devices for which kernels are kept
+        get_current_stream=lambda device: 0,
+    )
+    with mock.patch.object(KERNEL_CLASS, 'run', run), mock.patch.object(driver, '_active', paper):
         yield binaries
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from mmpola.messages import first_line
+
 if TYPE_CHECKING:
+    from benchmarks.gpu.checks import Call
     from benchmarks.gpu.launches import Binary
-    from benchmarks.gpu.problems import Call
     from mmpola.ops.triton.tables import Key
 
 Launches = Mapping['Key', dict[str, int]]
@@ -23,47 +27,40 @@ Launches = Mapping['Key', dict[str, int]]
 CHECK_SECONDS = 60.0
 """After which a check is given up; most take less than one, the longest compile kernels that no worker did."""
 
-START_SECONDS = 120.0
-"""The same of the first check of a process, which imports torch and Triton."""
+COMPILING = {'TRITON_INTERPRET': '0', 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
+"""The environment of processes that compile, also in a dry run."""
 
 
-class Compiler:
-    """A pool of processes that compile, and take jobs in their order.
-
-    Args:
-        capability: compute capability of the GPU.
-        workers: number of processes; None leaves one core to this process.
-    """
-
-    def __init__(self, capability: tuple[int, int], workers: int | None = None) -> None:
-        self.capability = capability
-        workers = workers or max(1, len(os.sched_getaffinity(0)) - 1)
-        self._pool = ProcessPoolExecutor(workers, get_context('spawn'), initializer=_prepare)
-
-    def submit(self, call: Call, launches: Launches) -> Future[list[Binary]]:
-        """Compile all kernels of a call with these launches, or the current ones for kernels without one."""
-        return self._pool.submit(_compile, call.shortened(), launches, self.capability)
-
-    def close(self) -> None:
-        """Drop the jobs that have not started."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+def start_pool(workers: int, environment: Mapping[str, str]) -> ProcessPoolExecutor:
+    """Return a pool of processes that take jobs in their order, with changes of their environment."""
+    return ProcessPoolExecutor(workers, get_context('spawn'), _prepare, (environment,))
 
 
-def _prepare() -> None:
+def _prepare(environment: Mapping[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    os.environ.pop('TRITON_INTERPRET', None)  # of a dry run
-    os.environ |= {'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
+    os.environ.update(environment)
+    Thread(target=_end_with_parent, daemon=True).start()
+    import_module('benchmarks.gpu.checks')
 
 
-def _compile(call: Call, launches: Launches, capability: tuple[int, int]) -> list[Binary]:
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def compile_call(capability: tuple[int, int], call: Call, launches: Launches) -> list[Binary]:
+    """Compile all kernels of a call with these launches, or the current ones for kernels without one."""
     import torch
 
     from benchmarks.gpu.launches import compiled_only
     from mmpola.ops.triton.tables import LaunchTable, use_table
 
-    problem = call.problem(torch.device('cpu'))
+    short = call.shortened()
+    problem = short.problem(torch.device('cpu'))
     with compiled_only(capability) as binaries, use_table(LaunchTable(launches)):
-        call.run(problem)
+        short.run(problem)
     return binaries
 
 
@@ -76,64 +73,43 @@ class Checker:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._started: tuple[Any, Connection] | None = None
+        self._started: tuple[ProcessPoolExecutor, int] | None = None  # and the process's id
 
-    def check(self, call: Call, launches: Launches, allowed: float = 1.0) -> dict[str, Any]:
-        """Return `correctness.check` of a call with these launches, or a failure if it does not end as it should."""
-        seconds = CHECK_SECONDS if self._started else START_SECONDS
-        process, pipe = self._started = self._started or self._start()
+    def check(self, call: Call, launches: Launches) -> dict[str, Any]:
+        """Return `checks.check` of a call with these launches, or a failure if it does not end as it should."""
         try:
-            pipe.send((call, launches, allowed))
-            if pipe.poll(seconds):
-                found, is_usable = pipe.recv()
-            else:
-                found, is_usable = {'failure': f'the check did not end within {seconds:g} s'}, False
-        except (EOFError, OSError):
-            process.join()
-            found, is_usable = {'failure': f'the check ended its process with status {process.exitcode}'}, False
-        if not is_usable:
-            self.close()
-        return found
-
-    def _start(self) -> tuple[Any, Connection]:
-        context = get_context('spawn')
-        pipe, other = context.Pipe()
-        process = context.Process(target=_serve, args=(other, self._device), daemon=True)
-        process.start()
-        other.close()  # now of the process alone, so that its end is noticed
-        return process, pipe
+            if self._started is None:
+                pool = start_pool(1, {})
+                self._started = pool, pool.submit(os.getpid).result()
+            return self._started[0].submit(_check, self._device, call, launches).result(CHECK_SECONDS)
+        except TimeoutError:
+            failure = f'the check did not end within {CHECK_SECONDS:g} s'
+        except BrokenProcessPool:
+            self._started, failure = None, 'the check ended its process'
+        except Exception as error:  # an illegal address spoils every later call of the process
+            failure = first_line(error)
+        self.close()
+        return {'failure': failure}
 
     def close(self) -> None:
         """End the process; the next check starts another one."""
         if self._started is not None:
-            process, pipe = self._started
-            process.kill()
-            process.join()
-            pipe.close()
+            pool, process = self._started
+            os.kill(process, signal.SIGKILL)  # a kernel that hangs listens to no other signal
+            pool.shutdown()
             self._started = None
 
 
-def _serve(pipe: Connection, device_name: str) -> None:
-    """Check what the pipe names until its other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _check(device_name: str, call: Call, launches: Launches) -> dict[str, Any]:
     import torch
 
-    from benchmarks.gpu.correctness import check
+    from benchmarks.gpu.checks import check
     from mmpola.ops.triton.tables import LaunchTable, use_table
 
     device = torch.device(device_name)
-    while True:
-        try:
-            call, launches, allowed = pipe.recv()
-        except EOFError:
-            return
-        with use_table(LaunchTable(launches)):
-            found = check(call, device, allowed)
-        try:
-            if device.type == 'cuda':
-                torch.cuda.synchronize(device)
-                torch.cuda.empty_cache()  # the other process measures on the same GPU
-        except Exception:  # an illegal address spoils every later call
-            pipe.send((found, False))
-            return
-        pipe.send((found, True))
+    with use_table(LaunchTable(launches)):
+        found = check(call, device)
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()  # the other process measures on the same GPU
+    return found

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import timm
 import torch
-from torch import nn
 
 import mmpola.timm  # noqa: F401 - registers the models with timm
 from benchmarks.cases import ATTENTION, Case
 from benchmarks.gpu.launches import recorded
-from benchmarks.gpu.session import Item, Session
+from benchmarks.gpu.session import Measure, Session
 from benchmarks.measure import copy_bandwidth, interleaved_device_seconds
 from benchmarks.networks import compare
 from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, Function, find_peers, measure_case, triton_passes
@@ -49,31 +47,28 @@ DRY_SIZES: dict[Size, int] = {(32, 32): 1}
 DRY_ARCH = {'embed_dims': (16,) * 4, 'depths': (1,) * 4, 'num_heads': (1,) * 4, 'mlp_ratios': (1,) * 4}
 
 
-def results(session: Session) -> Iterator[Item]:
-    """Yield the measurements, those that compile with inductor last."""
+def results(session: Session) -> dict[str, Measure]:
+    """Return the measurements by name, those that compile with inductor last."""
     cases = {case.name: case for case in ATTENTION['cuda']}
-    attention = [cases[name] for name in ATTENTION_CASES]
-    gates = attention[:2]
-    networks, sizes = NETWORKS, SIZES
+    attention, networks, sizes = [cases[name] for name in ATTENTION_CASES], NETWORKS, SIZES
     if session.dry_run:
-        attention = gates = [Case('tiny', 'power', 1, 3, 6, 1, 16)]
-        networks, sizes = DRY_NETWORKS, DRY_SIZES
-    yield Item('copy', partial(_copy, session))
+        attention, networks, sizes = [Case('tiny', 'power', 1, 3, 6, 1, 16)], DRY_NETWORKS, DRY_SIZES
+    gates = attention[:2]
+    items: dict[str, Measure] = {'copy': partial(_copy, session)}
     for case in attention:
-        names = ['literal', ANOTHER_FUNCTION, PORT] if case in attention[:PEER_CASES] else []
-        yield Item(f'attention, {case.name}', partial(operator_row, session, 'attention', case, names))
+        peers = ['literal', ANOTHER_FUNCTION, PORT] if case in attention[:PEER_CASES] else []
+        items[f'attention, {case.name}'] = partial(operator_row, session, 'attention', case, peers)
     for case in gates:
-        yield Item(f'mix_and_gate, {case.name}', partial(operator_row, session, 'mix_and_gate', case, ['literal']))
+        items[f'mix_and_gate, {case.name}'] = partial(operator_row, session, 'mix_and_gate', case, ['literal'])
     for case in gates:
-        measure = partial(kernel_row, session, 'attention', case, torch.float32)
-        yield Item(f'float32, without tf32, {case.name}', measure)
-    yield Item('a new image size', partial(new_size, session))
-    for size, batch in sizes.items():
-        for model in networks:
-            yield Item(f'{model}, {size[0]}x{size[1]}', partial(network_row, session, model, size, batch))
+        items[f'float32, without tf32, {case.name}'] = partial(kernel_row, session, 'attention', case, torch.float32)
+    items['a new image size'] = partial(new_size, session)
+    for size in sizes:
+        for model, names in networks.items():
+            items[f'{model}, {size[0]}x{size[1]}'] = partial(network_row, session, model, names, size, sizes[size])
     for case in [] if session.dry_run else attention[:3]:
-        names = ['compiled literal']
-        yield Item(f'compiled, {case.name}', partial(operator_row, session, 'attention', case, names))
+        items[f'compiled, {case.name}'] = partial(operator_row, session, 'attention', case, ['compiled literal'])
+    return items
 
 
 def _copy(session: Session) -> Row:
@@ -92,18 +87,19 @@ def operator_row(session: Session, operator: str, case: Case, peers: list[str]) 
 
 
 def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) -> Row:
-    """Measure each kernel of a training step alone."""
+    """Measure each kernel of a training step alone, and the bytes of its token tensors, which it must move."""
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     with recorded() as launched:
         triton_passes(operator, case, device, dtype)[1]()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
-    runs = {name: x.run for name, x in numbered.items()}
-    timings = interleaved_device_seconds(runs, device, **session.rounds(ROUNDS))
-    moved = {name: x.token_bytes(case.elements) for name, x in numbered.items()}
-    kernels = {
-        name: {**x._asdict(), 'bytes': moved[name], 'copy %': 100 * moved[name] / bandwidth / x.seconds}
-        for name, x in timings.items()
-    }
+    timings = interleaved_device_seconds(
+        {name: x.run for name, x in numbered.items()}, device, **session.rounds(ROUNDS)
+    )
+    kernels = {}
+    for name, timing in timings.items():
+        tokens = {x.data_ptr(): x.nbytes for x in numbered[name].tensors if x.numel() == case.elements}
+        moved = sum(tokens.values())
+        kernels[name] = {**timing._asdict(), 'bytes': moved, 'copy %': 100 * moved / bandwidth / timing.seconds}
     return {'operator': f'{operator}, {str(dtype).removeprefix("torch.")}', 'case': case.name, 'kernels': kernels}
 
 
@@ -118,23 +114,17 @@ def new_size(session: Session) -> Row:
     return {'case': 'another image size', 'compiled kernels': len(binaries[1] - binaries[0])}
 
 
-def _model(session: Session, name: str, size: Size) -> nn.Module:
-    if name.startswith('pola'):
-        arguments: dict[str, Any] = {'backend': 'triton', 'drop_path_rate': 0.0}
-        arguments |= {'arch': DRY_ARCH} if session.dry_run else {}
-    else:
-        arguments = {'img_size': size} if name.startswith('swin') else {}
-    return timm.create_model(name, features_only=True, **arguments).to(session.device)
-
-
-def network_row(session: Session, model: str, size: Size, batch: int) -> Row:
+def network_row(session: Session, model: str, names: tuple[str, str], size: Size, batch: int) -> Row:
     """Compare a network with itself on the literal equations and with timm's, in inference and training with AMP."""
-    ours, theirs = (DRY_NETWORKS if session.dry_run else NETWORKS)[model]
-    networks = {'ours': _model(session, ours, size), 'timm': _model(session, theirs, size)}
+    ours, theirs = names
+    arch = {'arch': DRY_ARCH} if session.dry_run else {}
+    arguments: dict[str, dict[str, Any]] = {ours: {'backend': 'triton', 'drop_path_rate': 0.0, **arch}}
+    arguments[theirs] = {'img_size': size} if theirs.startswith('swin') else {}
+    networks = {
+        label: timm.create_model(name, features_only=True, **arguments[name]).to(session.device)
+        for label, name in (('ours', ours), ('timm', theirs))
+    }
     image = torch.randn(batch, 3, *size, device=session.device)
     case = f'{model}, {size[0]}x{size[1]}, batch {batch}'
-    return {
-        'case': case,
-        "timm's model": theirs,
-        **compare(case, networks, image, ['literal', 'timm'], session.rounds(ROUNDS)),
-    }
+    row = compare(case, networks, image, ['literal', 'timm'], session.rounds(ROUNDS))
+    return {'case': case, "timm's model": theirs, **row}

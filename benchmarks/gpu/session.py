@@ -7,22 +7,23 @@ import json
 import multiprocessing
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, TimeoutError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Timer
+from typing import Any
 
 import torch
 import triton
 
 from benchmarks.gpu.processes import Checker
+from benchmarks.records import commit
 from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import first_line
-from mmpola.ops.triton.tables import FOLDER
+from mmpola.ops.triton.tables import FOLDER, gpu_of
 
 RECORD = 'run.json'
 
@@ -32,64 +33,12 @@ SHARES = {'correctness': 0.3, 'tuning': 0.65, 'results': 0.93}
 HARD_STOP = 0.97
 """Share of the budget after which an item that is running is stopped. The rest is for the report."""
 
+Measure = Callable[[], dict[str, Any]]
+"""Returns a JSON object."""
+
 
 class DeviceLostError(Exception):
     """The GPU answers nothing any more in this process, as after an illegal address."""
-
-
-class Item(NamedTuple):
-    """A measurement.
-
-    Args:
-        name: unique within its part.
-        measure: returns a JSON object.
-        compilation: has to end before; None if there is nothing to wait for.
-    """
-
-    name: str
-    measure: Callable[[], dict[str, Any]]
-    compilation: Future[Any] | None = None
-
-
-class Budget:
-    """Counts down from a number of seconds, of the whole run.
-
-    Args:
-        start: of the run, by `time.monotonic`; None for now.
-    """
-
-    def __init__(self, seconds: float, start: float | None = None) -> None:
-        self.seconds = seconds
-        self._start = time.monotonic() if start is None else start
-
-    def left(self, share: float = 1.0) -> float:
-        """Return the seconds until a share of the budget is used, 0 after it."""
-        return max(0.0, share * self.seconds - (time.monotonic() - self._start))
-
-    @contextmanager
-    def hard_stop(self, report: Callable[[], int]) -> Iterator[None]:
-        """Report and end the process with the returned status if the block is not done in time.
-
-        A thread does this, because a signal handler would not run while a kernel that hangs is waited for.
-        """
-
-        def stop() -> None:
-            status = 1
-            try:
-                status = report()
-            finally:
-                for process in multiprocessing.active_children():
-                    process.kill()
-                sys.stdout.flush()
-                os._exit(status)
-
-        timer = threading.Timer(self.left(HARD_STOP), stop)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
 
 @dataclass(frozen=True)
@@ -100,7 +49,8 @@ class Session:
         folder: of the results.
         device: on which the kernels run.
         dry_run: whether shapes are tiny and the device is the interpreter.
-        budget: of time.
+        start: of the run, by `time.monotonic`.
+        seconds: budget of time.
         environment: GPU, versions and commit; results of another environment are not continued.
         parts: results by part and item.
         checker: the process in which kernels are checked.
@@ -109,10 +59,15 @@ class Session:
     folder: Path
     device: torch.device
     dry_run: bool
-    budget: Budget
+    start: float
+    seconds: float
     environment: dict[str, Any]
     parts: dict[str, dict[str, Any]]
     checker: Checker
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds until a share of the budget is used, 0 after it."""
+        return max(0.0, self.start + share * self.seconds - time.monotonic())
 
     def results(self, part: str) -> dict[str, Any]:
         """Return the results of a part by item; changes belong to the session."""
@@ -126,37 +81,42 @@ class Session:
         """Return how often variants are timed, as arguments of the functions of benchmarks/measure.py."""
         return {'repeats': 1, 'warm_up': 0} if self.dry_run else {'repeats': number}
 
-    def perform(self, part: str, items: Sequence[Item]) -> int:
-        """Measure and save the items that have no result yet, while the part has time; return how many are left out.
+    def perform(
+        self, part: str, items: Mapping[str, Measure], compilations: Mapping[str, Sequence[Future[Any]]] | None = None
+    ) -> None:
+        """Measure and save the items that have no result yet, while the part has time.
 
         What failed in an earlier run comes last.
+
+        Args:
+            items: by name.
+            compilations: what has to end before an item, if anything; its errors are raised again by the launch.
 
         Raises:
             DeviceLostError: an item failed, and after it the GPU answers nothing any more.
         """
         done = self.results(part)
-        missing = sorted((x for x in items if not self.is_known(part, x.name)), key=lambda item: item.name in done)
+        missing = sorted((name for name in items if not self.is_known(part, name)), key=done.__contains__)
         known = len(items) - len(missing)
         if known:
             self.say(f'{part}: {known} of {len(items)} are known from the last run')
-        for number, item in enumerate(missing):
-            left = self.budget.left(SHARES[part])
-            if not left or not _is_compiled(item, left):
-                self.say(f'{part}: out of time, {len(missing) - number} are left out: run the command again')
-                return len(missing) - number
-            self.say(f'{part} {known + number + 1} of {len(items)}: {item.name}')
-            done[item.name] = {'failure': 'the run ended during it'}  # unless a result or an error takes its place
+        for number, name in enumerate(missing, known):
+            left, compiled = self.left(SHARES[part]), (compilations or {}).get(name, ())
+            if not left or wait(compiled, left).not_done:
+                self.say(f'{part}: out of time, {len(items) - number} are left out: run the command again')
+                return
+            self.say(f'{part} {number + 1} of {len(items)}: {name}')
+            done[name] = {'failure': 'the run ended during it'}  # unless a result or an error takes its place
             self.save()
             try:
-                done[item.name] = item.measure()
+                done[name] = items[name]()
             except Exception as error:  # compilers, drivers and peers may raise anything, and the rest is still of use
-                done[item.name] = {'failure': first_line(error)}
-                self._check_device(item.name)
+                done[name] = {'failure': first_line(error)}
+                self._check_device(name)
             finally:
                 self.save()
-            if failure := done[item.name].get('failure'):
-                self.say(f'{part}: {item.name} failed: {failure}')
-        return 0
+            if failure := done[name].get('failure'):
+                self.say(f'{part}: {name} failed: {failure}')
 
     def _check_device(self, name: str) -> None:
         if self.device.type == 'cuda':
@@ -172,26 +132,48 @@ class Session:
 
     def say(self, message: str) -> None:
         """Print a line of progress with the time that is left."""
-        minutes, seconds = divmod(int(self.budget.left()), 60)
+        minutes, seconds = divmod(int(self.left()), 60)
         print(f'[{minutes}:{seconds:02} left] {message}', file=sys.stderr, flush=True)
 
 
-def _is_compiled(item: Item, seconds: float) -> bool:
-    """Wait for an item's compilation; an error in it is raised again when the kernel is launched."""
-    if item.compilation is not None:
+@contextmanager
+def hard_stop(seconds: float, report: Callable[[], int]) -> Iterator[None]:
+    """Report and end the process with the returned status if the block is not done in time.
+
+    A thread does this, because a signal handler would not run while a kernel that hangs is waited for.
+    """
+
+    def stop() -> None:
+        status = 1
         try:
-            item.compilation.exception(timeout=seconds)
-        except TimeoutError:
-            return False
-    return True
+            status = report()
+        finally:
+            for process in multiprocessing.active_children():
+                process.kill()
+            sys.stdout.flush()
+            os._exit(status)
+
+    timer = Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
-def versions() -> dict[str, str]:
-    """Return the version of Triton and a digest of the kernels' sources: other ones make other results."""
-    digest = hashlib.sha256()
-    for path in sorted(FOLDER.glob('*.py')):
-        digest.update(path.read_bytes())
-    return {'triton': triton.__version__, 'kernels': digest.hexdigest()[:16]}
+def environment_of(device: torch.device) -> dict[str, Any]:
+    """Return the GPU, the versions, a digest of the kernels' sources and the commit: other ones make other results."""
+    gpu, capability = gpu_of(device)
+    sources = b''.join(path.read_bytes() for path in sorted(FOLDER.glob('*.py')))
+    return {
+        'gpu': gpu,
+        'capability': list(capability),
+        'torch': torch.__version__,
+        'triton': triton.__version__,
+        'kernels': hashlib.sha256(sources).hexdigest()[:16],
+        'commit': commit(),
+    }
 
 
 def earlier_parts(folder: Path, environment: dict[str, Any]) -> dict[str, dict[str, Any]]:

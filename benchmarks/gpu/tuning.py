@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from benchmarks.cases import ATTENTION, Case
-from benchmarks.gpu.candidates import Hardware, Launch, attention_launches, estimate, tiles
-from benchmarks.gpu.correctness import gate
+from benchmarks.gpu import candidates
+from benchmarks.gpu.candidates import Launch, estimate, launches_to_try, limits, resident_programs
+from benchmarks.gpu.checks import Call, gate
 from benchmarks.gpu.launches import Binary, recorded
-from benchmarks.gpu.problems import Call
-from benchmarks.gpu.processes import Compiler
-from benchmarks.gpu.session import SHARES, Item, Session
+from benchmarks.gpu.session import SHARES, Session
 from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
 from benchmarks.operators import triton_passes
 from mmpola.checkpoint.write import write_atomically
@@ -33,14 +32,14 @@ TODAY = 'today'
 TIMED = 4
 """Launches of each kernel that are timed, besides today's: the best on paper."""
 
-SPLITS: tuple[dict[str, float], ...] = (
+SPLITS: list[dict[str, float]] = [
     {'waves': 0.5},
-    {'waves': 2.0},
-    {'waves': 3.0},
+    {'waves': 2},
+    {'waves': 3},
     {'share': 15},
     {'share': 30},
     {'share': 100},
-)
+]
 """Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels of a target."""
 
 WORTHWHILE = 0.02
@@ -55,11 +54,13 @@ class Target:
         feature_map: 'power', 'rotary', or 'any' for `mix_and_gate`.
         dtype: of the tokens.
         cases: of benchmarks/cases.py; kernels are timed on the first, whole steps on all.
+        dry_run: whether few launches are tried, on tiny shapes.
     """
 
     feature_map: str
     dtype: torch.dtype
     cases: tuple[Case, ...]
+    dry_run: bool = False
 
     @property
     def block(self) -> int:
@@ -77,24 +78,28 @@ class Target:
         kernels = [name for name, fields in FIELDS.items() if (fields == TILE_FIELDS) == (self.feature_map == 'any')]
         return [Key.of(kernel, self.feature_map, self.dtype, self.block) for kernel in kernels]
 
-    def step(self, case: Case, device: str) -> Run:
-        """Return forward + backward of a case, ready to run."""
-        return triton_passes('mix_and_gate' if self.feature_map == 'any' else 'attention', case, device, self.dtype)[1]
+    @property
+    def gate(self) -> Call:
+        """The call that a launch must compute correctly before it is timed."""
+        return gate(self.feature_map, self.dtype, self.cases[0].dim, self.dry_run)
 
-    def gate(self, dry_run: bool) -> Call:
-        """Return the call that a launch must compute correctly before it is timed."""
-        return gate(self.feature_map, self.dtype, self.cases[0].dim, dry_run)
+    @property
+    def candidates(self) -> list[Launch]:
+        """The launches to compile."""
+        fields = candidates.TILES if self.feature_map == 'any' else candidates.ATTENTION
+        return launches_to_try(fields, self.block)[: 2 if self.dry_run else None]
 
-    def candidates(self, dry_run: bool) -> list[Launch]:
-        """Return the launches to compile."""
-        return (tiles if self.feature_map == 'any' else attention_launches)(self.block, dry_run)
+    def steps(self, device: torch.device) -> list[Run]:
+        """Return forward + backward of each case, ready to run."""
+        operator = 'mix_and_gate' if self.feature_map == 'any' else 'attention'
+        return [triton_passes(operator, case, device.type, self.dtype)[1] for case in self.cases]
 
 
 def targets(dry_run: bool) -> list[Target]:
     """Return what is tuned, the most important first."""
     if dry_run:
         power, exp = (Case('tiny', feature_map, 1, 3, 6, 1, 16) for feature_map in ('power', 'exp'))
-        return [Target('power', torch.float16, (power,)), Target('any', torch.float16, (exp,))]
+        return [Target('power', torch.float16, (power,), True), Target('any', torch.float16, (exp,), True)]
     cases = {case.name: case for case in ATTENTION['cuda']}
     found = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
@@ -105,29 +110,18 @@ def targets(dry_run: bool) -> list[Target]:
     return found
 
 
-def tuning(session: Session, compiler: Compiler) -> Iterator[Item]:
-    """Yield an item per target. All compilations start at once."""
-    every = targets(session.dry_run)
-    compilations = {
-        target: [compiler.submit(target.gate(session.dry_run), dict.fromkeys(target.keys, launch))
-                 for launch in target.candidates(session.dry_run)]
-        for target in every if not session.is_known('tuning', target.name)
-    }  # fmt: skip
-    for target in every:
-        futures = compilations.get(target, [])
-        yield Item(target.name, partial(tune, session, target, futures), futures[-1] if futures else None)
-
-
 def shipped(target: Target, key: Key, device: torch.device) -> Launch:
-    """Return the launch of launch.py."""
-    with use_table(LaunchTable()):
-        if target.feature_map == 'any':
-            return asdict(find_tile(key.kernel, target.dtype, key.block, device))
-        return asdict(find_launch(key.kernel, key.feature_map, target.dtype, key.block, device))
+    """Return the launch of launch.py, where no table is used."""
+    if target.feature_map == 'any':
+        return asdict(find_tile(key.kernel, target.dtype, key.block, device))
+    return asdict(find_launch(key.kernel, key.feature_map, target.dtype, key.block, device))
 
 
 def tune(session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]) -> dict[str, Any]:
     """Choose the launch of each kernel of a target, then the split of the tokens over programs for all together.
+
+    Args:
+        compilations: of the target's candidates, in their order.
 
     Returns:
         `kernels`, the choices by key, `split`, and how many launches were `tried`, and `not compiled`.
@@ -135,60 +129,68 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
     Raises:
         RuntimeError: no launch could be compiled, or today's compute a wrong result.
     """
-    wait(compilations, timeout=session.budget.left(SHARES['tuning']))
-    launches = target.candidates(session.dry_run)
-    ended = [(launch, x) for launch, x in zip(launches, compilations, strict=True) if x.done()]
-    compiled = [(launch, x.result()) for launch, x in ended if not x.exception()]
-    if failures := [first_line(error) for _, x in ended if (error := x.exception())]:
-        session.say(f'{target.name}: {len(failures)} of {len(ended)} compilations failed, the first by {failures[0]}')
+    ended = wait(compilations, session.left(SHARES['tuning'])).done
+    launches = target.candidates
+    pairs = [(launch, x) for launch, x in zip(launches, compilations, strict=True) if x in ended]
+    compiled = [(launch, x.result()) for launch, x in pairs if not x.exception()]
+    if failures := [first_line(error) for _, x in pairs if (error := x.exception())]:
+        session.say(f'{target.name}: {len(failures)} of {len(pairs)} compilations failed, the first by {failures[0]}')
     if not compiled:
         raise RuntimeError(f'none of {len(launches)} launches could be compiled; {"".join(failures[:1])}')
-    if failure := session.checker.check(target.gate(session.dry_run), {})['failure']:
+    if failure := session.checker.check(target.gate, {})['failure']:
         raise RuntimeError(f"today's launches: {failure}")  # whole steps run here, with them
-    kernels = {}
-    for key in target.keys:
-        today = shipped(target, key, session.device)
-        ranked = rank(key, compiled, session.device, has_waves='waves' in today)
-        best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
-        kernels[str(key)] = {'ranked': len(ranked), **_measure(session, target, key, today, best)}
+    kernels = {str(key): _tune_kernel(session, target, key, compiled) for key in target.keys}
     found = {'tried': len(launches), 'not compiled': len(launches) - len(compiled), 'kernels': kernels}
     return found if target.feature_map == 'any' else {**found, 'split': _tune_split(session, target, found)}
 
 
-def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device, has_waves: bool) -> list[Launch]:
+def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device) -> list[Launch]:
     """Return the launches with which a kernel fits on the GPU, the best on paper first.
+
+    If the kernel's launches have `waves`, then as many programs as fit on a multiprocessor.
 
     Args:
         compiled: each launch, and what the compiler said about all kernels with it.
-        has_waves: whether the kernel's launches have `waves`: then as many programs as fit on a multiprocessor.
     """
-    hardware, costs = Hardware.of(device), []
+    gpu, costs = limits(device), []
     for launch, every in compiled:
         binaries = [x for x in every if x.kernel == key.kernel]
-        cost = max((estimate(x, launch, key.block, hardware) for x in binaries), default=math.inf)
+        cost = max((estimate(x, launch, key.block, gpu) for x in binaries), default=math.inf)
         if cost < math.inf:
-            waves = {'waves': min(map(hardware.resident_programs, binaries))} if has_waves else {}
+            waves = {'waves': min(resident_programs(x, gpu) for x in binaries)} if 'waves' in launch else {}
             costs.append((cost, {**launch, **waves}))
     return [launch for _, launch in sorted(costs, key=lambda pair: pair[0])]
 
 
-def _measure(session: Session, target: Target, key: Key, today: Launch, others: list[Launch]) -> dict[str, Any]:
-    """Time a kernel with today's and other launches that compute the right result."""
-    step = target.step(target.cases[0], session.device.type)
-    variants, launch_of, rejected = {}, {}, {}
-    for launch in (today, *others):
-        name = TODAY if launch is today else ' '.join(f'{field}={value}' for field, value in launch.items())
-        if launch is not today and (
-            failure := session.checker.check(target.gate(session.dry_run), {key: launch})['failure']
-        ):
+def _tune_kernel(
+    session: Session, target: Target, key: Key, compiled: list[tuple[Launch, list[Binary]]]
+) -> dict[str, Any]:
+    """Time a kernel with today's launch and the best others on paper that compute the right result."""
+    today, ranked = shipped(target, key, session.device), rank(key, compiled, session.device)
+    best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
+    step = target.steps(session.device)[0]
+    launches = {TODAY: today, **{' '.join(f'{field}={value}' for field, value in x.items()): x for x in best}}
+    variants, rejected = {}, {}
+    for name, launch in launches.items():
+        if launch is not today and (failure := session.checker.check(target.gate, {key: launch})['failure']):
             rejected[name] = failure
             continue
         with use_table(LaunchTable({key: launch})), recorded() as launched:
             step()
-        runs = [x.run for x in launched if x.kernel == key.kernel]
-        variants[name], launch_of[name] = partial(_run_all, runs), launch
+        variants[name] = partial(_run_all, [x.run for x in launched if x.kernel == key.kernel])
     timings = interleaved_device_seconds(variants, session.device.type, **session.rounds(30))
-    return {**choose(timings, launch_of), 'rejected': rejected}
+    return {'ranked': len(ranked), **choose(timings, launches), 'rejected': rejected}
+
+
+def _tune_split(session: Session, target: Target, found: dict[str, Any]) -> dict[str, Any]:
+    """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest, those of all cases."""
+    device, steps = session.device, target.steps(session.device)
+    choices = {TODAY: {}, **{str(split): split for split in SPLITS[: 1 if session.dry_run else None]}}
+    variants = {}
+    for name, split in choices.items():
+        table = chosen_launches(target, {**found, 'split': {'launch': split}})
+        variants[name] = graphed(use_table(table)(partial(_run_all, steps)), device.type)
+    return choose(interleaved_device_seconds(variants, device.type, **session.rounds(20)), choices)
 
 
 def _run_all(runs: list[Run]) -> None:
@@ -216,37 +218,9 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
     }
 
 
-def _tune_split(session: Session, target: Target, found: dict[str, Any]) -> dict[str, Any]:
-    """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest."""
-    device, choices = session.device.type, dict[str, dict[str, float]]({TODAY: {}})
-    choices |= {str(split): split for split in (SPLITS[:1] if session.dry_run else SPLITS)}
-    ratios: dict[str, list[float]] = {name: [] for name in choices}
-    spreads: dict[str, list[float]] = {name: [] for name in choices}
-    for case in target.cases:
-        step, variants = target.step(case, device), {}
-        for name, split in choices.items():
-            with use_table(chosen_launches(target, found, split)):
-                variants[name] = _replayed(step, session)
-        timings = interleaved_device_seconds(variants, device, **session.rounds(20))
-        for name, timing in timings.items():
-            ratios[name].append(timing.seconds / timings[TODAY].seconds)
-            spreads[name].append(timing.spread / timings[TODAY].seconds)
-    relative = {name: Timing(math.prod(x) ** (1 / len(x)), max(spreads[name])) for name, x in ratios.items()}
-    return choose(relative, choices)
-
-
-def _replayed(step: Run, session: Session) -> Run:
-    """Return a step that keeps the current launches: a CUDA graph, or in the interpreter the recorded launches."""
-    if session.device.type == 'cuda':
-        return graphed(step, 'cuda')
-    with recorded() as launched:
-        step()
-    return partial(_run_all, [x.run for x in launched])
-
-
-def chosen_launches(target: Target, found: dict[str, Any], split: Mapping[str, float] | None = None) -> LaunchTable:
-    """Return the launches that the result of a target names, changed by `split`, by default the chosen one."""
-    split = found.get('split', {}).get('launch', {}) if split is None else split
+def chosen_launches(target: Target, found: dict[str, Any]) -> LaunchTable:
+    """Return the launches that the result of a target names, changed by its split."""
+    split = found.get('split', {}).get('launch', {})
     launches = {key: dict(found['kernels'][str(key)]['launch']) for key in target.keys if 'kernels' in found}
     for launch in launches.values() if split else ():
         launch['waves'] = max(1, round(split.get('waves', 1) * launch['waves']))
@@ -267,11 +241,10 @@ def write_table(session: Session, path: Path) -> None:
     evidence = {name: x for found in session.results('tuning').values() for name, x in found.get('kernels', {}).items()}
     content = {
         'format': FORMAT,
-        **{name: session.environment[name] for name in ('gpu', 'capability', 'torch', 'triton', 'kernels', 'commit')},
+        **session.environment,
         'launches': {
             str(key): {**launch, 'measured': evidence[str(key)]['measured']}
             for key, launch in tuned_table(session).items()
         },
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, f'{json.dumps(content, indent=1)}\n'.encode())
