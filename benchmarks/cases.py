@@ -3,22 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class Model(NamedTuple):
-    """The linear stages of a backbone.
-
-    Args:
-        feature_map: 'power' with a key position, or 'exp' with rotary tables.
-        heads: number of heads, per stage.
-        dims: channels of a head, per stage.
-    """
-
-    name: str
-    feature_map: str
-    heads: tuple[int, ...]
-    dims: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -43,31 +27,32 @@ class Case:
         return self.batch * self.tokens * self.heads * self.dim
 
 
-def _cases(model: Model, batches: dict[str, int]) -> list[Case]:
+MODELS = {
+    'Pola-Swin-T': ('power', [(3, 32), (6, 32)]),
+    'Pola-PVT-T': ('power', [(1, 64), (2, 64), (5, 64), (8, 64)]),
+    'PolaFormer++ b2': ('exp', [(1, 64), (2, 64)]),
+}
+"""Backbone -> 'power' with a key position or 'exp' with rotary tables; heads and their channels by linear stage."""
+
+BATCHES = {
+    'cuda': {(224, 224): 64, (384, 384): 32, (512, 512): 16, (800, 1333): 2},
+    'cpu': {(224, 224): 8, (512, 512): 2, (800, 1333): 1},
+}
+"""Batch size by image size."""
+
+
+def _cases(device: str) -> list[Case]:
     found = []
-    for image, batch in batches.items():
-        height, width = (int(side) for side in image.split('x'))
-        for stage, (heads, dim) in enumerate(zip(model.heads, model.dims, strict=True)):
-            stride = 4 * 2**stage
-            name = f'{model.name} stage {stage + 1}, {image}, batch {batch}'
-            grid = -(-height // stride), -(-width // stride)
-            found.append(Case(name, model.feature_map, batch, *grid, heads, dim))
+    for model, (feature_map, stages) in MODELS.items():
+        for (height, width), batch in BATCHES[device].items():
+            for stage, size in enumerate(stages, 1):
+                stride = 2 ** (stage + 1)
+                name = f'{model} stage {stage}, {height}x{width}, batch {batch}'
+                found.append(Case(name, feature_map, batch, -(-height // stride), -(-width // stride), *size))
     return found
 
 
-SWIN_T = Model('Pola-Swin-T', 'power', (3, 6), (32, 32))
-PVT_T = Model('Pola-PVT-T', 'power', (1, 2, 5, 8), (64, 64, 64, 64))
-PP_B2 = Model('PolaFormer++ b2', 'exp', (1, 2), (64, 64))
-
-BATCHES = {
-    'cuda': {'224x224': 64, '384x384': 32, '512x512': 16, '800x1333': 2},
-    'cpu': {'224x224': 8, '512x512': 2, '800x1333': 1},
-}
-
-ATTENTION = {
-    device: [case for model in (SWIN_T, PVT_T, PP_B2) for case in _cases(model, batches)]
-    for device, batches in BATCHES.items()
-}
+ATTENTION = {device: _cases(device) for device in BATCHES}
 MIX_AND_GATE = {device: [case for case in cases if case.feature_map == 'power'] for device, cases in ATTENTION.items()}
 """PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared one."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-Run = Callable[[], object]
+Run = Callable[[], Any]
 
 PARITY = 1e-4
 """Largest relative error between variants in float32."""
@@ -36,39 +37,54 @@ class ParityError(Exception):
     """Variants do not compute the same function; their times would mean nothing."""
 
 
-def interleaved_seconds(
-    variants: Mapping[str, Run], device: str, repeats: int, *, warm_up: int = 2
-) -> dict[str, float]:
-    """Return each variant's median seconds over `repeats` rounds, each running all variants, after `warm_up` rounds."""
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for repeat in range(warm_up + repeats):
-        for name, run in variants.items():
-            _synchronize(device)
-            start = time.perf_counter()
-            run()
-            _synchronize(device)
-            if repeat >= warm_up:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
+    """Return each variant's median seconds over `repeats` rounds, in each of which all variants run in turn."""
+    return {
+        name: timing.seconds for name, timing in _timings(variants, repeats, partial(_host_seconds, device)).items()
+    }
 
 
-def interleaved_device_seconds(
-    variants: Mapping[str, Run], device: str, repeats: int, *, warm_up: int = 2
-) -> dict[str, Timing]:
+def interleaved_device_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, Timing]:
     """Return the times that the variants take on the GPU with none of their data in L2; on a CPU those of the host.
 
-    Rounds as in `interleaved_seconds`. Before each run a large tensor is read, which also writes back what the run
-    before left in the cache: a run pays for its own traffic only. Meanwhile the host launches what follows, so that
-    short kernels are not measured together with their launches.
+    Before each run a large tensor is read, which also writes back what the run before left in the cache: a run pays for
+    its own traffic only. Meanwhile the host launches what follows, so that short kernels are not measured together with
+    their launches.
     """
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    other = torch.zeros(EVICTING_BYTES // 4, device=device) if device == 'cuda' else None
-    for repeat in range(warm_up + repeats):
-        for name, run in variants.items():
-            seconds = _host_seconds(run) if other is None else _event_seconds(run, other)
-            if repeat >= warm_up:
-                times[name].append(seconds)
-    return {name: Timing(statistics.median(values), _interquartile_range(values)) for name, values in times.items()}
+    if device != 'cuda':
+        return _timings(variants, repeats, partial(_host_seconds, device))
+    return _timings(variants, repeats, partial(_event_seconds, torch.zeros(EVICTING_BYTES // 4, device=device)))
+
+
+def _timings(variants: Mapping[str, Run], repeats: int, clock: Callable[[Run], float]) -> dict[str, Timing]:
+    """Time the variants in turn, after a tenth of the rounds to warm up."""
+    rounds = [{name: clock(run) for name, run in variants.items()} for _ in range(repeats // 10 + repeats)]
+    found = {}
+    for name in variants:
+        low, middle, high = np.percentile([seconds[name] for seconds in rounds[repeats // 10 :]], [25, 50, 75])
+        found[name] = Timing(float(middle), float(high - low))
+    return found
+
+
+def measured(
+    variants: Mapping[str, Mapping[str, Run]], device: str, repeats: int
+) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    """Return the seconds of each pass of each variant, and the peak bytes of its last pass; on a GPU with autocast.
+
+    Args:
+        variants: runs by variant and then by pass, as 'forward'.
+
+    Returns:
+        Seconds by pass and then by variant, bytes by variant.
+    """
+    passes = next(iter(variants.values()))
+    with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
+        memory = {name: peak_bytes([*runs.values()][-1], device) for name, runs in variants.items()}
+        seconds = {
+            what: interleaved_seconds({name: runs[what] for name, runs in variants.items()}, device, repeats)
+            for what in passes
+        }
+    return seconds, memory
 
 
 def graphed(run: Run, device: str) -> Run:
@@ -88,8 +104,13 @@ def graphed(run: Run, device: str) -> Run:
 
 
 def ratio(values: Mapping[str, float], above: str, below: str) -> float | str:
-    """Return the value of one variant over that of another, or 'absent' if one was not measured."""
-    return values[above] / values[below] if {above, below} <= values.keys() else 'absent'
+    """Return the value of one variant over that of another, or 'absent' if one was not measured.
+
+    On a CPU, a small need of memory may be met by what was freed before: 'too small' to be compared with.
+    """
+    if not {above, below} <= values.keys():
+        return 'absent'
+    return values[above] / values[below] if values[below] else 'too small'
 
 
 def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
@@ -131,7 +152,7 @@ def check_parity(case: str, results: dict[str, Sequence[Tensor]]) -> None:
                 raise ParityError(f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}')
 
 
-def _event_seconds(run: Run, other: Tensor) -> float:
+def _event_seconds(other: Tensor, run: Run) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     other.sum()
@@ -142,24 +163,15 @@ def _event_seconds(run: Run, other: Tensor) -> float:
     return start.elapsed_time(end) / 1e3
 
 
-def _host_seconds(run: Run) -> float:
+def _host_seconds(device: str, run: Run) -> float:
+    synchronize = torch.cuda.synchronize if device == 'cuda' else lambda: None
+    synchronize()
     start = time.perf_counter()
     run()
+    synchronize()
     return time.perf_counter() - start
-
-
-def _interquartile_range(values: list[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4)
-    return high - low
 
 
 def _resident(field: str) -> int:
     line = next(line for line in Path('/proc/self/status').read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
-
-
-def _synchronize(device: str) -> None:
-    if device == 'cuda':
-        torch.cuda.synchronize()

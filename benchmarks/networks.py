@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.measure import check_parity, interleaved_seconds, peak_bytes, ratio, time_ratios
+from benchmarks.measure import check_parity, measured, ratio, time_ratios
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola.backbones import PolaPVT, PolaSwin
@@ -55,34 +55,30 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         networks: dict[str, Any] = {'ours': model, 'compiled': compiled(model)}
         networks |= {name: network.to(device) for name, network in others.items() if network is not None}
         case = f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'
-        yield {'case': case, **compare(case, networks, image, peers, {'repeats': repeats})}
+        yield {'case': case, **compare(case, networks, image, peers, repeats)}
 
 
-def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str], rounds: dict[str, int]) -> Row:
+def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str], repeats: int) -> Row:
     """Check that networks agree in float32, then compare times and, in training, memory, with AMP on a GPU.
 
     Args:
         networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the literal equations,
             which the peer 'literal' stands for.
-        rounds: arguments of `interleaved_seconds`.
     """
-    device = image.device.type
     runs: dict[str, Callable[[bool], Any]] = {
         name: partial(run_network, network, image) for name, network in networks.items() if name in ('ours', *peers)
     }
     if 'literal' in peers:
-        runs['literal'] = partial(run_literally, networks['ours'], image)
+        runs['literal'] = literal_equations()(runs['ours'])
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         check_parity(case, {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')})
-    with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
-        seconds = {
-            what: interleaved_seconds({n: partial(run, training) for n, run in runs.items()}, device, **rounds)
-            for what, training in (('inference', False), ('training step', True))
-        }
-        memory = {name: peak_bytes(partial(run, True), device) for name, run in runs.items()}
+    passes = {
+        name: {'inference': partial(run, False), 'training step': partial(run, True)} for name, run in runs.items()
+    }
+    seconds, memory = measured(passes, image.device.type, repeats)
     row: Row = time_ratios(seconds, peers)
     if 'literal' in memory:
-        row['peak memory, training step'] = memory['ours'] / memory['literal'] if memory['literal'] else 'too small'
+        row['peak memory, training step'] = ratio(memory, 'ours', 'literal')
     return {**row, 'seconds': seconds, 'bytes': memory}
 
 
@@ -98,10 +94,12 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             networks[name] = sibling
     for height, width in tqdm(IMAGE_SIZES, 'image sizes'):
         image = torch.randn(1, 3, height, width, device=device)
-        runs = {name: partial(run_network, network.to(device), image, False) for name, network in networks.items()}
-        with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
-            memory = {name: peak_bytes(run, device) for name, run in runs.items()}
-            seconds = interleaved_seconds(runs, device, repeats, warm_up=1)
+        passes = {
+            name: {'inference': partial(run_network, network.to(device), image, False)}
+            for name, network in networks.items()
+        }
+        by_pass, memory = measured(passes, device, repeats)
+        seconds = by_pass['inference']
         row: Row = {'case': f'{height}x{width}', 'pixels': height * width}
         for ours, theirs in SIBLINGS.items():
             row[f'{theirs} over {ours}, time'] = ratio(seconds, theirs, ours)
@@ -123,10 +121,9 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         model.to(device)
         for height, width in ((224, 224), (800, 1333)):
             run = partial(run_network, model, torch.randn(1, 3, height, width, device=device), False)
-            with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
-                memory = peak_bytes(run, device)
-                seconds = interleaved_seconds({name: run}, device, repeats, warm_up=0)[name]  # warmed up already
-            row |= {f'ms, {height}x{width}': seconds * 1e3, f'MB, {height}x{width}': memory / 1e6}
+            seconds, memory = measured({name: {'inference': run}}, device, repeats)
+            size = f'{height}x{width}'
+            row |= {f'ms, {size}': seconds['inference'][name] * 1e3, f'MB, {size}': memory[name] / 1e6}
         yield row
 
 
@@ -139,12 +136,6 @@ def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:
         sum(x.mean() for x in maps).backward()
         model.zero_grad()
     return maps
-
-
-def run_literally(model: nn.Module, image: Tensor, training: bool) -> Any:
-    """Run one of our models on the literal equations instead of our operators."""
-    with literal_equations():
-        return run_network(model, image, training)
 
 
 @contextmanager

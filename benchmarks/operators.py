@@ -18,7 +18,8 @@ from benchmarks.measure import (
     graphed,
     interleaved_device_seconds,
     interleaved_seconds,
-    peak_bytes,
+    measured,
+    ratio,
     time_ratios,
 )
 from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
@@ -31,7 +32,7 @@ Function = Callable[..., Tensor]
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """dtype of the token tensors while timing; parity is checked in float32."""
 
-PASSES = {'forward': 4, 'step': 11}
+MOVED = {'forward': 4, 'step': 11}
 """Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
 dv; or o, v, g, y and then o, v, g, dy, do, dv, dg."""
 
@@ -55,6 +56,18 @@ class Call(NamedTuple):
     positional: tuple[Any, ...]
     named: dict[str, Any]
     grad: Tensor
+
+    def passes(self, function: Function) -> dict[str, Run]:
+        """Return the forward pass without gradients and the forward + backward pass, ready to run."""
+        return {'forward': partial(self._forward, function), 'step': partial(self._step, function)}
+
+    def _forward(self, function: Function) -> Tensor:
+        with torch.no_grad():
+            return function(*self.positional, **self.named)
+
+    def _step(self, function: Function) -> tuple[Tensor | None, ...]:
+        output = function(*self.positional, **self.named)
+        return torch.autograd.grad(output, self.leaves, self.grad.to(output.dtype), allow_unused=True)
 
 
 OTHERS: dict[str, dict[str, Function | None]] = {
@@ -81,16 +94,15 @@ def find_peers(operator: str, names: list[str]) -> dict[str, Function]:
 
 def operator_suite(name: str, device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Compare an operator with the named peers at the shapes of real stages."""
-    functions = {'ours': OPERATORS[name][0], **find_peers(name, peers)}
     bandwidth = copy_bandwidth(device, repeats)
     for case in tqdm((ATTENTION if name == 'attention' else MIX_AND_GATE)[device], name):
-        yield measure_case(name, case, functions, device, repeats, peers, bandwidth)
+        yield measure_case(name, case, device, repeats, peers, bandwidth)
 
 
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure the operator's seconds per token, forward + backward; constant if the cost is linear."""
     calls = {case.name: attention_call(case, device, TIMED_DTYPE[device]) for case in SCALING}
-    runs = {name: forward_and_step(polarity_attention, call)[1] for name, call in calls.items()}
+    runs = {name: call.passes(polarity_attention)['step'] for name, call in calls.items()}
     seconds = interleaved_seconds(runs, device, repeats)
     shortest = seconds[SCALING[0].name] / SCALING[0].tokens
     for case in SCALING:
@@ -112,13 +124,11 @@ def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     for operator, feature_map in (('attention', 'power'), ('attention', 'exp'), ('mix_and_gate', 'power')):
         function, make = OPERATORS[operator]
         call = make(Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device])
-        runs = {
-            name: forward_and_step(f, call) for name, f in {'ours': function, **find_peers(operator, peers)}.items()
+        runs = {name: call.passes(f) for name, f in {'ours': function, **find_peers(operator, peers)}.items()}
+        seconds = {
+            what: interleaved_seconds({name: partial(repeat, x[what]) for name, x in runs.items()}, device, repeats)
+            for what in MOVED
         }
-        seconds = {}
-        for i, what in enumerate(PASSES):
-            variants = {name: partial(repeat, both[i]) for name, both in runs.items()}
-            seconds[what] = interleaved_seconds(variants, device, repeats)
         micro = {f'µs, {what}': round(1e6 * times['ours'] / 50) for what, times in seconds.items()}
         yield {'case': f'{operator}, {feature_map}', **micro, **time_ratios(seconds, peers), 'seconds': seconds}
 
@@ -153,49 +163,6 @@ def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     return Call(leaves, (*leaves, (case.rows, case.columns)), {}, grad)
 
 
-def measure_case(
-    name: str,
-    case: Case,
-    functions: dict[str, Function],
-    device: str,
-    repeats: int,
-    peers: list[str],
-    bandwidth: float,
-) -> Row:
-    """Check that the functions agree on a case in float32, then compare their times and memory.
-
-    Args:
-        name: of the operator, see `OPERATORS`.
-        functions: by the names of 'ours' and of the peers that are installed.
-        peers: the columns.
-        bandwidth: bytes per second that a copy moves.
-    """
-    make = OPERATORS[name][1]
-    torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
-    able = {peer: f for peer, f in functions.items() if peer != PORT or case.feature_map == 'power'}
-    exact = make(case, device, torch.float32)
-    same = {peer: f for peer, f in able.items() if peer != ANOTHER_FUNCTION}
-    runs = {peer: forward_and_step(f, exact) for peer, f in same.items()}
-    results: dict[str, Any] = {peer: [run(), step()] for peer, (run, step) in runs.items()}
-    check_parity(case.name, {peer: [output, *gradients] for peer, (output, gradients) in results.items()})
-    call = make(case, device, TIMED_DTYPE[device])
-    runs = {peer: forward_and_step(f, call) for peer, f in able.items()}
-    with torch.autocast(device, torch.float16, enabled=device == 'cuda', cache_enabled=False):  # for the graphs
-        seconds = {
-            what: interleaved_seconds({peer: both[i] for peer, both in runs.items()}, device, repeats)
-            for i, what in enumerate(PASSES)
-        }
-        memory = {peer: peak_bytes(step, device) for peer, (_, step) in runs.items()}
-        replays = {what: graphed(run, device) for what, run in zip(PASSES, runs['ours'], strict=True)}
-        alone = interleaved_device_seconds(replays, device, repeats)
-    row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}
-    if 'literal' in memory:
-        row['peak memory'] = memory['ours'] / memory['literal']
-    for what, tensors in PASSES.items():
-        row[f'copy %, {what}'] = 100 * tensors * call.grad.nbytes / bandwidth / alone[what].seconds
-    return {**row, 'seconds': seconds, 'bytes': memory}
-
-
 OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call]]] = {
     'attention': (polarity_attention, attention_call),
     'mix_and_gate': (mix_and_gate, mix_and_gate_call),
@@ -203,22 +170,40 @@ OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call]]] 
 """Name -> the operator, and the function that draws its arguments."""
 
 
-def triton_passes(operator: str, case: Case, device: str, dtype: torch.dtype) -> tuple[Run, Run]:
-    """Return the forward pass and the forward + backward pass of an operator's kernels, ready to run."""
+def measure_case(
+    operator: str, case: Case, device: str, repeats: int, peers: list[str], bandwidth: float, backend: str = 'auto'
+) -> Row:
+    """Check that an operator and its peers agree on a case in float32, then compare their times and memory.
+
+    Args:
+        operator: of `OPERATORS`.
+        peers: the columns.
+        bandwidth: bytes per second that a copy moves.
+        backend: of the operator.
+    """
+    torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
     function, make = OPERATORS[operator]
-    return forward_and_step(partial(function, backend='triton'), make(case, device, dtype))
+    functions: dict[str, Function] = {'ours': partial(function, backend=backend), **find_peers(operator, peers)}
+    if case.feature_map != 'power':
+        functions.pop(PORT, None)
+    exact = make(case, device, torch.float32)
+    same = {name: exact.passes(f) for name, f in functions.items() if name != ANOTHER_FUNCTION}
+    check_parity(case.name, {name: [runs['forward'](), *runs['step']()] for name, runs in same.items()})
+    call = make(case, device, TIMED_DTYPE[device])
+    runs = {name: call.passes(f) for name, f in functions.items()}
+    seconds, memory = measured(runs, device, repeats)
+    with torch.autocast(device, torch.float16, enabled=device == 'cuda', cache_enabled=False):  # for the graphs
+        replays = {what: graphed(run, device) for what, run in runs['ours'].items()}
+        alone = interleaved_device_seconds(replays, device, repeats)
+    row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}
+    if 'literal' in memory:
+        row['peak memory'] = ratio(memory, 'ours', 'literal')
+    for what, tensors in MOVED.items():
+        row[f'copy %, {what}'] = 100 * tensors * call.grad.nbytes / bandwidth / alone[what].seconds
+    return {**row, 'seconds': seconds, 'bytes': memory}
 
 
-def forward_and_step(function: Function, call: Call) -> tuple[Run, Run]:
-    """Return the forward pass without gradients and the forward + backward pass, ready to run."""
-    return partial(_forward, function, call), partial(_step, function, call)
-
-
-def _forward(function: Function, call: Call) -> Tensor:
-    with torch.no_grad():
-        return function(*call.positional, **call.named)
-
-
-def _step(function: Function, call: Call) -> tuple[Tensor | None, ...]:
-    output = function(*call.positional, **call.named)
-    return torch.autograd.grad(output, call.leaves, call.grad.to(output.dtype), allow_unused=True)
+def triton_step(operator: str, case: Case, device: str, dtype: torch.dtype) -> Run:
+    """Return the forward + backward pass of an operator's kernels, ready to run."""
+    function, make = OPERATORS[operator]
+    return make(case, device, dtype).passes(partial(function, backend='triton'))['step']

@@ -9,12 +9,12 @@ import argparse
 import json
 import math
 import sys
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from benchmarks.records import ROOT, table
 
@@ -24,30 +24,34 @@ BEGIN, END = '<!-- results: written by python -m benchmarks.report -->', '<!-- e
 SHOWN = FOLDER / 'results' / 'cpu-2-threads'
 """The results that the docs show."""
 
-PNG_DPI = 200
-"""Twice the resolution at which a README is usually displayed, for high-density screens."""
+BLUE, VERMILION, GREEN = '#0072b2', '#d55e00', '#009e73'
+"""Of Okabe and Ito's palette, for colour-blind readers."""
 
+Style = dict[str, Any]
 
-LINES: dict[str, dict[str, Any]] = {
-    'Pola-PVT-T': {'color': '#0072b2', 'marker': 'o', 'linewidth': 2.2},
-    'PVT-T': {'color': '#0072b2', 'marker': 'o', 'linestyle': '--', 'markerfacecolor': 'white'},
-    'Pola-Swin-T': {'color': '#d55e00', 'marker': 's', 'linewidth': 2.2},
-    'Swin-T': {'color': '#d55e00', 'marker': 's', 'linestyle': '--', 'markerfacecolor': 'white'},
+BACKBONES: dict[str, Style] = {
+    'Pola-PVT-T': {'label': 'Pola-PVT-T', 'color': BLUE, 'marker': 'o', 'linewidth': 2.2},
+    'PVT-T': {'label': 'mmdet PVT-T', 'color': BLUE, 'marker': 'o', 'linestyle': '--', 'markerfacecolor': 'white'},
+    'Pola-Swin-T': {'label': 'Pola-Swin-T', 'color': VERMILION, 'marker': 's', 'linewidth': 2.2},
+    'Swin-T': {
+        'label': 'mmdet Swin-T',
+        'color': VERMILION,
+        'marker': 's',
+        'linestyle': '--',
+        'markerfacecolor': 'white',
+    },
 }
-"""Blue and vermilion of Okabe and Ito's palette, for colour-blind readers; mmdet's lines are dashed."""
+
+LAYERS: dict[str, Style] = {
+    'softmax': {'label': 'nn.MultiheadAttention', 'color': '#555555', 'marker': 'o', 'linewidth': 2.2},
+    'PolaMultiheadAttention': {'label': 'PolaMultiheadAttention', 'color': BLUE, 'marker': 'o'},
+    'PolaAttention': {'label': 'PolaAttention', 'color': VERMILION, 'marker': 's'},
+    'literal': {'label': 'PolaAttention, written literally', 'color': VERMILION, 'marker': 's', 'linestyle': '--'},
+    'PolaPlusAttention': {'label': 'PolaPlusAttention', 'color': GREEN, 'marker': '^'},
+}
 
 TICKS = ('512x512', '800x1344', '1280x1280', '1600x1600')
 """Image sizes labelled on the axis; labels below 512 pixels would overlap."""
-
-
-LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
-    'softmax': ('nn.MultiheadAttention', {'color': '#555555', 'marker': 'o', 'linewidth': 2.2}),
-    'PolaMultiheadAttention': ('PolaMultiheadAttention', {'color': '#0072b2', 'marker': 'o'}),
-    'PolaAttention': ('PolaAttention', {'color': '#d55e00', 'marker': 's'}),
-    'literal': ('PolaAttention, written literally', {'color': '#d55e00', 'marker': 's', 'linestyle': '--'}),
-    'PolaPlusAttention': ('PolaPlusAttention', {'color': '#009e73', 'marker': '^'}),
-}
-"""Layer -> label and style, in the same palette."""
 
 
 def section(path: Path) -> str:
@@ -64,11 +68,16 @@ def draw(path: Path, png: Path) -> None:
     rows = sorted(record['rows'], key=lambda row: row['pixels'])
     time, unit = ('Seconds', 1) if 'cpu' in record['machine'] else ('Milliseconds', 1e3)
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
-    _lines(axes[0], rows, 'seconds', unit, f'{time} per image')
-    _lines(axes[1], rows, 'bytes', 1e-9, 'Peak memory per image, GB')
+    panels = ('seconds', unit, f'{time} per image'), ('bytes', 1e-9, 'Peak memory per image, GB')
+    for axis, (quantity, unit, title) in zip(axes, panels, strict=True):
+        lines = {name: [row[quantity][name] * unit for row in rows] for name in BACKBONES if name in rows[0][quantity]}
+        _plot(axis, title, [row['pixels'] / 1e6 for row in rows], lines, BACKBONES)
+        axis.set(xlim=(0, None), ylim=(0, None), xlabel='image size in pixels (to scale)')
+        ticks = [row for row in rows if row['case'] in TICKS] or rows
+        axis.set_xticks([row['pixels'] / 1e6 for row in ticks], [row['case'].replace('x', ' x ') for row in ticks])
+        plt.setp(axis.get_xticklabels(), rotation=30, ha='right', rotation_mode='anchor')
     axes[0].legend(frameon=False)
-    figure.savefig(png, dpi=PNG_DPI, metadata={'Software': None})
-    plt.close(figure)
+    _save(figure, png)
 
 
 def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
@@ -88,44 +97,39 @@ def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
 
 def draw_layers(path: Path, png: Path) -> None:
     """Draw time and peak memory of a step of each layer, of a result file of `layer`, over the number of tokens."""
-    # Each layer's row has the times of all layers at its length.
-    rows = sorted(
-        {row['tokens']: row for row in json.loads(path.read_text())['rows']}.values(), key=itemgetter('tokens')
-    )
+    by_length = {
+        row['tokens']: row for row in json.loads(path.read_text())['rows']
+    }  # one of each length has all layers
+    tokens, rows = sorted(by_length), [by_length[n] for n in sorted(by_length)]
+    styles = {name: dict(style) for name, style in LAYERS.items()}
+    for name in ('PolaMultiheadAttention', 'PolaAttention', 'PolaPlusAttention'):
+        if (start := crossing(rows, name)) is not None:
+            styles[name]['label'] += f', faster from {start:,.0f} tokens'
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')
-    for axis, title in zip(axes, ('Milliseconds per step', 'Peak memory per step, MB'), strict=True):
-        for name, (label, style) in LAYERS.items():
-            if title.startswith('Milli'):
-                values = [1e3 * row['seconds']['step'][name] for row in rows]
-                if name not in ('softmax', 'literal') and (start := crossing(rows, name)) is not None:
-                    label += f', faster from {start:,.0f} tokens'
-            else:
-                values = [row['bytes'][name] / 1e6 for row in rows]
-            axis.plot([row['tokens'] for row in rows], values, markersize=4, label=label, **style)
+    times = {name: [1e3 * row['seconds']['step'][name] for row in rows] for name in LAYERS}
+    memory = {name: [row['bytes'][name] / 1e6 for row in rows] for name in LAYERS}
+    _plot(axes[0], 'Milliseconds per step', tokens, times, styles)
+    _plot(axes[1], 'Peak memory per step, MB', tokens, memory, styles)
+    for axis in axes:
         axis.set(xscale='log', yscale='log', xlabel='tokens')
-        axis.set_title(title, loc='left', fontweight='bold')
-        axis.set_xticks([row['tokens'] for row in rows], [f'{row["tokens"]:,}' for row in rows])
+        axis.set_xticks(tokens, [f'{n:,}' for n in tokens])
         axis.yaxis.set_major_formatter('{x:,.0f}')
         axis.minorticks_off()
-        axis.grid(axis='y', color='#e0e0e0', linewidth=0.7)
-        axis.spines[['top', 'right']].set_visible(False)
     figure.legend(*axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=2, frameon=False, fontsize=8)
-    figure.savefig(png, dpi=PNG_DPI, metadata={'Software': None})
+    _save(figure, png)
+
+
+def _plot(axis: Axes, title: str, x: list[float], lines: dict[str, list[float]], styles: dict[str, Style]) -> None:
+    for name, values in lines.items():
+        axis.plot(x, values, markersize=4, **styles[name])
+    axis.set_title(title, loc='left', fontweight='bold')
+    axis.grid(axis='y', color='#e0e0e0', linewidth=0.7)
+    axis.spines[['top', 'right']].set_visible(False)
+
+
+def _save(figure: Figure, png: Path) -> None:
+    figure.savefig(png, dpi=200, metadata={'Software': None})  # twice a page's resolution, for high-density screens
     plt.close(figure)
-
-
-def _lines(axes: Axes, rows: list[dict[str, Any]], quantity: str, unit: float, title: str) -> None:
-    pixels = [row['pixels'] / 1e6 for row in rows]
-    for name in (name for name in LINES if name in rows[0][quantity]):
-        label = name if name.startswith('Pola') else f'mmdet {name}'
-        axes.plot(pixels, [row[quantity][name] * unit for row in rows], markersize=4, label=label, **LINES[name])
-    axes.set(xlim=(0, None), ylim=(0, None), xlabel='image size in pixels (to scale)')
-    axes.set_title(title, loc='left', fontweight='bold')
-    ticks = [row for row in rows if row['case'] in TICKS] or rows
-    axes.set_xticks([row['pixels'] / 1e6 for row in ticks], [row['case'].replace('x', ' x ') for row in ticks])
-    plt.setp(axes.get_xticklabels(), rotation=30, ha='right', rotation_mode='anchor')
-    axes.grid(axis='y', color='#e0e0e0', linewidth=0.7)
-    axes.spines[['top', 'right']].set_visible(False)
 
 
 def main() -> int:

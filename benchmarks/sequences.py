@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
-from benchmarks.measure import ParityError, interleaved_seconds, peak_bytes, ratio
+from benchmarks.measure import ParityError, measured, ratio
 from benchmarks.records import Row
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
@@ -47,9 +47,8 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         runs = {name: partial(_step, model, _optimizer(model), data) for name, model in models.items()}
         if 'stored softmax' in runs:
             runs['stored softmax'] = sdpa_kernel(SDPBackend.MATH)(runs['stored softmax'])
-        with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
-            memory = {name: peak_bytes(run, device) for name, run in runs.items()}
-            seconds = interleaved_seconds(runs, device, repeats)
+        by_pass, memory = measured({name: {'step': run} for name, run in runs.items()}, device, repeats)
+        seconds = by_pass['step']
         row: Row = {'case': f'{task}, batch {batch}', 'tokens': length}
         for name, base in RATIOS:
             row[f'{name} over {base}, throughput'] = ratio(seconds, base, name)

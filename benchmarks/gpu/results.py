@@ -14,7 +14,7 @@ from benchmarks.gpu.launches import recorded
 from benchmarks.gpu.session import Measure, Session
 from benchmarks.measure import copy_bandwidth, interleaved_device_seconds
 from benchmarks.networks import compare
-from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, Function, find_peers, measure_case, triton_passes
+from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, measure_case, triton_step
 from benchmarks.records import Row
 
 ATTENTION_CASES = (
@@ -72,16 +72,13 @@ def results(session: Session) -> dict[str, Measure]:
 
 
 def _copy(session: Session) -> Row:
-    return {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS)['repeats'])}
+    return {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS))}
 
 
 def operator_row(session: Session, operator: str, case: Case, peers: list[str]) -> Row:
     """Compare the kernels of an operator with its peers, and measure each kernel of a training step alone."""
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
-    rounds = session.rounds(ROUNDS)
-    ours: Function = partial(OPERATORS[operator][0], backend='triton')
-    functions = {'ours': ours, **find_peers(operator, peers)}
-    row = measure_case(operator, case, functions, device, rounds['repeats'], peers, bandwidth)
+    row = measure_case(operator, case, device, session.rounds(ROUNDS), peers, bandwidth, 'triton')
     kernels = kernel_row(session, operator, case, torch.float16)
     return {**kernels, 'MB per tensor': case.elements * torch.float16.itemsize / 1e6, **row, 'operator': operator}
 
@@ -90,11 +87,9 @@ def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) 
     """Measure each kernel of a training step alone, and the bytes of its token tensors, which it must move."""
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     with recorded() as launched:
-        triton_passes(operator, case, device, dtype)[1]()
+        triton_step(operator, case, device, dtype)()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
-    timings = interleaved_device_seconds(
-        {name: x.run for name, x in numbered.items()}, device, **session.rounds(ROUNDS)
-    )
+    timings = interleaved_device_seconds({name: x.run for name, x in numbered.items()}, device, session.rounds(ROUNDS))
     kernels = {}
     for name, timing in timings.items():
         tokens = {x.data_ptr(): x.nbytes for x in numbered[name].tensors if x.numel() == case.elements}
@@ -109,7 +104,7 @@ def new_size(session: Session) -> Row:
     for rows in (5, 7):
         with recorded() as launched:
             for operator in OPERATORS:
-                triton_passes(operator, Case('', 'power', 1, rows, 11, 1, 32), session.device.type, torch.float16)[1]()
+                triton_step(operator, Case('', 'power', 1, rows, 11, 1, 32), session.device.type, torch.float16)()
         binaries.append({id(x.binary) for x in launched})
     return {'case': 'another image size', 'compiled kernels': len(binaries[1] - binaries[0])}
 

@@ -77,9 +77,9 @@ class Session:
         """Whether an item has a result; a failure is none, it is measured again."""
         return name in self.results(part) and not self.results(part)[name].get('failure')
 
-    def rounds(self, number: int) -> dict[str, int]:
-        """Return how often variants are timed, as arguments of the functions of benchmarks/measure.py."""
-        return {'repeats': 1, 'warm_up': 0} if self.dry_run else {'repeats': number}
+    def rounds(self, number: int) -> int:
+        """Return in how many rounds variants are timed."""
+        return 1 if self.dry_run else number
 
     def perform(
         self, part: str, items: Mapping[str, Measure], compilations: Mapping[str, Sequence[Future[Any]]] | None = None

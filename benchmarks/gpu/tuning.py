@@ -20,7 +20,7 @@ from benchmarks.gpu.checks import Call, gate
 from benchmarks.gpu.launches import Binary, recorded
 from benchmarks.gpu.session import SHARES, Session
 from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
-from benchmarks.operators import triton_passes
+from benchmarks.operators import triton_step
 from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import first_line
 from mmpola.ops.triton.launch import find_launch, find_tile
@@ -92,7 +92,7 @@ class Target:
     def steps(self, device: torch.device) -> list[Run]:
         """Return forward + backward of each case, ready to run."""
         operator = 'mix_and_gate' if self.feature_map == 'any' else 'attention'
-        return [triton_passes(operator, case, device.type, self.dtype)[1] for case in self.cases]
+        return [triton_step(operator, case, device.type, self.dtype) for case in self.cases]
 
 
 def targets(dry_run: bool) -> list[Target]:
@@ -178,7 +178,7 @@ def _tune_kernel(
         with use_table(LaunchTable({key: launch})), recorded() as launched:
             step()
         variants[name] = partial(_run_all, [x.run for x in launched if x.kernel == key.kernel])
-    timings = interleaved_device_seconds(variants, session.device.type, **session.rounds(30))
+    timings = interleaved_device_seconds(variants, session.device.type, session.rounds(30))
     return {'ranked': len(ranked), **choose(timings, launches), 'rejected': rejected}
 
 
@@ -190,7 +190,7 @@ def _tune_split(session: Session, target: Target, found: dict[str, Any]) -> dict
     for name, split in choices.items():
         table = chosen_launches(target, {**found, 'split': {'launch': split}})
         variants[name] = graphed(use_table(table)(partial(_run_all, steps)), device.type)
-    return choose(interleaved_device_seconds(variants, device.type, **session.rounds(20)), choices)
+    return choose(interleaved_device_seconds(variants, device.type, session.rounds(20)), choices)
 
 
 def _run_all(runs: list[Run]) -> None:

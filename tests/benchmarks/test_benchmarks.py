@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import networks, operators, report
+from benchmarks import measure, networks, operators, report
 from benchmarks.cases import ATTENTION, Case
 from benchmarks.measure import ParityError, check_parity
 from benchmarks.peers import literal_attention
@@ -18,7 +18,7 @@ def _small(monkeypatch):
     monkeypatch.setitem(operators.ATTENTION, 'cpu', SMALL)
     monkeypatch.setitem(operators.MIX_AND_GATE, 'cpu', SMALL[:1])
     monkeypatch.setattr(operators, 'copy_bandwidth', lambda device, repeats: 1e9)
-    monkeypatch.setattr(operators, 'peak_bytes', lambda run, device: 4096)  # too small to be seen
+    monkeypatch.setattr(measure, 'peak_bytes', lambda run, device: 4096)  # too small to be seen
 
 
 @pytest.mark.parametrize('case', SMALL, ids=lambda case: case.name)

@@ -318,7 +318,7 @@ def test_a_run_starts_with_a_cache_of_clean_lines(monkeypatch):
         measure.torch.cuda, 'Event', lambda **_: SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 2.0)
     )
     other = torch.zeros(4)
-    assert measure._event_seconds(lambda: None, other) == 2e-3
+    assert measure._event_seconds(other, lambda: None) == 2e-3
     assert other._version == 0
 
 

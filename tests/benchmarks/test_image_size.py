@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import networks, report
+from benchmarks import measure, networks, report
 
 OURS, THEIRS = ('Pola-PVT-T', 'Pola-Swin-T'), ('PVT-T', 'Swin-T')
 
@@ -12,7 +12,7 @@ OURS, THEIRS = ('Pola-PVT-T', 'Pola-Swin-T'), ('PVT-T', 'Swin-T')
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(networks, 'IMAGE_SIZES', [(32, 32), (32, 64)])
-    monkeypatch.setattr(networks, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
+    monkeypatch.setattr(measure, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
 
 
 def test_a_row_per_size_compares_each_backbone_with_its_sibling():

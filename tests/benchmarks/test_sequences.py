@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import sequences
+from benchmarks import measure, sequences
 from benchmarks.measure import ParityError
 
 PEERS = ['stored softmax', 'linear']
@@ -12,7 +12,7 @@ PEERS = ['stored softmax', 'linear']
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setitem(sequences.BATCHES, 'cpu', {'image': 2, 'retrieval': 1})
-    monkeypatch.setattr(sequences, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
+    monkeypatch.setattr(measure, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
     full = sequences._batch
     monkeypatch.setattr(
         sequences, '_batch', lambda *args: (data := full(*args)) | {'inputs': data['inputs'][:, :16].clone()}
