@@ -11,6 +11,7 @@ choose from or the GPU stops answering, and 2 without a usable GPU.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from benchmarks.records import ROOT, results_folder
 from mmpola.messages import UsageError, run_main
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.results or usual
     folder.mkdir(parents=True, exist_ok=True)
     parts = {} if args.fresh else earlier_parts(folder, environment)
-    checker = Checker(str(device))
+    checker = Checker(device)
     session = Session(folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, checker)
 
     def report() -> int:
@@ -82,14 +84,15 @@ def run(args: argparse.Namespace) -> int:
         session.say('out of time: run the command again to measure what is missing')
         return report()
 
-    with hard_stop(session.left(HARD_STOP), stopped):
-        try:
-            measure(session)
-        except DeviceLostError as error:
-            session.say(f'{error}; run the command again to measure what is missing')
-            return report() or 1
-        finally:
-            checker.close()
+    timer = hard_stop(session.left(HARD_STOP), stopped)
+    try:
+        measure(session)
+    except DeviceLostError as error:
+        session.say(f'{error}; run the command again to measure what is missing')
+        return report() or 1
+    finally:
+        timer.cancel()
+        checker.close()
     return report()
 
 
@@ -98,41 +101,37 @@ def measure(session: Session) -> None:
     from benchmarks.gpu.checks import calls
     from benchmarks.gpu.processes import COMPILING, compile_call, start_pool
     from benchmarks.gpu.results import results
-    from benchmarks.gpu.tuning import targets, tune, tuned_table, write_table
-    from mmpola.ops.triton.tables import LaunchTable, use_table
+    from benchmarks.gpu.tuning import table_content, targets, tune
+    from mmpola.checkpoint.write import write_atomically
+    from mmpola.ops.triton.tables import LaunchTable, parse_table, use_table
 
-    capability: Any = (9, 0) if session.dry_run else tuple(session.environment['capability'])
-    pool = start_pool(1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1), COMPILING)
+    capability: Any = tuple(session.environment['capability'])
+    checks, every = calls(session.dry_run), {target.name: target for target in targets(session.dry_run)}
+    pool = start_pool(1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1))
+    compiling = partial(compile_call, (9, 0) if session.dry_run else capability)
     try:
         with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
-            # All compilations start now, so that those of the tuning run beside the checks.
-            checks, every = calls(session.dry_run), {target.name: target for target in targets(session.dry_run)}
-            compiled = {
-                name: [pool.submit(compile_call, capability, call, {})]
-                for name, call in checks.items()
-                if not (session.dry_run or session.is_known('correctness', name))
-            }
-            tried = {
-                name: [
-                    pool.submit(compile_call, capability, target.gate, dict.fromkeys(target.keys, launch))
-                    for launch in target.candidates
-                ]
-                for name, target in every.items()
-                if not session.is_known('tuning', name)
-            }
+            with mock.patch.dict(os.environ, COMPILING):
+                # All compilations start now, so that those of the tuning run beside the checks.
+                untried = [] if session.dry_run else session.missing('correctness', checks)
+                compiled = {name: [pool.submit(compiling, checks[name], {})] for name in untried}
+                tried = {
+                    name: [pool.submit(compiling, x.gate, dict.fromkeys(x.keys, launch)) for launch in x.candidates]
+                    for name in session.missing('tuning', every) for x in [every[name]]
+                }  # fmt: skip
             items = {name: partial(session.checker.check, call, {}) for name, call in checks.items()}
             session.perform('correctness', items, compiled)
-            before = tuned_table(session)
+            before = table_content(session)
             tuned = {name: partial(tune, session, target, tried.get(name, [])) for name, target in every.items()}
             session.perform('tuning', tuned, {name: futures[-1:] for name, futures in tried.items()})
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    table = tuned_table(session)
-    if table != before:
+    content = table_content(session)
+    if content != before:
         session.parts.pop('results', None)  # measured with other launches
-    if table:
-        write_table(session, session.folder / TABLE)
-    with use_table(table):
+    if content['launches']:
+        write_atomically(session.folder / TABLE, f'{json.dumps(content, indent=1)}\n'.encode())
+    with use_table(parse_table(content, capability)):
         session.perform('results', results(session))
 
 

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -40,24 +41,6 @@ class Launched(NamedTuple):
     binary: Any
 
 
-@contextmanager
-def recorded() -> Iterator[list[Launched]]:
-    """Record every launch inside the block, which runs as usual."""
-    launches: list[Launched] = []
-
-    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        def again() -> Any:
-            return original(kernel, *args, **kwargs)
-
-        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-        launches.append(Launched(_name(kernel), again, tensors, again()))
-        return launches[-1].binary
-
-    original = KERNEL_CLASS.run
-    with mock.patch.object(KERNEL_CLASS, 'run', run):
-        yield launches
-
-
 class Binary(NamedTuple):
     """What a compiled kernel needs.
 
@@ -79,27 +62,35 @@ class Binary(NamedTuple):
 
 
 @contextmanager
-def compiled_only(capability: tuple[int, int]) -> Iterator[list[Binary]]:
-    """Compile each launch inside the block, whose tensors are on the CPU, for a GPU instead of running it.
+def recorded(**options: Any) -> Iterator[list[Launched]]:
+    """Record every launch inside the block, which runs as usual but for Triton's `options`."""
+    launches: list[Launched] = []
+
+    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        again = partial(original, kernel, *args, **{**kwargs, **options})
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        launches.append(Launched(_name(kernel), again, tensors, again()))
+        return launches[-1].binary
+
+    original = KERNEL_CLASS.run
+    with mock.patch.object(KERNEL_CLASS, 'run', run):
+        yield launches
+
+
+def compile_only(run: Callable[[], object], capability: tuple[int, int]) -> list[Binary]:
+    """Compile each launch of a function, whose tensors are on the CPU, for a GPU instead of running it.
 
     Triton keeps the machine code on disk, where a process that runs the kernels on that GPU finds it.
     """
-    binaries: list[Binary] = []
-
-    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        binary = original(kernel, *args, **{**kwargs, 'warmup': True})
-        binaries.append(_inspect(_name(kernel), binary))
-        return binary
-
-    original = KERNEL_CLASS.run
     target = GPUTarget('cuda', 10 * capability[0] + capability[1], 32)
     paper = SimpleNamespace(  # stands in for the driver of a GPU
         get_current_target=lambda: target,
         get_current_device=lambda: f'paper {target.arch}',  # its own entry among the devices for which kernels are kept
         get_current_stream=lambda device: 0,
     )
-    with mock.patch.object(KERNEL_CLASS, 'run', run), mock.patch.object(driver, '_active', paper):
-        yield binaries
+    with mock.patch.object(driver, '_active', paper), recorded(warmup=True) as launches:
+        run()
+    return [_inspect(x.kernel, x.binary) for x in launches]
 
 
 def _name(kernel: Any) -> str:

@@ -1,7 +1,4 @@
-"""The processes beside this one: some compile kernels without using the GPU, one checks them on it.
-
-This module imports neither torch nor Triton, because a process must change its environment before they are imported.
-"""
+"""The processes beside this one: some compile kernels without using the GPU, one checks them on it."""
 
 from __future__ import annotations
 
@@ -10,37 +7,35 @@ import signal
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
-from importlib import import_module
+from functools import partial
 from multiprocessing import get_context, parent_process
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from benchmarks.gpu.checks import Call, check
+from benchmarks.gpu.launches import Binary, compile_only
 from mmpola.messages import first_line
+from mmpola.ops.triton.tables import Key, LaunchTable, use_table
 
-if TYPE_CHECKING:
-    from benchmarks.gpu.checks import Call
-    from benchmarks.gpu.launches import Binary
-    from mmpola.ops.triton.tables import Key
-
-Launches = Mapping['Key', dict[str, int]]
+Launches = Mapping[Key, dict[str, int]]
 
 CHECK_SECONDS = 60.0
 """After which a check is given up; most take less than one, the longest compile kernels that no worker did."""
 
 COMPILING = {'TRITON_INTERPRET': '0', 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
-"""The environment of processes that compile, also in a dry run."""
+"""The environment in which processes that compile are started, also in a dry run."""
 
 
-def start_pool(workers: int, environment: Mapping[str, str]) -> ProcessPoolExecutor:
-    """Return a pool of processes that take jobs in their order, with changes of their environment."""
-    return ProcessPoolExecutor(workers, get_context('spawn'), _prepare, (environment,))
+def start_pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that take jobs in their order; each is started when a job is submitted."""
+    return ProcessPoolExecutor(workers, get_context('spawn'), _prepare)
 
 
-def _prepare(environment: Mapping[str, str]) -> None:
+def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    os.environ.update(environment)
     Thread(target=_end_with_parent, daemon=True).start()
-    import_module('benchmarks.gpu.checks')
 
 
 def _end_with_parent() -> None:
@@ -52,26 +47,15 @@ def _end_with_parent() -> None:
 
 def compile_call(capability: tuple[int, int], call: Call, launches: Launches) -> list[Binary]:
     """Compile all kernels of a call with these launches, or the current ones for kernels without one."""
-    import torch
-
-    from benchmarks.gpu.launches import compiled_only
-    from mmpola.ops.triton.tables import LaunchTable, use_table
-
     short = call.shortened()
-    problem = short.problem(torch.device('cpu'))
-    with compiled_only(capability) as binaries, use_table(LaunchTable(launches)):
-        short.run(problem)
-    return binaries
+    with use_table(LaunchTable(launches)):
+        return compile_only(partial(short.run, short.problem(torch.device('cpu'))), capability)
 
 
 class Checker:
-    """A process that checks kernels: one that hangs or leaves the GPU unusable ends that process, and not this one.
+    """A process that checks kernels: one that hangs or leaves the GPU unusable ends that process, and not this one."""
 
-    Args:
-        device: of the checks, as text.
-    """
-
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._started: tuple[ProcessPoolExecutor, int] | None = None  # and the process's id
 
@@ -79,7 +63,7 @@ class Checker:
         """Return `checks.check` of a call with these launches, or a failure if it does not end as it should."""
         try:
             if self._started is None:
-                pool = start_pool(1, {})
+                pool = start_pool(1)
                 self._started = pool, pool.submit(os.getpid).result()
             return self._started[0].submit(_check, self._device, call, launches).result(CHECK_SECONDS)
         except TimeoutError:
@@ -100,13 +84,7 @@ class Checker:
             self._started = None
 
 
-def _check(device_name: str, call: Call, launches: Launches) -> dict[str, Any]:
-    import torch
-
-    from benchmarks.gpu.checks import check
-    from mmpola.ops.triton.tables import LaunchTable, use_table
-
-    device = torch.device(device_name)
+def _check(device: torch.device, call: Call, launches: Launches) -> dict[str, Any]:
     with use_table(LaunchTable(launches)):
         found = check(call, device)
     if device.type == 'cuda':

@@ -8,9 +8,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
@@ -73,9 +72,10 @@ class Session:
         """Return the results of a part by item; changes belong to the session."""
         return self.parts.setdefault(part, {})
 
-    def is_known(self, part: str, name: str) -> bool:
-        """Whether an item has a result; a failure is none, it is measured again."""
-        return name in self.results(part) and not self.results(part)[name].get('failure')
+    def missing(self, part: str, names: Iterable[str]) -> list[str]:
+        """Return what has no result, what failed in an earlier run last."""
+        done = self.results(part)
+        return sorted((x for x in names if x not in done or done[x].get('failure')), key=done.__contains__)
 
     def rounds(self, number: int) -> int:
         """Return in how many rounds variants are timed."""
@@ -86,8 +86,6 @@ class Session:
     ) -> None:
         """Measure and save the items that have no result yet, while the part has time.
 
-        What failed in an earlier run comes last.
-
         Args:
             items: by name.
             compilations: what has to end before an item, if anything; its errors are raised again by the launch.
@@ -95,8 +93,7 @@ class Session:
         Raises:
             DeviceLostError: an item failed, and after it the GPU answers nothing any more.
         """
-        done = self.results(part)
-        missing = sorted((name for name in items if not self.is_known(part, name)), key=done.__contains__)
+        done, missing = self.results(part), self.missing(part, items)
         known = len(items) - len(missing)
         if known:
             self.say(f'{part}: {known} of {len(items)} are known from the last run')
@@ -112,18 +109,14 @@ class Session:
                 done[name] = items[name]()
             except Exception as error:  # compilers, drivers and peers may raise anything, and the rest is still of use
                 done[name] = {'failure': first_line(error)}
-                self._check_device(name)
+                try:
+                    torch.cuda.synchronize() if self.device.type == 'cuda' else None
+                except Exception as lost:
+                    raise DeviceLostError(f'{name}: the GPU cannot be used after it ({first_line(lost)})') from lost
             finally:
                 self.save()
             if failure := done[name].get('failure'):
                 self.say(f'{part}: {name} failed: {failure}')
-
-    def _check_device(self, name: str) -> None:
-        if self.device.type == 'cuda':
-            try:
-                torch.cuda.synchronize(self.device)
-            except Exception as error:
-                raise DeviceLostError(f'{name}: the GPU cannot be used after it ({first_line(error)})') from error
 
     def save(self) -> None:
         """Write all results."""
@@ -136,9 +129,8 @@ class Session:
         print(f'[{minutes}:{seconds:02} left] {message}', file=sys.stderr, flush=True)
 
 
-@contextmanager
-def hard_stop(seconds: float, report: Callable[[], int]) -> Iterator[None]:
-    """Report and end the process with the returned status if the block is not done in time.
+def hard_stop(seconds: float, report: Callable[[], int]) -> Timer:
+    """Report and end the process with the returned status after a time, unless the returned timer is cancelled.
 
     A thread does this, because a signal handler would not run while a kernel that hangs is waited for.
     """
@@ -156,10 +148,7 @@ def hard_stop(seconds: float, report: Callable[[], int]) -> Iterator[None]:
     timer = Timer(seconds, stop)
     timer.daemon = True
     timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return timer
 
 
 def environment_of(device: torch.device) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,10 +19,9 @@ from benchmarks.gpu.launches import Binary, recorded
 from benchmarks.gpu.session import SHARES, Session
 from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
 from benchmarks.operators import triton_step
-from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import first_line
 from mmpola.ops.triton.launch import find_launch, find_tile
-from mmpola.ops.triton.tables import FIELDS, FORMAT, TILE_FIELDS, Key, LaunchTable, use_table
+from mmpola.ops.triton.tables import FIELDS, FORMAT, LIMITS, TILE_FIELDS, Key, LaunchTable, use_table
 
 TODAY = 'today'
 """The variant with the launch that the table lacks, which launch.py has."""
@@ -32,14 +29,7 @@ TODAY = 'today'
 TIMED = 4
 """Launches of each kernel that are timed, besides today's: the best on paper."""
 
-SPLITS: list[dict[str, float]] = [
-    {'waves': 0.5},
-    {'waves': 2},
-    {'waves': 3},
-    {'share': 15},
-    {'share': 30},
-    {'share': 100},
-]
+SPLITS = [{'waves': 0.5}, {'waves': 2.0}, {'waves': 3.0}, {'share': 15.0}, {'share': 30.0}, {'share': 100.0}]
 """Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels of a target."""
 
 WORTHWHILE = 0.02
@@ -89,6 +79,12 @@ class Target:
         fields = candidates.TILES if self.feature_map == 'any' else candidates.ATTENTION
         return launches_to_try(fields, self.block)[: 2 if self.dry_run else None]
 
+    def today(self, key: Key, device: torch.device) -> Launch:
+        """Return the launch of launch.py, where no table is used."""
+        if self.feature_map == 'any':
+            return asdict(find_tile(key.kernel, self.dtype, key.block, device))
+        return asdict(find_launch(key.kernel, key.feature_map, self.dtype, key.block, device))
+
     def steps(self, device: torch.device) -> list[Run]:
         """Return forward + backward of each case, ready to run."""
         operator = 'mix_and_gate' if self.feature_map == 'any' else 'attention'
@@ -110,13 +106,6 @@ def targets(dry_run: bool) -> list[Target]:
     return found
 
 
-def shipped(target: Target, key: Key, device: torch.device) -> Launch:
-    """Return the launch of launch.py, where no table is used."""
-    if target.feature_map == 'any':
-        return asdict(find_tile(key.kernel, target.dtype, key.block, device))
-    return asdict(find_launch(key.kernel, key.feature_map, target.dtype, key.block, device))
-
-
 def tune(session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]) -> dict[str, Any]:
     """Choose the launch of each kernel of a target, then the split of the tokens over programs for all together.
 
@@ -124,7 +113,7 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
         compilations: of the target's candidates, in their order.
 
     Returns:
-        `kernels`, the choices by key, `split`, and how many launches were `tried`, and `not compiled`.
+        `launches` by key, the choices `kernels` and `split`, how many launches were `tried`, and `not compiled`.
 
     Raises:
         RuntimeError: no launch could be compiled, or today's compute a wrong result.
@@ -139,9 +128,15 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
         raise RuntimeError(f'none of {len(launches)} launches could be compiled; {"".join(failures[:1])}')
     if failure := session.checker.check(target.gate, {})['failure']:
         raise RuntimeError(f"today's launches: {failure}")  # whole steps run here, with them
-    kernels = {str(key): _tune_kernel(session, target, key, compiled) for key in target.keys}
-    found = {'tried': len(launches), 'not compiled': len(launches) - len(compiled), 'kernels': kernels}
-    return found if target.feature_map == 'any' else {**found, 'split': _tune_split(session, target, found)}
+    kernels = {key: _tune_kernel(session, target, key, compiled) for key in target.keys}
+    found: dict[str, Any] = {'tried': len(launches), 'not compiled': len(launches) - len(compiled)}
+    found['kernels'] = {str(key): kernel for key, kernel in kernels.items()}
+    table = {key: kernel['launch'] for key, kernel in kernels.items()}
+    if target.feature_map != 'any':
+        found['split'] = _tune_split(session, target, table)
+        table = changed(table, found['split']['launch'])
+    measured = {str(key): {**launch, 'measured': kernels[key]['measured']} for key, launch in table.items()}
+    return {**found, 'launches': measured}
 
 
 def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device) -> list[Launch]:
@@ -166,7 +161,7 @@ def _tune_kernel(
     session: Session, target: Target, key: Key, compiled: list[tuple[Launch, list[Binary]]]
 ) -> dict[str, Any]:
     """Time a kernel with today's launch and the best others on paper that compute the right result."""
-    today, ranked = shipped(target, key, session.device), rank(key, compiled, session.device)
+    today, ranked = target.today(key, session.device), rank(key, compiled, session.device)
     best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
     step = target.steps(session.device)[0]
     launches = {TODAY: today, **{' '.join(f'{field}={value}' for field, value in x.items()): x for x in best}}
@@ -182,14 +177,14 @@ def _tune_kernel(
     return {'ranked': len(ranked), **choose(timings, launches), 'rejected': rejected}
 
 
-def _tune_split(session: Session, target: Target, found: dict[str, Any]) -> dict[str, Any]:
+def _tune_split(session: Session, target: Target, table: LaunchTable) -> dict[str, Any]:
     """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest, those of all cases."""
     device, steps = session.device, target.steps(session.device)
     choices = {TODAY: {}, **{str(split): split for split in SPLITS[: 1 if session.dry_run else None]}}
-    variants = {}
-    for name, split in choices.items():
-        table = chosen_launches(target, {**found, 'split': {'launch': split}})
-        variants[name] = graphed(use_table(table)(partial(_run_all, steps)), device.type)
+    variants = {
+        name: graphed(use_table(changed(table, split))(partial(_run_all, steps)), device.type)
+        for name, split in choices.items()
+    }
     return choose(interleaved_device_seconds(variants, device.type, session.rounds(20)), choices)
 
 
@@ -218,33 +213,18 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
     }
 
 
-def chosen_launches(target: Target, found: dict[str, Any]) -> LaunchTable:
-    """Return the launches that the result of a target names, changed by its split."""
-    split = found.get('split', {}).get('launch', {})
-    launches = {key: dict(found['kernels'][str(key)]['launch']) for key in target.keys if 'kernels' in found}
-    for launch in launches.values() if split else ():
-        launch['waves'] = max(1, round(split.get('waves', 1) * launch['waves']))
+def changed(table: LaunchTable, split: Mapping[str, float]) -> LaunchTable:
+    """Return launches with a change of `SPLITS`, within the limits of launch tables."""
+    least, most = LIMITS['waves']
+    found = {key: dict(launch) for key, launch in table.items()}
+    for launch in found.values() if split else ():
+        launch['waves'] = min(most, max(least, round(split.get('waves', 1) * launch['waves'])))
         launch['share'] = int(split.get('share', launch['share']))
-    return launches
+    return found
 
 
-def tuned_table(session: Session) -> LaunchTable:
-    """Return the launches that all results of the tuning name."""
-    known, table = session.results('tuning'), LaunchTable()
-    for target in targets(session.dry_run):
-        table |= chosen_launches(target, known.get(target.name, {}))
-    return table
-
-
-def write_table(session: Session, path: Path) -> None:
-    """Write the launch table of all results, with what was measured beside each launch."""
-    evidence = {name: x for found in session.results('tuning').values() for name, x in found.get('kernels', {}).items()}
-    content = {
-        'format': FORMAT,
-        **session.environment,
-        'launches': {
-            str(key): {**launch, 'measured': evidence[str(key)]['measured']}
-            for key, launch in tuned_table(session).items()
-        },
-    }
-    write_atomically(path, f'{json.dumps(content, indent=1)}\n'.encode())
+def table_content(session: Session) -> dict[str, Any]:
+    """Return the launch table of all results as a file has it, with what was measured beside each launch."""
+    tuned = session.results('tuning').values()
+    launches = {name: launch for found in tuned for name, launch in found.get('launches', {}).items()}
+    return {'format': FORMAT, **session.environment, 'launches': launches}

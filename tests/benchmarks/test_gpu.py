@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def run(root, *arguments, script='-m benchmarks.gpu', **environment):
 
 @pytest.fixture
 def session(tmp_path):
-    return Session(tmp_path, CPU, True, time.monotonic(), 100, ENVIRONMENT, {}, Checker('cpu'))
+    return Session(tmp_path, CPU, True, time.monotonic(), 100, ENVIRONMENT, {}, Checker(CPU))
 
 
 @pytest.mark.slow
@@ -100,9 +101,9 @@ def report():
     print('reported')
     return 7
 lock = ctypes.create_string_buffer(64)
-with hard_stop(1.0, report):
-    for _ in range(2):
-        ctypes.CDLL(None).pthread_mutex_lock(lock)  # the second never returns, whatever signals come
+hard_stop(1.0, report)
+for _ in range(2):
+    ctypes.CDLL(None).pthread_mutex_lock(lock)  # the second never returns, whatever signals come
 """
 
 
@@ -232,13 +233,14 @@ def test_every_dtype_is_checked_with_both_operators():
 
 @pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled')
 def test_kernels_are_compiled_without_a_gpu_in_another_process():
-    pool = start_pool(1, COMPILING)
+    pool = start_pool(1)
     call = checks.gate('any', torch.float16, 16, dry_run=True)
     warps = {'mix_and_gate': 2, 'mix_and_gate_taps': 4}
     launches = {
         tables.Key(kernel, 'any', 'float16', 16): {'rows': 4, 'columns': 8, 'warps': n} for kernel, n in warps.items()
     }
-    binaries = pool.submit(compile_call, (9, 0), call, launches).result(timeout=100)
+    with mock.patch.dict(os.environ, COMPILING):
+        binaries = pool.submit(compile_call, (9, 0), call, launches).result(timeout=100)
     pool.shutdown()
     tuned = [x for x in binaries if x.kernel in warps]
     assert {x.kernel: x.warps for x in tuned} == warps
@@ -281,7 +283,11 @@ def test_compilations_that_fail_are_counted_and_shown(session, monkeypatch, caps
     target = tuning.targets(dry_run=True)[1]
     binaries = [Binary(key.kernel, 1000, 64, 0, 4096, 4) for key in target.keys]
     monkeypatch.setattr(tuning.Target, 'candidates', target.candidates[:1] * 3)
-    monkeypatch.setattr(tuning, '_tune_kernel', lambda session, target, key, compiled: {'ranked': len(compiled)})
+    monkeypatch.setattr(
+        tuning,
+        '_tune_kernel',
+        lambda session, target, key, compiled: {'ranked': len(compiled), 'launch': {}, 'measured': {}},
+    )
     monkeypatch.setattr(session.checker, 'check', lambda *_: {'failure': ''})
     found = tuning.tune(session, target, [ended(binaries), ended(ValueError('a\nb')), ended(binaries)])
     assert (found['tried'], found['not compiled']) == (3, 1)
@@ -347,19 +353,15 @@ def test_noise_does_not_choose(timings, chosen):
 
 def test_the_table_has_what_the_tuning_chose(session):
     target, _ = tuning.targets(dry_run=True)
-    launches = {key: tuning.shipped(target, key, CPU) for key in target.keys}
+    launches = {key: target.today(key, CPU) for key in target.keys}
     launches[target.keys[0]]['tokens'] = 128
-    session.parts['tuning'] = {
-        target.name: {
-            'kernels': {str(key): {'launch': launch, 'measured': {}} for key, launch in launches.items()},
-            'split': {'launch': {'waves': 1.5}},
-        }
-    }
-    path = session.folder / 'launches.json'
-    tuning.write_table(session, path)
-    content = json.loads(path.read_text())
+    chosen = tuning.changed(launches, {'waves': 1.5})
     expected = {key: {**launch, 'waves': round(1.5 * launch['waves'])} for key, launch in launches.items()}
-    assert tables.parse_table(content, (0, 0)) == expected
+    assert chosen == expected
+    assert tuning.changed(launches, {}) == launches
+    assert {x['waves'] for x in tuning.changed(launches, {'waves': 1000}).values()} == {64}
+    session.parts['tuning'] = {target.name: {'launches': {str(key): launch for key, launch in chosen.items()}}}
+    assert tables.parse_table(tuning.table_content(session), (0, 0)) == expected
 
 
 def test_targets_are_judged_by_the_worst_result():
