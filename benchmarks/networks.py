@@ -1,4 +1,4 @@
-"""Compare whole backbones: in inference and training with other implementations, and over the image size."""
+"""Compare backbones and attention layers with other implementations, over the image size and the number of tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.measure import check_parity, measured, ratio, time_ratios
+from benchmarks.operators import Call, Function, all_tensors
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
+from mmpola import PolaAttention, PolaMultiheadAttention, PolaPlusAttention
 from mmpola.backbones import PolaPVT, PolaSwin
 from mmpola.backbones.zoo import ARCHITECTURES
 
@@ -27,6 +29,10 @@ IMAGE_SIZES = [(224, 224), (384, 384), (512, 512), (768, 768), (800, 1344), (128
 
 SIBLINGS = {'Pola-PVT-T': 'PVT-T', 'Pola-Swin-T': 'Swin-T'}
 """Our backbone -> mmdet's with softmax attention in the same block layout."""
+
+DIM, HEADS = 256, 8
+SIDES = (14, 28, 56, 112)
+"""Sides of square token maps: 196 to 12,544 tokens."""
 
 
 def mmdet_backbone(name: str) -> nn.Module | None:
@@ -70,11 +76,11 @@ def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str]
     }
     if 'literal' in peers:
         runs['literal'] = literal_equations()(runs['ours'])
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        check_parity(case, {name: run(False) for name, run in runs.items() if name in ('ours', 'compiled', 'literal')})
     passes = {
         name: {'inference': partial(run, False), 'training step': partial(run, True)} for name, run in runs.items()
     }
+    same = ('ours', 'compiled', 'literal')
+    check_parity(case, {name: runs['inference'] for name, runs in passes.items() if name in same})
     seconds, memory = measured(passes, image.device.type, repeats)
     row: Row = time_ratios(seconds, peers)
     if 'literal' in memory:
@@ -88,10 +94,9 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     The backbones of a pair have the same stages, widths and depths but compute different functions, so parity is not
     checked. Weights are float32, with float16 autocast on a GPU.
     """
-    networks: dict[str, nn.Module] = {'Pola-PVT-T': PolaPVT('tiny'), 'Pola-Swin-T': PolaSwin('tiny')}
-    for name in SIBLINGS.values() if 'mmdet' in peers else ():
-        if (sibling := mmdet_backbone(name)) is not None:
-            networks[name] = sibling
+    networks = {'Pola-PVT-T': PolaPVT('tiny'), 'Pola-Swin-T': PolaSwin('tiny')}
+    siblings = {name: mmdet_backbone(name) for name in SIBLINGS.values() if 'mmdet' in peers}
+    networks |= {name: network for name, network in siblings.items() if network is not None}
     for height, width in tqdm(IMAGE_SIZES, 'image sizes'):
         image = torch.randn(1, 3, height, width, device=device)
         passes = {
@@ -125,6 +130,47 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             size = f'{height}x{width}'
             row |= {f'ms, {size}': seconds['inference'][name] * 1e3, f'MB, {size}': memory[name] / 1e6}
         yield row
+
+
+def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Measure one layer on one sample of N tokens of 256 channels; yields one row per N and layer.
+
+    'softmax' is torch.nn.MultiheadAttention, which computes another function. 'literal' is PolaAttention on the
+    equations written literally, as the class that is commonly copied from the authors' code; the two must agree.
+    """
+    layers: dict[str, nn.Module] = {
+        'PolaAttention': PolaAttention(DIM, HEADS),
+        'PolaPlusAttention': PolaPlusAttention(DIM, HEADS),
+        'PolaMultiheadAttention': PolaMultiheadAttention(DIM, HEADS, batch_first=True),
+    }
+    if 'softmax' in peers:
+        layers['softmax'] = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+    functions = {name: _function(module.to(device)) for name, module in layers.items()}
+    if 'literal' in peers:
+        layers['literal'] = layers['PolaAttention']
+        functions['literal'] = literal_equations()(functions['PolaAttention'])
+    for side in tqdm(SIDES, 'tokens'):
+        x = torch.randn(1, side**2, DIM, device=device, requires_grad=True)
+        grad = torch.randn(1, side**2, DIM, device=device)
+        passes = {
+            name: Call([x, *module.parameters()], (x, (side, side)), {}, grad).passes(functions[name])
+            for name, module in layers.items()
+        }
+        same = ('PolaAttention', 'literal')
+        check_parity(f'{side**2} tokens', {name: partial(all_tensors, passes[name]) for name in same if name in passes})
+        seconds, memory = measured(passes, device, repeats)
+        for name in (name for name in passes if name != 'softmax'):
+            row: Row = {'case': f'{side} x {side}', 'tokens': side**2, 'layer': name}
+            row |= {f'softmax, {what}': ratio(times, 'softmax', name) for what, times in seconds.items()}
+            row['memory over softmax'] = ratio(memory, name, 'softmax')
+            yield row | {'seconds': seconds, 'bytes': memory}
+
+
+def _function(module: Any) -> Function:
+    """Return a layer as a function of tokens and their grid."""
+    if isinstance(module, nn.MultiheadAttention):  # PolaMultiheadAttention too
+        return lambda x, grid: module(x, x, x, need_weights=False)[0]
+    return module
 
 
 def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:

@@ -70,26 +70,9 @@ class Call(NamedTuple):
         return torch.autograd.grad(output, self.leaves, self.grad.to(output.dtype), allow_unused=True)
 
 
-OTHERS: dict[str, dict[str, Function | None]] = {
-    'attention': {
-        'torch': partial(polarity_attention, backend='torch'),
-        'literal': literal_attention,
-        ANOTHER_FUNCTION: softmax_attention,
-        PORT: published_port(),
-    },
-    'mix_and_gate': {'torch': partial(mix_and_gate, backend='torch'), 'literal': literal_mix_and_gate},
-}
-"""Operator -> its peers by name; None for one that is not installed."""
-
-
-def find_peers(operator: str, names: list[str]) -> dict[str, Function]:
-    """Return the peers that are installed by name; 'compiled NAME' is NAME, compiled for each shape."""
-    found = {}
-    for name in names:
-        function = OTHERS[operator][name.removeprefix('compiled ')]
-        if function is not None:
-            found[name] = torch.compile(function, dynamic=False) if name.startswith('compiled ') else function
-    return found
+def all_tensors(passes: dict[str, Run]) -> list[Tensor]:
+    """Return the output and the gradients of a call."""
+    return [passes['forward'](), *passes['step']()]
 
 
 def operator_suite(name: str, device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
@@ -122,9 +105,8 @@ def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
             run()
 
     for operator, feature_map in (('attention', 'power'), ('attention', 'exp'), ('mix_and_gate', 'power')):
-        function, make = OPERATORS[operator]
-        call = make(Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device])
-        runs = {name: call.passes(f) for name, f in {'ours': function, **find_peers(operator, peers)}.items()}
+        call = OPERATORS[operator][1](Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device])
+        runs = {name: call.passes(function) for name, function in functions_of(operator, peers).items()}
         seconds = {
             what: interleaved_seconds({name: partial(repeat, x[what]) for name, x in runs.items()}, device, repeats)
             for what in MOVED
@@ -163,11 +145,34 @@ def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     return Call(leaves, (*leaves, (case.rows, case.columns)), {}, grad)
 
 
-OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call]]] = {
-    'attention': (polarity_attention, attention_call),
-    'mix_and_gate': (mix_and_gate, mix_and_gate_call),
+OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call], dict[str, Function | None]]] = {
+    'attention': (
+        polarity_attention,
+        attention_call,
+        {
+            'torch': partial(polarity_attention, backend='torch'),
+            'literal': literal_attention,
+            ANOTHER_FUNCTION: softmax_attention,
+            PORT: published_port(),
+        },
+    ),
+    'mix_and_gate': (
+        mix_and_gate,
+        mix_and_gate_call,
+        {'torch': partial(mix_and_gate, backend='torch'), 'literal': literal_mix_and_gate},
+    ),
 }
-"""Name -> the operator, and the function that draws its arguments."""
+"""Name -> the operator, the function that draws its arguments, and its peers; None for one that is not installed."""
+
+
+def functions_of(operator: str, peers: list[str], backend: str = 'auto') -> dict[str, Function]:
+    """Return 'ours' and the peers that are installed by name; 'compiled NAME' is NAME, compiled for each shape."""
+    function, _, others = OPERATORS[operator]
+    found: dict[str, Function] = {'ours': partial(function, backend=backend)}
+    for name in peers:
+        if peer := others[name.removeprefix('compiled ')]:
+            found[name] = torch.compile(peer, dynamic=False) if name.startswith('compiled ') else peer
+    return found
 
 
 def measure_case(
@@ -182,13 +187,12 @@ def measure_case(
         backend: of the operator.
     """
     torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
-    function, make = OPERATORS[operator]
-    functions: dict[str, Function] = {'ours': partial(function, backend=backend), **find_peers(operator, peers)}
+    make, functions = OPERATORS[operator][1], functions_of(operator, peers, backend)
     if case.feature_map != 'power':
         functions.pop(PORT, None)
     exact = make(case, device, torch.float32)
     same = {name: exact.passes(f) for name, f in functions.items() if name != ANOTHER_FUNCTION}
-    check_parity(case.name, {name: [runs['forward'](), *runs['step']()] for name, runs in same.items()})
+    check_parity(case.name, {name: partial(all_tensors, runs) for name, runs in same.items()})
     call = make(case, device, TIMED_DTYPE[device])
     runs = {name: call.passes(f) for name, f in functions.items()}
     seconds, memory = measured(runs, device, repeats)
@@ -205,5 +209,5 @@ def measure_case(
 
 def triton_step(operator: str, case: Case, device: str, dtype: torch.dtype) -> Run:
     """Return the forward + backward pass of an operator's kernels, ready to run."""
-    function, make = OPERATORS[operator]
+    function, make, _ = OPERATORS[operator]
     return make(case, device, dtype).passes(partial(function, backend='triton'))['step']

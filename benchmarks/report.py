@@ -29,17 +29,13 @@ BLUE, VERMILION, GREEN = '#0072b2', '#d55e00', '#009e73'
 
 Style = dict[str, Any]
 
+THEIRS: Style = {'linestyle': '--', 'markerfacecolor': 'white'}
+
 BACKBONES: dict[str, Style] = {
     'Pola-PVT-T': {'label': 'Pola-PVT-T', 'color': BLUE, 'marker': 'o', 'linewidth': 2.2},
-    'PVT-T': {'label': 'mmdet PVT-T', 'color': BLUE, 'marker': 'o', 'linestyle': '--', 'markerfacecolor': 'white'},
+    'PVT-T': {'label': 'mmdet PVT-T', 'color': BLUE, 'marker': 'o', **THEIRS},
     'Pola-Swin-T': {'label': 'Pola-Swin-T', 'color': VERMILION, 'marker': 's', 'linewidth': 2.2},
-    'Swin-T': {
-        'label': 'mmdet Swin-T',
-        'color': VERMILION,
-        'marker': 's',
-        'linestyle': '--',
-        'markerfacecolor': 'white',
-    },
+    'Swin-T': {'label': 'mmdet Swin-T', 'color': VERMILION, 'marker': 's', **THEIRS},
 }
 
 LAYERS: dict[str, Style] = {
@@ -64,16 +60,14 @@ def section(path: Path) -> str:
 
 def draw(path: Path, png: Path) -> None:
     """Draw seconds and peak memory per image, of a result file of `image_size`, over the number of pixels."""
-    record = json.loads(path.read_text())
-    rows = sorted(record['rows'], key=lambda row: row['pixels'])
-    time, unit = ('Seconds', 1) if 'cpu' in record['machine'] else ('Milliseconds', 1e3)
+    rows = sorted(json.loads(path.read_text())['rows'], key=lambda row: row['pixels'])
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
-    panels = ('seconds', unit, f'{time} per image'), ('bytes', 1e-9, 'Peak memory per image, GB')
+    panels = ('seconds', 1, 'Seconds per image'), ('bytes', 1e-9, 'Peak memory per image, GB')
     for axis, (quantity, unit, title) in zip(axes, panels, strict=True):
-        lines = {name: [row[quantity][name] * unit for row in rows] for name in BACKBONES if name in rows[0][quantity]}
+        lines = {name: [row[quantity][name] * unit for row in rows] for name in BACKBONES}
         _plot(axis, title, [row['pixels'] / 1e6 for row in rows], lines, BACKBONES)
         axis.set(xlim=(0, None), ylim=(0, None), xlabel='image size in pixels (to scale)')
-        ticks = [row for row in rows if row['case'] in TICKS] or rows
+        ticks = [row for row in rows if row['case'] in TICKS]
         axis.set_xticks([row['pixels'] / 1e6 for row in ticks], [row['case'].replace('x', ' x ') for row in ticks])
         plt.setp(axis.get_xticklabels(), rotation=30, ha='right', rotation_mode='anchor')
     axes[0].legend(frameon=False)
@@ -133,9 +127,7 @@ def _save(figure: Figure, png: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description='Write the tables of benchmarks/README.md and draw the figures of the docs'
-    )
+    parser = argparse.ArgumentParser(description='Write the tables of benchmarks/README.md and the figures of the docs')
     parser.add_argument('--check', action='store_true', help='change nothing; fail if the page is out of date')
     check = parser.parse_args().check
     # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own report.
@@ -149,8 +141,7 @@ def main() -> int:
     if check:
         return int(written != text)
     for name, function in (('image_size', draw), ('layer', draw_layers)):
-        if (SHOWN / f'{name}.json').exists():
-            function(SHOWN / f'{name}.json', ROOT / 'docs' / f'{name}.png')
+        function(SHOWN / f'{name}.json', ROOT / 'docs' / f'{name}.png')
     page.write_text(written)
     return 0
 

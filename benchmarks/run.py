@@ -1,12 +1,8 @@
 """Runs a benchmark suite: first checks that all variants compute the same function, then times them in turn.
 
-Columns: the peer's time over ours (above 1: ours is faster), our peak memory over the peer's (below 1: ours needs
-less), and the bytes that must be moved over our time, as a share of the copy bandwidth measured in the same run.
+    python -m benchmarks.run SUITE [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
-    python -m benchmarks.run attention|mix_and_gate|backbones|scaling|image_size|zoo|sequences|layer|host
-        [--device cpu|cuda] [--repeats N] [--peers NAME …]
-
-Writes benchmarks/results/MACHINE/SUITE.json and prints a table.
+Writes benchmarks/results/MACHINE/SUITE.json and prints a table; benchmarks/README.md describes suites and columns.
 """
 
 from __future__ import annotations
@@ -21,39 +17,32 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.layers import layer
 from benchmarks.measure import ParityError
-from benchmarks.networks import backbones, image_size, zoo
+from benchmarks.networks import backbones, image_size, layer, zoo
 from benchmarks.operators import host, operator_suite, scaling
 from benchmarks.records import ROOT, Row, commit, results_folder, table
 from benchmarks.sequences import sequences
 
-SUITES: dict[str, Callable[[str, int, list[str]], Iterator[Row]]] = {
-    'attention': partial(operator_suite, 'attention'),
-    'mix_and_gate': partial(operator_suite, 'mix_and_gate'),
-    'backbones': backbones,
-    'scaling': scaling,
-    'image_size': image_size,
-    'zoo': zoo,
-    'sequences': sequences,
-    'layer': layer,
-    'host': host,
-}
-ROUNDS = {('image_size', 'cpu'): 3, ('zoo', 'cpu'): 3}
-"""(suite, device) -> default of --repeats; 20 for all others. A pass at a large image takes half a minute on a CPU."""
+Suite = Callable[[str, int, list[str]], Iterator[Row]]
+"""Yields rows, given the device, the number of rounds and the names of the peers."""
 
-PEERS = {
-    'attention': ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],
-    'mix_and_gate': ['literal', 'compiled literal', 'torch'],
-    'backbones': ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
-    'scaling': [],
-    'image_size': ['mmdet'],
-    'zoo': [],
-    'sequences': ['stored softmax', 'pola_plus', 'linear'],
-    'layer': ['softmax', 'literal'],
-    'host': ['literal'],
+OPERATOR_PEERS = ['literal', 'compiled literal', 'torch']
+
+SUITES: dict[str, tuple[Suite, list[str]]] = {
+    'attention': (
+        partial(operator_suite, 'attention'),
+        [*OPERATOR_PEERS, 'compiled torch', 'softmax', 'published port'],
+    ),
+    'mix_and_gate': (partial(operator_suite, 'mix_and_gate'), OPERATOR_PEERS),
+    'backbones': (backbones, ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T']),
+    'scaling': (scaling, []),
+    'image_size': (image_size, ['mmdet']),
+    'zoo': (zoo, []),
+    'sequences': (sequences, ['stored softmax', 'pola_plus', 'linear']),
+    'layer': (layer, ['softmax', 'literal']),
+    'host': (host, ['literal']),
 }
-"""What each suite is compared with."""
+"""Each suite, and what it is compared with."""
 
 ON_CPU = {
     'attention': ['literal'],
@@ -61,6 +50,9 @@ ON_CPU = {
     'backbones': ['literal', 'mmdet', 'timm Swin-T'],
 }
 """The same by default on a CPU, where compiled peers, and softmax over 66,800 tokens, take minutes each."""
+
+ROUNDS = {('image_size', 'cpu'): 3, ('zoo', 'cpu'): 3}
+"""(suite, device) -> default of --repeats; 20 for all others. A pass at a large image takes half a minute on a CPU."""
 
 
 def main() -> int:
@@ -72,23 +64,23 @@ def main() -> int:
         type=int,
         help='rounds in which every variant runs once (default: 20; 3 for image_size and zoo on a CPU)',
     )
-    parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {PEERS}')
+    parser.add_argument('--peers', nargs='+', metavar='NAME', help='default: all; on a CPU those that are not too slow')
     args = parser.parse_args()
-    every = PEERS[args.suite]
-    usual = ON_CPU.get(args.suite, every) if args.device == 'cpu' else every
+    suite, every = SUITES[args.suite]
     if unknown := set(args.peers or []) - set(every):
         parser.error(f'--peers: expected some of {every}, got {sorted(unknown)}')
+    peers = args.peers or (ON_CPU.get(args.suite, every) if args.device == 'cpu' else every)
     repeats = args.repeats or ROUNDS.get((args.suite, args.device), 20)
     torch.manual_seed(0)
     try:
-        rows = list(SUITES[args.suite](args.device, repeats, args.peers or usual))
+        rows = list(suite(args.device, repeats, peers))
     except ParityError as error:
         print(f'error: the variants compute different functions, so nothing is timed: {error}', file=sys.stderr)
         return 1
-    machine = torch.cuda.get_device_name() if args.device == 'cuda' else f'cpu-{torch.get_num_threads()}-threads'
+    machine = f'cpu-{torch.get_num_threads()}-threads' if args.device == 'cpu' else torch.cuda.get_device_name()
     record = {
         'machine': machine,
-        'processor': _processor(args.device),
+        'processor': _processor() if args.device == 'cpu' else machine,
         'commit': commit(),
         'torch': torch.__version__,
         'python': platform.python_version(),
@@ -103,10 +95,8 @@ def main() -> int:
     return 0
 
 
-def _processor(device: str) -> str:
-    """Return the name of the GPU, or of the CPU as Linux gives it."""
-    if device == 'cuda':
-        return torch.cuda.get_device_name()
+def _processor() -> str:
+    """Return the name of the CPU as Linux gives it."""
     lines = Path('/proc/cpuinfo').read_text().splitlines()
     return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), platform.machine())
 

@@ -16,6 +16,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import AdamW
 from tqdm import tqdm
 
 from benchmarks.measure import ParityError, measured, ratio
@@ -44,7 +45,10 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         length = models['softmax'].backbone.length
         data = _batch(models['softmax'], batch, device)
         check_shapes(task, models, data)
-        runs = {name: partial(_step, model, _optimizer(model), data) for name, model in models.items()}
+        runs = {
+            name: partial(_step, model, AdamW(model.parameters(), weight_decay=0.0), data)
+            for name, model in models.items()
+        }
         if 'stored softmax' in runs:
             runs['stored softmax'] = sdpa_kernel(SDPBackend.MATH)(runs['stored softmax'])
         by_pass, memory = measured({name: {'step': run} for name, run in runs.items()}, device, repeats)
@@ -82,11 +86,7 @@ def _batch(model: Any, batch: int, device: str) -> dict[str, Any]:
     return {'inputs': tokens, 'data_samples': [BaseDataElement(gt_label=i % model.num_classes) for i in range(batch)]}
 
 
-def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.0)
-
-
-def _step(model: nn.Module, optimizer: torch.optim.Optimizer, data: dict[str, Any]) -> Tensor:
+def _step(model: nn.Module, optimizer: AdamW, data: dict[str, Any]) -> Tensor:
     loss: Tensor = model(**data, mode='loss')['loss']
     optimizer.zero_grad()
     loss.backward()

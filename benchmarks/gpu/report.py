@@ -21,7 +21,6 @@ NOTES = (
     'its data in the L2 cache.'
 )
 
-
 GROUPS = {
     'large': (('attention',), 'MB per tensor', 16),
     'peers': (('attention', 'compiled'), '', 0),
@@ -113,15 +112,15 @@ def _verdict(target: str, worst: Any, holds: bool) -> Row:
 
 
 def _launch_row(name: str, choice: Row) -> Row:
-    """Return the choice, today's launch and the second best, with times and spread."""
-    chosen, second, today = (choice['measured'][what] for what in ('chosen', 'second best', 'today'))
-    shown = [', '.join(f'{field} {value}' for field, value in x['launch'].items()) for x in (chosen, second)]
+    """Return the choice, with its time and spread next to those of today's launch and the second best."""
+    timings, chosen = choice['timings'], choice['timings'][choice['chosen']]
+    second = next((other for other in timings if other != choice['chosen']), 'today')
     return {
         'kernel': name,
-        'launch': shown[0],
-        'second best': shown[1],
-        'second best over it': second['seconds'] / chosen['seconds'],
-        'today over it': today['seconds'] / chosen['seconds'],
+        'launch': choice['chosen'],
+        'second best': second,
+        'second best over it': timings[second]['seconds'] / chosen['seconds'],
+        'today over it': timings['today']['seconds'] / chosen['seconds'],
         'spread %': 100 * chosen['spread'] / chosen['seconds'],
         'candidates': choice.get('ranked', ''),
         'rejected': len(choice.get('rejected', ())),

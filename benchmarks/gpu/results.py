@@ -31,19 +31,17 @@ PEER_CASES = 4
 ROUNDS = 20
 """In which all variants of a measurement run in turn."""
 
-Size = tuple[int, int]
-
 NETWORKS = {
     'Pola-Swin-T': ('pola_swin_tiny', 'swin_tiny_patch4_window7_224'),
     'Pola-PVT-T': ('pola_pvt_tiny', 'pvt_v2_b1'),
 }
 """Our model and the one of timm with similar cost and softmax attention (timm has no PVT of the first version)."""
 
-SIZES: dict[Size, int] = {(800, 1344): 2, (224, 224): 64, (512, 512): 16}
+SIZES: dict[tuple[int, int], int] = {(800, 1344): 2, (224, 224): 64, (512, 512): 16}
 """Batch size by image size; 1344 is 1333 padded to a multiple of 32, as detectors pad it."""
 
 DRY_NETWORKS = {'Pola-PVT-T': ('pola_pvt_tiny', 'pvt_v2_b0')}
-DRY_SIZES: dict[Size, int] = {(32, 32): 1}
+DRY_SIZES: dict[tuple[int, int], int] = {(32, 32): 1}
 DRY_ARCH = {'embed_dims': (16,) * 4, 'depths': (1,) * 4, 'num_heads': (1,) * 4, 'mlp_ratios': (1,) * 4}
 
 
@@ -54,7 +52,9 @@ def results(session: Session) -> dict[str, Measure]:
     if session.dry_run:
         attention, networks, sizes = [Case('tiny', 'power', 1, 3, 6, 1, 16)], DRY_NETWORKS, DRY_SIZES
     gates = attention[:2]
-    items: dict[str, Measure] = {'copy': partial(_copy, session)}
+    items: dict[str, Measure] = {
+        'copy': lambda: {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS))}
+    }
     for case in attention:
         peers = ['literal', ANOTHER_FUNCTION, PORT] if case in attention[:PEER_CASES] else []
         items[f'attention, {case.name}'] = partial(operator_row, session, 'attention', case, peers)
@@ -69,10 +69,6 @@ def results(session: Session) -> dict[str, Measure]:
     for case in [] if session.dry_run else attention[:3]:
         items[f'compiled, {case.name}'] = partial(operator_row, session, 'attention', case, ['compiled literal'])
     return items
-
-
-def _copy(session: Session) -> Row:
-    return {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS))}
 
 
 def operator_row(session: Session, operator: str, case: Case, peers: list[str]) -> Row:
@@ -109,7 +105,7 @@ def new_size(session: Session) -> Row:
     return {'case': 'another image size', 'compiled kernels': len(binaries[1] - binaries[0])}
 
 
-def network_row(session: Session, model: str, names: tuple[str, str], size: Size, batch: int) -> Row:
+def network_row(session: Session, model: str, names: tuple[str, str], size: tuple[int, int], batch: int) -> Row:
     """Compare a network with itself on the literal equations and with timm's, in inference and training with AMP."""
     ours, theirs = names
     arch = {'arch': DRY_ARCH} if session.dry_run else {}

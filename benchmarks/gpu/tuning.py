@@ -135,8 +135,8 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
     if target.feature_map != 'any':
         found['split'] = _tune_split(session, target, table)
         table = changed(table, found['split']['launch'])
-    measured = {str(key): {**launch, 'measured': kernels[key]['measured']} for key, launch in table.items()}
-    return {**found, 'launches': measured}
+    found['launches'] = {str(key): {**launch, 'timings': kernels[key]['timings']} for key, launch in table.items()}
+    return found
 
 
 def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device) -> list[Launch]:
@@ -197,20 +197,14 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
     """Return the launch of the shortest time; today's, unless another is faster by more than noise.
 
     Returns:
-        `launch`, and the evidence: the timing of the chosen, of the second best and of today's launch.
+        `launch`, its name, `chosen`, and the evidence: all `timings`, the shortest first.
     """
     order = sorted(timings, key=lambda name: timings[name].seconds)
     best, today = timings[order[0]], timings[TODAY]
     is_faster = today.seconds - best.seconds > max(WORTHWHILE * today.seconds, best.spread, today.spread)
     chosen = order[0] if is_faster else TODAY
-    second = next((name for name in order if name != chosen), TODAY)
-    return {
-        'launch': launch_of[chosen],
-        'measured': {
-            what: {'launch': launch_of[name], **timings[name]._asdict()}
-            for what, name in (('chosen', chosen), ('second best', second), (TODAY, TODAY))
-        },
-    }
+    evidence = {name: timings[name]._asdict() for name in order}
+    return {'launch': launch_of[chosen], 'chosen': chosen, 'timings': evidence}
 
 
 def changed(table: LaunchTable, split: Mapping[str, float]) -> LaunchTable:

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from benchmarks import layers, measure, report
+from benchmarks import measure, networks, report
 
 OURS = ('PolaAttention', 'PolaPlusAttention', 'PolaMultiheadAttention')
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(layers, 'SIDES', (2, 4))
-    monkeypatch.setattr(layers, 'DIM', 16)
+    monkeypatch.setattr(networks, 'SIDES', (2, 4))
+    monkeypatch.setattr(networks, 'DIM', 16)
     monkeypatch.setattr(measure, 'peak_bytes', lambda run, device: 4096)
 
 
 def test_a_row_per_length_and_layer():
-    rows = list(layers.layer('cpu', 1, ['softmax', 'literal']))
+    rows = list(networks.layer('cpu', 1, ['softmax', 'literal']))
     names = [*OURS, 'literal']
     assert [(row['tokens'], row['layer']) for row in rows] == [(n, name) for n in (4, 16) for name in names]
     for row in rows:
@@ -29,7 +29,7 @@ def test_a_row_per_length_and_layer():
 
 
 def test_peers_that_are_not_asked_for_are_absent():
-    rows = list(layers.layer('cpu', 1, []))
+    rows = list(networks.layer('cpu', 1, []))
     assert [row['layer'] for row in rows] == [*OURS] * 2
     assert all(row['softmax, step'] == row['memory over softmax'] == 'absent' for row in rows)
 
