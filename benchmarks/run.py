@@ -64,7 +64,8 @@ def main() -> int:
         type=int,
         help='rounds in which every variant runs once (default: 20; 3 for image_size and zoo on a CPU)',
     )
-    parser.add_argument('--peers', nargs='+', metavar='NAME', help='default: all; on a CPU those that are not too slow')
+    names = {suite: peers for suite, (_, peers) in SUITES.items() if peers}
+    parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {names}')
     args = parser.parse_args()
     suite, every = SUITES[args.suite]
     if unknown := set(args.peers or []) - set(every):

@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.results or usual
     folder.mkdir(parents=True, exist_ok=True)
     parts = {} if args.fresh else earlier_parts(folder, environment)
-    checker = Checker(device)
-    session = Session(folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, checker)
+    session = Session(folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, Checker(device))
 
     def report() -> int:
         required, targets = write_report(session)
@@ -92,7 +91,6 @@ def run(args: argparse.Namespace) -> int:
         return report() or 1
     finally:
         timer.cancel()
-        checker.close()
     return report()
 
 
@@ -115,10 +113,11 @@ def measure(session: Session) -> None:
                 # All compilations start now, so that those of the tuning run beside the checks.
                 untried = [] if session.dry_run else session.missing('correctness', checks)
                 compiled = {name: [pool.submit(compiling, checks[name], {})] for name in untried}
-                tried = {
-                    name: [pool.submit(compiling, x.gate, dict.fromkeys(x.keys, launch)) for launch in x.candidates]
-                    for name in session.missing('tuning', every) for x in [every[name]]
-                }  # fmt: skip
+                tried = {}
+                for name in session.missing('tuning', every):
+                    gate, keys = every[name].gate, every[name].keys
+                    launches = [dict.fromkeys(keys, launch) for launch in every[name].candidates]
+                    tried[name] = [pool.submit(compiling, gate, x) for x in launches]
             items = {name: partial(session.checker.check, call, {}) for name, call in checks.items()}
             session.perform('correctness', items, compiled)
             before = table_content(session)
@@ -126,6 +125,7 @@ def measure(session: Session) -> None:
             session.perform('tuning', tuned, {name: futures[-1:] for name, futures in tried.items()})
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        session.checker.close()
     content = table_content(session)
     if content != before:
         session.parts.pop('results', None)  # measured with other launches

@@ -109,10 +109,11 @@ class Session:
                 done[name] = items[name]()
             except Exception as error:  # compilers, drivers and peers may raise anything, and the rest is still of use
                 done[name] = {'failure': first_line(error)}
-                try:
-                    torch.cuda.synchronize() if self.device.type == 'cuda' else None
-                except Exception as lost:
-                    raise DeviceLostError(f'{name}: the GPU cannot be used after it ({first_line(lost)})') from lost
+                if self.device.type == 'cuda':
+                    try:
+                        torch.cuda.synchronize(self.device)
+                    except Exception as lost:
+                        raise DeviceLostError(f'{name}: the GPU cannot be used after it ({first_line(lost)})') from lost
             finally:
                 self.save()
             if failure := done[name].get('failure'):
