@@ -51,8 +51,8 @@ ON_CPU = {
 }
 """The same by default on a CPU, where compiled peers, and softmax over 66,800 tokens, take minutes each."""
 
-ROUNDS = {('image_size', 'cpu'): 3, ('zoo', 'cpu'): 3}
-"""(suite, device) -> default of --repeats; 20 for all others. A pass at a large image takes half a minute on a CPU."""
+SLOW_ON_CPU = ('image_size', 'zoo')
+"""Suites in which a pass at a large image takes half a minute on a CPU."""
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def main() -> int:
     if unknown := set(args.peers or []) - set(every):
         parser.error(f'--peers: expected some of {every}, got {sorted(unknown)}')
     peers = args.peers or (ON_CPU.get(args.suite, every) if args.device == 'cpu' else every)
-    repeats = args.repeats or ROUNDS.get((args.suite, args.device), 20)
+    repeats = args.repeats or (3 if args.suite in SLOW_ON_CPU and args.device == 'cpu' else 20)
     torch.manual_seed(0)
     try:
         rows = list(suite(args.device, repeats, peers))

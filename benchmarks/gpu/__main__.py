@@ -101,14 +101,14 @@ def measure(session: Session) -> None:
     from benchmarks.gpu.results import results
     from benchmarks.gpu.tuning import table_content, targets, tune
     from mmpola.checkpoint.write import write_atomically
-    from mmpola.ops.triton.tables import LaunchTable, parse_table, use_table
+    from mmpola.ops.triton.tables import parse_table, use_table
 
     capability: Any = tuple(session.environment['capability'])
     checks, every = calls(session.dry_run), {target.name: target for target in targets(session.dry_run)}
     pool = start_pool(1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1))
     compiling = partial(compile_call, (9, 0) if session.dry_run else capability)
     try:
-        with use_table(LaunchTable()):  # earlier tables must not decide on what is called today's launch
+        with use_table({}):  # earlier tables must not decide on what is called today's launch
             with mock.patch.dict(os.environ, COMPILING):
                 # All compilations start now, so that those of the tuning run beside the checks.
                 untried = [] if session.dry_run else session.missing('correctness', checks)

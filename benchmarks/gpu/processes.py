@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -17,9 +16,7 @@ import torch
 from benchmarks.gpu.checks import Call, check
 from benchmarks.gpu.launches import Binary, compile_only
 from mmpola.messages import first_line
-from mmpola.ops.triton.tables import Key, LaunchTable, use_table
-
-Launches = Mapping[Key, dict[str, int]]
+from mmpola.ops.triton.tables import LaunchTable, use_table
 
 CHECK_SECONDS = 60.0
 """After which a check is given up; most take less than one, the longest compile kernels that no worker did."""
@@ -45,10 +42,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def compile_call(capability: tuple[int, int], call: Call, launches: Launches) -> list[Binary]:
+def compile_call(capability: tuple[int, int], call: Call, launches: LaunchTable) -> list[Binary]:
     """Compile all kernels of a call with these launches, or the current ones for kernels without one."""
     short = call.shortened()
-    with use_table(LaunchTable(launches)):
+    with use_table(launches):
         return compile_only(partial(short.run, short.problem(torch.device('cpu'))), capability)
 
 
@@ -59,7 +56,7 @@ class Checker:
         self._device = device
         self._started: tuple[ProcessPoolExecutor, int] | None = None  # and the process's id
 
-    def check(self, call: Call, launches: Launches) -> dict[str, Any]:
+    def check(self, call: Call, launches: LaunchTable) -> dict[str, Any]:
         """Return `checks.check` of a call with these launches, or a failure if it does not end as it should."""
         try:
             if self._started is None:
@@ -84,8 +81,8 @@ class Checker:
             self._started = None
 
 
-def _check(device: torch.device, call: Call, launches: Launches) -> dict[str, Any]:
-    with use_table(LaunchTable(launches)):
+def _check(device: torch.device, call: Call, launches: LaunchTable) -> dict[str, Any]:
+    with use_table(launches):
         found = check(call, device)
     if device.type == 'cuda':
         torch.cuda.synchronize(device)

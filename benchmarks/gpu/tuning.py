@@ -170,7 +170,7 @@ def _tune_kernel(
         if launch is not today and (failure := session.checker.check(target.gate, {key: launch})['failure']):
             rejected[name] = failure
             continue
-        with use_table(LaunchTable({key: launch})), recorded() as launched:
+        with use_table({key: launch}), recorded() as launched:
             step()
         variants[name] = partial(_run_all, [x.run for x in launched if x.kernel == key.kernel])
     timings = interleaved_device_seconds(variants, session.device.type, session.rounds(30))
