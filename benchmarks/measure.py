@@ -137,7 +137,7 @@ def peak_bytes(run: Run, device: str) -> int:
 def copy_bandwidth(device: str, repeats: int) -> float:
     """Return the bytes that a plain copy reads and writes per second: the upper bound of a memory-bound kernel."""
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
-    target = torch.empty_like(source)
+    target = source.clone()  # in memory that has been touched
     timings = interleaved_device_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
     return 2 * COPIED_BYTES[device] / timings['copy'].seconds
 
