@@ -1,6 +1,5 @@
 """A small backbone with its weights, and a local copy of the authors' repository on the Hugging Face Hub."""
 
-import huggingface_hub.constants
 import pytest
 
 from mmpola.backbones import PolaSwin
@@ -32,10 +31,5 @@ def hub(tmp_path, monkeypatch):
     names = ('pola_swin_t.pth', 'pola_swin_s.pth', 'nested/polaformer_pp_b2.pth', 'pola_pvt_t.pth', 'README.md')
     files = {name: content(float(index)) for index, name in enumerate(names)}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
-    with serve(Hub(RELEASED, files)) as hub:
-        monkeypatch.setattr(huggingface_hub.constants, 'ENDPOINT', hub.url)
-        template = hub.url + '/{repo_id}/resolve/{revision}/{filename}'
-        monkeypatch.setattr(huggingface_hub.constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
-        monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+    with serve(Hub(RELEASED, files), tmp_path) as hub:
         yield hub

@@ -16,7 +16,6 @@ from mmpola.engine.checkpoint import check_pretrained, read
 from mmpola.messages import UsageError
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
-NAMES = ['{url}/pola_swin_t.pth', f'hf://{RELEASED}/pola_swin_t.pth', 'mmpola://pola_swin_tiny']
 
 
 @pytest.fixture
@@ -28,45 +27,41 @@ def released(hub):
     return model
 
 
+def pretrained(name):
+    """A config whose backbone starts from a checkpoint."""
+    return Config({'model': {'backbone': {'init_cfg': {'type': 'Pretrained', 'checkpoint': name}}}})
+
+
 def same(one, other):
     return all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_a_backbone_starts_from_a_name(name, hub, released):
-    model = PolaSwin(ARCH, init_cfg={'type': 'Pretrained', 'checkpoint': name.format(url=hub.url)})
+@pytest.mark.parametrize(
+    'name', ['{url}/pola_swin_t.pth', f'hf://{RELEASED}/pola_swin_t.pth', 'mmpola://pola_swin_tiny']
+)
+def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, released):
+    name = name.format(url=hub.url)
+    check_pretrained(pretrained(name))  # before the model is built
+    assert any(hub.file_of(path) == 'pola_swin_t.pth' for path in hub.gets)
+
+    model = PolaSwin(ARCH, init_cfg={'type': 'Pretrained', 'checkpoint': name})
     assert not same(model, released)
     model.init_weights()
     assert same(model, released)
 
-
-@pytest.mark.parametrize('name', NAMES)
-def test_mmengine_loads_a_name(name, hub, released):
     register_mmengine_reader()
-    loaded = CheckpointLoader.load_checkpoint(name.format(url=hub.url), map_location='cpu')
-    assert loaded['model'].keys() == released.state_dict().keys()
+    assert CheckpointLoader.load_checkpoint(name, map_location='cpu')['model'].keys() == released.state_dict().keys()
+    assert read(name).weights.keys() == released.state_dict().keys()
 
 
-@pytest.mark.parametrize('name', NAMES)
-def test_the_tools_read_a_name(name, hub):
-    file = io.BytesIO()
-    torch.save({'state_dict': {'a': torch.ones(1)}}, file)
-    hub.files['pola_swin_t.pth'] = file.getvalue()
-    assert list(read(name.format(url=hub.url)).weights) == ['a']
+def test_what_cannot_be_downloaded_is_named_with_its_key(hub):
+    name = f'{hub.url}/none.pth'
     with pytest.raises(UsageError, match='cannot be downloaded'):
-        read(f'{hub.url}/none.pth')
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_a_training_downloads_its_weights_before_the_model_is_built(name, hub):
-    name = name.format(url=hub.url)
-    cfg = Config({'model': {'backbone': {'init_cfg': {'type': 'Pretrained', 'checkpoint': name}}}})
-    check_pretrained(cfg)
-    assert any(hub.file_of(path) == 'pola_swin_t.pth' for path in hub.gets)
-    cfg.model.backbone.init_cfg.checkpoint = f'{hub.url}/none.pth'
+        read(name)
+    cfg = pretrained(name)
     with pytest.raises(UsageError) as raised:
         check_pretrained(cfg)
-    assert str(raised.value).startswith(f'{hub.url}/none.pth: cannot be downloaded (')
+    assert str(raised.value).startswith(f'{name}: cannot be downloaded (')
     assert str(raised.value).endswith(
         '(model.backbone.init_cfg.checkpoint); train without it with --cfg-options model.backbone.init_cfg=None'
     )
@@ -76,8 +71,7 @@ def test_a_training_downloads_its_weights_before_the_model_is_built(name, hub):
 
 
 def test_names_of_mmengine_are_left_to_mmengine():
-    cfg = Config({'model': {'backbone': {'init_cfg': {'type': 'Pretrained', 'checkpoint': 'torchvision://resnet50'}}}})
-    check_pretrained(cfg)
+    check_pretrained(pretrained('torchvision://resnet50'))
 
 
 def test_safetensors_files(tmp_path):

@@ -33,11 +33,6 @@ def save(content, path, **options):
     return path
 
 
-def test_a_missing_file_says_where_weights_are_found():
-    with pytest.raises(FileNotFoundError, match=re.escape('checkpoints/none.pth: no such checkpoint file')):
-        read_checkpoint('checkpoints/none.pth')
-
-
 @pytest.mark.parametrize('damage', ['truncated', 'text', 'empty', 'zip'])
 def test_a_broken_file_is_named_in_one_line(damage, weights, tmp_path):
     path = save(weights, tmp_path / 'weights.pth')

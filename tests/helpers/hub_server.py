@@ -8,7 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from urllib.parse import unquote, urlparse
 
+import pytest
 import torch
+from huggingface_hub import constants
 
 COMMIT = 'c' * 40
 
@@ -18,6 +20,18 @@ def content(value=0.0):
     file = io.BytesIO()
     torch.save({'model': {'x': torch.full((1000,), value)}}, file)
     return file.getvalue()
+
+
+def file_headers(content):
+    """What the hub says about a file."""
+    digest = hashlib.sha256(content).hexdigest()
+    return {
+        'Content-Length': str(len(content)),
+        'ETag': f'"{digest}"',
+        'X-Linked-ETag': f'"{digest}"',
+        'X-Linked-Size': str(len(content)),
+        'X-Repo-Commit': COMMIT,
+    }
 
 
 class Hub:
@@ -30,16 +44,13 @@ class Hub:
     Attributes:
         gets: paths of all GET requests.
         requests: paths of all requests.
-        truncated: paths whose connection ends after half of the content.
-        altered: paths whose content differs from the SHA-256 that the hub gives.
-        answers: path -> (status, headers, body) of a server that answers in its own way.
+        answers: path -> (status, headers, body) that is sent instead of the file.
         silent: paths that are answered only after `speak` is set; '' for the list of files.
     """
 
     def __init__(self, repository, files):
         self.repository, self.files = repository, files
-        self.gets, self.requests, self.truncated, self.altered = [], [], set(), set()
-        self.answers, self.silent, self.speak = {}, set(), Event()
+        self.gets, self.requests, self.answers, self.silent, self.speak = [], [], {}, set(), Event()
         self.url = ''
 
     def file_of(self, path):
@@ -50,64 +61,35 @@ class Hub:
             path = path.removeprefix(prefix).split('/', 1)[1]
         return path if path in self.files else None
 
+    def answer(self, path):
+        """Return status, headers and body for a URL's path."""
+        listing = path.startswith(f'/api/models/{self.repository}')
+        name = '' if listing else self.file_of(path)
+        if name in self.silent:
+            self.speak.wait(60)
+        if listing:
+            siblings = [{'rfilename': name} for name in self.files]
+            return 200, {}, json.dumps({'id': self.repository, 'sha': COMMIT, 'siblings': siblings}).encode()
+        if name is None:
+            return 404, {'X-Error-Code': 'EntryNotFound'}, b'{"error": "Entry not found"}'
+        content = self.files[name]
+        return self.answers.get(name, (200, file_headers(content), content))
+
 
 def _handler(hub):
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self):
-            self.answer(body=False)
-
-        def do_GET(self):
-            hub.gets.append(self.path)
-            self.answer(body=True)
-
-        def answer(self, body):
             hub.requests.append(self.path)
-            api = f'/api/models/{hub.repository}'
-            if self.path.startswith(api):
-                if '' in hub.silent:
-                    hub.speak.wait(60)
-                entries = [{'type': 'file', 'path': name, 'size': len(x), 'oid': name} for name, x in hub.files.items()]
-                tree = '/tree/' in self.path
-                info = {'id': hub.repository, 'sha': COMMIT, 'siblings': [{'rfilename': name} for name in hub.files]}
-                return self.send(200, json.dumps(entries if tree else info).encode(), body)
-            name = hub.file_of(self.path)
-            if name is None:
-                return self.send(404, b'{"error": "Entry not found"}', body, {'X-Error-Code': 'EntryNotFound'})
-            if name in hub.silent:
-                hub.speak.wait(60)
-            if name in hub.answers:
-                return self.send_raw(*hub.answers[name], body)
-            content = hub.files[name]
-            digest = hashlib.sha256(content).hexdigest()
-            headers = {
-                'ETag': f'"{digest}"',
-                'X-Linked-ETag': f'"{digest}"',
-                'X-Linked-Size': str(len(content)),
-                'X-Repo-Commit': COMMIT,
-            }
-            if name in hub.altered:
-                content = bytes([content[0] ^ 1]) + content[1:]
-            return self.send(200, content, body, headers, truncate=name in hub.truncated)
-
-        def send(self, status, content, body, headers=None, truncate=False):
-            self.send_response(status)
-            self.send_header('Content-Length', str(len(content)))
-            for key, value in (headers or {}).items():
-                self.send_header(key, value)
-            self.end_headers()
-            if body:
-                self.wfile.write(content[: len(content) // 2] if truncate else content)
-            if truncate:
-                self.close_connection = True
-
-        def send_raw(self, status, headers, content, body):
+            status, headers, body = hub.answer(self.path)
             self.send_response(status)
             for key, value in headers.items():
                 self.send_header(key, value)
             self.end_headers()
-            if body:
-                self.wfile.write(content)
-            self.close_connection = True
+            return body
+
+        def do_GET(self):
+            hub.gets.append(self.path)
+            self.wfile.write(self.do_HEAD())
 
         def log_message(self, *_):
             pass
@@ -116,14 +98,20 @@ def _handler(hub):
 
 
 @contextmanager
-def serve(hub):
-    """Serve `hub` on a free local port; sets its `url`."""
+def serve(hub, folder):
+    """Serve `hub` on a free local port as the Hugging Face Hub; its cache and torch's are in `folder`."""
     server = ThreadingHTTPServer(('127.0.0.1', 0), _handler(hub))
     hub.url = f'http://127.0.0.1:{server.server_address[1]}'
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield hub
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv('TORCH_HOME', str(folder / 'torch'))
+            patch.setattr(constants, 'HF_HUB_CACHE', str(folder / 'hub'))
+            patch.setattr(constants, 'ENDPOINT', hub.url)
+            template = hub.url + '/{repo_id}/resolve/{revision}/{filename}'
+            patch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+            yield hub
     finally:
         hub.speak.set()
         server.shutdown()

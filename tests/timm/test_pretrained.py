@@ -5,7 +5,6 @@ import re
 import sys
 from types import ModuleType, SimpleNamespace
 
-import huggingface_hub.constants
 import pytest
 import timm
 import torch
@@ -176,16 +175,11 @@ def test_a_file_that_does_not_fit_loads_nothing(tmp_path):
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch):
+def hub(tmp_path):
     """A hub with a classifier of 9 classes as timm saves it; the caches are empty folders."""
     saved(timm.create_model('pola_swin_tiny', num_classes=9, **SWIN), tmp_path / 'content.pth')
     content = (tmp_path / 'content.pth').read_bytes()
-    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'torch'))
-    with serve(Hub('somebody/swin', {'pytorch_model.bin': content, 'epoch_7.pth': content})) as hub:
-        monkeypatch.setattr(huggingface_hub.constants, 'ENDPOINT', hub.url)
-        template = hub.url + '/{repo_id}/resolve/{revision}/{filename}'
-        monkeypatch.setattr(huggingface_hub.constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
-        monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+    with serve(Hub('somebody/swin', {'pytorch_model.bin': content, 'epoch_7.pth': content}), tmp_path) as hub:
         yield hub
 
 
