@@ -1,10 +1,11 @@
-"""Work dirs of the small detector `tiny_config`."""
+"""Work dirs of the small detector `tiny_config`, and the weights that conversions start from."""
 
 import os
 
 import pytest
 import torch
 
+from tests.helpers.conversions import classifier
 from tests.helpers.resuming import STATE
 
 
@@ -30,7 +31,6 @@ def trained_work(work, tiny_config, write_checkpoint):
 
 
 @pytest.fixture
-def finished_work(work, tiny_config, write_checkpoint):
-    """The work dir with a real checkpoint of epoch 3 of 3."""
-    write_checkpoint(tiny_config, work / 'epoch_2.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 3}})
-    return work
+def weights():
+    """Tensors of the small classifier that is converted, by name."""
+    return classifier().state_dict()

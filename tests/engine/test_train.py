@@ -1,6 +1,7 @@
 """Training through tools/train.py up to MMEngine's Runner: resuming, Ctrl-C, and configs on a CPU."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +10,25 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
-from tests.helpers.resuming import refusal
+from tests.helpers.resuming import STATE, refusal
 from tests.helpers.scripts import load
+
+
+@pytest.fixture
+def train(tiny_config, monkeypatch):
+    """A function that runs tools/train.py with `steps`, a function of the config, in place of MMEngine's Runner."""
+
+    def train(work, *arguments, steps=lambda cfg: None):
+        stand_in = SimpleNamespace(from_cfg=lambda cfg: SimpleNamespace(train=lambda: steps(cfg)))
+        monkeypatch.setattr(training, 'Runner', stand_in)
+        monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), *arguments])
+        load('train').main()
+
+    return train
+
+
+def contents(work):
+    return {path: path.read_bytes() for path in work.iterdir()}
 
 
 def test_sync_bn_is_replaced_everywhere():
@@ -23,83 +41,52 @@ def test_sync_bn_is_replaced_everywhere():
     assert training._replace_sync_bn(cfg.model) == 0
 
 
-def test_a_finished_run_changes_nothing(work, finished_work, tiny_config, monkeypatch, capsys):
-    before = {path: path.read_bytes() for path in work.iterdir()}
-    command = ['train.py', str(tiny_config), '--work-dir', str(work)]
-    monkeypatch.setattr('sys.argv', [*command, '--resume'])
-    load('train').main()
+def test_a_finished_run_changes_nothing(work, train, tiny_config, write_checkpoint, capsys):
+    write_checkpoint(tiny_config, work / 'epoch_2.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 3}})
+    before = contents(work)
+    train(work, '--resume')
     assert capsys.readouterr().out == f'{work}/epoch_2.pth: training is finished: 3 of 3 epochs\n'
-    monkeypatch.setattr('sys.argv', command)
-    assert refusal(load('train').main).startswith(f'{work}: holds checkpoints that this run would overwrite')
-    assert {path: path.read_bytes() for path in work.iterdir()} == before
+    assert refusal(train, work).startswith(f'{work}: holds checkpoints that this run would overwrite')
+    assert contents(work) == before
 
 
-class RecordingRunner:
-    """Replaces MMEngine's Runner: reads the checkpoint as it does, without training."""
-
-    @classmethod
-    def from_cfg(cls, cfg):
-        runner = cls()
-        runner.cfg = cfg
-        return runner
-
-    def train(self):
-        assert self.cfg.resume
-        self.loaded.append(CheckpointLoader.load_checkpoint(self.cfg.load_from))
-
-
-def test_the_checkpoint_is_read_once(work, trained_work, tiny_config, monkeypatch):
-    read, runner = [], type('Runner', (RecordingRunner,), {'loaded': []})
-    torch_load = torch.load
-    monkeypatch.setattr(torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
-    monkeypatch.setattr(training, 'Runner', runner)
-    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
-    load('train').main()
-    assert read == [work / 'epoch_2.pth']
-    assert runner.loaded[0]['meta']['epoch'] == 2
-
-
-def test_a_resumed_training_does_not_need_the_pretrained_file(work, trained_work, tiny_config, monkeypatch):
-    """MMEngine would load it first, and the checkpoint over it: the file may be gone since the training began."""
+def test_a_resumed_training_reads_its_checkpoint_once_and_no_pretrained_file(
+    trained_work, train, tiny_config, monkeypatch
+):
+    """MMEngine would load that file first, and the checkpoint over it: it may be gone since the training began."""
     with tiny_config.open('a') as config:
         config.write("model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n")
-    runner = type('Runner', (RecordingRunner,), {'loaded': []})
-    started = []
-    monkeypatch.setattr(runner, 'from_cfg', classmethod(lambda cls, cfg: started.append(cfg) or RecordingRunner()))
-    monkeypatch.setattr(RecordingRunner, 'train', lambda self: None)
-    monkeypatch.setattr(training, 'Runner', runner)
-    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
-    load('train').main()
-    assert started[0].model.backbone.init_cfg is None
+    read, resumed = [], []
+    torch_load = torch.load
+    monkeypatch.setattr(torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
+
+    def resume(cfg):  # as MMEngine does
+        assert cfg.resume
+        assert cfg.model.backbone.init_cfg is None
+        resumed.append(CheckpointLoader.load_checkpoint(cfg.load_from))
+
+    train(trained_work, '--resume', steps=resume)
+    assert read == [trained_work / 'epoch_2.pth']
+    assert resumed[0]['meta']['epoch'] == 2
 
 
-class InterruptedRunner:
-    """Replaces MMEngine's Runner: Ctrl-C after an epoch, which is saved if it `saves`."""
+def ending(error, saved):
+    """Steps that end with this error, after an epoch that is saved, or not."""
 
-    saves = True
+    def steps(cfg):
+        if saved:
+            (Path(cfg.work_dir) / 'epoch_1.pth').touch()
+            (Path(cfg.work_dir) / 'last_checkpoint').write_text('epoch_1.pth')
+        raise error
 
-    @classmethod
-    def from_cfg(cls, cfg):
-        runner = cls()
-        runner.work_dir = Path(cfg.work_dir)
-        return runner
-
-    def train(self):
-        if self.saves:
-            (self.work_dir / 'epoch_1.pth').touch()
-            (self.work_dir / 'last_checkpoint').write_text('epoch_1.pth')
-        raise KeyboardInterrupt
+    return steps
 
 
 @pytest.mark.parametrize('saved', [False, True])
-def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, monkeypatch, capsys):
-    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
-    monkeypatch.setattr(training, 'prepare_process', lambda cfg, checkpoint: None)
-    monkeypatch.setattr(InterruptedRunner, 'saves', saved)
+def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, train, capsys):
     work = tmp_path / 'fresh'
-    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--resume'])
     with pytest.raises(SystemExit) as raised:
-        load('train').main()
+        train(work, '--resume', steps=ending(KeyboardInterrupt(), saved))
     assert raised.value.code == training.CTRL_C == 130
     printed = capsys.readouterr()
     assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
@@ -108,40 +95,27 @@ def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, tiny_config, mo
 
 
 @pytest.mark.parametrize('saved', [False, True])
-def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, tiny_config, monkeypatch):
+def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, train):
     work = tmp_path / 'fresh'
-
-    def train(self):
-        if saved:
-            (work / 'epoch_1.pth').touch()
-            (work / 'last_checkpoint').write_text('epoch_1.pth')
-        raise NonFiniteError('loss: nan')
-
-    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
-    monkeypatch.setattr(InterruptedRunner, 'train', train)
-    monkeypatch.setattr(training, 'prepare_process', lambda cfg, checkpoint: None)
-    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work)])
     with pytest.raises(SystemExit) as raised:
-        load('train').main()
+        train(work, steps=ending(NonFiniteError('loss: nan'), saved))
     left = f'{work}/epoch_1.pth is the newest checkpoint and finite' if saved else 'nothing was saved'
     assert raised.value.code == f'error: loss: nan; {left}'  # which exits with status 1
 
 
-def test_a_work_dir_has_one_training_at_a_time(work, tiny_config, monkeypatch):
-    before = {path: path.read_bytes() for path in work.iterdir()}
-    during = []
+def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earlier_run(work, train):
+    """Without its record, a later --resume cannot continue from the end of the earlier run."""
+    before, during = contents(work), []
+    before.pop(work / 'last_checkpoint')
 
-    def train(self):
-        during.append(refusal(load('train').main))
-        assert before.items() <= {path: path.read_bytes() for path in work.iterdir()}.items()
+    def start_another(cfg):
+        during.append(refusal(train, work, '--overwrite'))
+        assert before.items() <= contents(work).items()
 
-    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
-    monkeypatch.setattr(InterruptedRunner, 'train', train)
-    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])
-    before.pop(work / 'last_checkpoint')  # of the earlier run
     for _ in range(2):  # the first one released it
-        load('train').main()
+        train(work, '--overwrite', steps=start_another)
     assert during == [f'{work}: another training is running in it; use another --work-dir'] * 2
+    assert not (work / 'last_checkpoint').exists()
 
 
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
@@ -151,13 +125,3 @@ def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
         monkeypatch.setenv('RANK', '1')
         with training._locked(cfg):
             pass
-
-
-def test_overwriting_forgets_the_earlier_run(work, tiny_config, monkeypatch):
-    """Without its record, a later --resume cannot continue from the end of the earlier run."""
-    monkeypatch.setattr(training, 'Runner', InterruptedRunner)
-    monkeypatch.setattr(InterruptedRunner, 'train', lambda self: None)
-    monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), '--overwrite'])
-    load('train').main()
-    assert not (work / 'last_checkpoint').exists()
-    assert (work / 'epoch_2.pth').exists()
