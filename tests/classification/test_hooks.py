@@ -7,25 +7,22 @@ from mmengine.runner import Runner
 
 from tests.helpers.small_training import assert_refused_at_the_start, small_config
 
-CLASSES = '(blue, green, red)'
-REFUSED = {
-    'model': (
-        {'model.num_classes': 4},
-        f'model.num_classes: expected 3, the number of classes in train_dataloader {CLASSES}, got 4',
-    ),
-    'topk': ({'val_evaluator.topk': (1, 5)}, 'topk: expected at most the number of classes, 3, got 5'),
-}
+MODEL = {'model.num_classes': 4}
 
 
-@pytest.mark.parametrize('case', REFUSED)
-def test_refused_before_the_first_step(case, colours, tmp_path):
-    assert_refused_at_the_start(colours, tmp_path, *REFUSED[case])
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (MODEL, 'model.num_classes: expected 3, the number of classes in train_dataloader (blue, green, red), got 4'),
+        ({'val_evaluator.topk': (1, 5)}, 'topk: expected at most the number of classes, 3, got 5'),
+    ],
+)
+def test_refused_before_the_first_step(options, message, colours, tmp_path):
+    assert_refused_at_the_start(colours, tmp_path, options, message)
 
 
 def test_a_test_of_other_classes_is_refused(colours, tmp_path):
-    runner = Runner.from_cfg(small_config(colours, tmp_path, options={'model.num_classes': 4}))
-    with pytest.raises(
-        ValueError,
-        match=re.escape(f'model.num_classes: expected 3, the number of classes in test_dataloader {CLASSES}'),
-    ):
+    runner = Runner.from_cfg(small_config(colours, tmp_path, options=MODEL))
+    message = 'model.num_classes: expected 3, the number of classes in test_dataloader (blue, green, red)'
+    with pytest.raises(ValueError, match=re.escape(message)):
         runner.test()

@@ -1,13 +1,11 @@
 """Training checkpoints: what they must hold, and whether they fit the model of a config."""
 
-import copy
 import re
 
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.model import BaseModel
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 
 from mmpola.checkpoint.load import fit_weights
 from mmpola.engine import checkpoint as training_checkpoint
@@ -50,31 +48,21 @@ def test_other_files_are_refused(tmp_path):
     assert list(training_checkpoint.read(path).weights) == ['a']
 
 
-@pytest.fixture
-def consuming_model():
-    """Register a model that removes settings from its config while it is built, as DETR-like detectors do."""
+@MODELS.register_module()
+class Consuming(torch.nn.Linear):
+    """Removes settings from its config while it is built, as DETR-like detectors do."""
 
-    class Consuming(BaseModel):
-        def __init__(self, encoder):
-            super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(encoder.pop('num_layers')))
-
-        def forward(self):
-            pass
-
-    MODELS.register_module(module=Consuming)
-    yield 'Consuming'
-    MODELS.module_dict.pop('Consuming')
+    def __init__(self, encoder):
+        super().__init__(2, encoder.pop('width'))
 
 
-def test_the_config_survives_a_model_that_changes_it(consuming_model, tmp_path):
-    cfg = Config({'model': {'type': consuming_model, 'encoder': {'num_layers': 2}}})
-    path = tmp_path / 'epoch_1.pth'
-    torch.save({'state_dict': MODELS.build(copy.deepcopy(cfg.model)).state_dict()}, path)
-    checkpoint = training_checkpoint.read(path)
+def test_the_config_survives_a_model_that_changes_it(tmp_path):
+    cfg = Config({'model': {'type': 'Consuming', 'encoder': {'width': 3}}})
+    torch.save({'state_dict': Consuming({'width': 3}).state_dict()}, tmp_path / 'epoch_1.pth')
+    checkpoint = training_checkpoint.read(tmp_path / 'epoch_1.pth')
     for _ in range(2):
         training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
-    assert cfg.model.encoder == {'num_layers': 2}
+    assert cfg.model.encoder == {'width': 3}
 
 
 def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_checkpoint, tmp_path):
@@ -90,14 +78,12 @@ def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_
 def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkpoint, tmp_path):
     classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
     path = write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}})
-    cfg = Config.fromfile(tiny_config)
-    training_checkpoint.check_fits(training_checkpoint.read(path), cfg, build_on_meta(cfg))
+    checkpoint, (cfg, model) = training_checkpoint.read(path), on_meta(tiny_config)
+    training_checkpoint.check_fits(checkpoint, cfg, model)
     cfg.model.roi_head.mask_head.num_classes = 80
-    with pytest.raises(
-        UsageError,
-        match=re.escape(f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path}'),
-    ):
-        training_checkpoint.check_fits(training_checkpoint.read(path), cfg, build_on_meta(cfg))
+    message = f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path}'
+    with pytest.raises(UsageError, match=re.escape(message)):
+        training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
 
 
 def on_meta(path):
@@ -105,30 +91,22 @@ def on_meta(path):
     return cfg, build_on_meta(cfg)
 
 
-def start_checkpoint(tiny_config, path, rename=lambda name: name, classes=None):
-    """A checkpoint of the config's model; tensors are renamed, or those of its classes have another length."""
-    cfg = Config.fromfile(tiny_config)
-    init_default_scope(cfg.default_scope)
-    if classes is not None:
-        cfg.model.roi_head.bbox_head.num_classes = classes
-        cfg.model.roi_head.mask_head.num_classes = classes
-    weights = {rename(name): x for name, x in MODELS.build(cfg.model).state_dict().items()}
-    torch.save({'state_dict': weights}, path)
-    return path
-
-
-def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, tmp_path):
-    checkpoint = training_checkpoint.read(start_checkpoint(tiny_config, tmp_path / 'start.pth', classes=11))
-    line = training_checkpoint.check_start(checkpoint, *on_meta(tiny_config))
+def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, write_checkpoint, tmp_path):
+    other = tmp_path / 'other.py'
+    head = 'dict(num_classes=11)'
+    other.write_text(f'_base_ = {str(tiny_config)!r}\nmodel = dict(roi_head=dict(bbox_head={head}, mask_head={head}))')
+    checkpoint = training_checkpoint.read(write_checkpoint(other, tmp_path / 'start.pth'))
     total = len(checkpoint.weights)
-    assert line == (
+    assert training_checkpoint.check_start(checkpoint, *on_meta(tiny_config)) == (
         f'load_from: {tmp_path}/start.pth: {total - 6} of {total} tensors are loaded; '
         'as initialised: roi_head.bbox_head, roi_head.mask_head'
     )
 
 
-def test_weights_of_which_none_fits_the_backbone_are_refused(tiny_config, tmp_path):
-    path = start_checkpoint(tiny_config, tmp_path / 'start.pth', rename=lambda name: name.replace('backbone.', 'body.'))
+def test_weights_of_which_none_fits_the_backbone_are_refused(tiny_config, write_checkpoint, tmp_path):
+    path = write_checkpoint(tiny_config, tmp_path / 'start.pth')
+    weights = torch.load(path)['state_dict']
+    torch.save({'state_dict': {name.replace('backbone.', 'body.'): x for name, x in weights.items()}}, path)
     with pytest.raises(UsageError) as raised:
         training_checkpoint.check_start(training_checkpoint.read(path), *on_meta(tiny_config))
     assert str(raised.value).startswith(f'load_from: {path}: expected weights for the backbone of {tiny_config}, got ')

@@ -10,6 +10,15 @@ from mmpola.engine import config
 from mmpola.messages import UsageError
 
 
+def load(folder, text, *arguments, add_arguments=config.add_options_argument):
+    """Write name.py with this text and read it with these arguments of a script."""
+    file = folder / 'name.py'
+    file.write_text(text)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return config.load_config(parser.parse_args(arguments, argparse.Namespace(config=str(file))))
+
+
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
 def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
     cfg = Config(
@@ -32,33 +41,23 @@ def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
     ],
 )
 def test_a_config_that_cannot_be_read_is_refused(text, message, tmp_path):
-    file = tmp_path / 'name.py'
-    file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        config.load_config(argparse.Namespace(config=str(file)))
+        load(tmp_path, text)
 
 
 def test_scripts_that_only_read_a_config_have_no_work_dir(tmp_path):
-    file = tmp_path / 'name.py'
-    file.write_text('resume = False')
-    reading, training = argparse.ArgumentParser(), argparse.ArgumentParser()
-    config.add_options_argument(reading)
-    config.add_common_arguments(training)
-    for parser, arguments, work_dir in ((reading, [], 'work_dirs/name'), (training, ['--work-dir', 'w'], 'w')):
-        cfg = config.load_config(parser.parse_args(arguments, argparse.Namespace(config=str(file))))
-        assert (cfg.work_dir, cfg.launcher) == (work_dir, 'none')
+    reading = load(tmp_path, 'resume = False')
+    training = load(tmp_path, '', '--work-dir', 'w', add_arguments=config.add_common_arguments)
+    assert (reading.work_dir, reading.launcher) == ('work_dirs/name', 'none')
+    assert (training.work_dir, training.launcher) == ('w', 'none')
     with pytest.raises(SystemExit):
-        reading.parse_args(['--work-dir', 'w'])
+        load(tmp_path, '', '--work-dir', 'w')
 
 
 def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
-    file = tmp_path / 'name.py'
     loader = 'dict(num_workers=2, persistent_workers=True)'
-    file.write_text(f'train_dataloader = {loader}\nval_dataloader = {loader}')
-    parser = argparse.ArgumentParser()
-    config.add_options_argument(parser)
-    options = ['--cfg-options', 'train_dataloader.num_workers=0']
-    cfg = config.load_config(parser.parse_args(options, argparse.Namespace(config=str(file))))
+    text = f'train_dataloader = {loader}\nval_dataloader = {loader}'
+    cfg = load(tmp_path, text, '--cfg-options', 'train_dataloader.num_workers=0')
     assert cfg.train_dataloader.persistent_workers is False
     assert cfg.val_dataloader.persistent_workers is True
     note = 'train_dataloader.persistent_workers: switched off, because num_workers is 0\n'
@@ -68,23 +67,18 @@ def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
 @pytest.mark.parametrize(
     ('hook', 'saved'),
     [
-        ("dict(type='CheckpointHook', interval=2)", {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}),
-        ('None', None),
-        ("dict(type='CheckpointHook', backend_args=dict(backend='s3'))", None),  # not for local files
+        ({'type': 'CheckpointHook', 'interval': 2}, {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}),
+        (None, None),
+        *[({'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}},) * 2],  # not for local files
     ],
 )
 def test_a_config_of_mmdet_saves_plain_files_too(hook, saved, tmp_path):
-    file = tmp_path / 'name.py'
-    file.write_text(f'default_hooks = dict(checkpoint={hook})')
-    parser = argparse.ArgumentParser()
-    config.add_options_argument(parser)
-    cfg = config.load_config(parser.parse_args([], argparse.Namespace(config=str(file))))
-    assert cfg.default_hooks.checkpoint == (saved or Config.fromfile(file).default_hooks.checkpoint)
+    assert load(tmp_path, f'default_hooks = dict(checkpoint={hook})').default_hooks.checkpoint == saved
 
 
 def parsed(*entries):
     parser = argparse.ArgumentParser()
-    parser.add_argument('--cfg-options', nargs='+', action=config.OptionsAction)
+    config.add_options_argument(parser)
     return parser.parse_args(['--cfg-options', *entries]).cfg_options
 
 

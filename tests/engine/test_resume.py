@@ -47,16 +47,26 @@ def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_wo
     assert decide_resume(cfg).path == newest
 
 
-def test_a_truncated_newest_checkpoint_names_the_older_intact_one(cfg, work, tiny_config, write_checkpoint):
+@pytest.mark.parametrize(
+    ('damage', 'problem'),
+    [
+        (lambda x: x[:-100], 'not a checkpoint, or truncated'),
+        (lambda x: x[:-9999] + bytes([x[-9999] ^ 1]) + x[-9998:], 'damaged, the check sum of epoch_2/data/'),
+    ],
+    ids=['truncated', 'flipped'],
+)
+def test_a_damaged_newest_checkpoint_names_the_older_intact_one(
+    damage, problem, cfg, trained_work, tiny_config, write_checkpoint
+):
+    work = trained_work
     write_checkpoint(tiny_config, work / 'epoch_1.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 1}})
     write_checkpoint(tiny_config, work / 'best.pth')  # cannot be resumed from
+    (work / 'epoch_2.pth').write_bytes(damage((work / 'epoch_2.pth').read_bytes()))
     for time, name in enumerate(('epoch_1.pth', 'best.pth', 'epoch_2.pth'), start=1):
-        content = (work / name).read_bytes()
-        (work / name).write_bytes(content[:-100] if name == 'epoch_2.pth' else content)
         os.utime(work / name, (time, time))
     cfg.resume = True
     message = refusal(decide_resume, cfg)
-    assert message.startswith(f'{work}/epoch_2.pth: ')
+    assert message.startswith(f'{work}/epoch_2.pth: {problem}')
     assert message.endswith(f'; the newest intact one: --resume {work}/epoch_1.pth')
     assert '\n' not in message
     cfg.load_from = str(work / 'epoch_1.pth')
@@ -85,20 +95,16 @@ def test_a_work_dir_belongs_to_one_config(cfg, work):
     assert decide_resume(cfg) is None  # nothing to lose
 
 
-def test_a_work_dir_may_be_moved(work, tmp_path):
-    moved = work.rename(tmp_path / 'moved')
-    assert newest_checkpoint(moved) == moved / 'epoch_2.pth'
-    (moved / 'epoch_2.pth').unlink()
-    assert refusal(newest_checkpoint, moved) == (
-        f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which does not exist; correct the line, or remove the '
-        'file and name the checkpoint to resume from: --resume CHECKPOINT'
-    )
-
-
-def test_a_copied_work_dir_has_its_own_checkpoints(work, tmp_path):
+def test_a_work_dir_may_be_copied_and_moved(work, tmp_path):
     shutil.copytree(work, tmp_path / 'copy')
     assert newest_checkpoint(tmp_path / 'copy') == tmp_path / 'copy' / 'epoch_2.pth'
     assert newest_checkpoint(work) == work / 'epoch_2.pth'
+    moved = work.rename(tmp_path / 'moved')
+    assert newest_checkpoint(moved) == moved / 'epoch_2.pth'
+    (moved / 'epoch_2.pth').unlink()
+    message = refusal(newest_checkpoint, moved)
+    assert message.startswith(f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which does not exist; correct the ')
+    assert message.endswith('--resume CHECKPOINT')
 
 
 def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
@@ -113,15 +119,6 @@ def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     assert finished(resume, cfg) == '12 of 12 steps'
     cfg.train_cfg.max_iters = 13
     assert finished(resume, cfg) is None
-
-
-def test_a_checkpoint_with_flipped_bits_is_not_resumed(cfg, trained_work):
-    newest = trained_work / 'epoch_2.pth'
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    cfg.resume = True
-    assert refusal(decide_resume, cfg).startswith(f'{newest}: damaged, the check sum of epoch_2/data/')
 
 
 class Foreign:
@@ -149,9 +146,3 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     headline, problem = refusal(decide_resume, cfg).splitlines()
     assert headline == f'{best}: does not fit the MaskRCNN of {tiny_config}; it was trained with mask_rcnn_1x'
     assert problem.startswith('  wrong shape: roi_head.bbox_head.fc_cls.weight expected [6, 32], got [7, 32], ')
-
-
-def test_without_a_checkpoint_training_starts_from_the_first_step(cfg, tmp_path):
-    cfg.work_dir, cfg.resume = str(tmp_path / 'fresh'), True
-    assert decide_resume(cfg) is None
-    assert cfg.get('load_from') is None

@@ -9,60 +9,30 @@ from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError
 from tests.helpers.small_configs import TINY
 
-MASK_RCNN = [
-    (
-        {'model.backbone.arch': 'atto'},
-        "model.backbone.arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'atto'",
-    ),
-    (
-        {'model.backbone.drop_path_rat': 0.1},
-        'model.backbone: expected arguments of mmpola.PolaSwin, got drop_path_rat',
-    ),
-    ({'model.backbone.drop_path_rate': 1.5}, 'model.backbone.drop_path_rate: expected a number in [0, 1), got 1.5'),
-    (
-        {'model.backbone.type': 'PolaSwn'},
-        'model.backbone.type: expected a name in the mmdet::model registry, got PolaSwn',
-    ),
-    (
-        {'model.roi_head.bbox_head.num_clases': 3},
-        'model.roi_head.bbox_head: expected arguments of ConvFCBBoxHead, got num_clases',
-    ),
-    (
-        {'model.neck.num_outs': 2},
-        'model.neck: cannot be built: AssertionError: assert num_outs >= self.num_ins - start_level',
-    ),
-    (
-        {'model.neck.in_channels': [8, 16, 32, 255]},
-        'model.neck.in_channels: expected the channels of model.backbone, [8, 16, 32, 64], got [8, 16, 32, 255]',
-    ),
-    (
-        {'model.backbone.out_indices': (0, 1, 2)},
-        'model.neck.in_channels: expected the channels of model.backbone, [8, 16, 32], got [8, 16, 32, 64]',
-    ),
-    ({'model.rpn_head.in_channels': 5}, 'model.rpn_head.in_channels: expected the channels of model.neck, 16, got 5'),
-    ({'default_scope': 'mmdte'}, 'default_scope: expected an installed package, such as mmdet, got mmdte'),
-    (
-        {'train_dataloader.dataset.pipeline.1.with_msk': True},
-        'train_dataloader.dataset.pipeline.1: expected arguments of LoadAnnotations, got with_msk',
-    ),
-    (
-        {'default_hooks.checkpoint.intervall': 5},  # a hook that takes any keyword
-        'default_hooks.checkpoint: expected arguments of mmpola.AtomicCheckpointHook, got intervall',
-    ),
-    ({'default_hooks.preemption.interval': 0}, 'default_hooks.preemption.interval: expected a positive integer, got 0'),
-    (
-        {'default_hooks.logger.type': 'LogerHook'},
-        'default_hooks.logger.type: expected a name in the hook registry, got LogerHook',
-    ),
-    (
-        {'optim_wrapper.optimizer.weight_decy': 0.1},
-        'optim_wrapper.optimizer: expected arguments of AdamW, got weight_decy',
-    ),
-    ({'param_scheduler.0.start_facto': 0.1}, 'param_scheduler.0: expected arguments of LinearLR, got start_facto'),
-    ({'train_cfg.max_epoch': 3}, 'train_cfg: expected arguments of mmpola.ExactEpochLoop, got max_epoch'),
-    ({'val_evaluator.metrik': 'box'}, 'val_evaluator: expected arguments of CocoMetric, got metrik'),
-    ({'randomness.sed': 1}, 'randomness: expected seed, diff_rank_seed, deterministic, got sed'),
+MISSPELT = [
+    ('model.backbone', 'drop_path_rat', 'arguments of mmpola.PolaSwin'),
+    ('model.roi_head.bbox_head', 'num_clases', 'arguments of ConvFCBBoxHead'),
+    ('train_dataloader.dataset.pipeline.1', 'with_msk', 'arguments of LoadAnnotations'),
+    ('default_hooks.checkpoint', 'intervall', 'arguments of mmpola.AtomicCheckpointHook'),  # which takes any keyword
+    ('optim_wrapper.optimizer', 'weight_decy', 'arguments of AdamW'),
+    ('param_scheduler.0', 'start_facto', 'arguments of LinearLR'),
+    ('train_cfg', 'max_epoch', 'arguments of mmpola.ExactEpochLoop'),
+    ('val_evaluator', 'metrik', 'arguments of CocoMetric'),
+    ('randomness', 'sed', 'seed, diff_rank_seed, deterministic'),
 ]
+"""Part of the config, an argument that it does not take, what it takes."""
+
+VALUES = [
+    ('model.backbone.arch', 'atto', "one of ['tiny', 'small', 'base'] or a dict"),
+    ('model.backbone.drop_path_rate', 1.5, 'a number in [0, 1)'),
+    ('model.backbone.type', 'PolaSwn', 'a name in the mmdet::model registry'),
+    ('model.neck.in_channels', [8, 16, 32, 255], 'the channels of model.backbone, [8, 16, 32, 64]'),
+    ('model.rpn_head.in_channels', 5, 'the channels of model.neck, 16'),
+    ('default_scope', 'mmdte', 'an installed package, such as mmdet'),
+    ('default_hooks.preemption.interval', 0, 'a positive integer'),
+    ('default_hooks.logger.type', 'LogerHook', 'a name in the hook registry'),
+]
+"""Key of the config, a value that it cannot have, the rule."""
 
 
 @pytest.fixture(scope='module')
@@ -79,32 +49,47 @@ def refusal(cfg):
     return str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ('changes', 'message'), MASK_RCNN, ids=lambda value: next(iter(value)) if isinstance(value, dict) else ''
-)
-def test_of_a_detector(detector, changes, message):
-    cfg = copy.deepcopy(detector)
+def refusal_of(cfg, **changes):
+    """Return the message for a config with these changes, which checking leaves as it is."""
+    cfg = copy.deepcopy(cfg)
     cfg.merge_from_dict(changes)
     before = cfg.to_dict()
-    assert refusal(cfg) == message
+    message = refusal(cfg)
     assert cfg.to_dict() == before
+    return message
+
+
+@pytest.mark.parametrize(('part', 'argument', 'known'), MISSPELT)
+def test_a_misspelt_argument(detector, part, argument, known):
+    assert refusal_of(detector, **{f'{part}.{argument}': 1}) == f'{part}: expected {known}, got {argument}'
+
+
+@pytest.mark.parametrize(('key', 'value', 'rule'), VALUES)
+def test_a_value_against_the_rule(detector, key, value, rule):
+    message = refusal_of(detector, **{key: value})
+    assert message in [f'{key}: expected {rule}, got {given}' for given in (value, repr(value))]
+
+
+def test_parts_that_do_not_fit_each_other(detector):
+    assert refusal_of(detector, **{'model.neck.num_outs': 2}) == (
+        'model.neck: cannot be built: AssertionError: assert num_outs >= self.num_ins - start_level'
+    )
+    assert refusal_of(detector, **{'model.backbone.out_indices': (0, 1, 2)}) == (
+        'model.neck.in_channels: expected the channels of model.backbone, [8, 16, 32], got [8, 16, 32, 64]'
+    )
 
 
 @pytest.mark.parametrize(
-    ('key', 'value', 'message'),
+    ('key', 'value', 'rule'),
     [
-        (
-            'in_channels',
-            [8, 16, 24, 7],
-            'in_channels: expected the channels of model.neck, [16, 16, 16, 16], got [8, 16, 24, 7]',
-        ),
-        ('in_index', [0, 1, 2, 4], 'in_index: expected indices below 4, got [0, 1, 2, 4]'),
+        ('in_channels', [8, 16, 24, 7], 'the channels of model.neck, [16, 16, 16, 16]'),
+        ('in_index', [0, 1, 2, 4], 'indices below 4'),
     ],
 )
-def test_of_a_segmenter(tiny_segmentation, key, value, message):
-    cfg = Config.fromfile(tiny_segmentation)
-    cfg.model.decode_head[key] = value
-    assert refusal(cfg) == f'model.decode_head.{message}'
+def test_of_a_segmenter(tiny_segmentation, key, value, rule):
+    changes = {f'model.decode_head.{key}': value}
+    expected = f'model.decode_head.{key}: expected {rule}, got {value}'
+    assert refusal_of(Config.fromfile(tiny_segmentation), **changes) == expected
 
 
 def test_of_a_classifier(root):

@@ -1,9 +1,13 @@
-"""Start a module of tests/helpers in two gloo processes."""
+"""Start a module of tests/helpers in two gloo processes; wait for processes that end."""
 
 import os
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
+
+import psutil
 
 from tests.helpers.small_training import ROOT
 
@@ -33,3 +37,21 @@ def start(module, *arguments):
     ]
     outputs = [process.communicate(timeout=600)[0] for process in processes]
     return [process.returncode for process in processes], outputs
+
+
+def left_of(found):
+    """Wait until `found()` is empty, for at most a minute, and return it."""
+    deadline = time.monotonic() + 60
+    while (left := found()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def running(processes):
+    """Return those of psutil's processes that exist and are not zombies, which wait for their parents."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

@@ -69,10 +69,10 @@ def run(cfg, *hooks, resume=False):
 
 
 def assert_refused_at_the_start(data, work_dir, options, message):
-    """A training with these `--cfg-options` ends in a ValueError with this message and writes no checkpoint."""
+    """A training with these `--cfg-options` ends in a ValueError that begins so and writes no checkpoint."""
     with pytest.raises(ValueError) as raised:
         run(small_config(data, work_dir, options=options))
-    assert str(raised.value) == message
+    assert str(raised.value).startswith(message)
     assert not list(Path(work_dir).glob('*.pth'))
 
 

@@ -12,6 +12,7 @@ import pytest
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.load import load_weights
 from tests.helpers.exact import assert_same
+from tests.helpers.processes import left_of, running
 from tests.helpers.scripts import run
 from tests.helpers.small_configs import SMALL_ARCHS
 from tests.helpers.small_training import saved
@@ -27,18 +28,6 @@ OPTIONS = (
 
 def shared_memory():
     return {path.name for path in Path('/dev/shm').iterdir() if path.name.startswith(('torch_', 'sem.'))}
-
-
-def left_of(found):
-    """Wait until `found()` is empty, for at most a minute, and return it."""
-    deadline = time.monotonic() + 60
-    while (left := found()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return left
-
-
-def running(processes):
-    return [process for process in processes if process.is_running() and process.status() != 'zombie']
 
 
 @pytest.mark.slow
