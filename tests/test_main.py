@@ -1,13 +1,12 @@
 """python -m mmpola: the report on this environment, on damaged ones, and on installations without a clone."""
 
 import re
-import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from mmpola import __main__ as report
+from tests.helpers.interpreter import interpret
 
 
 def test_this_environment_works(capsys):
@@ -80,21 +79,13 @@ def test_a_clone_has_the_installer_next_to_the_package(root, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_runs_where_torch_is_broken_and_mmengine_missing(root):
-    code = """
-    import sys
-    class Block:
-        def find_spec(self, name, path=None, target=None):
-            if name.split('.')[0] == 'torch':
-                raise OSError('libcudart.so.13: cannot open')
-            if name.split('.')[0] == 'mmengine':
-                raise ModuleNotFoundError('no mmengine')
-    sys.meta_path.insert(0, Block())
-    from mmpola.__main__ import main
-    sys.exit(main())
-    """
-    result = subprocess.run(
-        [sys.executable, '-c', textwrap.dedent(code)], cwd=root, capture_output=True, text=True, check=False
+def test_it_runs_where_torch_is_broken_and_mmengine_missing():
+    result = interpret(
+        'from mmpola.__main__ import main; sys.exit(main())',
+        on_import={
+            'torch': "raise OSError('libcudart.so.13: cannot open')",
+            'mmengine': "raise ModuleNotFoundError('no mmengine')",
+        },
     )
     assert result.returncode == 1
     assert 'Traceback' not in result.stderr

@@ -1,40 +1,19 @@
 """Scoped names build in processes that never imported mmpola; imports need only what they promise."""
 
-import subprocess
-import sys
-import textwrap
 from importlib import import_module
 
 import pytest
-from mmengine.registry import Registry
+from mmengine.registry import MODELS, Registry
 
 import mmpola.registry
-
-
-def run(code, root):
-    """Run code in a new interpreter and return its standard output."""
-    result = subprocess.run(
-        [sys.executable, '-c', textwrap.dedent(code)], capture_output=True, text=True, cwd=root, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-BLOCK = """
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in BLOCKED:
-            raise ModuleNotFoundError(f'{name} is blocked', name=name)
-sys.meta_path.insert(0, Block())
-"""
+from tests.helpers.interpreter import output_of
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('package', ['mmdet', 'mmseg', 'mmpretrain'])
-def test_scoped_names_build_inside_an_openmmlab_package_without_imports(package, root):
+def test_scoped_names_build_inside_an_openmmlab_package_without_imports(package):
     pytest.importorskip(package)
-    output = run(
+    output = output_of(
         f"""
         import torch
         from {package}.registry import MODELS
@@ -43,55 +22,44 @@ def test_scoped_names_build_inside_an_openmmlab_package_without_imports(package,
         classifier = dict(type='mmpola.ImageClassifier', backbone=swin, num_classes=3)
         with torch.device('meta'):
             print(*[type(MODELS.build(model)).__name__ for model in (swin, pvt, plus, classifier)])
-        """,
-        root,
+        """
     )
     assert output.splitlines()[-1] == 'PolaSwin PolaPVT PolaFormerPP ImageClassifier'
 
 
-def test_a_misspelled_argument_is_named(root):
-    from mmengine.registry import MODELS
-
+def test_a_misspelled_argument_is_named():
     with pytest.raises(TypeError) as raised:
         MODELS.build({'type': 'mmpola.PolaSwin', 'windw_size': 7})
     assert "__init__() got an unexpected keyword argument 'windw_size'" in str(raised.value)
 
 
 @pytest.mark.slow
-def test_backbones_work_without_triton_and_openmmlab(root):
-    output = run(
-        "BLOCKED = {'triton', 'mmcv', 'mmdet', 'mmseg', 'mmengine'}"
-        + BLOCK
-        + textwrap.dedent(
-            """
-            import torch
-            from mmpola.backbones import PolaSwin
-            model = PolaSwin(dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8)))
-            print(len(model(torch.zeros(1, 3, 32, 32))))
-            """
-        ),
-        root,
-    )
-    assert output == '4\n'
+def test_backbones_work_without_triton_and_openmmlab():
+    code = """
+    import torch
+    from mmpola.backbones import PolaSwin
+    model = PolaSwin(dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8)))
+    print(len(model(torch.zeros(1, 3, 32, 32))))
+    """
+    assert output_of(code, without=('triton', 'mmcv', 'mmdet', 'mmseg', 'mmengine')) == '4\n'
 
 
 @pytest.mark.slow
-def test_importing_the_package_imports_nothing_else(root):
-    output = run("import sys, mmpola; print('torch' in sys.modules, mmpola.__version__)", root)
+def test_importing_the_package_imports_nothing_else():
+    output = output_of("import sys, mmpola; print('torch' in sys.modules, mmpola.__version__)")
     assert output.startswith('False ')
 
 
 @pytest.mark.slow
-def test_a_backbone_imports_neither_the_runner_nor_data_sets(root):
-    output = run(
+def test_a_backbone_imports_neither_the_runner_nor_data_sets():
+    output = output_of(
         """
         import sys
         from mmengine.registry import MODELS
         for name in ('PolaSwin', 'PolaPVT', 'PolaFormerPP'):
             MODELS.build(dict(type=f'mmpola.{name}'))
         print(*sys.modules)
-        """,
-        root,
+        """
     )
     imported = output.split()
     unneeded = ('mmengine.runner', 'pycocotools', 'mmpola.engine', 'mmpola.data', 'mmpola.sequences', 'mmpola.timm')
@@ -116,11 +84,7 @@ def test_every_registered_name_is_public():
 
 
 @pytest.mark.slow
-def test_the_operator_needs_torch_alone(root):
-    output = run(
-        "BLOCKED = {'timm', 'einops', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'triton', 'torchvision'}"
-        + BLOCK
-        + '\nimport mmpola.ops; print(mmpola.ops.available_backends())',
-        root,
-    )
-    assert output == "['torch']\n"
+def test_the_operator_needs_torch_alone():
+    others = ('timm', 'einops', 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'triton', 'torchvision')
+    code = 'import mmpola.ops; print(mmpola.ops.available_backends())'
+    assert output_of(code, without=others) == "['torch']\n"

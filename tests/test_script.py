@@ -6,22 +6,10 @@ import sys
 
 import pytest
 
+from tests.helpers.interpreter import interpret
 from tests.helpers.small_training import ROOT
 
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
-
-INTERRUPTED = """
-import os, runpy, signal, sys
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == {package!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Finder())
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.argv = [{script!r}, '--help']
-runpy.run_path({script!r}, run_name='__main__')
-"""
-"""Ctrl-C when a script imports a package."""
 
 
 def test_every_script_imports_it_before_anything_else():
@@ -35,8 +23,13 @@ def test_every_script_imports_it_before_anything_else():
 @pytest.mark.slow
 @pytest.mark.parametrize('package', ['argparse', 'mmpola.engine.config'])
 def test_ctrl_c_during_the_imports_is_one_line(package):
-    code = INTERRUPTED.format(package=package, script=str(ROOT / 'tools' / 'train.py'))
-    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT)
+    code = """
+    import runpy, signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv[0] = 'tools/train.py'
+    runpy.run_path('tools/train.py', run_name='__main__')
+    """
+    found = interpret(code, '--help', on_import={package: 'import os, signal; os.kill(os.getpid(), signal.SIGINT)'})
     assert (found.returncode, found.stdout, found.stderr) == (130, '', 'interrupted\n')
 
 
@@ -74,11 +67,11 @@ def test_help_in_a_locale_without_unicode():
 @pytest.mark.slow
 def test_without_a_home_directory():
     code = """
-import pathlib, runpy, sys
-def home(): raise RuntimeError('Could not determine home directory.')
-pathlib.Path.home = home
-runpy.run_path('tools/train.py', run_name='__main__')
-"""
-    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT)
+    import pathlib, runpy
+    def home(): raise RuntimeError('Could not determine home directory.')
+    pathlib.Path.home = home
+    runpy.run_path('tools/train.py', run_name='__main__')
+    """
+    found = interpret(code)
     assert found.returncode == 1
     assert found.stderr == 'error: HOME: expected a folder, got none, and this user has no home directory; set HOME\n'

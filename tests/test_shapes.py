@@ -1,10 +1,6 @@
 """Generated shapes: scenes that are reproducible, varied and visible, in three layouts that hold what they show."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +11,7 @@ from pycocotools.coco import COCO
 from mmpola import shapes
 from mmpola.messages import UsageError, run_main
 from mmpola.shapes import CLASSES, box, draw_scene, polygons, run_lengths, write_dataset
+from tests.helpers.interpreter import interpret
 
 SMALL = {'images': 2, 'val_images': 1, 'size': (64, 64)}
 
@@ -278,11 +275,9 @@ def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_without_opencv_one_line_says_what_to_install(tmp_path):
-    (tmp_path / 'cv2.py').write_text("raise ModuleNotFoundError(\"No module named 'cv2'\", name='cv2')\n")
-    environment = {**os.environ, 'PYTHONPATH': f'{tmp_path}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'}
-    command = [sys.executable, '-m', 'mmpola.shapes', 'out']
-    root = Path(__file__).parents[1]
-    process = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+def test_without_opencv_one_line_says_what_to_install():
+    missing = "raise ModuleNotFoundError(\"No module named 'cv2'\", name='cv2')"
+    code = "import runpy; runpy.run_module('mmpola.shapes', run_name='__main__')"
+    process = interpret(code, 'out', on_import={'cv2': missing})
     assert process.returncode == 1
     assert process.stderr == 'mmpola.shapes needs OpenCV: pip install opencv-python\n'

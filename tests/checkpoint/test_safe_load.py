@@ -6,8 +6,6 @@ import os
 import pathlib
 import pickle
 import re
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -25,6 +23,7 @@ from mmpola.checkpoint.safe_load import read_checkpoint, read_pickle, register_m
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.convert import convert
 from mmpola.messages import UsageError
+from tests.helpers.interpreter import interpret
 from tests.helpers.small_training import run, small_config
 
 
@@ -142,7 +141,6 @@ HOSTILE = {
     'slots of a path': Attack('/a', pathlib.PosixPath, (None, {'_str': '/b'})),
 }
 READ_HOSTILE = """
-import sys
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.safe_load import read_checkpoint, read_pickle
 for path in sys.argv[1:]:
@@ -163,14 +161,14 @@ def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):
 
 
 @pytest.mark.slow
-def test_forged_arrays_and_states_are_refused_or_inert(tmp_path, root):
+def test_forged_arrays_and_states_are_refused_or_inert(tmp_path):
     """NumPy itself trusts them, and the process ends in a segmentation fault."""
     paths = []
     for index, content in enumerate(HOSTILE.values()):
         paths += [tmp_path / f'{index}.pth', tmp_path / f'{index}.pickle']
         save(content, paths[-2])
         paths[-1].write_bytes(pickle.dumps(content))
-    found = subprocess.run([sys.executable, '-c', READ_HOSTILE, *paths], cwd=root, capture_output=True, text=True)
+    found = interpret(READ_HOSTILE, *paths)
     assert found.returncode == 0, found.stderr
     names = [f'{name}{suffix}' for name in HOSTILE for suffix in ('', ' in data')]
     answers = [line.split()[0] for line in found.stdout.splitlines()]
