@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.helpers.conversions import classifier
-from tests.helpers.resuming import STATE
+from tests.helpers.small_configs import STATE
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from mmpola.engine.export_model import (
     replace_upsampling,
 )
 from mmpola.engine.flops import sample_of
-from mmpola.messages import UsageError
+from tests.helpers.refusals import refusal
 from tests.helpers.scripts import load
 from tests.helpers.small_configs import WIDTHS, shrink_model
 from tests.helpers.small_training import small_config
@@ -44,6 +44,11 @@ FAMILIES = {  # each kind of linear and of softmax attention once; in `swin` in 
     'deit': lambda: PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}),
     'polaformer_pp': lambda: PolaFormerPP({**WIDTHS, **DEPTHS, **LAYER_SCALE}, **ONE_STAGE),
 }
+
+
+def exported(model, outputs=backbone_maps):
+    """A model with its outputs, as `export` takes it."""
+    return ExportModel(model, outputs, MEAN, STD, reverse=False)
 
 
 def small(family):
@@ -70,7 +75,7 @@ def run(path, images):
 @pytest.mark.parametrize('family', FAMILIES)
 def test_every_family_is_exported_for_every_size(family, image, tmp_path):
     path, backbone = tmp_path / 'small.onnx', small(family)
-    report = export(ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False), image, path, shape=None)
+    report = export(exported(backbone), image, path, shape=None)
     assert report.error <= 1e-4
     assert report.inputs == {'images': ['batch', 3, 'height', 'width']}
     images = 255 * torch.rand(3, 3, 70, 90)
@@ -126,9 +131,8 @@ def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image,
     largest = []
     attention.qkvg.register_forward_hook(lambda module, inputs, output: largest.append(output.abs().max().item()))
     torch.nn.init.normal_(attention.qkvg.weight, 0, 4.0)
-    model = ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False)
     path = tmp_path / 'half.onnx'
-    report = export(model, image, path, shape=(64, 64), half=True)
+    report = export(exported(backbone), image, path, shape=(64, 64), half=True)
     assert largest[0] ** 4.97 > torch.finfo(torch.float16).max
     assert report.error <= 2e-2
     assert path.exists()
@@ -137,18 +141,15 @@ def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image,
 def test_what_float16_cannot_hold_is_refused(image, tmp_path):
     backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
     backbone.stem.proj.weight.data.mul_(1e6)
-    model = ExportModel(backbone, backbone_maps, MEAN, STD, reverse=False)
-    with pytest.raises(UsageError) as raised:
-        export(model, image, tmp_path / 'half.onnx', shape=(64, 64), half=True)
-    assert 'in onnxruntime, for images 1 x 3 x 64 x 64: NaN or infinite values' in str(raised.value)
+    message = refusal(export, exported(backbone), image, tmp_path / 'half.onnx', shape=(64, 64), half=True)
+    assert 'in onnxruntime, for images 1 x 3 x 64 x 64: NaN or infinite values' in message
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_written_if_the_outputs_differ(image, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, 'TOLERANCE', 0.0)
-    model = ExportModel(small('deit'), backbone_maps, MEAN, STD, reverse=False)
-    with pytest.raises(UsageError, match=r'expected a relative error of at most 0 against PyTorch, got .*; nothing'):
-        export(model, image, tmp_path / 'out.onnx', shape=(48, 64))
+    message = refusal(export, exported(small('deit')), image, tmp_path / 'out.onnx', shape=(48, 64))
+    assert 'expected a relative error of at most 0 against PyTorch, got ' in message
     assert not list(tmp_path.iterdir())
 
 
@@ -164,17 +165,16 @@ class BranchesOnPixels(torch.nn.Module):
 
 
 def test_a_model_that_cannot_be_exported_is_one_line(image, tmp_path):
-    model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': module(x)[0]}, MEAN, STD, reverse=False)
-    with pytest.raises(UsageError) as raised:
-        export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
-    assert str(raised.value).startswith('BranchesOnPixels: cannot be exported: ')
-    assert '\n' not in str(raised.value)
+    model = exported(BranchesOnPixels(), lambda module, x: {'out': module(x)[0]})
+    message = refusal(export, model, image, tmp_path / 'out.onnx', shape=(32, 32))
+    assert message.startswith('BranchesOnPixels: cannot be exported: ')
+    assert '\n' not in message
 
 
 def test_a_model_that_draws_random_numbers_is_refused(image, tmp_path):
-    model = ExportModel(BranchesOnPixels(), lambda module, x: {'out': x + torch.rand_like(x)}, MEAN, STD, reverse=False)
-    with pytest.raises(UsageError, match=r'got out that differ by .*, because the model draws'):
-        export(model, image, tmp_path / 'out.onnx', shape=(32, 32))
+    model = exported(BranchesOnPixels(), lambda module, x: {'out': x + torch.rand_like(x)})
+    message = refusal(export, model, image, tmp_path / 'out.onnx', shape=(32, 32))
+    assert 'got out that differ by ' in message and 'because the model draws' in message
 
 
 @pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
@@ -264,8 +264,7 @@ def test_the_script_exports_a_classifier_for_every_size(classifier, tmp_path, mo
     assert lines == ['  images   batch x 3 x height x width', '  logits   batch x 3']
     assert last.startswith('  largest relative error against PyTorch ')
     assert run(path, 255 * torch.rand(3, 3, 40, 33))[0].shape == (3, 3)
-    with pytest.raises(UsageError, match='exists already; --overwrite replaces it'):
-        call(monkeypatch, *classifier, path)
+    assert refusal(call, monkeypatch, *classifier, path).endswith('exists already; --overwrite replaces it')
 
 
 def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeypatch):
@@ -280,10 +279,9 @@ def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeyp
         ([out, '--image', text], f'--image: {text}: not an image'),
         ([out, '--cfg-options', 'test_dataloader.dataset.root=/no/such/folder'], 'name one by --image'),
     ):
-        with pytest.raises(UsageError) as raised:
-            call(monkeypatch, *classifier, *arguments)
-        assert str(raised.value).endswith(message)
-        assert '\n' not in str(raised.value)
+        found = refusal(call, monkeypatch, *classifier, *arguments)
+        assert found.endswith(message)
+        assert '\n' not in found
     assert not out.exists()
 
 

@@ -9,7 +9,8 @@ from mmengine.config import Config
 from mmpola.engine import resume as resuming
 from mmpola.engine.resume import finished, newest_checkpoint
 from mmpola.engine.validate import build_on_meta
-from tests.helpers.resuming import STATE, refusal
+from tests.helpers.refusals import refusal
+from tests.helpers.small_configs import STATE
 
 
 @pytest.fixture

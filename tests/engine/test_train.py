@@ -10,8 +10,9 @@ from mmengine.runner.checkpoint import CheckpointLoader
 
 from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
-from tests.helpers.resuming import STATE, refusal
+from tests.helpers.refusals import refusal
 from tests.helpers.scripts import load
+from tests.helpers.small_configs import STATE
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.engine.validate import validate_config
-from mmpola.messages import UsageError
+from tests.helpers.refusals import refusal
 from tests.helpers.small_configs import TINY
 
 MISSPELT = [
@@ -43,18 +43,12 @@ def detector(root, shapes, tmp_path_factory):
     return Config.fromfile(path)
 
 
-def refusal(cfg):
-    with pytest.raises(UsageError) as raised:
-        validate_config(cfg)
-    return str(raised.value)
-
-
 def refusal_of(cfg, **changes):
     """Return the message for a config with these changes, which checking leaves as it is."""
     cfg = copy.deepcopy(cfg)
     cfg.merge_from_dict(changes)
     before = cfg.to_dict()
-    message = refusal(cfg)
+    message = refusal(validate_config, cfg)
     assert cfg.to_dict() == before
     return message
 
@@ -95,9 +89,11 @@ def test_of_a_segmenter(tiny_segmentation, key, value, rule):
 def test_of_a_classifier(root):
     cfg = Config.fromfile(root / 'configs' / 'imagenet_pola_swin_t.py')
     cfg.val_evaluator.topk = (1, 1001)
-    assert refusal(cfg) == 'val_evaluator.topk: expected at most model.num_classes, 1000, got (1, 1001)'
+    assert (
+        refusal(validate_config, cfg) == 'val_evaluator.topk: expected at most model.num_classes, 1000, got (1, 1001)'
+    )
     cfg.model.backbone.drop_rate = -0.1
-    assert refusal(cfg) == 'model.backbone.drop_rate: expected a number in [0, 1), got -0.1'
+    assert refusal(validate_config, cfg) == 'model.backbone.drop_rate: expected a number in [0, 1), got -0.1'
 
 
 def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
@@ -106,7 +102,7 @@ def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
     validate_config(Config.fromfile(tiny_config))
     with open(tiny_config, 'a') as file:
         file.write('\noptim_wraper = dict(accumulative_counts=2)\n')
-    assert refusal(Config.fromfile(tiny_config)) == (
+    assert refusal(validate_config, Config.fromfile(tiny_config)) == (
         'optim_wraper: expected a key that training reads, such as optim_wrapper, got optim_wraper'
     )
 
@@ -124,13 +120,13 @@ def test_arguments_have_names(detector, key):
     for name in key.split('.'):
         part = part[name]
     part[7] = 8
-    assert refusal(cfg) == f'{key}: expected names of arguments, got 7'
+    assert refusal(validate_config, cfg) == f'{key}: expected names of arguments, got 7'
 
 
 @pytest.mark.parametrize('name', ['batchsize', 5])
 def test_of_a_loader(detector, name):
     cfg = copy.deepcopy(detector)
     cfg.train_dataloader[name] = 4
-    message = refusal(cfg)
+    message = refusal(validate_config, cfg)
     assert message.startswith('train_dataloader: expected dataset, batch_size, ')
     assert message.endswith(f', got {name}')

@@ -13,8 +13,8 @@ from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
 from mmpola.engine.checkpoint import read, read_fitting
 from mmpola.engine.validate import build_on_meta
-from mmpola.messages import UsageError
 from tests.helpers import scripts
+from tests.helpers.refusals import refusal
 from tests.helpers.small_training import small_config
 
 SPANIEL = 217  # label of ImageNet's n02102040
@@ -126,24 +126,18 @@ def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, t
     assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
 
 
-def refused(config, path):
-    with pytest.raises(UsageError) as raised:
-        read_fitting(path, *read_config(config))
-    return str(raised.value)
-
-
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
     config = classifier()
     del weights['norm.weight'], weights['patch_embed.proj.bias']
     path = save('authors.pth', weights, tmp_path)
-    first, missing = refused(config, path).splitlines()
+    first, missing = refusal(read_fitting, path, *read_config(config)).splitlines()
     assert first.startswith(f'{path}: does not fit the ImageClassifier of ')
     assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
 
 
 def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
     path = save('authors.pth', weights, tmp_path)
-    assert refused(tiny_config, path).startswith(
+    assert refusal(read_fitting, path, *read_config(tiny_config)).startswith(
         f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, roi_head; '
     )
 

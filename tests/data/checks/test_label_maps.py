@@ -5,7 +5,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmpola.data.checks import check_data
-from tests.helpers.data_problems import problems
+from tests.helpers.refusals import problems
 
 
 def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade):
