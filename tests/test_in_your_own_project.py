@@ -12,6 +12,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.testing import assert_close
 
 from mmpola.backbones import PolaSwin, base
 from mmpola.checkpoint.safe_load import register_mmengine_reader
@@ -99,7 +100,7 @@ def test_every_recipe_is_tested(root):
     [('faster_rcnn_pola_swin', 80, 48_791_944 - MASK_HEAD), ('upernet_pola_swin', 150, 60_939_204)],
 )
 def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monkeypatch):
-    """At full size on the meta device: published channels, expected parameters, weight decay only where intended."""
+    """At full size on the meta device; test_readme.py compares the rules of weight decay."""
     monkeypatch.chdir(folder)
     cfg = Config.fromfile(f'{name}.py')
     init_default_scope(cfg.default_scope)
@@ -108,12 +109,6 @@ def test_five_lines_replace_the_backbone(name, classes, parameters, folder, monk
     assert isinstance(model.backbone, PolaSwin)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
     assert (model.roi_head.bbox_head if classes == 80 else model.decode_head).num_classes == classes
-    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    decayed = {id(p) for group in wrapper.optimizer.param_groups if group['weight_decay'] for p in group['params']}
-    assert 'SGD' not in type(wrapper.optimizer).__name__
-    for name, parameter in model.backbone.named_parameters():
-        table = name.endswith(('.power', '.scale', 'positional_encoding', 'bias_table'))
-        assert (id(parameter) in decayed) == (parameter.ndim > 1 and not table), name
 
 
 @pytest.mark.slow
@@ -121,9 +116,9 @@ def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
     runner = train(load('three_classes', evaluate=True))
     assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4  # and background
     assert len(runner.val_dataloader.dataset.metainfo['classes']) == 3
-    labels = {box['bbox_label'] for item in runner.train_dataloader.dataset for box in _boxes(item)}
-    assert labels <= {0, 1, 2}
-    assert len(labels) > 1
+    labels = torch.cat([item['data_samples'].gt_instances.labels for item in runner.train_dataloader.dataset])
+    assert set(labels.tolist()) <= {0, 1, 2}
+    assert len(labels.unique()) > 1
 
     flipped = load('boxes_flipped')
     flipped.load_from = f'{runner.work_dir}/epoch_1.pth'
@@ -131,12 +126,7 @@ def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
     calls = count_calls(tester.model.module)
     assert 'coco/bbox_mAP' in tester.test()
     assert calls == [1, 1] * 4  # every image once unchanged, once mirrored
-    assert_same_weights(tester.model.module, runner.model)
-
-
-def _boxes(item):
-    labels = item['data_samples'].gt_instances.labels
-    return [{'bbox_label': int(label)} for label in labels]
+    assert_close(tester.model.module.state_dict(), runner.model.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -152,7 +142,7 @@ def test_three_labels_train_and_evaluate_and_variants_are_averaged(load):
     calls = count_calls(tester.model.module)
     assert 'mIoU' in tester.test()
     assert len(calls) == 6 * 4  # three scales of four images, each also mirrored
-    assert_same_weights(tester.model.module, runner.model)
+    assert_close(tester.model.module.state_dict(), runner.model.state_dict(), rtol=0, atol=0)
 
 
 def count_calls(model):
@@ -165,12 +155,6 @@ def count_calls(model):
 
     model.test_step = test_step
     return calls
-
-
-def assert_same_weights(model, trained):
-    expected = trained.state_dict()
-    assert model.state_dict().keys() == expected.keys()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
 
 
 INFERENCERS = {

@@ -43,12 +43,6 @@ def test_formats(build, wrap, container, weights, tmp_path):
     assert len(report.loaded) == len(weights)
 
 
-def test_init_cfg_loads_at_init_weights(build, weights, tmp_path):
-    model = build(init_cfg={'type': 'Pretrained', 'checkpoint': str(save(weights, tmp_path))})
-    model.init_weights()
-    assert_loaded(model, weights)
-
-
 def test_fitting_returns_the_tensors_and_loads_nothing(build, weights):
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}

@@ -15,8 +15,8 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.classification.image_classifier import ImageClassifier
 from tests.helpers.golden import settings_of
+from tests.helpers.small_configs import WIDTHS
 
-WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
 SMALL = {
     'PolaPVT': WIDTHS,

@@ -1,14 +1,6 @@
 """The number of classes of a model, compared with that of its data."""
 
-from mmpola.config_tree import class_count_problems
 from mmpola.data.class_folders import IMAGENET, class_source
-
-
-def test_every_head_with_another_number_is_named():
-    predicted = [('model.head.num_classes', 3), ('model.box_head.num_classes', 80)]
-    assert class_count_problems(predicted, ('a', 'b', 'c'), 'val_dataloader') == [
-        'model.box_head.num_classes: expected 3, the number of classes in val_dataloader (a, b, c), got 80'
-    ]
 
 
 def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tmp_path):

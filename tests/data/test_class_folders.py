@@ -202,6 +202,14 @@ def test_images_of_any_mode_are_read_as_rgb(name, image, tmp_path):
         assert ClassFolders(str(tmp_path), training=training, transform=transform)[0]['inputs'].shape == (3, size, size)
 
 
+def test_an_exif_rotation_is_not_applied(tmp_path):
+    rotated = Image.new('RGB', (2, 1), (100, 100, 100))
+    exif = rotated.getexif()
+    exif[0x0112] = 6
+    rotated.save(tmp_path / 'rotated.jpg', exif=exif)
+    assert rgb_image((tmp_path / 'rotated.jpg').read_bytes()).size == (2, 1)
+
+
 @pytest.mark.parametrize('training', [True, False])
 @pytest.mark.parametrize('content', ['empty', 'truncated', 'text', 'missing'])
 def test_an_image_that_cannot_be_read_is_named(training, content, colours, tmp_path):

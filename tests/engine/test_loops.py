@@ -71,20 +71,6 @@ def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_p
     assert all(worker.is_alive() for worker in runner.train_dataloader._iterator._workers)
 
 
-def test_a_checkpoint_of_a_whole_epoch_ends_with_the_same_bits(uninterrupted, colours, tmp_path):
-    cfg = small_config(colours, tmp_path, options=AVERAGED)
-
-    class Stop(Hook):
-        def before_train_epoch(self, runner):
-            if runner.epoch == 2:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(cfg, Stop())
-    run(cfg, resume=True)
-    assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
-
-
 def test_the_seed_of_the_checkpoint_is_the_one_that_counts(colours, tmp_path):
     seen = {}
     for name, resumed in (('whole', False), ('parts', True)):

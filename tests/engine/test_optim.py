@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from torch import nn
@@ -66,11 +65,6 @@ def test_rates_fall_towards_the_image_and_decay_rules_stay():
     assert groups['backbone.stages.1.blocks.0.attn.feature_map.power'] == (0.5**6, 0.0)
 
 
-def test_a_rate_of_one_is_mmengines_own_constructor():
-    model = Model(PolaPVT(DEEP))
-    assert {rate for rate, _ in groups_of(model, {**PARAMWISE, 'decay_rate': 1.0}).values()} == {1.0}
-
-
 def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
     paramwise = {**PARAMWISE, 'decay_rate': 1.0, 'backbone_lr_mult': 0.1}
     groups = groups_of(Model(PolaSwin(SWIN)), paramwise)
@@ -78,20 +72,6 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
     assert groups['backbone.norms.3.weight'] == (1.0, 0.0)  # an output norm starts from random weights
     assert groups['backbone.stages.3.blocks.2.mlp.fc1.weight'] == (0.1, 0.25)
     assert groups['backbone.stem.norm.weight'] == (0.1, 0.0)
-
-
-def test_every_rate_is_used_in_a_step():
-    """With plain gradient descent and equal gradients, a step is as long as its layer's learning rate."""
-    model = Model(PolaSwin(SWIN))
-    wrapper = wrap(model, type='SGD', weight_decay=0.0)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    wrapper.step()
-    steps = {name: (before[name] - parameter).mean().item() for name, parameter in model.named_parameters()}
-    assert steps['head.weight'] == pytest.approx(1.0)
-    assert steps['backbone.stem.proj.weight'] == pytest.approx(0.5**8, rel=1e-4)
-    assert steps['backbone.stages.1.downsample.reduction.weight'] == pytest.approx(0.5**6, rel=1e-4)
 
 
 @pytest.mark.parametrize(

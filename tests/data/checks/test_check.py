@@ -1,13 +1,12 @@
 """Counts of data sets, and checks that do not depend on the kind of data set."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
 from mmpola.data.checks import check_data
-from tests.helpers.refusals import problems, refusal
+from tests.helpers.refusals import problems
 from tests.helpers.small_training import small_config
 
 
@@ -86,13 +85,6 @@ def test_a_batch_has_no_more_images_than_a_process(detection, segmentation, monk
     ]
     segmentation.train_dataloader.batch_size = 13  # of an InfiniteSampler, which has no epochs
     check_data(segmentation, ('train',))
-
-
-def test_a_missing_folder_is_named_with_its_loader(detection, annotations, tmp_path):
-    (tmp_path / 'coco' / 'train2017').rename(tmp_path / 'coco' / 'train')
-    assert refusal(check_data, detection).splitlines()[1] == (
-        f'  train_dataloader: {tmp_path}/coco/train2017: not found (looked from {Path.cwd()})'
-    )
 
 
 @pytest.mark.real_data

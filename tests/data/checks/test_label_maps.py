@@ -1,10 +1,8 @@
 """Problems of data sets of label maps, on generated data with one error each."""
 
 import numpy as np
-from mmengine.config import Config
 from PIL import Image
 
-from mmpola.data.checks import check_data
 from tests.helpers.refusals import problems
 
 
@@ -21,18 +19,6 @@ def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade
     ]
     segmentation.train_dataloader.dataset.reduce_zero_label = False
     assert 'labels other than 0 … 5 and 255 (6 classes, reduce_zero_label=False)' in problems(segmentation)[0]
-
-
-def test_label_200_among_150_classes(root, segmentation, ade):
-    cfg = Config.fromfile(root / 'configs' / 'upernet_pola_swin_t_160k.py')
-    cfg.train_dataloader.dataset.data_root = str(ade)
-    check_data(cfg, ('train',))
-    path = sorted((ade / 'annotations' / 'training').iterdir())[0]
-    Image.fromarray(np.full((80, 96), 200, np.uint8)).save(path)
-    assert problems(cfg) == [
-        f'{path.parent}: label maps with labels other than 0 … 150 and 255 (150 classes, reduce_zero_label=True) (1): '
-        f'{path.name} (label 200)'
-    ]
 
 
 def test_label_maps_of_the_wrong_kind(segmentation, ade):
