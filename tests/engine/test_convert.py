@@ -33,9 +33,7 @@ def test_every_format_gives_the_same_file(weights, tmp_path):
     worse = {key: x + 1 for key, x in weights.items()}
     formats = {
         'authors': ({'model': authors_names(weights), 'config': {'SIZE': 224}, 'epoch': 3}, 'model', 'model'),
-        'bare': (authors_names(weights), 'bare state dict', 'model'),
         'runner': ({'state_dict': OrderedDict(weights), 'optimizer': {}, 'meta': {'epoch': 3}}, 'state_dict', 'model'),
-        'parallel': ({'state_dict': {f'module.{key}': x for key, x in weights.items()}}, 'state_dict', 'model'),
         'model_ema': ({'model': authors_names(worse), 'model_ema': authors_names(weights)}, 'model_ema', 'ema'),
         'timm': (
             {'state_dict': authors_names(worse), 'state_dict_ema': authors_names(weights), 'arch': 'pola_swin_tiny'},

@@ -45,29 +45,20 @@ def install(root, tmp_path):
     return run
 
 
-def test_a_missing_compiler(install):
-    assert install() == (
-        '[install] error: no C++ compiler (g++); mmcv is built from source. '
-        'Debian/Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++\n'
-    )
+DF = 'echo header; echo "/dev/x 100 90 3145728 97% /"'  # KiB: 3 GB
 
 
-def test_a_missing_python(install):
-    assert install(environment={'PYTHON': 'python2'}) == (
-        '[install] error: no Python 3.10 or newer found (tried python2); install one, or name it: '
-        'PYTHON=/path/to/python bash tools/install.sh\n'
-    )
-
-
-def test_too_little_disk_space(install):
-    df = 'echo header; echo "/dev/x 100 90 3145728 97% /"'  # KiB: 3 GB
-    assert install(stand_ins={'g++': 'exit 0', 'df': df}) == (
-        "[install] error: only 3 GB free here, 12 GB are needed (torch's CUDA build is most of it); "
-        'free some space or clone elsewhere\n'
-    )
-
-
-def test_an_unknown_argument(install):
-    assert install('--fast') == (
-        "[install] error: unknown argument '--fast'; usage: bash tools/install.sh [--dev] [--forks]\n"
-    )
+@pytest.mark.parametrize(
+    ('arguments', 'options', 'problem', 'remedy'),
+    [
+        ([], {}, 'no C++ compiler (g++); ', 'apt-get install g++'),
+        ([], {'environment': {'PYTHON': 'python2'}}, 'no Python 3.10 or newer found (tried python2); ', 'PYTHON=/path'),
+        ([], {'stand_ins': {'g++': 'exit 0', 'df': DF}}, 'only 3 GB free here, 12 GB are needed ', 'free some space'),
+        (['--fast'], {}, "unknown argument '--fast'; ", 'usage: bash tools/install.sh [--dev] [--forks]'),
+    ],
+    ids=['compiler', 'python', 'disk', 'argument'],
+)
+def test_what_is_missing_is_named_with_its_remedy(arguments, options, problem, remedy, install):
+    (line,) = install(*arguments, **options).splitlines()
+    assert line.startswith(f'[install] error: {problem}')
+    assert remedy in line

@@ -1,6 +1,7 @@
 """A full disk, at any write, leaves complete checkpoints and a `last_checkpoint` that names one of them."""
 
 import errno
+import itertools
 import os
 import re
 from pathlib import Path
@@ -34,22 +35,18 @@ def test_the_newest_and_the_best_are_kept(colours, tmp_path):
     assert saved(tmp_path / 'epoch_4.pth')['meta'] == {'epoch': 4, 'iter': 24, 'seed': 0}
 
 
-class FullDisk:
-    """Raises ENOSPC after `after` writes of files whose name holds `word`; only once if it `ends`."""
+def fill_disk(monkeypatch, word, after, ends=False):
+    """Raise ENOSPC after `after` writes of files whose name holds `word`; only once if it `ends`."""
+    sync, written = os.fsync, itertools.count()
 
-    def __init__(self, monkeypatch, word, after, ends=False):
-        self.left = after
-        sync = os.fsync
+    def full(descriptor):
+        if word in os.readlink(f'/proc/self/fd/{descriptor}'):
+            number = next(written)
+            if number == after or (number > after and not ends):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
 
-        def full(descriptor):
-            name = os.readlink(f'/proc/self/fd/{descriptor}')
-            if word in name:
-                self.left -= 1
-                if self.left == -1 or (self.left < -1 and not ends):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            sync(descriptor)
-
-        monkeypatch.setattr(os, 'fsync', full)
+    monkeypatch.setattr(os, 'fsync', full)
 
 
 @pytest.mark.slow
@@ -66,7 +63,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(word, after, expected, colou
     monkeypatch.setattr(
         'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(scores)}
     )
-    FullDisk(monkeypatch, word, after)
+    fill_disk(monkeypatch, word, after)
     cfg = small_config(colours, tmp_path, epochs=2, options={'default_hooks.checkpoint.max_keep_ckpts': 1})
     with pytest.raises(SaveError) as raised:
         run(cfg)
@@ -93,7 +90,7 @@ def test_a_run_may_continue_without_a_checkpoint(word, after, scores, best, kept
     monkeypatch.setattr(
         'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(values)}
     )
-    FullDisk(monkeypatch, word, after, ends=True)
+    fill_disk(monkeypatch, word, after, ends=True)
     run(small_config(colours, tmp_path, options={'default_hooks.checkpoint.on_error': 'continue'}))
     assert files(tmp_path) == [
         f'best_accuracy_top1_epoch_{best}.pth',
@@ -112,7 +109,7 @@ def test_on_error_is_checked():
 def test_a_refused_write_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / 'new folder' / 'a.pth'
     AtomicBackend().put(b'old', path)
-    FullDisk(monkeypatch, 'a.pth', after=0)
+    fill_disk(monkeypatch, 'a.pth', after=0)
     with pytest.raises(SaveError, match=r'a\.pth: could not be written .*; earlier checkpoints are intact'):
         AtomicBackend().put(b'new', path)
     assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == [('a.pth', b'old')]
