@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch.utils.data import DataLoader
 
+from tests.helpers.processes import environment
 from tests.helpers.quick_configs import quick_configs
 from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
 from tests.helpers.small_training import write_images
@@ -145,14 +145,6 @@ def write_checkpoint():
         return path
 
     return write
-
-
-def environment():
-    """One thread per process and a free port, because tests run in parallel."""
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
-    return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1', 'PORT': str(port)}
 
 
 @pytest.fixture

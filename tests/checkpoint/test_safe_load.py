@@ -75,18 +75,25 @@ class Attack:
         return self.reduced
 
 
+@pytest.fixture
+def attack(tmp_path):
+    """An object that is pickled as a call of os.system, which the test must not run."""
+    victim = tmp_path / 'victim'
+    attack = Attack(f'touch {victim}')
+    yield attack
+    assert not victim.exists()
+    pickle.loads(pickle.dumps(attack))
+    assert victim.exists(), 'the attack itself must work, or the test shows nothing'
+
+
 @pytest.mark.parametrize('old_format', [False, True])
-def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(build, weights, tmp_path, old_format):
-    victim, path = tmp_path / 'victim', tmp_path / 'evil.pth'
-    content = {'model': weights, 'config': Attack(f'touch {victim}')}
+def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(build, weights, attack, tmp_path, old_format):
+    content, path = {'model': weights, 'config': attack}, tmp_path / 'evil.pth'
     save(content, path, _use_new_zipfile_serialization=not old_format)
     with pytest.raises(CheckpointError) as raised:
         load_weights(build(), path)
     assert str(raised.value).startswith(f'{path}: refused, nothing in it was run (')
     assert 'posix.system' in str(raised.value)
-    assert not victim.exists()
-    pickle.loads(pickle.dumps(Attack(f'touch {victim}')))
-    assert victim.exists(), 'the attack itself must work, or this test shows nothing'
 
 
 @pytest.mark.parametrize('old_format', [False, True])
@@ -203,16 +210,15 @@ def test_an_array_is_filled_once_in_its_byte_order(tmp_path):
         read_pickle(path)
 
 
-def test_pickles_of_data_sets_are_read_by_the_same_policy(tmp_path):
-    victim, path = tmp_path / 'victim', tmp_path / 'file'
+def test_pickles_of_data_sets_are_read_by_the_same_policy(attack, tmp_path):
+    path = tmp_path / 'file'
     python_2 = b"(dp0\nS'caf\\xe9'\np1\nI3\ns."  # {'caf\xe9': 3} in protocol 0
     path.write_bytes(python_2)
     assert read_pickle(path, encoding='bytes') == {b'caf\xe9': 3}
-    path.write_bytes(pickle.dumps(Attack(f'touch {victim}')))
+    path.write_bytes(pickle.dumps(attack))
     message = f'{path}: the file calls posix.system when read; refused, nothing was run'
     with pytest.raises(CheckpointError, match=re.escape(message)):
         read_pickle(path)
-    assert not victim.exists()
     path.write_bytes(python_2[:9])
     with pytest.raises(CheckpointError, match=rf'^{path}: not a pickle, or truncated \('):
         read_pickle(path)
@@ -247,23 +253,19 @@ READERS = {
 
 
 @pytest.mark.parametrize('reader', READERS)
-def test_every_reader_refuses_a_file_that_calls_a_function(reader, weights, tmp_path):
-    victim = tmp_path / 'victim'
-    path = save({'state_dict': weights, 'meta': Attack(f'touch {victim}')}, tmp_path / 'evil.pth')
+def test_every_reader_refuses_a_file_that_calls_a_function(reader, weights, attack, tmp_path):
+    path = save({'state_dict': weights, 'meta': attack}, tmp_path / 'evil.pth')
     read, error = READERS[reader]
     with pytest.raises(error, match=r'system'):
         read(path)
-    assert not victim.exists()
 
 
 @pytest.mark.slow
-def test_resuming_refuses_a_file_that_calls_a_function(colours, tmp_path):
-    victim = tmp_path / 'victim'
-    save({'state_dict': {}, 'meta': Attack(f'touch {victim}')}, tmp_path / 'evil.pth')
+def test_resuming_refuses_a_file_that_calls_a_function(colours, attack, tmp_path):
+    save({'state_dict': {}, 'meta': attack}, tmp_path / 'evil.pth')
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'evil.pth'))
     with pytest.raises(CheckpointError, match=r'refused, nothing in it was run \(.*posix\.system'):
         run(small_config(colours, tmp_path), resume=True)
-    assert not victim.exists()
 
 
 def test_importing_backbones_allows_torch_to_read_nothing_more():

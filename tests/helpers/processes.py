@@ -1,4 +1,4 @@
-"""Start a module of tests/helpers in two gloo processes; wait for processes that end."""
+"""Start processes, a module of tests/helpers in two gloo processes, and wait for processes that end."""
 
 import os
 import socket
@@ -12,19 +12,18 @@ import psutil
 from tests.helpers.small_training import ROOT
 
 
-def start(module, *arguments):
-    """Run tests/helpers/`module`.py in both processes and return their exit statuses and outputs."""
+def environment():
+    """One thread per process and a free port, because tests run in parallel."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
-    common = {
-        **os.environ,
-        'MASTER_ADDR': '127.0.0.1',
-        'MASTER_PORT': str(port),
-        'WORLD_SIZE': '2',
-        'OMP_NUM_THREADS': '1',
-        'PYTHONPATH': str(ROOT),
-    }
+    return {**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1', 'PORT': str(port)}
+
+
+def start(module, *arguments):
+    """Run tests/helpers/`module`.py in both processes and return their exit statuses and outputs."""
+    common = {**environment(), 'MASTER_ADDR': '127.0.0.1', 'WORLD_SIZE': '2', 'PYTHONPATH': str(ROOT)}
+    common['MASTER_PORT'] = common['PORT']
     processes = [
         subprocess.Popen(
             [sys.executable, '-m', f'tests.helpers.{module}', *map(str, arguments)],
