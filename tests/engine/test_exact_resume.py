@@ -9,6 +9,9 @@ from tests.helpers.exact import CONFIGS, interrupt_and_resume, small
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', CONFIGS)
-def test_interrupted_and_resumed_with_two_workers(name, shapes, tmp_path):
-    interrupt_and_resume(tmp_path, lambda work: small(shapes, work, name, workers=0 if work.name == 'whole' else 2))
+@pytest.mark.parametrize(('name', 'step'), CONFIGS.items())
+def test_interrupted_and_resumed_with_two_workers(name, step, shapes, tmp_path):
+    def config(work):
+        return small(shapes, work, name, workers=0 if work.name == 'whole' else 2)
+
+    interrupt_and_resume(tmp_path, step, config)

@@ -87,8 +87,8 @@ def main(colours, shapes, out):
         'poisoned': train(colours, out / 'poisoned', PoisonOne()),
         **{event: average_buffers(event) for event in ('after_train_epoch', 'before_val_epoch')},
     }
-    for name in CONFIGS:
-        interrupt_and_resume(out / name, lambda work, name=name: distribute(small(shapes, work, name)))
+    for name, step in CONFIGS.items():
+        interrupt_and_resume(out / name, step, lambda work, name=name: distribute(small(shapes, work, name)))
     (out / f'rank{distributed.get_rank()}.json').write_text(json.dumps(results))
     distributed.destroy_process_group()
 

@@ -25,20 +25,18 @@ def refusal(capsys):
 
 def test_missing_data_says_which_folder_and_layout(refusal, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert refusal('train', root / CONFIG) == (
-        'error: the data is not complete\n'
-        f'  train_dataloader: data/coco/annotations/instances_train2017.json: not found (looked from {tmp_path})\n'
-        f'  train_dataloader: data/coco/train2017: not found (looked from {tmp_path})\n'
-        f'  val_dataloader: data/coco/annotations/instances_val2017.json: not found (looked from {tmp_path})\n'
-        f'  val_dataloader: data/coco/val2017: not found (looked from {tmp_path})\n'
-        '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)\n'
-        'the config expects\n'
-        '  data/coco/annotations/instances_train2017.json\n'
-        '  data/coco/train2017\n'
-        '  data/coco/annotations/instances_val2017.json\n'
-        '  data/coco/val2017\n'
-        'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
-    )
+    headline, *lines = refusal('train', root / CONFIG).splitlines()
+    assert headline == 'error: the data is not complete'
+    looked = f'not found (looked from {tmp_path})'
+    assert lines[:4] == [
+        f'  {split}_dataloader: data/coco/{path}: {looked}'
+        for split in ('train', 'val')
+        for path in (f'annotations/instances_{split}2017.json', f'{split}2017')
+    ]
+    assert '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)' in lines
+    expected = lines[lines.index('the config expects') :]
+    assert '  data/coco/train2017' in expected
+    assert expected[-1].endswith('link it (mkdir -p data; ln -s /path/to/it data/)')
 
 
 @pytest.mark.parametrize(('tool', 'arguments'), [('train', []), ('test', ['none.pth']), ('check_data', [])])
