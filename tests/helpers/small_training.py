@@ -77,11 +77,12 @@ def assert_refused_at_the_start(data, work_dir, options, message):
 
 
 def saved(path):
-    """Read weights, averages, optimizer, schedules and logged scalars of a checkpoint."""
+    """Read weights, averages, optimizer, schedules, logged scalars and the name of the best file of a checkpoint."""
     checkpoint = read_checkpoint(path)
-    scalars = checkpoint['message_hub']['log_scalars']
+    scalars, information = (checkpoint['message_hub'][key] for key in ('log_scalars', 'runtime_info'))
     kept = {key: checkpoint[key] for key in STATES if key in checkpoint}
     timed = ('time', 'memory')
     kept['log'] = {key: value for key, value in scalars.items() if not any(word in key for word in timed)}
+    kept['best'] = Path(information.get('best_ckpt', '')).name
     kept['meta'] = {key: checkpoint['meta'][key] for key in ('epoch', 'iter', 'seed')}
     return kept
