@@ -17,6 +17,9 @@ def test_this_environment_works(capsys):
     assert '!!' not in output
 
 
+WORKING = {'torch': '2.11.0', 'torchvision': '0.26.0', 'timm': '1.0.31', 'einops': '0.8'}
+
+
 def installed(monkeypatch, **versions):
     """Let the environment have these distributions and no others."""
 
@@ -49,7 +52,7 @@ def test_versions_that_do_not_work_name_their_fix(clone, torch, mmcv, monkeypatc
 
 
 def test_openmmlab_is_optional_outside_a_clone(monkeypatch):
-    installed(monkeypatch, torch='2.11.0', torchvision='0.26.0', timm='1.0.31', einops='0.8')
+    installed(monkeypatch, **WORKING)
     findings = {finding.what: finding for finding in report.findings(clone=False)}
     assert findings['OpenMMLab'].found.startswith('not installed (optional')
     assert not any(finding.remedy for finding in findings.values())
@@ -60,13 +63,11 @@ def test_openmmlab_is_optional_outside_a_clone(monkeypatch):
 
 def test_the_maintained_forks_are_openmmlab_too(monkeypatch):
     forks = dict(requirement.fork for requirement in report.OPENMMLAB)
-    installed(monkeypatch, torch='2.11.0', torchvision='0.26.0', timm='1.0.31', einops='0.8', **forks)
+    installed(monkeypatch, **WORKING, **forks)
     findings = {finding.what: finding for finding in report.findings(clone=True)}
     assert not any(finding.remedy for finding in findings.values())
     assert findings['onedl-mmcv'].found == '2.3.6'
-    installed(
-        monkeypatch, torch='2.5', torchvision='0.26.0', timm='1.0.31', einops='0.8', **forks | {'onedl-mmcv': '2.3.5'}
-    )
+    installed(monkeypatch, **{**WORKING, **forks, 'torch': '2.5', 'onedl-mmcv': '2.3.5'})
     for clone, command in ((True, 'install.sh --forks'), (False, 'pip install --upgrade onedl-mmcv')):
         remedies = {finding.what: finding.remedy for finding in report.findings(clone)}
         assert remedies['onedl-mmcv'].endswith(command)
