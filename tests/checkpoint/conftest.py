@@ -7,15 +7,10 @@ from mmpola.checkpoint.hub import RELEASED
 from tests.helpers.hub_server import Hub, content, serve
 
 
-@pytest.fixture(scope='session')
-def arch():
-    """Settings of a small Pola-Swin."""
-    return {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
-
-
 @pytest.fixture
-def build(arch):
-    """A function that builds it, by default for images of 64 x 64 pixels."""
+def build():
+    """A function that builds a small Pola-Swin, by default for images of 64 x 64 pixels."""
+    arch = {'embed_dims': 16, 'depths': (1, 1, 2, 1), 'num_heads': (1, 2, 4, 8)}
     return lambda **arguments: PolaSwin(arch, **{'pretrain_img_size': 64, **arguments})
 
 

@@ -18,10 +18,10 @@ STATES = ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers')
 SIZE = 32  # pixels
 
 
-def write_images(folder, train=8, val=3):
-    """Write `folder`/{train,val}/{blue,green,red}/N.png: the colour with noise; `train` and `val` images per class."""
+def write_images(folder):
+    """Write `folder`/{train,val}/{blue,green,red}/N.png: the colour with noise; 8 and 3 images per class."""
     generator = np.random.default_rng(5)
-    for split, number in (('train', train), ('val', val)):
+    for split, number in (('train', 8), ('val', 3)):
         for name, colour in COLOURS.items():
             (folder / split / name).mkdir(parents=True)
             for i in range(number):
