@@ -11,7 +11,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.data.class_folders import IMAGENET, ClassFolders, class_names
+from mmpola.data.class_folders import IMAGENET, ClassFolders, class_names, class_source
 from mmpola.data.read_image import rgb_image
 from mmpola.engine.seeding import SampleKey, SeededDataset
 
@@ -97,6 +97,19 @@ def test_some_classes_of_imagenet_keep_its_labels(tmp_path):
     fill(val, {'dogs': ['a.jpg']})
     with pytest.raises(ValueError, match='has classes that imagenet-1k lacks: dogs'):
         build(val, IMAGENET)
+
+
+def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tmp_path):
+    folder, names = tmp_path / 'train', tmp_path / 'names.txt'
+    for number in range(1000):
+        (folder / f'class {number}').mkdir(parents=True)
+    names.touch()
+    for dataset in ({'classes': str(folder)}, {'classes': str(names)}, {'root': str(folder)}):
+        assert class_source(dataset, 1000) == next(iter(dataset.values()))
+    (folder / 'class 0').rmdir()
+    for dataset in ({'classes': 'none'}, {'classes': str(folder)}, {'root': str(folder)}, {}):
+        assert class_source(dataset, 1000) == IMAGENET
+    assert class_source({'root': str(folder), 'classes': None}, 999) == str(folder)
 
 
 def test_names_that_are_not_utf8_are_read(tmp_path):
