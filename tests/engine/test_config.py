@@ -1,13 +1,13 @@
 """Changes to a config before MMEngine sees it: `--cfg-options`, hooks, loaders."""
 
 import argparse
-import re
 
 import pytest
 from mmengine.config import Config
 
 from mmpola.engine import config
 from mmpola.messages import UsageError
+from tests.helpers.refusals import refusal
 
 
 def load(folder, text, *arguments, add_arguments=config.add_options_argument):
@@ -139,8 +139,8 @@ def test_entries_that_cannot_be_read(entry):
     ],
 )
 def test_keys_that_have_no_place(cfg, entry, message):
-    with pytest.raises(UsageError, match=re.escape(f'--cfg-options: {entry.partition("=")[0]}: {message}')):
-        config.apply_options(cfg, parsed(entry))
+    key = entry.partition('=')[0]
+    assert refusal(config.apply_options, cfg, parsed(entry)).startswith(f'--cfg-options: {key}: {message}')
 
 
 def test_a_variable_of_the_file_is_refused(tmp_path):
