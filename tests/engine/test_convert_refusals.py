@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections import deque
 
 import torch
 
@@ -40,6 +41,7 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         tmp_path / 'none.pth': 'no such checkpoint',
         tmp_path: 'no such checkpoint',
         cut: 'not a checkpoint, or truncated (',
+        save({'model': weights, 'x': deque([1])}, tmp_path / 'foreign.pth'): 'refused, nothing in it was run (',
         save({'conv1.weight': torch.zeros(1)}, tmp_path / 'resnet.pth'): (
             "expected a backbone of mmpola, got 'bare state dict' with conv1.weight"
         ),
