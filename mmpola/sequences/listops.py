@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -48,54 +49,42 @@ class Limits(NamedTuple):
     max_args: int = 10
 
 
-class Node(NamedTuple):
-    """An operator and its arguments."""
-
-    operator: str
-    arguments: list[Node | int]
-
-
-Tree = Node | int
-
-
 class _TooLongError(Exception):
     """The tree that is being drawn has reached the greatest length."""
 
 
-def draw_tree(random: Random, limits: Limits) -> Tree | None:
-    """Draw a tree; None if its length is not between the limits."""
-    length = 0
+def draw_tree(random: Random, limits: Limits) -> tuple[str, int] | None:
+    """Draw a tree; return its text as in the official files, `( ( ( [MAX 2 ) 9 ) ] )`, and what it evaluates to.
 
-    def draw(depth: int) -> Tree:
+    MED rounds down, SM is the sum modulo 10. None if the tree's length is not between the limits.
+    """
+    length, text = 0, io.StringIO()
+
+    def draw(depth: int) -> int:
         nonlocal length
         if depth >= limits.max_depth or random.random() >= OPERATOR_SHARE:
             length += 1
-            return random.randrange(10)
+            digit = random.randrange(10)
+            text.write(str(digit))
+            return digit
         length += 2
         if length >= limits.max_length:
             raise _TooLongError
         operator = random.choice(tuple(OPERATORS))
         number = random.randint(LEAST_ARGUMENTS, limits.max_args)
-        return Node(operator, [draw(depth + 1) for _ in range(number)])
+        text.write(f'{"( " * (number + 1)}{operator} ')
+        values = []
+        for _ in range(number):
+            values.append(draw(depth + 1))
+            text.write(' ) ')
+        text.write(f'{CLOSING} )')
+        return OPERATORS[operator](values)
 
     try:
-        tree = draw(1)
+        value = draw(1)
     except _TooLongError:
         return None
-    return tree if limits.min_length < length < limits.max_length else None
-
-
-def value(tree: Tree) -> int:
-    """Return what a tree evaluates to: MED rounds down, SM is the sum modulo 10."""
-    return tree if isinstance(tree, int) else OPERATORS[tree.operator]([value(inner) for inner in tree.arguments])
-
-
-def text(tree: Tree) -> str:
-    """Write a tree as in the official files: `( ( ( [MAX 2 ) 9 ) ] )`."""
-    if isinstance(tree, int):
-        return str(tree)
-    inner = ''.join(f'{text(argument)} ) ' for argument in tree.arguments)
-    return f'{"( " * (len(tree.arguments) + 1)}{tree.operator} {inner}{CLOSING} )'
+    return (text.getvalue(), value) if limits.min_length < length < limits.max_length else None
 
 
 def write_listops(out: Path, train: int, dev: int, test: int, limits: Limits | None = None, seed: int = 0) -> None:
@@ -137,11 +126,10 @@ def _different_lines(limits: Limits, seed: int) -> Iterator[tuple[str, int]]:
         random, before = Random(f'{seed} {number}'), len(seen)
         for tree in (draw_tree(random, limits) for _ in range(CANDIDATES)):
             if tree is not None:
-                source = text(tree)
-                digest = hashlib.blake2b(source.encode(), digest_size=16).digest()
+                digest = hashlib.blake2b(tree[0].encode(), digest_size=16).digest()
                 if digest not in seen:
                     seen.add(digest)
-                    yield source, value(tree)
+                    yield tree
         fruitless = fruitless + 1 if len(seen) == before else 0
         if fruitless == MAX_FRUITLESS:
             drawn = MAX_FRUITLESS * CANDIDATES

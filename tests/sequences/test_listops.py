@@ -1,11 +1,12 @@
 """Generated ListOps are those of the official description, and their labels are right."""
 
 from collections import Counter
+from random import Random
 
 import pytest
 
 from mmpola.messages import UsageError, run_main
-from mmpola.sequences.listops import Limits, Node, main, text, value, write_listops
+from mmpola.sequences.listops import Limits, draw_tree, main, write_listops
 
 SMALL = Limits(min_length=20, max_length=200, max_depth=4)
 
@@ -57,10 +58,9 @@ def shares(lists):
     )
 
 
-def test_a_tree_is_written_and_evaluated():
-    tree = Node('[MED', [1, Node('[SM', [9, 4]), 8, 2])
-    assert text(tree) == '( ( ( ( ( [MED 1 ) ( ( ( [SM 9 ) 4 ) ] ) ) 8 ) 2 ) ] )'
-    assert value(tree) == evaluated(text(tree)) == 2
+def test_trees_are_written_as_in_the_official_files():
+    assert draw_tree(Random(1), Limits(2, 12, 2, 3)) == ('( ( ( ( [MIN 1 ) 7 ) 7 ) ] )', 1)
+    assert draw_tree(Random(0), Limits(2, 12, 2, 3)) is None
 
 
 def test_every_tree_is_new_within_the_limits_and_rightly_labelled(tmp_path):
