@@ -28,11 +28,6 @@ class Requirement(NamedTuple):
     pip: str
     fork: tuple[str, str] | None = None
 
-    @property
-    def rule(self) -> str:
-        """The versions that work."""
-        return f'>= {self.lowest}' + (f', < {self.limit}' if self.limit else '')
-
 
 BUILD_MMCV = 'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0'
 """With build isolation, mmcv is silently installed without its operators."""
@@ -68,11 +63,6 @@ class Finding(NamedTuple):
     what: str
     found: str
     remedy: str = ''
-
-
-def in_clone(package: Path) -> bool:
-    """Whether the folder of the package is in a clone of the repository, next to the installer."""
-    return (package.parent / 'tools' / 'install.sh').is_file()
 
 
 def findings(clone: bool) -> Iterator[Finding]:
@@ -120,7 +110,8 @@ def _installed(requirement: Requirement) -> Requirement:
 
 def _package(requirement: Requirement, remedy: str) -> Finding:
     name, lowest, limit, *_ = requirement
-    version, fix = _version(name), f'needs {requirement.rule}: {remedy}'
+    upper = f', < {limit}' if limit else ''
+    version, fix = _version(name), f'needs >= {lowest}{upper}: {remedy}'
     if version is None:
         return Finding(name, 'not installed', fix)
     fits = _numbers(version) >= _numbers(lowest) and (limit is None or _numbers(version) < _numbers(limit))
@@ -168,7 +159,7 @@ def _hardware(remedy: str) -> Iterator[Finding]:
 
 def main() -> int:
     print(f'interpreter: {sys.executable}')
-    rows = list(findings(in_clone(Path(__file__).resolve().parent)))
+    rows = list(findings(clone=Path(__file__).resolve().parents[1].joinpath('tools', 'install.sh').is_file()))
     width = max(len(row.what) for row in rows)
     for row in rows:
         mark = 'ok' if not row.remedy else '!!'

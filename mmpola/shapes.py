@@ -198,11 +198,6 @@ def _regular(corners: int) -> NDArray[np.float64]:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def box(mask: Mask) -> list[int]:
-    """Return the tight box [x, y, width, height] of a mask, in pixels from the image's left and top edge."""
-    return list(cv2.boundingRect(mask.astype(np.uint8)))
-
-
 def polygons(mask: Mask) -> list[list[float]]:
     """Return polygons [x0, y0, x1, y1, …] in pixels that together cover a mask to half a pixel.
 
@@ -291,7 +286,7 @@ def _write_split(root: Path, split: str, ade_split: str, indices: range, size: t
                     'id': len(annotations) + 1,
                     'image_id': index + 1,
                     'category_id': number,
-                    'bbox': box(mask),
+                    'bbox': list(cv2.boundingRect(mask.astype(np.uint8))),
                     'area': int(mask.sum()),
                     'segmentation': run_lengths(mask) if instance.iscrowd else polygons(mask),
                     'iscrowd': int(instance.iscrowd),

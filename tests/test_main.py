@@ -74,11 +74,6 @@ def test_the_maintained_forks_are_openmmlab_too(monkeypatch):
         assert remedies['torch'].endswith('install.sh --forks' if clone else 'torch torchvision')
 
 
-def test_a_clone_has_the_installer_next_to_the_package(root, tmp_path):
-    assert report.in_clone(root / 'mmpola')
-    assert not report.in_clone(tmp_path / 'site-packages' / 'mmpola')
-
-
 @pytest.mark.slow
 def test_it_runs_where_torch_is_broken_and_mmengine_missing():
     result = interpret(
