@@ -46,8 +46,9 @@ def main() -> None:
     cfg, on_meta = checked_config(args)
     predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
-    with explorer.listen(args.port) as listening:
-        explorer.serve(predictor, layers, args.score_thr, args.image, Path(args.config).stem, listening)
+    title = Path(args.config).stem
+    with explorer.listen(args.port) as server:
+        explorer.serve(server, explorer.Explorer(predictor, layers, args.score_thr, title, args.image))
 
 
 if __name__ == '__main__':

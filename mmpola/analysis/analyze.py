@@ -100,12 +100,7 @@ def analyze(
             save_figure(figure, image.output(out, f'/{name}.{suffix}'), style or Style())
 
     with progress('analyzing layers', len(images) * len(names)) as advance:
-
-        def skip(image: ImageFile, reason: str) -> None:
-            print(f'skipped: {image.path}: {reason}', flush=True)
-            advance(len(names))
-
-        for batch in predictor.batches(images, 1, skip):
+        for batch in predictor.batches(images, 1, lambda: advance(len(names))):
             analyze_image(predictor, batch, out, points, names, advance, save)
             done += 1
     return Outcome(done, len(images) - done)

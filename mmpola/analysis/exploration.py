@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -193,7 +193,7 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     Raises:
         UsageError: the image cannot be read; the message does not name it.
     """
-    batch = next(predictor.batches([ImageFile(path, path)], 1, _refuse))
+    batch = [predictor.read(ImageFile(path, path))]
     ((_, pixels, _),) = batch
     inputs = predictor.network_input(batch)
     input_size = (inputs.shape[2], inputs.shape[3])
@@ -213,10 +213,6 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     drawn = rgb if 'pred_score' in sample else predictor.draw(sample, rgb)
     geometry = predictor.geometry(pixels.shape[:2])
     return Exploration(rgb, drawn, _in_words(found, threshold), geometry, [layers[name] for name in names])
-
-
-def _refuse(_: ImageFile, reason: str) -> NoReturn:
-    raise UsageError(reason)
 
 
 def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:

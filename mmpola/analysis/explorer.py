@@ -73,18 +73,17 @@ class Explorer:
         threshold: lowest score of a detection.
         title: of the page.
         image: shown first; None for none.
-        folder: empty, for the dropped images.
 
     Raises:
         UsageError: `image` cannot be read.
     """
 
     def __init__(
-        self, predictor: Predictor, names: list[str], threshold: float, title: str, image: Path | None, folder: Path
+        self, predictor: Predictor, names: list[str], threshold: float, title: str, image: Path | None
     ) -> None:
         self.lock = Lock()
         self._explored = lru_cache(KEPT)(partial(explore, predictor, names, threshold))
-        self._title, self._folder = title, folder
+        self.title, self._folder = title, TemporaryDirectory()
         layers = linear_layers(predictor.model.backbone)
         self._heads = {name: layers[name].num_heads for name in names}
         self._images: dict[str, Path] = {}
@@ -98,7 +97,7 @@ class Explorer:
         """Return what the page shows before the first image, and the image to begin with."""
         layers = [{'name': name, 'heads': heads} for name, heads in self._heads.items()]
         first = next(iter(self._images), None)
-        return {'title': self._title, 'layers': layers, 'image': first, 'max_bytes': MAX_BYTES}
+        return {'title': self.title, 'layers': layers, 'image': first, 'max_bytes': MAX_BYTES}
 
     def add(self, data: bytes) -> dict[str, Any]:
         """Predict a dropped image and return its number.
@@ -107,7 +106,7 @@ class Explorer:
             UsageError: it is no image, cannot be read or is too large.
         """
         check_image(data)
-        path = self._folder / secrets.token_hex(8)
+        path = Path(self._folder.name) / secrets.token_hex(8)
         path.write_bytes(data)
         try:
             return {'image': self._add(path)}
@@ -269,26 +268,11 @@ def listen(port: int) -> PageServer:
         raise UsageError(f'--port: expected a free port, got {port} ({error})') from None
 
 
-def serve(
-    predictor: Predictor, names: list[str], threshold: float, image: Path | None, title: str, server: PageServer
-) -> None:
-    """Serve the page until Ctrl-C; print its address.
-
-    Args:
-        predictor: model and test pipeline.
-        names: of the layers, from `choose_layers`.
-        threshold: lowest score of a detection.
-        image: shown first; None for none.
-        title: of the page.
-        server: from `listen`.
-
-    Raises:
-        UsageError: `image` cannot be read.
-    """
-    with TemporaryDirectory() as folder:
-        server.explorer = Explorer(predictor, names, threshold, title, image, Path(folder))
-        print(f'{title}: {server.address} (Ctrl-C ends it)', flush=True)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
-        server.explorer.lock.acquire()  # what is being computed ends first
+def serve(server: PageServer, explorer: Explorer) -> None:
+    """Serve the page until Ctrl-C; print its address."""
+    server.explorer = explorer
+    print(f'{explorer.title}: {server.address} (Ctrl-C ends it)', flush=True)
+    with suppress(KeyboardInterrupt):
+        server.serve_forever()
+    explorer.lock.acquire()  # what is being computed ends first
     print('ended', flush=True)

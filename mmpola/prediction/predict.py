@@ -35,12 +35,7 @@ def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size
     """Predict all images, write the results and return how it went."""
     done = instances = 0
     with progress('predicting', len(images)) as advance:
-
-        def skip(image: ImageFile, reason: str) -> None:
-            print(f'skipped: {image.path}: {reason}', flush=True)
-            advance(1)
-
-        for batch in predictor.batches(images, batch_size, skip):
+        for batch in predictor.batches(images, batch_size, lambda: advance(1)):
             for (image, pixels, _), sample in zip(batch, predictor(batch), strict=True):
                 instances += write(predictor, sample, image, pixels, out, threshold)
             done += len(batch)

@@ -61,26 +61,35 @@ class Predictor:
             samples: list[Any] = self.model.test_step(self._collated(batch))
         return samples
 
-    def batches(self, images: list[ImageFile], size: int, skip: Callable[[ImageFile, str], None]) -> Iterator[Batch]:
-        """Read images in their order and yield them in batches.
+    def read(self, image: ImageFile) -> tuple[ImageFile, NDArray[Any], Any]:
+        """Read an image as one of a batch.
+
+        Raises:
+            UsageError: it cannot be read, or is too narrow for the test transforms; the message does not name it.
+        """
+        pixels = read_pixels(image.path)
+        return image, pixels, self._transformed(pixels)
+
+    def batches(self, images: list[ImageFile], size: int, skip: Callable[[], None]) -> Iterator[Batch]:
+        """Read images in their order and yield them in batches; name those that `read` refuses, and the reason.
 
         Args:
             images: paths of the images.
             size: largest number of images in a batch.
-            skip: called with an image that cannot be read or is too narrow for the test transforms, and the reason.
+            skip: called after an image was refused.
         """
         batch: Batch = []
         for image in images:
             try:
-                pixels = read_pixels(image.path)
-                item = self._transformed(pixels)
+                entry = self.read(image)
             except UsageError as error:
-                skip(image, str(error))
+                print(f'skipped: {image.path}: {error}', flush=True)
+                skip()
                 continue
-            if batch and (len(batch) == size or not (self.mixed or pixels.shape == batch[0][1].shape)):
+            if batch and (len(batch) == size or not (self.mixed or entry[1].shape == batch[0][1].shape)):
                 yield batch
                 batch = []
-            batch.append((image, pixels, item))
+            batch.append(entry)
         if batch:
             yield batch
 

@@ -74,7 +74,7 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
     maps = [(found.maps(layer, point, None), found.maps(layer, point, 0)) for layer in found.layers]
     entropies = [found.entropies(layer, point) for layer in found.layers]
     assert len(calls) == before
-    inputs = predictor.network_input(next(predictor.batches([ImageFile(photo, Path('photo'))], 1, None)))
+    inputs = predictor.network_input([predictor.read(ImageFile(photo, Path('photo')))])
     tokens = {layer.name: found.token(layer, point) for layer in found.layers}
     analyzed = observe(backbone, inputs, lambda layer: analyze_layer(layer, [tokens[layer.name]]))
     for (mean, first), entropy, name in zip(maps, entropies, names, strict=True):
@@ -112,7 +112,8 @@ def address(predictor, photo):
     """The address of a page that shows the photo, served by a thread."""
     listening = explorer.listen(0)
     names = choose_layers(predictor.model.backbone, None)
-    thread = threading.Thread(target=explorer.serve, args=(predictor, names, 0.3, photo, 'small', listening))
+    served = explorer.Explorer(predictor, names, 0.3, 'small', photo)
+    thread = threading.Thread(target=explorer.serve, args=(listening, served))
     thread.start()
     yield listening.address
     listening.shutdown()

@@ -190,16 +190,19 @@ def test_a_file_in_place_of_the_folder_of_results_is_refused(photos, out):
         files.check_outputs(found, photos / out, ('.jpg', '.json'), overwrite=True)
 
 
-def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tmp_path, monkeypatch):
+def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tmp_path, monkeypatch, capsys):
     Image.new('RGB', (8, 6)).save(photos / 'animated.gif')
     (photos / 'phone.heic').write_bytes(b'no decoder for this')
     (photos / 'inner' / 'notes.txt').write_text('not an image by its suffix')
     read = cv2.imread
     monkeypatch.setattr(cv2, 'imread', lambda path, flags: None if path.endswith('.gif') else read(path, flags))
-    found, skipped = files.find_images([str(photos)], tmp_path / 'out'), {}
+    found, skips = files.find_images([str(photos)], tmp_path / 'out'), []
     predictor = Predictor(None, lambda pixels: pixels, None, (), mixed=True)
-    batches = predictor.batches(found, 1, lambda image, reason: skipped.update({image.path.name: reason}))
+    batches = predictor.batches(found, 1, lambda: skips.append(1))
     assert [image.path.name for batch in batches for image, _, _ in batch] == ['first.jpg', 'second.jpg']
+    lines = [line.removeprefix('skipped: ').split(': ', 1) for line in capsys.readouterr().out.splitlines()]
+    skipped = {path.rpartition('/')[2]: reason for path, reason in lines}
+    assert len(skips) == len(skipped) == 4
     assert skipped.pop('third.jpg').startswith('OSError: image file is truncated')
     assert skipped == {
         'animated.gif': 'not an image that OpenCV can read; .gif files may need to be converted to .png',
