@@ -4,10 +4,9 @@
                                     [--images PATH …] [--number N] [--size SIDE] [--device cuda:0] [--overwrite]
                                     [--dpi 300] [--cmap NAME] [--width-inches WIDTH]
 
-MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny; their weights are random, those of
-CHECKPOINT, a file that fits the whole model (of mmpola's models, a path, URL or name in any format that mmpola reads),
-or with --pretrained the published ones. Images are noise, the same for all models, or those of --images: files, folders
-and patterns. docs/analysis.md defines the field, and shows how to draw that of any other backbone, such as mmdet's.
+MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny. CHECKPOINT is a file that fits the
+whole model; of mmpola's models, a path, URL or name in any format that mmpola reads. docs/analysis.md defines the
+field, describes the arguments, and shows how to draw the field of any other backbone, such as mmdet's.
 """
 
 from __future__ import annotations

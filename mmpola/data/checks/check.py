@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -143,31 +144,27 @@ def _batch_problems(cfg: Config, checked: dict[tuple[str, ...], Checked]) -> lis
     loader = cfg.train_dataloader
     batch, sampler = loader.get('batch_size'), str((loader.get('sampler') or {}).get('type'))
     images = _length(loader.dataset, checked)
-    if batch is None or images is None or 'Infinite' in sampler:
+    if batch is None or images == math.inf or 'Infinite' in sampler:
         return []
     processes = place(cfg.get('launcher', 'none')).processes
-    share = -(-images // processes)
+    share = math.ceil(images / processes)
     if batch <= share:
         return []
     split = f', divided among {processes} processes' if processes > 1 else ''
     return [f'train_dataloader.batch_size: expected at most {share}, for {images} images{split}, got {batch}']
 
 
-def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) -> int | None:
-    """Return the number of samples of a data set or wrapper, None if it is unknown."""
-    if 'datasets' in dataset:
-        lengths = [_length(inner, checked) for inner in dataset['datasets']]
-        return None if None in lengths else sum(length or 0 for length in lengths)
+def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) -> float:
+    """Return the number of samples of a data set or wrapper, infinity if it is unknown."""
     if 'oversample_thr' in dataset:  # ClassBalancedDataset repeats images by the frequency of their classes
-        return None
-    if 'dataset' in dataset:
-        length = _length(dataset['dataset'], checked)
+        return math.inf
+    wrapped = [dataset['dataset']] if 'dataset' in dataset else dataset.get('datasets')
+    if wrapped:
+        length = sum(_length(inner, checked) for inner in wrapped)
     else:
         data = checked[_key(dataset)]
-        length = data.contents.images if data.kind.inspector else None
+        length = data.contents.images if data.kind.inspector else math.inf
     indices = dataset.get('indices')
-    if length is None:
-        return None
     if indices is not None:
         length = min(length, indices if isinstance(indices, int) else len(indices))
     return length * dataset.get('times', 1)
