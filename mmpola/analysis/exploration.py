@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,11 +197,7 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     batch = [predictor.read(ImageFile(path, path))]
     ((_, pixels, _),) = batch
     inputs = predictor.network_input(batch)
-    input_size = (inputs.shape[2], inputs.shape[3])
-
-    def keep(layer: LayerInputs) -> ExploredLayer:
-        return _explored(layer, input_size)
-
+    keep = partial(_explored, input_size=(inputs.shape[2], inputs.shape[3]))
     if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
         # The prediction is made of windows of the image; the weights are those over all of it, as in `analyze`.
         (sample,) = predictor(batch)

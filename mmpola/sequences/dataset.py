@@ -12,10 +12,11 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch.utils.data import Dataset
 
+from mmpola.cache import cache_folder
 from mmpola.checkpoint.safe_load import read_pickle
 from mmpola.messages import UsageError, info, listed
 from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens
-from mmpola.sequences.store import cached, default_cache
+from mmpola.sequences.store import cached
 
 
 class SequenceDataset(Dataset[dict[str, Any]]):
@@ -57,7 +58,7 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             raise UsageError(f'{root}: expected a folder with the files of {type(self).__name__}, got no such folder')
         source = self._pickle_source(split) or self._source(split)
         name = f'{type(self).__name__.lower()}-{split}'
-        self.samples = cached(source, name, Path(cache) if cache else default_cache())
+        self.samples = cached(source, name, Path(cache or cache_folder() / 'tokens'))
         self.metainfo = {'classes': self.CLASSES}
         self.notes, self.left_out = source.notes, self.samples.left_out
         if self.left_out:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from mmpola.cache import cache_folder, complete_folder
+from mmpola.cache import complete_folder
 from mmpola.engine.progress import progress
 from mmpola.sequences.source import Reading, Sample, Source, Tokens
 
@@ -25,11 +25,6 @@ FORMAT = 1
 
 RECORD, TOKENS, TABLES = 'record.json', 'tokens.bin', ('ends', 'members', 'labels')
 """The files of a cache: a record, the tokens without a header, and tables with the suffix .npy."""
-
-
-def default_cache() -> Path:
-    """Return the folder of the caches: `mmpola/tokens` in `$XDG_CACHE_HOME`, by default `~/.cache`."""
-    return cache_folder() / 'tokens'
 
 
 class TokenStore:
