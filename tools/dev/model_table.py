@@ -20,6 +20,7 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,8 @@ MEASURED = ROOT / 'benchmarks' / 'results' / 'cpu-2-threads' / 'zoo.json'
 BEGIN, END = '<!-- {}: written by tools/dev/model_table.py -->', '<!-- end of {} -->'
 """The lines around a table, with its name."""
 MODELS_KEY = '\nModels:\n'
-REMEDY = 'run python tools/dev/model_table.py'
 
-EXPECTED = re.compile(r'Expected (?P<metric>[^:]+): (?P<paper>[^;]+); ours: (?P<ours>.+)\.$', re.MULTILINE)
-VALUE = re.compile(r'(?P<values>[^()]+?)(?: \((?P<source>.+)\))?$')
+SEQUENCES = ('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image')
 
 IMAGE_SIZES = {
     'COCO': (800, 1280),
@@ -46,7 +45,8 @@ IMAGE_SIZES = {
     'ImageNet-1k': None,
     'your own classes': None,
     'generated shapes': None,
-    **dict.fromkeys(('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image', 'generated ListOps')),
+    **dict.fromkeys(SEQUENCES),
+    'generated ListOps': None,
 }
 """Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size, or the
 length of its longest sequence. The tables of a page follow this order."""
@@ -58,8 +58,6 @@ PAGES = {
     'models': ('generated shapes', 'generated ListOps'),
 }
 """Page of docs/ -> the data sets of the configs that it lists; those of the Long Range Arena are in docs/lra.md."""
-
-SEQUENCE_TASKS = ('listops', 'text', 'retrieval', 'pathfinder', 'image')
 
 COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
 """Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
@@ -87,109 +85,137 @@ TASKS = {
 }
 """Part of a metric's name -> the task that the metric measures."""
 
-Entry = dict[str, Any]
+TITLE = re.compile(
+    rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{"|".join(map(re.escape, IMAGE_SIZES))}), (?P<schedule>.+)\.'
+)
+EXPECTED = re.compile(
+    r'Expected (?P<metric>[^:]+): (?P<paper>[^(;]+?)(?: \((?P<paper_source>[^;]+)\))?; '
+    r'ours: (?P<ours>[^(]+?)(?: \((?P<ours_source>.+)\))?\.$',
+    re.MULTILINE,
+)
+
 Pages = dict[Path, dict[str, str]]
 """Page -> the text of each of its tables by name."""
 
 
-def stated(config: Path) -> Entry:
-    """Return the part of a config's metafile entry that its docstring states: no collection, image size or counts.
+@dataclass
+class Model:
+    """A config in the lists: the words of its docstring, and what was counted of the model that it builds.
+
+    Attributes:
+        metric, paper, ours: for two tasks 'A / B'; the results may be text such as 'not yet run'.
+        collection: of the metafile.
+        counts: the metafile's `COUNTED_KEYS`.
+    """
+
+    name: str
+    model: str
+    backbone: str
+    data: str
+    schedule: str
+    metric: str
+    paper: str
+    paper_source: str | None
+    ours: str
+    ours_source: str | None
+    collection: str = ''
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def entry(self) -> dict[str, Any]:
+        """Return the config's entry in the metafile.
+
+        Raises:
+            UsageError: a metric is of no known task.
+        """
+        metrics, results = self.metric.split(' / '), []
+        for metric, paper, ours in zip(metrics, _values(self.paper, metrics), _values(self.ours, metrics), strict=True):
+            result = {
+                'Task': next((task for part, task in TASKS.items() if part in metric), None),
+                'Dataset': self.data,
+                'Metrics': {metric: ours},
+                'Source': self.ours_source,
+                'Paper Metrics': {metric: paper},
+                'Paper Source': self.paper_source,
+            }
+            if result['Task'] is None:
+                known = ', '.join(TASKS)
+                raise UsageError(f'{self.name}: expected a metric whose name contains one of {known}, got {metric!r}')
+            results.append({key: value for key, value in result.items() if value is not None})
+        about = {'Model': self.model, 'Backbone': self.backbone, 'Training Data': self.data, 'Schedule': self.schedule}
+        return {
+            'Name': self.name,
+            'In Collection': self.collection,
+            'Config': f'configs/{self.name}.py',
+            'Metadata': about | self.counts,
+            'Results': results,
+        }
+
+    @property
+    def size(self) -> str:
+        """The input for which multiply-accumulates were counted."""
+        return self.counts.get('Image Size') or f'{self.counts["Sequence Length"]} tokens'
+
+    @property
+    def printed(self) -> str:
+        """The paper's results, '-' if none are printed."""
+        return self.paper if self.paper[0].isdigit() else '-'
+
+    @property
+    def reached(self) -> str:
+        """Our results with their source."""
+        return self.ours + (f' ({self.ours_source})' if self.ours_source else '')
+
+
+def stated(config: Path) -> Model:
+    """Return what a config's docstring states.
 
     Raises:
-        UsageError: the docstring lacks a part, or names an unknown data set or metric.
+        UsageError: the docstring lacks a part, or names an unknown data set.
     """
     text = ast.get_docstring(ast.parse(config.read_text())) or ''
-    parts = text.split('\n', 1)[0].rstrip('.').split(', ')
-    place = next((index for index, part in enumerate(parts) if part in IMAGE_SIZES), 0)
-    expected = EXPECTED.search(text)
-    if expected is None or not 2 <= place < len(parts) - 1:
+    title, expected = TITLE.match(text), EXPECTED.search(text)
+    if title is None or expected is None:
         raise UsageError(
             f"{config}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of "
             f"{', '.join(IMAGE_SIZES)}, and has a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
         )
-    metrics = expected['metric'].split(' / ')
-    paper, ours = (_values(expected[who], metrics) for who in ('paper', 'ours'))
-    return {
-        'Name': config.stem,
-        'Config': f'configs/{config.name}',
-        'Metadata': {
-            'Model': ', '.join(parts[: place - 1]),
-            'Backbone': parts[place - 1],
-            'Training Data': parts[place],
-            'Schedule': ', '.join(parts[place + 1 :]),
-        },
-        'Results': [
-            {
-                'Task': _task(config, metric),
-                'Dataset': parts[place],
-                'Metrics': {metric: ours[0][metric]},
-                **({'Source': ours[1]} if ours[1] else {}),
-                'Paper Metrics': {metric: paper[0][metric]},
-                **({'Paper Source': paper[1]} if paper[1] else {}),
-            }
-            for metric in metrics
-        ],
-    }
+    return Model(config.stem, **title.groupdict(), **expected.groupdict())
 
 
-def _values(text: str, metrics: list[str]) -> tuple[dict[str, float | str], str | None]:
-    """Parse '44.8 / 40.5 (paper, table 2)' to (a number per metric, the source); keep text such as 'not yet run'."""
-    match = VALUE.match(text)
-    words, source = (match['values'], match['source']) if match else (text, None)
-    numbers = words.split(' / ')
+def _values(text: str, metrics: list[str]) -> list[float] | list[str]:
+    """Return a number for each metric, or the same text for each if there are no numbers."""
+    numbers = text.split(' / ')
     if len(numbers) == len(metrics) and all(re.fullmatch(r'\d+(\.\d+)?', number) for number in numbers):
-        return dict(zip(metrics, map(float, numbers), strict=True)), source
-    return dict.fromkeys(metrics, words), source
+        return [float(number) for number in numbers]
+    return [text] * len(metrics)
 
 
-def _task(config: Path, metric: str) -> str:
-    for word, task in TASKS.items():
-        if word in metric:
-            return task
-    raise UsageError(f'{config}: expected a metric whose name contains one of {", ".join(TASKS)}, got {metric!r}')
-
-
-def complete(entry: Entry) -> Entry:
-    """Add the collection, image size, parameters and multiply-accumulates to an entry by building its model.
+def count(model: Model) -> None:
+    """Set the collection, image size, parameters and multiply-accumulates of a config by building its model.
 
     Raises:
         UsageError: the metafile has no collection for the backbone.
     """
     from mmengine.config import Config
 
-    from mmpola.engine.flops import count_model  # needs MMEngine; --check does not
+    from mmpola.engine.flops import count_model  # needs MMEngine; --check does not, if every model is counted
 
-    cfg = Config.fromfile(ROOT / entry['Config'])
+    cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
     backbone = cfg.model.backbone
-    collection = backbone.type.removeprefix('mmpola.')
-    if collection not in [known['Name'] for known in read_metafile()['Collections']]:
+    model.collection = backbone.type.removeprefix('mmpola.')
+    if model.collection not in [known['Name'] for known in read_metafile()['Collections']]:
         raise UsageError(
-            f'configs/metafile.yml: expected an entry of Collections for {collection}, written by hand as for '
-            f'PolaDeiT; it is the backbone of {entry["Config"]}'
+            f'configs/metafile.yml: expected an entry of Collections for {model.collection}, written by hand as for '
+            f'PolaDeiT; it is the backbone of configs/{model.name}.py'
         )
-    key, size = 'Image Size', IMAGE_SIZES[entry['Metadata']['Training Data']]
+    key, size = 'Image Size', IMAGE_SIZES[model.data]
     if 'length' in backbone:
         key, size = 'Sequence Length', (backbone.length,)
     elif size is None:
         trained_at = backbone.get('pretrain_img_size', 224)
         size = (trained_at, trained_at) if isinstance(trained_at, int) else trained_at
     parameters, macs = count_model(cfg, size)
-    counted = {key: ' x '.join(map(str, size)), 'Parameters': parameters, 'FLOPs': macs}
-    return _entry(entry, {'In Collection': collection, 'Metadata': counted})
-
-
-def _entry(entry: Entry, counted: Entry) -> Entry:
-    """Join the stated and the counted half of an entry, in the metafile's order of keys."""
-    return {
-        'Name': entry['Name'],
-        'In Collection': counted['In Collection'],
-        'Config': entry['Config'],
-        'Metadata': {
-            **entry['Metadata'],
-            **{key: value for key in COUNTED_KEYS if (value := counted['Metadata'].get(key)) is not None},
-        },
-        'Results': entry['Results'],
-    }
+    model.counts = {key: ' x '.join(map(str, size)), 'Parameters': parameters, 'FLOPs': macs}
 
 
 def read_metafile() -> dict[str, Any]:
@@ -197,141 +223,100 @@ def read_metafile() -> dict[str, Any]:
     return {'Models': [], **yaml.safe_load((ROOT / 'configs' / 'metafile.yml').read_text())}
 
 
-def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    return '\n'.join(f'| {" | ".join(cells)} |' for cells in (columns, ['---'] * len(columns), *rows))
+def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [heading, ['---'] * len(heading), *rows]
+    return '\n'.join(f'| {" | ".join(map(str, cells))} |' for cells in lines)
 
 
-def tables(entries: list[Entry]) -> str:
+def tables(models: list[Model]) -> str:
     """Return the tables of a page in Markdown, one section per data set.
 
     What all rows of a section share, the metric and the image size, is stated above the table, otherwise in each row.
     """
-    sections = []
+    written = []
     for data in IMAGE_SIZES:
-        rows = [entry for entry in entries if entry['Metadata']['Training Data'] == data]
-        if not rows:
+        found = [model for model in models if model.data == data]
+        if not found:
             continue
-        metrics = max((_metrics(entry, 'Metrics') for entry in rows), key=len)
-        sizes = {_size(entry) for entry in rows}
-        own_size = len(sizes) > 1
-        own_metric = any(_metrics(entry, 'Metrics').keys() - metrics.keys() for entry in rows)
-        stated_once = [] if own_metric else [f'Metric: {" / ".join(metrics)}.']
-        stated_once += [] if own_size else [f'MACs at {sizes.pop()}.']
-        columns = ('config', 'parameters (M)', 'MACs (G)', 'paper', 'ours')
-        table = markdown(columns, [_cells(entry, own_size, own_metric) for entry in rows])
-        sections += [f'## {data[0].upper()}{data[1:]}', *([' '.join(stated_once)] if stated_once else []), table]
-    return '\n\n'.join(sections)
+        metric, sizes = max((model.metric for model in found), key=len), {model.size for model in found}
+        own_metric, own_size = any(model.metric not in metric for model in found), len(sizes) > 1
+        shared = [] if own_metric else [f'Metric: {metric}.']
+        shared += [] if own_size else [f'MACs at {sizes.pop()}.']
+        rows = [
+            (
+                f'[{model.name}](../configs/{model.name}.py)<br>{model.model}, {model.backbone}, {model.schedule}',
+                _rounded(model.counts['Parameters'] / 1e6),
+                _rounded(model.counts['FLOPs'] / 1e9) + (f' at {model.size}' if own_size else ''),
+                model.printed,
+                (f'{model.metric}: ' if own_metric else '') + model.reached,
+            )
+            for model in found
+        ]
+        written += [f'## {data[0].upper()}{data[1:]}', *([' '.join(shared)] if shared else [])]
+        written.append(_table(('config', 'parameters (M)', 'MACs (G)', 'paper', 'ours'), rows))
+    return '\n\n'.join(written)
 
 
-def sequence_table(entries: list[Entry]) -> str:
+def sequence_table(models: list[Model]) -> str:
     """Return the table of the Long Range Arena in Markdown: a row per kind of attention, a column per task.
 
     A cell has the paper's accuracy and, once there is one, ours in brackets.
     """
-    by_name = {entry['Name']: entry for entry in entries}
-    prefix = f'lra_{SEQUENCE_TASKS[0]}_'
-    variants = [
-        name.removeprefix(prefix)
-        for name in by_name
-        if name.startswith(prefix)
-        and all(f'lra_{task}_{name.removeprefix(prefix)}' in by_name for task in SEQUENCE_TASKS)
-    ]
-    rows = []
-    for variant in variants:
-        cells = []
-        for task in SEQUENCE_TASKS:
-            entry = by_name[f'lra_{task}_{variant}']
-            paper, ours = _figures(entry)
-            run = '' if ours == 'not yet run' else f' ({ours})'
-            cells.append(f'[{paper}](../{entry["Config"]}){run}')
-        about = by_name[f'{prefix}{variant}']['Metadata']['Backbone']
-        rows.append([f'`{variant}`: {about}', *cells])
-    return markdown(('attention', *SEQUENCE_TASKS), rows)
+    rows: dict[str, list[str]] = {}
+    for data in SEQUENCES:
+        for model in (model for model in models if model.data == data):
+            variant = model.name.split('_', 2)[2]
+            run = '' if model.ours == 'not yet run' else f' ({model.reached})'
+            cells = rows.setdefault(variant, [f'`{variant}`: {model.backbone}'])
+            cells.append(f'[{model.printed}](../configs/{model.name}.py){run}')
+    return _table(['attention', *(data.removeprefix('LRA ').lower() for data in SEQUENCES)], rows.values())
 
 
-def choice_table(entries: list[Entry]) -> str:
+def choice_table(models: list[Model]) -> str:
     """Return the table of docs/choose.md in Markdown: a row per backbone, measured costs and the papers' results."""
-    by_name = {entry['Name']: entry for entry in entries}
+    printed = {model.name: model.printed for model in models}
     released = (ROOT / 'docs' / 'weights.md').read_text()
-
-    def paper(*configs: str) -> str:
-        return next((_figures(by_name[name])[0] for name in configs if name in by_name), '-')
-
-    columns = ('model', 'parameters (M)', 'GMACs', 'top-1', 'COCO box / mask AP', 'ADE20K mIoU', 'weights')
-    rows = []
+    heading = ('model', 'parameters (M)', 'GMACs', 'top-1', 'COCO box / mask AP', 'ADE20K mIoU', 'weights')
+    sizes, rows = ('224x224', '800x1333'), []
     for row in json.loads(MEASURED.read_text())['rows']:
         name = row['case']
         short = short_name(name)
-        cells = [
-            f'`{name}`',
-            _rounded(row['parameters (M)']),
-            _rounded(row['GMACs, 224x224']),
-            paper(f'imagenet_{short}'),
-            paper(f'mask_rcnn_{short}_1x'),
-            paper(f'upernet_{short}_160k', f'semantic_fpn_{short}_40k'),
-            'yes' if f'`mmpola://{name}`' in released else 'no',
-            *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in ('224x224', '800x1333')),
-        ]
-        rows.append(cells)
-    return markdown((*columns, '224 x 224, ms (MB)', '800 x 1333, ms (MB)'), rows)
-
-
-def short_table(entries: list[Entry]) -> str:
-    """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
-    by_name = {entry['Name']: entry for entry in entries}
-    rows = []
-    for entry in (by_name[name] for name in README_MODELS):
-        about, (paper, ours) = entry['Metadata'], _figures(entry)
-        model = about['Model'].removeprefix('ImageNet-1k ')
-        cells = (
-            f'[{model[0].upper()}{model[1:]}, {about["Backbone"]}]({entry["Config"]})',
-            f'{about["Training Data"]}, {about["Schedule"].split(" (")[0]}',
-            ' / '.join(_metrics(entry, 'Metrics')),
-            f'{about["Parameters"] / 1e6:.1f} M',
-            paper,
-            ours,
+        segmenter = printed.get(f'upernet_{short}_160k') or printed.get(f'semantic_fpn_{short}_40k', '-')
+        rows.append(
+            (
+                f'`{name}`',
+                _rounded(row['parameters (M)']),
+                _rounded(row['GMACs, 224x224']),
+                printed.get(f'imagenet_{short}', '-'),
+                printed.get(f'mask_rcnn_{short}_1x', '-'),
+                segmenter,
+                'yes' if f'`mmpola://{name}`' in released else 'no',
+                *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in sizes),
+            )
         )
-        rows.append(cells)
-    return markdown(('config', 'data set', 'metric', 'parameters', 'paper', 'ours'), rows)
+    return _table((*heading, *(f'{size.replace("x", " x ")}, ms (MB)' for size in sizes)), rows)
 
 
-def _cells(entry: Entry, own_size: bool, own_metric: bool) -> tuple[str, ...]:
-    about, (paper, ours) = entry['Metadata'], _figures(entry)
-    if own_metric:
-        ours = f'{" / ".join(_metrics(entry, "Metrics"))}: {ours}'
-    return (
-        f'[{entry["Name"]}](../{entry["Config"]})<br>{about["Model"]}, {about["Backbone"]}, {about["Schedule"]}',
-        _rounded(about['Parameters'] / 1e6),
-        _rounded(about['FLOPs'] / 1e9) + (f' at {_size(entry)}' if own_size else ''),
-        paper,
-        ours,
-    )
-
-
-def _size(entry: Entry) -> str:
-    about = entry['Metadata']
-    return about['Image Size'] if 'Image Size' in about else f'{about["Sequence Length"]} tokens'
+def short_table(models: list[Model]) -> str:
+    """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
+    by_name, rows = {model.name: model for model in models}, []
+    for model in (by_name[name] for name in README_MODELS):
+        what = model.model.removeprefix('ImageNet-1k ')
+        rows.append(
+            (
+                f'[{what[0].upper()}{what[1:]}, {model.backbone}](configs/{model.name}.py)',
+                f'{model.data}, {model.schedule.split(" (")[0]}',
+                model.metric,
+                f'{model.counts["Parameters"] / 1e6:.1f} M',
+                model.printed,
+                model.reached,
+            )
+        )
+    return _table(('config', 'data set', 'metric', 'parameters', 'paper', 'ours'), rows)
 
 
 def _rounded(value: float) -> str:
     return f'{value:.1f}' if value >= 1 else f'{value:.2f}'
-
-
-def _figures(entry: Entry) -> tuple[str, str]:
-    """Return the cells of the paper's results ('-' if none are printed) and of ours with their source."""
-    paper, source = _metrics(entry, 'Paper Metrics'), entry['Results'][0].get('Source')
-    printed = _printed(paper) if all(isinstance(value, float) for value in paper.values()) else '-'
-    return printed, _printed(_metrics(entry, 'Metrics')) + (f' ({source})' if source else '')
-
-
-def _metrics(entry: Entry, key: str) -> dict[str, float | str]:
-    return {metric: value for result in entry['Results'] for metric, value in result[key].items()}
-
-
-def _printed(values: dict[str, float | str]) -> str:
-    """Join values as in '44.8 / 40.5'; text that is the same for every metric is printed once."""
-    return ' / '.join(dict.fromkeys(map(str, values.values())))
 
 
 def backbone_table() -> str:
@@ -350,7 +335,7 @@ def backbone_table() -> str:
             blocks, channels, strides = [settings['depth']], channels[:1], strides[:1]
         named = name, f'mmpola.{cls.__name__}', arguments['arch']
         rows.append([f'`{cell}`' for cell in (*named, list(blocks), channels, strides)])
-    return markdown(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
+    return _table(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
 
 
 def with_tables(page: Path, tables: dict[str, str]) -> str:
@@ -370,36 +355,17 @@ def with_tables(page: Path, tables: dict[str, str]) -> str:
     return text
 
 
-def check(configs: list[Path], entries: list[Entry], pages: Pages) -> None:
-    """Raise UsageError unless the metafile agrees with the configs, and each page contains its tables."""
-    problems = []
-    by_name = {entry['Name']: entry for entry in entries}
-    for name in sorted(by_name.keys() ^ {config.stem for config in configs}):
-        problems.append(
-            f'configs/{name}.py: ' + ('no such config' if name in by_name else 'missing in configs/metafile.yml')
-        )
-    for config in configs:
-        entry = by_name.get(config.stem)
-        if entry is not None and _entry(stated(config), entry) != entry:
-            problems.append(f'configs/{config.name}: its docstring and configs/metafile.yml differ')
-    if not problems:
-        outdated = [page for page, tables in pages.items() if with_tables(page, tables) != page.read_text()]
-        problems += [f'{page.name}: the tables differ from configs/metafile.yml or the backbones' for page in outdated]
-    if problems:
-        raise UsageError('the list of models is out of date; ' + '\n  '.join([REMEDY, *problems]))
-
-
-def pages_of(entries: list[Entry]) -> Pages:
+def pages_of(models: list[Model]) -> Pages:
     """Return the tables of each page that shows models."""
     docs = ROOT / 'docs'
-    pages: Pages = {
-        docs / f'{page}.md': {'models': tables([e for e in entries if e['Metadata']['Training Data'] in data])}
+    pages = {
+        docs / f'{page}.md': {'models': tables([model for model in models if model.data in data])}
         for page, data in PAGES.items()
     }
     pages[docs / 'models.md']['backbones'] = backbone_table()
-    pages[docs / 'lra.md'] = {'models': sequence_table(entries)}
-    pages[docs / 'choose.md'] = {'models': choice_table(entries)}
-    return pages | {ROOT / 'README.md': {'models': short_table(entries)}}
+    pages[docs / 'lra.md'] = {'models': sequence_table(models)}
+    pages[docs / 'choose.md'] = {'models': choice_table(models)}
+    return pages | {ROOT / 'README.md': {'models': short_table(models)}}
 
 
 def main() -> None:
@@ -408,24 +374,26 @@ def main() -> None:
     what.add_argument('--check', action='store_true', help='change nothing; fail if a file is out of date')
     what.add_argument('--count', action='store_true', help='count every model again, not only new ones')
     args = parser.parse_args()
-    configs, entries = sorted((ROOT / 'configs').glob('*.py')), read_metafile()['Models']
-    if args.check:
-        check(configs, entries, pages_of(entries))
-        return
-    counted = {} if args.count else {entry['Name']: entry for entry in entries}
-    entries = []
-    for config in configs:
-        entry, known = stated(config), counted.get(config.stem)
-        entries.append(complete(entry) if known is None else _entry(entry, known))
+    models = [stated(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
+    known = {} if args.count else {entry['Name']: entry for entry in read_metafile()['Models']}
+    for model in models:
+        if entry := known.get(model.name):
+            model.collection = entry['In Collection']
+            model.counts = {key: value for key, value in entry['Metadata'].items() if key in COUNTED_KEYS}
+        else:
+            count(model)
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
-    models = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
-    written = {page: with_tables(page, tables) for page, tables in pages_of(entries).items()}
-    written[metafile] = f'{head}{MODELS_KEY}{models}'
-    changed = [path for path, text in written.items() if path.read_text() != text]
-    for path in changed:
-        path.write_text(written[path])
-    print(f'changed: {listed(path.relative_to(ROOT) for path in changed)}' if changed else 'nothing to change')
+    entries = [model.entry() for model in models]
+    written = {page: with_tables(page, tables) for page, tables in pages_of(models).items()}
+    written[metafile] = head + MODELS_KEY + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
+    changed = {path: text for path, text in written.items() if path.read_text() != text}
+    names = listed((path.relative_to(ROOT) for path in changed), shown=None)
+    if args.check and changed:
+        raise UsageError(f'the list of models is out of date: {names}; run python tools/dev/model_table.py')
+    for path, text in changed.items():
+        path.write_text(text)
+    print(f'changed: {names}' if changed else 'nothing to change')
 
 
 if __name__ == '__main__':
