@@ -179,7 +179,8 @@ def stated(config: Path) -> Model:
             f"{config}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of "
             f"{', '.join(IMAGE_SIZES)}, and has a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
         )
-    return Model(config.stem, **title.groupdict(), **expected.groupdict())
+    words: dict[str, Any] = title.groupdict() | expected.groupdict()
+    return Model(config.stem, **words)
 
 
 def _values(text: str, metrics: list[str]) -> list[float] | list[str]:
