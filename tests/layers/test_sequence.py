@@ -57,6 +57,8 @@ def test_a_sample_without_valid_tokens_has_finite_gradients():
     for variant in SEQUENCE_ATTENTION:
         (grad,) = torch.autograd.grad(layer(variant)(x, valid).sum(), x)
         assert grad.isfinite().all(), variant
+    softmax = layer('softmax')
+    torch.testing.assert_close(softmax(x, valid)[1:], softmax(x[1:]))  # it attends to all
 
 
 def test_linear_attention_is_its_equation():
