@@ -22,7 +22,7 @@ from torch import Tensor
 from mmpola.analysis.capture import LayerInputs, observe, observing
 from mmpola.analysis.figures import TITLES, Scene, draw_query, draw_query_entropy
 from mmpola.analysis.statistics import Array, positive_sequence_entropy
-from mmpola.analysis.weights import MAPS, attention_rows, without_rotary
+from mmpola.analysis.weights import MAPS, attention_rows
 from mmpola.layers import Grid
 from mmpola.messages import UsageError, listed
 from mmpola.prediction.drawing import shown_name
@@ -216,7 +216,7 @@ def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:
     # The layers make q, k, v and the gate as one tensor: a view of q would keep all of it in memory.
     inputs = replace(layer.attention, q=layer.attention.q.clone(memory_format=torch.contiguous_format))
     weights = attention_rows(inputs, MAPS)
-    distributions = weights if inputs.rotary is None else attention_rows(without_rotary(inputs), MAPS)
+    distributions = weights if inputs.rotary is None else attention_rows(replace(inputs, rotary=None), MAPS)
     stride = token_stride(input_size, layer.grid)
     return ExploredLayer(
         layer.name, layer.grid, layer.key_grid, stride, stride * layer.sr_ratio, weights, distributions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmpola.analysis.capture import LayerInputs
-from mmpola.analysis.weights import (
-    KINDS,
-    MAPS,
-    attention_rows,
-    polarity_factors,
-    row_chunks,
-    sample_tokens,
-    without_rotary,
-)
+from mmpola.analysis.weights import KINDS, MAPS, attention_rows, polarity_factors, sample_tokens
 from mmpola.layers import Grid
 from mmpola.ops.inputs import AttentionInputs
 
@@ -33,6 +25,9 @@ PCA_TOKENS = 1024
 
 ROWS = 256
 """Queries whose entropy is computed, and rows of the token mixing whose rank is."""
+
+CHUNK_ELEMENTS = 2**22
+"""Weights of one kind that exist at a time, for all heads together, unless one row has more: 16 MB in float32."""
 
 CHANNELS = 4
 """Channels of each stream for whose convolution kernels the rank is computed."""
@@ -58,13 +53,13 @@ def row_entropies(inputs: AttentionInputs, index: Tensor) -> dict[str, Tensor]:
     Returns:
         [H, R] in nats for each kind, on the CPU; NaN for the queries to which 'relu' gives no key any weight.
     """
-    inputs = without_rotary(inputs)
-    weights_of = attention_rows(inputs)
-    found: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-    for part in row_chunks(index.to(inputs.q.device), inputs):
-        for kind, weights in weights_of(part).items():
-            found[kind].append(positive_sequence_entropy(weights).cpu())
-    return {kind: torch.cat(parts, dim=-1) for kind, parts in found.items()}
+    weights_of = attention_rows(replace(inputs, rotary=None))
+    _, keys, heads, _ = inputs.k.shape
+    parts = [
+        {kind: positive_sequence_entropy(weights).cpu() for kind, weights in weights_of(part).items()}
+        for part in index.to(inputs.q.device).split(max(1, CHUNK_ELEMENTS // (keys * heads)))
+    ]
+    return {kind: torch.cat([part[kind] for part in parts], dim=-1) for kind in KINDS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,10 +299,8 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
 
 def _maps(inputs: AttentionInputs, index: Tensor, key_grid: Grid) -> dict[str, Array]:
     """Return the weights of the queries `index` [P] as maps [P, H, h, w] for each of `MAPS`."""
-    weights_of = attention_rows(inputs, MAPS)
-    parts = [weights_of(part) for part in row_chunks(index.to(inputs.q.device), inputs)]
-    rows = {kind: torch.cat([part[kind] for part in parts], dim=1).float().cpu() for kind in MAPS}  # [H, P, M]
-    return {kind: x.transpose(0, 1).unflatten(-1, key_grid).numpy() for kind, x in rows.items()}
+    rows = attention_rows(inputs, MAPS)(index.to(inputs.q.device))  # [H, P, M]
+    return {kind: x.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy() for kind, x in rows.items()}
 
 
 def _mean_of_numbers(x: Array) -> Array:

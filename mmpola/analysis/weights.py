@@ -7,7 +7,7 @@ place of the N keys, the lines of the reference give two thin factors of which e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +29,8 @@ The others are softmax(q k / sqrt D), and linear attention with the features elu
 MAPS = ('same', 'opposite', 'both', 'softmax')
 """Kinds of weights that are drawn over the image."""
 
-CHUNK_ELEMENTS = 2**22
-"""Weights of one kind that exist at a time, for all heads together: 16 MB in float32."""
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
+"""The features of queries and keys in the kinds of linear attention other than the layer's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,6 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
     return Factors(queries, rotate(psi, rotary)[0] / psi.shape[-2])
 
 
-def feature_factors(inputs: AttentionInputs, feature: Callable[[Tensor], Tensor]) -> Factors:
-    """Compute the factors of linear attention with one feature function of queries and keys; S = 1, F = D."""
-    phi, psi = (feature(x) for x in _queries_and_keys(inputs))
-    queries = phi / normaliser(phi, psi.mean(dim=-2).unsqueeze(-1), inputs.eps)
-    return Factors(queries, psi[0] / psi.shape[-2])
-
-
 def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> Callable[[Tensor], dict[str, Tensor]]:
     """Return a function that computes the weights of some queries over all keys, for their indices [R].
 
@@ -88,35 +81,26 @@ def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> C
         A function that returns [H, R, M] for each kind.
     """
     q, k = (x[0] for x in _queries_and_keys(inputs))
-    polarity = polarity_factors(inputs)
-    features: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
-    factors = {kind: feature_factors(inputs, features[kind]) for kind in kinds if kind in features}
+    factors = polarity_factors(inputs)
 
     def rows(index: Tensor) -> dict[str, Tensor]:
-        same, opposite = polarity.rows(index)
+        same, opposite = factors.rows(index)
         found = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
         if 'softmax' in kinds:
             found['softmax'] = (q[:, index] @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
-        found |= {kind: factor.rows(index)[0] for kind, factor in factors.items()}
+        for kind, feature in FEATURES.items():
+            if kind in kinds:
+                phi, psi = feature(q[:, index]), feature(k)
+                phi = phi / normaliser(phi, psi.mean(dim=-2).unsqueeze(-1), inputs.eps)
+                found[kind] = phi @ (psi / psi.shape[-2]).mT
         return {kind: found[kind] for kind in kinds}
 
     return rows
 
 
-def without_rotary(inputs: AttentionInputs) -> AttentionInputs:
-    """Leave out the rotary tables, for weights that are a distribution: non-negative, with a sum of 1."""
-    return replace(inputs, rotary=None)
-
-
 def sample_tokens(tokens: int, number: int) -> Tensor:
     """Return the indices of up to `number` tokens, evenly spaced from the first to the last."""
     return torch.linspace(0, tokens - 1, min(tokens, number), dtype=torch.float64).round().long()
-
-
-def row_chunks(index: Tensor, inputs: AttentionInputs) -> tuple[Tensor, ...]:
-    """Split indices of queries: one kind of weights of a part has at most `CHUNK_ELEMENTS` entries, or is one row."""
-    _, keys, heads, _ = inputs.k.shape
-    return index.split(max(1, CHUNK_ELEMENTS // (keys * heads)))
 
 
 def _queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Statistics of a layer: entropy and its theorem, gates whose values are known, ranks of whole matrices."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from mmpola.analysis.statistics import (
     principal_components,
     row_entropies,
 )
-from mmpola.analysis.weights import KINDS, attention_rows, without_rotary
+from mmpola.analysis.weights import KINDS, attention_rows
 from mmpola.layers import PolaAttention, PolaPlusAttention
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens
@@ -44,15 +45,16 @@ def test_a_power_above_one_lowers_the_entropy(draw_positive):
     assert (entropies.diff(dim=0) < 0).all()
 
 
-def test_entropy_of_rows_without_rotary_tables(monkeypatch):
-    monkeypatch.setattr('mmpola.analysis.weights.CHUNK_ELEMENTS', 60)  # two rows of 3 heads x 9 keys at a time
+@pytest.mark.parametrize('chunk', [60, 1])  # two rows of 3 heads x 9 keys at a time, and one, which has more
+def test_entropy_of_rows_without_rotary_tables(chunk, monkeypatch):
+    monkeypatch.setattr('mmpola.analysis.statistics.CHUNK_ELEMENTS', chunk)
     q, k, v = attention_inputs.draw(batch=1, queries=9, keys=9)
     inputs = AttentionInputs(
         q, k, v, attention_inputs.make_map('exp'), None, attention_inputs.rotary_tables(9, 4), 1e-6
     )
     index = torch.tensor([4, 0, 8, 3, 1])
     found = row_entropies(inputs, index)
-    rows = attention_rows(without_rotary(inputs))(index)
+    rows = attention_rows(replace(inputs, rotary=None))(index)
     assert tuple(found) == KINDS
     for kind, weights in rows.items():
         torch.testing.assert_close(found[kind], positive_sequence_entropy(weights), equal_nan=True)

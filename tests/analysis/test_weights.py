@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmpola.analysis.weights import KINDS, attention_rows, polarity_factors, row_chunks, sample_tokens
+from mmpola.analysis.weights import KINDS, attention_rows, polarity_factors, sample_tokens
 from mmpola.layers import EluSequenceAttention
 from mmpola.ops import PowerMap, polarity_attention
 from mmpola.ops.inputs import AttentionInputs
@@ -77,13 +77,6 @@ def test_other_attention_for_the_same_queries_and_keys():
     positive = AttentionInputs(inputs.q.abs(), inputs.k.abs(), inputs.v, PowerMap(ones), None, None, 1e-6)
     rows = attention_rows(positive)(torch.arange(5))
     torch.testing.assert_close(rows['relu'], rows['same'])  # without negative parts and powers
-
-
-def test_chunks_of_rows_bound_the_number_of_weights(monkeypatch):
-    monkeypatch.setattr('mmpola.analysis.weights.CHUNK_ELEMENTS', 2 * 3 * 7)
-    assert [part.tolist() for part in row_chunks(torch.arange(5), inputs_of('power'))] == [[0, 1], [2, 3], [4]]
-    monkeypatch.setattr('mmpola.analysis.weights.CHUNK_ELEMENTS', 1)
-    assert len(row_chunks(torch.arange(5), inputs_of('power'))) == 5
 
 
 def test_sampled_tokens_are_evenly_spaced():
