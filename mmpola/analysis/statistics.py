@@ -250,18 +250,18 @@ class LayerAnalysis:
             'key_grid': list(self.key_grid),
             'log_keys': self.largest_entropy,
             'points': [
-                {'row': row, 'column': column, 'entropy': _lists({k: x[i] for k, x in self.token_entropy.items()})}
+                {'row': row, 'column': column, 'entropy': _plain({k: x[i] for k, x in self.token_entropy.items()})}
                 for i, (row, column) in enumerate(self.tokens)
             ],
-            'entropy': {'queries': self.rows, 'relu_empty': self.empty_rows, **_lists(self.entropy)},
-            'parameters': _lists(self.parameters),
-            'gate': _lists({name: x for name, x in vars(gate).items() if name != 'components'}),
+            'entropy': {'queries': self.rows, 'relu_empty': self.empty_rows, **_plain(self.entropy)},
+            'parameters': _plain(self.parameters),
+            'gate': _plain({name: x for name, x in vars(gate).items() if name != 'components'}),
             'effective_rank': {
-                'attention': _rounded(rank.attention),
+                'attention': _plain(rank.attention),
                 'sampled_rows': rank.rows,
                 'sampled_channels': CHANNELS,
-                'attention_rows': _rounded(rank.attention_rows),
-                'mixing_rows': None if rank.mixing_rows is None else _rounded(rank.mixing_rows),
+                'attention_rows': _plain(rank.attention_rows),
+                'mixing_rows': _plain(rank.mixing_rows),
             },
         }
 
@@ -276,9 +276,7 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
     inputs, heads = layer.attention, layer.attention.q.shape[2]
     chosen = torch.tensor([row * layer.grid[1] + column for row, column in tokens], dtype=torch.long)
     sampled = sample_tokens(inputs.q.shape[1], ROWS)
-    entropies = {kind: x.float().numpy() for kind, x in row_entropies(inputs, torch.cat([chosen, sampled])).items()}
-    means = {kind: x[:, len(chosen) :] for kind, x in entropies.items()}
-    empty = np.isnan(means['relu'])
+    entropies = {kind: x.float() for kind, x in row_entropies(inputs, torch.cat([chosen, sampled])).items()}
     parameters = {name: x for name, x in inputs.feature_map.parameters().items() if x is not None}
     return LayerAnalysis(
         name=layer.name,
@@ -287,10 +285,10 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
         sr_ratio=layer.sr_ratio,
         tokens=list(tokens),
         maps=_maps(inputs, chosen, layer.key_grid),
-        token_entropy={kind: x[:, : len(chosen)].T for kind, x in entropies.items()},
-        entropy={kind: _mean_of_numbers(x) for kind, x in means.items()},
+        token_entropy={kind: x[:, : len(chosen)].T.numpy() for kind, x in entropies.items()},
+        entropy={kind: x[:, len(chosen) :].nanmean(dim=1).numpy() for kind, x in entropies.items()},
         rows=len(sampled),
-        empty_rows=float(empty.mean()),
+        empty_rows=entropies['relu'][:, len(chosen) :].isnan().double().mean().item(),
         parameters={name: x.float().cpu().numpy() for name, x in parameters.items()},
         gate=gate_statistics(layer.mixing.gate, heads),
         rank=effective_ranks(layer, ROWS, CHANNELS),
@@ -303,19 +301,13 @@ def _maps(inputs: AttentionInputs, index: Tensor, key_grid: Grid) -> dict[str, A
     return {kind: x.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy() for kind, x in rows.items()}
 
 
-def _mean_of_numbers(x: Array) -> Array:
-    """Return the mean of [H, R] over the rows that are not NaN; NaN for a head without any."""
-    numbers = ~np.isnan(x)
-    total = np.where(numbers, x, 0).sum(axis=1)
-    return np.divide(total, numbers.sum(axis=1), out=np.full(len(x), np.nan, x.dtype), where=numbers.any(axis=1))
+def _plain(x: Any) -> Any:
+    """Return arrays in a dict or alone as nested lists of numbers with five significant digits.
 
-
-def _lists(arrays: dict[str, Array]) -> dict[str, Any]:
-    return {name: _rounded(x) for name, x in arrays.items()}
-
-
-def _rounded(x: Array) -> Any:
-    """Return an array as nested lists of numbers with five significant digits; NaN, which JSON lacks, becomes None."""
-    if x.ndim:
-        return [_rounded(row) for row in x]
-    return None if np.isnan(x) else float(f'{x:.5g}')
+    NaN, which JSON lacks, becomes None.
+    """
+    if isinstance(x, dict):
+        return {name: _plain(value) for name, value in x.items()}
+    if np.ndim(x):
+        return [_plain(row) for row in x]
+    return None if x is None or np.isnan(x) else float(f'{x:.5g}')
