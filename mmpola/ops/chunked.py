@@ -65,6 +65,8 @@ def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     output, shift, state, key_mean, *tensors = ctx.saved_tensors
     needed = ctx.needs_input_grad[len(ctx.constants) :]
     if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
+        # Views: one tensor may be several arguments, or computed from another one, and each gets its own part only.
+        tensors = [None if x is None else x.view_as(x) for x in tensors]
         wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
         recorded = polarity_attention_reference(AttentionInputs.from_tensors(*ctx.constants, *tensors))
         found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))

@@ -118,6 +118,15 @@ def test_first_and_second_gradients(kind, with_rotary):
     assert torch.autograd.gradgradcheck(run, tensors, fast_mode=True)
 
 
+@pytest.mark.parametrize('arguments', [lambda x: (x, x, x), lambda x: (x, x.sin(), 2 * x)])
+def test_gradients_recorded_for_second_ones_are_the_same_where_arguments_share_a_tensor(arguments):
+    x, feature_map = draw()[0].requires_grad_(), make_map('power')
+    (expected,) = torch.autograd.grad(polarity_attention(*arguments(x), feature_map).square().sum(), x)
+    output = polarity_attention(*arguments(x), feature_map)
+    (recorded,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
+    torch.testing.assert_close(recorded, expected, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
 def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
     """Several chunks, the last one short, forward and for every gradient."""
