@@ -50,8 +50,8 @@ class ChunkedAttention(Function):
     @staticmethod
     def forward(ctx: Any, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any) -> Tensor:
         output, shift, state, key_mean = _forward(AttentionInputs.from_tensors(map_type, rotary, eps, *tensors))
-        ctx.constants = map_type, rotary, eps
-        ctx.save_for_backward(output, shift, state, key_mean, *tensors)
+        ctx.constants = map_type, eps
+        ctx.save_for_backward(output, shift, state, key_mean, *(rotary or (None, None)), *tensors)
         return output
 
     @staticmethod
@@ -62,16 +62,17 @@ class ChunkedAttention(Function):
 
 def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     """Compute the gradients of the saved tensors, recorded by autograd if it is to derive them again."""
-    output, shift, state, key_mean, *tensors = ctx.saved_tensors
-    needed = ctx.needs_input_grad[len(ctx.constants) :]
+    output, shift, state, key_mean, cos, sin, *tensors = ctx.saved_tensors
+    (map_type, eps), rotary = ctx.constants, None if cos is None else (cos, sin)
+    needed = ctx.needs_input_grad[3:]
     if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
         # Views: one tensor may be several arguments, or computed from another one, and each gets its own part only.
         tensors = [None if x is None else x.view_as(x) for x in tensors]
         wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
-        recorded = polarity_attention_reference(AttentionInputs.from_tensors(*ctx.constants, *tensors))
+        recorded = polarity_attention_reference(AttentionInputs.from_tensors(map_type, rotary, eps, *tensors))
         found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
         return [next(found) if need else None for need in needed]
-    inputs = AttentionInputs.from_tensors(*ctx.constants, *tensors)
+    inputs = AttentionInputs.from_tensors(map_type, rotary, eps, *tensors)
     return _backward(inputs, shift, state, key_mean, output, grad, needed)
 
 

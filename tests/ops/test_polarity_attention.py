@@ -127,6 +127,15 @@ def test_gradients_recorded_for_second_ones_are_the_same_where_arguments_share_a
     torch.testing.assert_close(recorded, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_rotary_tables_that_change_before_the_backward_pass_are_an_error():
+    q, k, v = draw(keys=5)
+    cos, sin = rotary_tables(5, 4)
+    output = polarity_attention(q.requires_grad_(), k, v, make_map('exp'), rotary=(cos, sin))
+    cos.zero_()
+    with pytest.raises(RuntimeError, match='modified by an inplace operation'):
+        output.sum().backward()
+
+
 @pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
 def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
     """Several chunks, the last one short, forward and for every gradient."""
