@@ -37,4 +37,4 @@ class DepthwiseDeformableConv(nn.Module):
         with without_autocast(x.device):
             maps, offset, weight, bias = (t.to(dtype) for t in (maps, offset, self.conv.weight, self.conv.bias))
             mixed = deform_conv2d(maps, offset, weight, bias, padding=self.conv.padding)
-        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', b=x.shape[0]).to(x.dtype)
+        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', n=x.shape[2] // self.conv.in_channels).to(x.dtype)

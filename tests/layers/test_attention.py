@@ -99,6 +99,15 @@ def test_an_ablated_layer_runs_under_autocast_and_in_half_precision(ablation):
     torch.testing.assert_close(output.float(), expected, rtol=0.1, atol=0.02)
 
 
+@EVERY_ABLATION
+def test_an_ablated_layer_takes_an_empty_batch(ablation):
+    attention = PolaAttention(8, 2, grid=(4, 4), **ablation)
+    output = attention(torch.empty(0, 16, 8), (4, 4))
+    assert output.shape == (0, 16, 8)
+    output.sum().backward()
+    assert all(parameter.grad.abs().sum() == 0 for parameter in attention.parameters())
+
+
 def literal(attention, x, grid):
     """Write the layer down with an [N, M] matrix of weights per stream and a padded map, on the training grid."""
     q, k, v, *gate = attention.qkvg(x).chunk(attention.qkvg.out_features // 8, dim=-1)
