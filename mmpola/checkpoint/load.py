@@ -148,8 +148,8 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
 
 
 def _unwrapped(key: str) -> str:
-    for prefix in WRAPPERS:
-        key = key.removeprefix(prefix)
+    while key.startswith(WRAPPERS):  # in any order: either may wrap the other
+        key = key.partition('.')[2]
     return key
 
 
