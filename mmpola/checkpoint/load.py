@@ -237,6 +237,7 @@ def _resized(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Te
     if x.shape == target.shape or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
         return x
     if key.endswith('relative_position_bias_table'):
-        return resize_bias_table(x, (math.isqrt(target.shape[0]) + 1) // 2)
+        side = math.isqrt(x.shape[0])  # 2 s - 1, of windows of side s
+        return resize_bias_table(x, (math.isqrt(target.shape[0]) + 1) // 2) if side % 2 and side**2 == len(x) else x
     side = math.isqrt(x.shape[1]) if key in tables else 0
     return resize_table(x, (side, side), tables[key]) if side and side**2 == x.shape[1] else x

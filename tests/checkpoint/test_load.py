@@ -86,6 +86,14 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(build, weights,
     assert_same(model.state_dict(), before)
 
 
+@pytest.mark.parametrize('rows', [0, 144, 168])
+def test_a_bias_table_of_no_window_is_refused(build, weights, rows, tmp_path):
+    key = 'stages.2.blocks.0.attn.relative_position_bias_table'
+    weights[key] = torch.ones(rows, 4)
+    with pytest.raises(CheckpointError, match=re.escape(f'wrong shape: {key} expected [169, 4], got [{rows}, 4]')):
+        load_weights(build(), save(weights, tmp_path))
+
+
 def test_tensors_without_a_name_are_refused(build, weights, tmp_path):
     path = save({'model': {**weights, 3: torch.ones(2)}}, tmp_path)
     with pytest.raises(CheckpointError, match=re.escape(f'{path}: model: expected tensors by name, got the keys 3')):
