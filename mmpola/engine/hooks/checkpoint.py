@@ -104,8 +104,15 @@ class AtomicCheckpointHook(CheckpointHook):
         self.on_error = on_error
 
     def before_train(self, runner: Any) -> None:
-        """Remove what a killed run had begun to write."""
+        """Remove what a killed run had begun to write; find the best checkpoint in a work dir that was moved."""
         super().before_train(runner)
+        best = self._best()
+        for name, path in best.items():
+            own = os.path.join(self.out_dir, os.path.basename(path or ''))
+            if path and os.path.isfile(own):
+                best[name] = own
+                runner.message_hub.update_info('best_ckpt' if len(best) == 1 else f'best_ckpt_{name}', own)
+        self._set_best(best)
         if is_main_process():
             for folder in {self.out_dir, runner.work_dir}:
                 self._remove(*Path(folder).glob(f'*{PARTIAL}'))
@@ -172,7 +179,8 @@ class AtomicCheckpointHook(CheckpointHook):
             super()._save_best_checkpoint(runner, metrics)
             now = {name: path or before.get(name) for name, path in self._best().items()}
             self._set_best(now)
-            self._remove(*(path for path in before.values() if path and path not in now.values()))
+            outdated = [path for path in before.values() if path and path not in now.values()]
+            self._remove(*(path for path in outdated if os.path.dirname(path) == self.out_dir))  # not of another run
 
     def _best(self) -> dict[str, str | None]:
         """Return the path of the best checkpoint by metric; nothing if none is kept."""

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,39 @@ def test_the_newest_and_the_best_are_kept(colours, tmp_path):
     assert kept[0].startswith('best_accuracy_top1_epoch_')
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_4.pth'
     assert saved(tmp_path / 'epoch_4.pth')['meta'] == {'epoch': 4, 'iter': 24, 'seed': 0}
+
+
+class Rising(Hook):
+    """Makes the score of every validation the number of epochs."""
+
+    def after_val_epoch(self, runner, metrics=None):
+        metrics['accuracy/top1'] = float(runner.epoch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('copied', [True, False])
+def test_a_run_that_resumes_in_another_work_dir_removes_no_file_of_the_first(copied, colours, tmp_path):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    run(small_config(colours, first, epochs=2), Rising())
+    if copied:
+        shutil.copytree(first, second)
+    before = files(first)
+    cfg = small_config(colours, second, epochs=3, options={'load_from': str(first / 'epoch_2.pth')})
+    runner = run(cfg, Rising(), resume=True)
+    assert files(first) == before
+    assert [name for name in files(second) if 'best' in name] == ['best_accuracy_top1_epoch_3.pth']
+    assert runner.message_hub.get_info('best_ckpt') == str(second / 'best_accuracy_top1_epoch_3.pth')
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_is_found_in_a_work_dir_that_was_moved(colours, tmp_path):
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    run(small_config(colours, first, epochs=2))
+    first.rename(second)
+    cfg = small_config(colours, second, epochs=2, options={'load_from': str(second / 'epoch_2.pth')})
+    runner = run(cfg, resume=True)  # nothing is left to train
+    (best,) = second.glob('best_*.pth')
+    assert runner.message_hub.get_info('best_ckpt') == str(best)
 
 
 def fill_disk(monkeypatch, word, after, ends=False):
