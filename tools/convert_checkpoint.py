@@ -50,6 +50,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.whole and (args.authors or args.arch):
         parser.error('--whole: expected neither --authors nor --arch, which name weights of a backbone')
+    if args.destination.suffix == '.safetensors':
+        parser.error(f'DST: expected the name of a .pth file, which torch.save writes, got {args.destination}')
     source = locate(args.source)
     check_destination(args.destination, args.overwrite, source)
     if args.whole:

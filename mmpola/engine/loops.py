@@ -27,9 +27,10 @@ MMEngine logs all keys that begin with `train`, `val` or `test`.
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop, which can also resume in the middle of an epoch.
 
-    A checkpoint from the middle of an epoch, whichever hook wrote it, resumes with exactly the remaining samples and
-    the same random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then bit for bit
-    those of an uninterrupted run; several GPUs add gradients in an order that may change.
+    A checkpoint from the middle of an epoch resumes with exactly the remaining samples and the same random numbers. On
+    a CPU, and on one GPU with deterministic algorithms, the weights are then bit for bit those of an uninterrupted run;
+    several GPUs add gradients in an order that may change. A checkpoint between two steps of the optimizer, with
+    `accumulative_counts`, lacks the gradients that were already added, of which MMEngine warns.
 
     All generators are seeded before every sample from the run's seed and the sample's number (see `SampleKey`), and
     before every step from the run's seed, the step's number and the rank. The random numbers of dropout, drop path and

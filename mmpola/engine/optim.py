@@ -37,9 +37,14 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `weight_decay`.
         paramwise_cfg: settings of MMEngine's constructor, which are added to these rules or replace them.
+
+    Raises:
+        ValueError: the optimizer has no `weight_decay`.
     """
 
     def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
+        if optim_wrapper_cfg['optimizer'].get('weight_decay') is None:
+            raise ValueError('optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, got None')
         given = paramwise_cfg or {}
         keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY} | given.get('custom_keys', {})
         rules = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0, **given, 'custom_keys': keys}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,10 +30,15 @@ class LearnedPowerMap(nn.Module):
         dim: channels C.
         num_heads: heads H; D = C / H is even.
         alpha: exponents lie in (1, 1 + alpha).
+
+    Raises:
+        ValueError: `num_heads` does not fit, or `alpha` is not positive and finite.
     """
 
     def __init__(self, dim: int, num_heads: int, alpha: float) -> None:
         super().__init__()
+        if not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
+            raise ValueError(f'alpha: expected a positive number, got {alpha!r}')
         self.alpha = alpha
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, _head_dim(dim, num_heads)))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim))

@@ -174,6 +174,17 @@ def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
     assert config.schedule_note(cfg) is None
 
 
+@pytest.mark.parametrize(('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])])
+def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, options):
+    parts = [
+        {'type': 'LinearLR', 'end': 5},
+        {'type': 'CosineAnnealingLR', 'begin': 5, 'end': 30, 'T_max': 25},
+    ]
+    note = config.schedule_note(Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts}))
+    assert note.partition('--cfg-options ')[2].split() == [f'param_scheduler.{option}' for option in options]
+    assert ('too short' in note) == (not options)
+
+
 def amp(dtype, **settings):
     cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}, **settings})
     config.apply_arguments(cfg, argparse.Namespace(amp=dtype, auto_scale_lr=False, resume=None))

@@ -25,6 +25,13 @@ def test_a_given_name_must_fit(tmp_path):
     assert message.endswith(', polaformer_pp_b5, got pola_swin_huge')
 
 
+def test_a_file_is_not_written_under_the_name_of_another_format(tmp_path, capsys):
+    source = save({'model': named()}, tmp_path / 'a.pth')
+    assert run(source, tmp_path / 'b.safetensors') == 2
+    assert 'DST: expected the name of a .pth file' in capsys.readouterr().err
+    assert not (tmp_path / 'b.safetensors').exists()
+
+
 def test_a_head_that_does_not_fit_can_be_left_out(tmp_path):
     source = save({'model': {**named(), 'head.weight': torch.zeros(10, 7)}}, tmp_path / 'a.pth')
     message = refusal(convert, source, arch='pola_pvt_v2_b0')

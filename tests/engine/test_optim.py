@@ -82,6 +82,7 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
         (PolaSwin, {'backbone_lr_mult': 0}, {}, 'paramwise_cfg: expected a positive backbone_lr_mult, got 0'),
         (PolaSwin, {'num_layers': 12}, {}, 'paramwise_cfg: expected no num_layers, '),  # every block is a layer
         (PolaSwin, {}, {'lr': None}, 'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got '),
+        (PolaSwin, {}, {'weight_decay': None}, 'optim_wrapper: expected optimizer.weight_decay'),
         (lambda _: nn.ReLU(), {}, {}, 'layer-wise decay: expected a model with a backbone of mmpola, got ReLU'),
     ],
 )

@@ -161,6 +161,7 @@ def test_equal_offsets_of_all_taps_move_the_map():
     [
         ({'gate': 'no'}, "gate: expected True or False, got 'no'"),
         ({'polarity': None}, 'polarity: expected True or False, got None'),
+        ({'alpha': 0}, 'alpha: expected a positive number, got 0'),
         ({'mixing': 'conv'}, "mixing: expected one of ['dwc', 'dcn', None], got 'conv'"),
     ],
 )

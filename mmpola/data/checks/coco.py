@@ -83,6 +83,9 @@ def _read(path: Path, test_mode: bool) -> _File:
     content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
     images = content['images']
     annotations = content.get('annotations', []) if test_mode else content['annotations']
+    boxes = np.array([[*a['bbox'], a['area']] for a in annotations])
+    if boxes.dtype.kind not in 'biuf':
+        raise TypeError('bbox and area: expected numbers')
     return _File(
         images,
         [{'id': category['id'], 'name': category['name']} for category in content['categories']],
@@ -91,7 +94,7 @@ def _read(path: Path, test_mode: bool) -> _File:
         [a['id'] for a in annotations],
         [a['image_id'] for a in annotations],
         [a['category_id'] for a in annotations],
-        np.array([[*a['bbox'], a['area']] for a in annotations], float).reshape(len(annotations), 5),
+        boxes.astype(float).reshape(len(annotations), 5),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from mmengine.hooks import Hook
 from torch import nn
 
+from mmpola.backbones.base import Backbone
 from mmpola.messages import UsageError
 from mmpola.registry import HOOKS
 
@@ -46,6 +47,9 @@ class CompileBackboneHook(Hook):
 
     Args:
         backend: of torch.compile.
+
+    Raises:
+        UsageError: a backbone of mmpola is to be trained with `with_cp`.
     """
 
     def __init__(self, backend: str = 'inductor') -> None:
@@ -54,3 +58,8 @@ class CompileBackboneHook(Hook):
     def before_run(self, runner: Any) -> None:
         """Compile the backbone of the runner's model."""
         compile_backbone(runner.model, self.backend)
+
+    def before_train(self, runner: Any) -> None:
+        """Refuse what torch 2.11 cannot compile: blocks with recomputed activations for symbolic image sizes."""
+        if any(isinstance(module, Backbone) and module.with_cp for module in runner.model.modules()):
+            raise UsageError('compile: expected a backbone with with_cp=False, got with_cp=True')

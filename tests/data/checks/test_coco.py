@@ -74,6 +74,9 @@ def test_boxes_that_mmdet_drops(detection, annotations):
     flat['bbox'][3] = float('nan')
     annotations.save()
     assert problems(detection) == [f'{path}: boxes with NaN or infinite values, annotations (1): {flat["id"]}']
+    flat['bbox'][3] = '7'
+    annotations.save()
+    assert problems(detection) == [f"{path}: not a COCO annotation file (TypeError('bbox and area: expected numbers'))"]
 
 
 def test_counts_are_those_of_mmdet(detection, annotations):

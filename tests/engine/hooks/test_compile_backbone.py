@@ -1,6 +1,7 @@
 """Compiling the backbone: one graph for all image sizes, the same maps, the same names of parameters."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mmpola.backbones import PolaSwin
-from mmpola.engine.hooks.compile_backbone import compile_backbone
+from mmpola.engine.hooks.compile_backbone import CompileBackboneHook, compile_backbone
 from tests.helpers.refusals import refusal
 
 
@@ -52,3 +53,11 @@ def test_one_graph_serves_every_image_size():
 )
 def test_what_cannot_be_compiled_is_refused(model, backend, message):
     assert refusal(compile_backbone, model, backend).startswith(message)
+
+
+def test_recomputed_activations_are_refused_in_training():
+    detector, hook = Detector(), CompileBackboneHook('eager')
+    hook.before_train(SimpleNamespace(model=detector))
+    detector.backbone.with_cp = True
+    message = refusal(hook.before_train, SimpleNamespace(model=Wrapper(detector)))
+    assert message == 'compile: expected a backbone with with_cp=False, got with_cp=True'
