@@ -22,9 +22,12 @@ from mmengine.registry import (
     LOOPS,
     METRICS,
     MODELS,
+    OPTIM_WRAPPERS,
     OPTIMIZERS,
     PARAM_SCHEDULERS,
     TRANSFORMS,
+    VISBACKENDS,
+    VISUALIZERS,
     Registry,
     init_default_scope,
 )
@@ -39,14 +42,22 @@ from mmpola.messages import UsageError, listed, nearest
 HEADS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
 """Parts of a model that read the maps of the neck, or of the backbone if there is no neck."""
 
-MISSPELT = 0.9
-"""Similarity to a key that is read; the variable test_pipeline, which a dumped config keeps, resembles tta_pipeline."""
+MISSPELT = 0.885
+"""Similarity to a key that is read: trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable that a dumped config
+keeps, has 0.88 to tta_pipeline."""
+
+POSITIVE = {
+    'train_cfg': ('max_epochs', 'max_iters', 'val_interval'),
+    'train_dataloader': ('batch_size',),
+    'optim_wrapper': ('accumulative_counts',),
+}
+"""Positive integers, which MMEngine reads when data and weights are loaded."""
 
 IMAGE_SIZE = 64
 """Side in pixels of the image that shows how many channels the maps of a backbone have."""
 
-REMOVED = ('priority', 'convert_to_iter_based')
-"""Entries of hooks and schedules that MMEngine removes before it builds them."""
+REMOVED = ('priority', 'convert_to_iter_based', 'constructor', 'paramwise_cfg')
+"""Entries of hooks, schedules and wrappers of optimizers that MMEngine removes before it builds them."""
 
 OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_fn', 'num_batch_per_epoch')
 """Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
@@ -136,6 +147,11 @@ def _check_names(cfg: Config) -> None:
     for key, names in known.items():
         for name in (name for name in cfg.get(key) or () if name not in names):
             raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
+    for key, names in POSITIVE.items():
+        for name in names:
+            value = (cfg.get(key) or {}).get(name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise UsageError(f'{key}.{name}: expected a positive integer, got {value!r}')
     for key, node in nodes(cfg._cfg_dict, ''):
         called = 'type' in node or key in READ
         if called and (unnamed := [name for name in node if not isinstance(name, str)]):
@@ -172,7 +188,10 @@ def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
         *((f'default_hooks.{name}', hook, HOOKS) for name, hook in (cfg.get('default_hooks') or {}).items()),
         ('custom_hooks', cfg.get('custom_hooks'), HOOKS),
         ('param_scheduler', cfg.get('param_scheduler'), PARAM_SCHEDULERS),
+        ('optim_wrapper', cfg.get('optim_wrapper'), OPTIM_WRAPPERS),
         ('optim_wrapper.optimizer', (cfg.get('optim_wrapper') or {}).get('optimizer'), OPTIMIZERS),
+        ('visualizer', cfg.get('visualizer'), VISUALIZERS),
+        ('visualizer.vis_backends', (cfg.get('visualizer') or {}).get('vis_backends'), VISBACKENDS),
     ]
     for split in SPLITS:
         loader = cfg.get(f'{split}_dataloader') or {}

@@ -31,6 +31,13 @@ VALUES = [
     ('default_scope', 'mmdte', 'an installed package, such as mmdet'),
     ('default_hooks.preemption.interval', 0, 'a positive integer'),
     ('default_hooks.logger.type', 'LogerHook', 'a name in the hook registry'),
+    ('train_cfg.max_epochs', 'zwei', 'a positive integer'),
+    ('train_cfg.val_interval', 0, 'a positive integer'),
+    ('train_dataloader.batch_size', 2.5, 'a positive integer'),
+    ('optim_wrapper.accumulative_counts', 0, 'a positive integer'),
+    ('optim_wrapper.type', 'AmpOptimWraper', 'a name in the optim_wrapper registry'),
+    ('visualizer.type', 'DetLocalVisualiser', 'a name in the visualizer registry'),
+    ('visualizer.vis_backends.0.type', 'TensorbordVisBackend', 'a name in the vis_backend registry'),
 ]
 """Key of the config, a value that it cannot have, the rule."""
 
@@ -101,9 +108,9 @@ def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
         file.write('\ncustom_hook = dict(type="EMAHook")\ncustom_hooks = [custom_hook]\n')
     validate_config(Config.fromfile(tiny_config))
     with open(tiny_config, 'a') as file:
-        file.write('\noptim_wraper = dict(accumulative_counts=2)\n')
+        file.write('\ntrian_cfg = dict(max_epochs=2)\n')
     assert refusal(validate_config, Config.fromfile(tiny_config)) == (
-        'optim_wraper: expected a key that training reads, such as optim_wrapper, got optim_wraper'
+        'trian_cfg: expected a key that training reads, such as train_cfg, got trian_cfg'
     )
 
 
