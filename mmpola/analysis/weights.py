@@ -82,17 +82,16 @@ def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> C
     """
     q, k = (x[0] for x in _queries_and_keys(inputs))
     factors = polarity_factors(inputs)
+    keys = {kind: (psi / psi.shape[-2], psi.mean(dim=-2).unsqueeze(-1)) for kind, psi in _features(k, kinds).items()}
 
     def rows(index: Tensor) -> dict[str, Tensor]:
         same, opposite = factors.rows(index)
         found = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
         if 'softmax' in kinds:
             found['softmax'] = (q[:, index] @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
-        for kind, feature in FEATURES.items():
-            if kind in kinds:
-                phi, psi = feature(q[:, index]), feature(k)
-                phi = phi / normaliser(phi, psi.mean(dim=-2).unsqueeze(-1), inputs.eps)
-                found[kind] = phi @ (psi / psi.shape[-2]).mT
+        for kind, phi in _features(q[:, index], kinds).items():
+            psi, key_mean = keys[kind]
+            found[kind] = (phi / normaliser(phi, key_mean, inputs.eps)) @ psi.mT
         return {kind: found[kind] for kind in kinds}
 
     return rows
@@ -101,6 +100,10 @@ def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> C
 def sample_tokens(tokens: int, number: int) -> Tensor:
     """Return the indices of up to `number` tokens, evenly spaced from the first to the last."""
     return torch.linspace(0, tokens - 1, min(tokens, number), dtype=torch.float64).round().long()
+
+
+def _features(x: Tensor, kinds: tuple[str, ...]) -> dict[str, Tensor]:
+    return {kind: feature(x) for kind, feature in FEATURES.items() if kind in kinds}
 
 
 def _queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:

@@ -212,8 +212,8 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
 def schedule_note(cfg: Config) -> str | None:
     """Return a line if the schedule of a training ends at another epoch or step than training itself, else None.
 
-    The line names the options that scale the schedule: beginnings, ends, periods and milestones. In a training that is
-    too short for that, a part would have no epoch or step.
+    The line names the options that scale the schedule: beginnings, ends, periods and milestones. It says so
+    if a part would be left without an epoch or step.
     """
     parts = cfg.get('param_scheduler') or []
     parts = parts if isinstance(parts, list) else [parts]

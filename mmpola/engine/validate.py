@@ -79,6 +79,7 @@ def validate_config(cfg: Config) -> nn.Module:
         UsageError: something is wrong; the message is one line that names the config key, the rule and what was given.
     """
     _check_names(cfg)
+    _check_numbers(cfg)
     model = build_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
     _check_channels(cfg.model.get('module', cfg.model), model)
     for key, node, registry in _parts(cfg):
@@ -147,11 +148,6 @@ def _check_names(cfg: Config) -> None:
     for key, names in known.items():
         for name in (name for name in cfg.get(key) or () if name not in names):
             raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
-    for key, names in POSITIVE.items():
-        for name in names:
-            value = (cfg.get(key) or {}).get(name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f'{key}.{name}: expected a positive integer, got {value!r}')
     for key, node in nodes(cfg._cfg_dict, ''):
         called = 'type' in node or key in READ
         if called and (unnamed := [name for name in node if not isinstance(name, str)]):
@@ -159,6 +155,15 @@ def _check_names(cfg: Config) -> None:
     for name in cfg:
         if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
             raise UsageError(f'{name}: expected a key that training reads, such as {meant}, got {name}')
+
+
+def _check_numbers(cfg: Config) -> None:
+    """Refuse other values than positive integers for `POSITIVE`."""
+    for key, names in POSITIVE.items():
+        for name in names:
+            value = (cfg.get(key) or {}).get(name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise UsageError(f'{key}.{name}: expected a positive integer, got {value!r}')
 
 
 def _check_arguments(node: dict[str, Any], registry: Registry) -> None:

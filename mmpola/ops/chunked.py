@@ -64,16 +64,18 @@ def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     """Compute the gradients of the saved tensors, recorded by autograd if it is to derive them again."""
     output, shift, state, key_mean, cos, sin, *tensors = ctx.saved_tensors
     (map_type, eps), rotary = ctx.constants, None if cos is None else (cos, sin)
-    needed = ctx.needs_input_grad[3:]
-    if torch.is_grad_enabled():  # create_graph=True: for second derivatives autograd must record the first
+    needed = ctx.needs_input_grad[-len(tensors) :]
+    recording = torch.is_grad_enabled()  # create_graph=True: for second derivatives autograd must record the first
+    if recording:
         # Views: one tensor may be several arguments, or computed from another one, and each gets its own part only.
         tensors = [None if x is None else x.view_as(x) for x in tensors]
-        wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
-        recorded = polarity_attention_reference(AttentionInputs.from_tensors(map_type, rotary, eps, *tensors))
-        found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
-        return [next(found) if need else None for need in needed]
     inputs = AttentionInputs.from_tensors(map_type, rotary, eps, *tensors)
-    return _backward(inputs, shift, state, key_mean, output, grad, needed)
+    if not recording:
+        return _backward(inputs, shift, state, key_mean, output, grad, needed)
+    wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
+    recorded = polarity_attention_reference(inputs)
+    found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if need else None for need in needed]
 
 
 def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:

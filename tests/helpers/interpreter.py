@@ -1,6 +1,5 @@
 """Run code in a new interpreter, where the import of some packages fails or does something else."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -33,7 +32,7 @@ def interpret(code, *arguments, on_import=None, environment=None):
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=environment or dict(os.environ),
+        env=environment,
         timeout=200,
         check=False,
     )
