@@ -83,12 +83,6 @@ class LoadReport:
             raise CheckpointError(f'{self.source}: does not fit {self.model}; nothing was loaded\n  {listing}{remedy}')
 
 
-def check_init_cfg(init_cfg: dict[str, Any] | None) -> None:
-    """Raise ValueError unless `init_cfg` is None or names a file to load."""
-    if init_cfg is not None and (init_cfg.get('type') != 'Pretrained' or set(init_cfg) != {'type', 'checkpoint'}):
-        raise ValueError(f"init_cfg: expected None or dict(type='Pretrained', checkpoint=PATH), got {init_cfg}")
-
-
 def load_weights(model: Loadable, path: str | Path) -> LoadReport:
     """Load a file into a model and log which tensors were loaded, resized, dropped or left as initialised.
 
