@@ -5,7 +5,7 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine.validate import validate_config
+from mmpola.engine.validate import EVALUATED, EXPORTED, PREDICTED, validate_config
 from tests.helpers.refusals import refusal
 from tests.helpers.small_configs import TINY
 
@@ -34,7 +34,14 @@ VALUES = [
     ('train_cfg.max_epochs', 'zwei', 'a positive integer'),
     ('train_cfg.val_interval', 0, 'a positive integer'),
     ('train_dataloader.batch_size', 2.5, 'a positive integer'),
+    ('train_dataloader.num_workers', -1, 'an integer from 0'),
+    ('test_dataloader.batch_size', 0, 'a positive integer'),
     ('optim_wrapper.accumulative_counts', 0, 'a positive integer'),
+    ('optim_wrapper.optimizer.lr', '1e-4x', 'a number'),
+    ('param_scheduler.0.begin', 'zero', 'a number'),
+    ('randomness.seed', -1, 'an integer from 0 to 4294967295'),
+    ('randomness.seed', 1.5, 'an integer from 0 to 4294967295'),
+    ('log_level', 'FOO', 'DEBUG, INFO, WARNING, ERROR or CRITICAL'),
     ('optim_wrapper.type', 'AmpOptimWraper', 'a name in the optim_wrapper registry'),
     ('visualizer.type', 'DetLocalVisualiser', 'a name in the visualizer registry'),
     ('visualizer.vis_backends.0.type', 'TensorbordVisBackend', 'a name in the vis_backend registry'),
@@ -69,6 +76,54 @@ def test_a_misspelt_argument(detector, part, argument, known):
 def test_a_value_against_the_rule(detector, key, value, rule):
     message = refusal_of(detector, **{key: value})
     assert message in [f'{key}: expected {rule}, got {given}' for given in (value, repr(value))]
+
+
+TRAINING_ONLY = {
+    'optim_wrapper.optimizer.type': 'NotInstalled',
+    'optim_wrapper.accumulative_counts': 0,
+    'param_scheduler.0.type': 'NotInstalled',
+    'train_cfg.max_epochs': 'zwei',
+    'train_dataloader.batch_size': 0,
+    'train_dataloader.batchsize': 2,
+    'train_dataloader.dataset.pipeline.0.type': 'NotInstalled',
+    'val_evaluator.type': 'NotInstalled',
+    'trian_cfg': {'max_epochs': 1},
+}
+RUNNER_ONLY = {
+    'custom_hooks': [{'type': 'NotInstalled'}],
+    'default_hooks.logger.type': 'NotInstalled',
+    'test_evaluator.type': 'NotInstalled',
+    'test_dataloader.batch_size': 0,
+    'randomness.seed': -1,
+    'log_level': 'FOO',
+    'visualizer.vis_backends.0.type': 'NotInstalled',
+}
+"""Mistakes, by key, in what only training reads, and in what training and evaluation read."""
+
+
+@pytest.mark.parametrize(
+    ('used', 'mistakes'),
+    [
+        (EVALUATED, TRAINING_ONLY),
+        (PREDICTED, {**TRAINING_ONLY, **RUNNER_ONLY}),
+        (EXPORTED, {**TRAINING_ONLY, **RUNNER_ONLY, 'visualizer.type': 'NotInstalled'}),
+    ],
+    ids=['evaluation', 'prediction', 'export'],
+)
+def test_mistakes_in_what_is_not_read_are_none(detector, used, mistakes):
+    cfg = copy.deepcopy(detector)
+    cfg.merge_from_dict(mistakes)
+    validate_config(cfg, used)
+    for key, value in mistakes.items():
+        refusal_of(detector, **{key: value})
+
+
+@pytest.mark.parametrize('used', [EVALUATED, PREDICTED, EXPORTED], ids=['evaluation', 'prediction', 'export'])
+@pytest.mark.parametrize('key', ['model.backbone.type', 'test_dataloader.dataset.pipeline.0.type'])
+def test_mistakes_in_what_is_read_stay_mistakes(detector, key, used):
+    cfg = copy.deepcopy(detector)
+    cfg.merge_from_dict({key: 'NotInstalled'})
+    assert refusal(validate_config, cfg, used).startswith(f'{key}: expected a name in the ')
 
 
 def test_parts_that_do_not_fit_each_other(detector):
