@@ -16,7 +16,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import Runner
 
 from mmpola.config_tree import leaves, nodes
-from mmpola.messages import UsageError, info, listed
+from mmpola.messages import UsageError, info, listed, suggestion
 
 MODULE2PACKAGE['mmseg'] = 'mmseg'
 """MMEngine finds a base config `mmseg::` by the module, whichever distribution brought it: mmsegmentation or a fork."""
@@ -184,7 +184,9 @@ def _check_option(cfg: Config, key: str, options: dict[str, Any]) -> None:
             raise UsageError(f'--cfg-options: {key}: expected a dict or list at {above}, got {node!r}')
         if isinstance(node, dict) and name not in node:
             if not (name in READ if not depth else 'type' in node or above in checked):
-                raise UsageError(f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}')
+                known = node if depth else {*node, *READ}
+                meant = suggestion(name, known)
+                raise UsageError(f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}{meant}')
             return
         node = node[int(name)] if isinstance(node, list) else node[name]
     value = options[key]

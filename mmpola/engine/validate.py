@@ -36,10 +36,11 @@ from mmengine.registry import (
 from torch import nn
 from torch.utils.data import DataLoader
 
+import mmpola.registry  # noqa: F401  adds the scope to those of MMEngine
 from mmpola.config_tree import nodes
 from mmpola.engine.config import PLAIN, READ, SPLITS, is_variable
 from mmpola.engine.maps import check_channels
-from mmpola.messages import UsageError, listed, nearest
+from mmpola.messages import UsageError, listed, suggestion
 
 MISSPELT = 0.885
 """Similarity to a key that is read: trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable that a dumped config
@@ -106,7 +107,7 @@ def validate_config(cfg: Config, used: tuple[str, ...] = TRAINED) -> nn.Module:
         try:
             _check_arguments(node, registry)
         except Exception as error:  # constructors of other packages raise exceptions of any type
-            raise UsageError(_mistake(key, node, error)) from error
+            raise UsageError(_mistake(key, node, registry, error)) from error
     _check_topk(cfg, used)
     return model
 
@@ -132,21 +133,47 @@ def build_on_meta(cfg: Config) -> nn.Module:
     except Exception as error:  # constructors of other packages raise exceptions of any type
         parts = [('model', cfg.model), *((key, node) for key, node in nodes(cfg.model, 'model') if 'type' in node)]
         key, node = next((part for part in reversed(parts) if _fails(part[1], error)), parts[0])
-        raise UsageError(_mistake(key, node, error)) from error
+        raise UsageError(_mistake(key, node, MODELS, error)) from error
     return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
 
 
-def _mistake(key: str, node: dict[str, Any], error: Exception) -> str:
+def _mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str:
     """Describe in one line why the part of a config with this key and dict cannot be built."""
     text = str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
     if match := NOT_REGISTERED.match(text):
-        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}'
+        meant = _similar_type(match[1], registry)
+        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}{meant}'
     if (match := UNEXPECTED.search(text)) and match[1] in node:
-        return f'{key}: expected arguments of {getattr(node["type"], "__name__", node["type"])}, got {match[1]}'
+        meant = suggestion(match[1], _defaults(_class_of(node, registry)))
+        name = getattr(node['type'], '__name__', node['type'])
+        return f'{key}: expected arguments of {name}, got {match[1]}{meant}'
     if OWN_MESSAGE.match(text):
         return f'{key}.{text}'
     where = traceback.extract_tb(error.__traceback__)[-1].line
     return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
+
+
+def _similar_type(name: str, registry: Registry) -> str:
+    """Return the end of a message that suggests a registered name, with its scope if it needs one."""
+    if 'mmpola' in registry.children:
+        registry.children['mmpola'].import_from_location()
+    with registry.switch_scope_and_registry(None) as scoped:
+        known = [*scoped.module_dict, *registry.module_dict]
+    known += [f'{scope}.{each}' for scope, child in registry.children.items() for each in child.module_dict]
+    in_other_scopes = [each for each in known if each.endswith(f'.{name}')]
+    if in_other_scopes:
+        return suggestion(name, in_other_scopes, similarity=0)
+    return suggestion(name, known)
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Return the arguments of a class and of those that it may pass **kwargs on to, with their defaults."""
+    constructors = [base.__init__ for base in inspect.getmro(cls)] if inspect.isclass(cls) else [cls]
+    defaults: dict[str, Any] = {}
+    for constructor in constructors:
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            defaults.setdefault(name, parameter.default)
+    return defaults
 
 
 def _build(model: dict[str, Any]) -> Any:
@@ -172,7 +199,8 @@ def _check_names(cfg: Config, used: tuple[str, ...]) -> None:
     for key, names in known.items():
         for name in (name for name in cfg.get(key) or () if name not in names):
             if _matches(key, used):
-                raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
+                meant = suggestion(str(name), names)
+                raise UsageError(f'{key}: expected {listed(names, None)}, got {name}{meant}')
     for key, node in nodes(cfg._cfg_dict, ''):
         called = _matches(key, used) and ('type' in node or key in READ)
         if called and (unnamed := [name for name in node if not isinstance(name, str)]):
@@ -180,8 +208,8 @@ def _check_names(cfg: Config, used: tuple[str, ...]) -> None:
     whole = tuple(pattern.partition('.')[0] for pattern in used)
     read = [key for key in READ if _matches(key, whole)]
     for name in cfg:
-        if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, read, MISSPELT)):
-            raise UsageError(f'{name}: expected a key that training reads, such as {meant}, got {name}')
+        if name not in READ and not is_variable(cfg, name) and (meant := suggestion(name, read, MISSPELT)):
+            raise UsageError(f'{name}: expected a key that MMEngine reads, got {name}{meant}')
 
 
 def _check_numbers(cfg: Config, used: tuple[str, ...]) -> None:
@@ -242,10 +270,9 @@ def _class_of(node: dict[str, Any], registry: Registry) -> Any:
 
 def _check_types(arguments: dict[str, Any], registry: Registry) -> None:
     """Refuse text, such as a mistyped number, for arguments whose default is a number."""
-    for cls in inspect.getmro(_class_of(arguments, registry)):  # schedules pass **kwargs on
-        for name, parameter in inspect.signature(cls.__init__).parameters.items():
-            if type(parameter.default) in (int, float) and isinstance(arguments.get(name), str):
-                raise ValueError(f'{name}: expected a number, got {arguments[name]!r}')
+    for name, default in _defaults(_class_of(arguments, registry)).items():
+        if type(default) in (int, float) and isinstance(arguments.get(name), str):
+            raise ValueError(f'{name}: expected a number, got {arguments[name]!r}')
 
 
 def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:

@@ -157,8 +157,8 @@ def test_entries_that_cannot_be_read(entry):
     [
         ('model.backbone.arch.depths=1', "expected a dict or list at model.backbone.arch, got 'tiny'"),
         ('pipeline.2.scale=1', 'expected an index below 2 after pipeline, got 2'),
-        ('optim_wraper.clip_grad=1', 'expected a key of the config, got optim_wraper'),
-        ('test_cfg.score_thresh=1', 'expected a key of test_cfg, got score_thresh'),
+        ('optim_wraper.clip_grad=1', 'expected a key of the config, got optim_wraper; did you mean optim_wrapper?'),
+        ('test_cfg.score_thresh=1', 'expected a key of test_cfg, got score_thresh; did you mean score_thr?'),
         ('auto_scale_lr.base_batch_size=1e-4x', 'expected a number, as 16 in the config, got 1e-4x'),
         (
             'param_scheduler=[dict(type=LinearLR)]',

@@ -18,7 +18,7 @@ from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_cl
 from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
 from mmpola.engine.config import SPLITS
 from mmpola.engine.processes import place
-from mmpola.messages import BrokenRule, UsageError, did_you_mean, grouped, listed
+from mmpola.messages import BrokenRule, UsageError, grouped, listed, suggestion
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
@@ -206,7 +206,7 @@ def _beside(path: Path, root: str | None = None) -> str:
         return ''
     names = sorted(entry.name for entry in folder.iterdir())
     missing = path.relative_to(folder).parts[0]
-    return f'; {folder} has {listed(names) or "no files"}{did_you_mean(missing, names)}'
+    return f'; {folder} has {listed(names) or "no files"}{suggestion(missing, names)}'
 
 
 def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
