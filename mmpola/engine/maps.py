@@ -113,7 +113,7 @@ def check_batch_norm(cfg: Config, model: nn.Module) -> None:
 def _norms_of_one_pixel(layers: nn.Sequential) -> list[nn.Module]:
     """Return the BatchNorm layers behind a pooling to one pixel."""
     pooled = False
-    norms = []
+    norms: list[nn.Module] = []
     for layer in layers:
         if pooled:
             norms += [module for module in layer.modules() if isinstance(module, _BatchNorm)]

@@ -168,10 +168,12 @@ def _similar_type(name: str, registry: Registry) -> str:
 
 def _defaults(cls: Any) -> dict[str, Any]:
     """Return the arguments of a class and of those that it may pass **kwargs on to, with their defaults."""
-    constructors = [base.__init__ for base in inspect.getmro(cls)] if inspect.isclass(cls) else [cls]
+    bases: tuple[Any, ...] = inspect.getmro(cls) if inspect.isclass(cls) else (cls,)
     defaults: dict[str, Any] = {}
-    for constructor in constructors:
-        for name, parameter in inspect.signature(constructor).parameters.items():
+    for base in bases:
+        if base.__module__ == 'builtins':  # some have no signature
+            continue
+        for name, parameter in inspect.signature(base).parameters.items():
             defaults.setdefault(name, parameter.default)
     return defaults
 
