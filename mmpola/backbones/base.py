@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mmpola.backbones.pyramid import STRIDES, token_grid
-from mmpola.backbones.weight_names import Rule, to_ours
+from mmpola.backbones.weight_names import ReleasedNames, to_ours
 from mmpola.checkpoint.load import Loadable, check_init_cfg, load_weights
 from mmpola.layers import Grid, WithPositionTable, draw_table
 
@@ -110,7 +110,7 @@ class Backbone(Loadable):
         ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
-    released_names: ClassVar[tuple[Rule, ...]]
+    released_names: ClassVar[ReleasedNames]
     """How the family's released files name the parameters."""
 
     chained_norms: ClassVar[bool] = False

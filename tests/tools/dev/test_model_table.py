@@ -37,7 +37,7 @@ def test_counts_of_a_task(name, root, entries):
 
 
 def test_all_regions_and_every_cascade_stage_are_counted(entries):
-    """A cascade on the same backbone has two more mask heads, and three box heads with four convolutions and a layer."""
+    """A cascade on the same backbone has two more mask heads, and other box heads (four convolutions, one layer)."""
     mask = 14 * 14 * (4 * 256 * 256 * 9 + 256 * 256 * 4) + 28 * 28 * 256 * 80
     outputs = 1024 * (81 + 320)
     two_layers = 256 * 49 * 1024 + 1024 * 1024 + outputs
