@@ -1,7 +1,8 @@
 """The names of parameters in the authors' files, and in these backbones.
 
-Ours are the same in every family: `stem`, `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with
-I and J from 0. A family has pairs of a pattern and what replaces it, for both directions.
+Ours are the same in every family: `stem`, `stages.I.downsample`, `stages.I.pos_embed`,
+`stages.I.blocks.J`, `norms.I`, with I and J from 0. A family has pairs of a pattern and what
+replaces it, for both directions.
 """
 
 from __future__ import annotations
