@@ -1,21 +1,23 @@
-"""Cascade Mask R-CNN, Pola-Swin-B, COCO, 1x (12 epochs).
+"""Cascade Mask R-CNN, Pola-Swin-B, COCO, 1x (12 epochs, multi-scale crop).
 
-    python tools/train.py configs/cascade_mask_rcnn_pola_swin_b_1x.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/cascade_mask_rcnn_pola_swin_b_1x.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/cascade_mask_rcnn_pola_swin_b_1x.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/cascade_mask_rcnn_pola_swin_b_1x.py 8  8 GPUs x 2 images, as Swin's detectors
 
-Starts from the authors' ImageNet weights: checkpoints/pola_swin_b.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Augmentation, batch and drop path rate are those of Swin's detectors, whose rate is the one of their
+3x schedule. Starts from the authors' ImageNet weights: checkpoints/pola_swin_b.pth if it exists,
+else they are downloaded. To train from random weights, add `--cfg-options
+model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
 
-_base_ = ['./_base_/cascade_mask_rcnn.py', 'mmdet::_base_/datasets/coco_instance.py', './_base_/coco_1x.py']
+_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_1x.py']
 
 model = dict(
     backbone=dict(
         type='mmpola.PolaSwin',
         arch='base',
-        drop_path_rate=0.5,
+        drop_path_rate=0.3,
         init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_base'),
     ),
     neck=dict(in_channels=[128, 256, 512, 1024]),

@@ -1,15 +1,16 @@
 """LightHam decoder, PolaFormer++ b1, ADE20K, 160,000 steps.
 
-    python tools/train.py configs/ham_polaformer_pp_b1_160k.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/ham_polaformer_pp_b1_160k.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/ham_polaformer_pp_b1_160k.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/ham_polaformer_pp_b1_160k.py 8  the authors' batch: 8 GPUs x 8 images
 
-Starts from the authors' ImageNet weights: checkpoints/polaformer_pp_b1.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Settings are those of the authors' downstream/segmentation/configs/PolaPP. Starts from the authors'
+ImageNet weights in checkpoints/polaformer_pp_b1.pth; docs/weights.md says where they are. To train
+from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
-Expected mIoU: not printed (paper); ours: not yet run.
+Expected mIoU: not printed (PolaFormer++ README); ours: not yet run.
 """
 
-_base_ = ['./_base_/light_ham.py', './_base_/ade20k.py', './_base_/ade20k_160k_pp.py']
+_base_ = ['./_base_/light_ham.py', './_base_/ade20k_multiples.py', './_base_/ade20k_160k_pp.py']
 
 model = dict(
     backbone=dict(
@@ -20,3 +21,6 @@ model = dict(
     ),
     decode_head=dict(in_channels=[64, 192, 384]),
 )
+
+train_dataloader = dict(batch_size=8)
+auto_scale_lr = dict(base_batch_size=64)

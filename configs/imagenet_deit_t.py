@@ -3,15 +3,14 @@
     python tools/train.py configs/imagenet_deit_t.py       one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_deit_t.py 8  8 GPUs x 128 images
 
-The softmax baseline of Pola-DeiT-T in the same recipe. Like Pola-DeiT-T it averages all tokens, where the published
-DeiT-T reads a class token.
-
-Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
-fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+The softmax baseline of Pola-DeiT-T, trained from random weights with the same settings. Like
+Pola-DeiT-T it averages all tokens, where the published DeiT-T reads a class token. Needs
+data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
+`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 72.2 (DeiT's repository, with a class token); ours: not yet run.
 """
 
-_base_ = './_base_/imagenet_pvt.py'
+_base_ = './_base_/imagenet.py'
 
 model = dict(backbone=dict(type='mmpola.PolaDeiT', arch='tiny', attn_types='S'))

@@ -3,14 +3,14 @@
     python tools/train.py configs/imagenet_pola_deit_t_no_mixing.py       one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_mixing.py 8  8 GPUs x 128 images
 
-An ablation: no depth-wise convolution of the values is added to the result of attention.
+An ablation that is no row of the paper, with the settings of imagenet_pola_deit_t.py: no depth-wise
+convolution of the values is added to the result of attention. Needs data/imagenet/train and
+data/imagenet/val with one folder per class. `--amp` trains in fp16. `--resume` continues a run that
+SIGTERM or SIGUSR1 stopped.
 
-Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
-fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
-
-Expected top-1: not known to us (paper, table 3); ours: not yet run.
+Expected top-1: not in the paper; ours: not yet run.
 """
 
-_base_ = './_base_/imagenet_pvt.py'
+_base_ = './_base_/imagenet.py'
 
 model = dict(backbone=dict(type='mmpola.PolaDeiT', arch='tiny', mixing=None))

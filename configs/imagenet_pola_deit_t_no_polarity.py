@@ -3,15 +3,14 @@
     python tools/train.py configs/imagenet_pola_deit_t_no_polarity.py       one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_polarity.py 8  8 GPUs x 128 images
 
-An ablation: attention reads the positive parts of queries and keys only, as linear attention with ReLU does, with
-the same learned powers, mixing and gate.
-
-Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
-fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+An ablation that is no row of the paper, with the settings of imagenet_pola_deit_t.py: attention
+reads the positive parts of queries and keys only, as linear attention with ReLU does, with the same
+learned powers, mixing and gate. Needs data/imagenet/train and data/imagenet/val with one folder per
+class. `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: not in the paper; ours: not yet run.
 """
 
-_base_ = './_base_/imagenet_pvt.py'
+_base_ = './_base_/imagenet.py'
 
 model = dict(backbone=dict(type='mmpola.PolaDeiT', arch='tiny', polarity=False))

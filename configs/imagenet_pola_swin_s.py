@@ -1,14 +1,16 @@
 """ImageNet-1k classification, Pola-Swin-S, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_swin_s.py         one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_swin_s.py 8    the paper's batch: 8 GPUs x 128 images
+    python tools/train.py configs/imagenet_pola_swin_s.py       one GPU; the learning rate follows the batch
+    bash tools/dist_train.sh configs/imagenet_pola_swin_s.py 8  the authors' batch: 8 GPUs x 128 images
 
-Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
-fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+Trains from random weights with the settings of the authors' cfgs/pola_swin_s.yaml. Their 300 epochs
+include 20 of warm-up. The paper (appendix A.2) says 400 epochs with 20 of warm-up. Needs
+data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
+`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
-Expected top-1: 83.6 (paper, table 1); ours: not yet run.
+Expected top-1: 83.6 (paper, table 5); ours: not yet run.
 """
 
-_base_ = './_base_/imagenet_swin.py'
+_base_ = './_base_/imagenet.py'
 
 model = dict(backbone=dict(type='mmpola.PolaSwin', arch='small'))

@@ -3,14 +3,13 @@
     python tools/train.py configs/imagenet_swin_t.py       one GPU; the learning rate follows the batch
     bash tools/dist_train.sh configs/imagenet_swin_t.py 8  8 GPUs x 128 images
 
-The softmax baseline of Pola-Swin-T in the same recipe.
-
-Trains from random weights. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in
-fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+The softmax baseline of Pola-Swin-T, trained from random weights with the same settings. Needs
+data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
+`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 81.2 (Swin's repository); ours: not yet run.
 """
 
-_base_ = './_base_/imagenet_swin.py'
+_base_ = './_base_/imagenet.py'
 
 model = dict(backbone=dict(type='mmpola.PolaSwin', arch='tiny', attn_types='SSSS'))

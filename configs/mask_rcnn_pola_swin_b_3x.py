@@ -1,10 +1,12 @@
 """Mask R-CNN, Pola-Swin-B, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/mask_rcnn_pola_swin_b_3x.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_b_3x.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/mask_rcnn_pola_swin_b_3x.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_b_3x.py 8  8 GPUs x 2 images, as Swin's detectors
 
-Starts from the authors' ImageNet weights: checkpoints/pola_swin_b.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Augmentation, batch and drop path rate are those of Swin's detectors, whose rate is the one of their
+Cascade Mask R-CNN. Starts from the authors' ImageNet weights: checkpoints/pola_swin_b.pth if it
+exists, else they are downloaded. To train from random weights, add `--cfg-options
+model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
@@ -15,7 +17,7 @@ model = dict(
     backbone=dict(
         type='mmpola.PolaSwin',
         arch='base',
-        drop_path_rate=0.5,
+        drop_path_rate=0.3,
         init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_base'),
     ),
     neck=dict(in_channels=[128, 256, 512, 1024]),

@@ -1,10 +1,11 @@
 """Mask R-CNN, Pola-Swin-S, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/mask_rcnn_pola_swin_s_3x.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_s_3x.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/mask_rcnn_pola_swin_s_3x.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_s_3x.py 8  8 GPUs x 2 images, as Swin's detectors
 
-Starts from the authors' ImageNet weights: checkpoints/pola_swin_s.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Augmentation, batch and drop path rate are those of Swin's detectors. Starts from the authors'
+ImageNet weights: checkpoints/pola_swin_s.pth if it exists, else they are downloaded. To train from
+random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
@@ -15,7 +16,7 @@ model = dict(
     backbone=dict(
         type='mmpola.PolaSwin',
         arch='small',
-        drop_path_rate=0.3,
+        drop_path_rate=0.2,
         init_cfg=dict(type='Pretrained', checkpoint='mmpola://pola_swin_small'),
     ),
     neck=dict(in_channels=[96, 192, 384, 768]),

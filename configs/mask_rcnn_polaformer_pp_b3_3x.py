@@ -1,15 +1,16 @@
 """Mask R-CNN, PolaFormer++ b3, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/mask_rcnn_polaformer_pp_b3_3x.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_polaformer_pp_b3_3x.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/mask_rcnn_polaformer_pp_b3_3x.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/mask_rcnn_polaformer_pp_b3_3x.py 8  the authors' batch: 8 GPUs x 2 images
 
-Starts from the authors' ImageNet weights: checkpoints/polaformer_pp_b3.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Settings are those of the authors' downstream/detection/configs/PolaPP. Starts from the authors'
+ImageNet weights in checkpoints/polaformer_pp_b3.pth; docs/weights.md says where they are. To train
+from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
-Expected box AP / mask AP: not printed (paper); ours: not yet run.
+Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
-_base_ = ['./_base_/mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x.py']
+_base_ = ['./_base_/mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x_pp.py']
 
 model = dict(
     backbone=dict(

@@ -1,10 +1,12 @@
 """RetinaNet, Pola-PVT-S, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/retinanet_pola_pvt_s_1x.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/retinanet_pola_pvt_s_1x.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/retinanet_pola_pvt_s_1x.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/retinanet_pola_pvt_s_1x.py 8  PVT's batch: 8 GPUs x 2 images
 
-Starts from the authors' ImageNet weights: checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. To train
-from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Augmentation (one scale), batch and drop path rate are those of PVT's detectors, with which the
+baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
+checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. To train from random weights, add
+`--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
 Expected box AP: 43.2 (paper, table 2); ours: not yet run.
 """

@@ -1,12 +1,14 @@
 """RetinaNet, PolaFormer++ b2, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/retinanet_polaformer_pp_b2_1x.py         one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/retinanet_polaformer_pp_b2_1x.py 8    the paper's batch: 8 GPUs x 2 images
+    python tools/train.py configs/retinanet_polaformer_pp_b2_1x.py       one GPU (add --auto-scale-lr)
+    bash tools/dist_train.sh configs/retinanet_polaformer_pp_b2_1x.py 8  the authors' batch: 8 GPUs x 2 images
 
-Starts from the authors' ImageNet weights: checkpoints/polaformer_pp_b2.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+Settings are those of the authors' downstream/detection/configs/PolaPP. Every parameter has weight
+decay there. Starts from the authors' ImageNet weights in checkpoints/polaformer_pp_b2.pth;
+docs/weights.md says where they are. To train from random weights, add `--cfg-options
+model.backbone.init_cfg=None`. `--amp` trains in fp16.
 
-Expected box AP: not printed (paper); ours: not yet run.
+Expected box AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
 _base_ = ['./_base_/retinanet.py', 'mmdet::_base_/datasets/coco_detection.py', './_base_/coco_1x.py']
@@ -20,3 +22,5 @@ model = dict(
     ),
     neck=dict(in_channels=[128, 256, 512]),
 )
+
+optim_wrapper = dict(_delete_=True, type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-4, weight_decay=1e-4))

@@ -33,6 +33,7 @@ _NAMES = {
     'mmpola.engine.seeding': ('SeededBatchSampler', 'SeededDataset'),
     'mmpola.engine.loops': ('ExactEpochLoop', 'ExactIterLoop'),
     'mmpola.engine.optim': ('LayerDecayOptimizerConstructor', 'NoDecayOptimizerConstructor'),
+    'mmpola.engine.schedules': ('WarmupCosineLR',),
     'mmpola.engine.hooks.checkpoint': ('AtomicCheckpointHook',),
     'mmpola.engine.hooks.compile_backbone': ('CompileBackboneHook',),
     'mmpola.engine.hooks.final_test': ('FinalTestHook',),

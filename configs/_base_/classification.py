@@ -1,4 +1,8 @@
-"""Image classification: model, class folders without augmentation, loops and hooks; no optimizer or schedule."""
+"""Image classification: model, class folders without augmentation, loops and hooks; no optimizer or schedule.
+
+As the authors do, images are evaluated after resizing them to 256 x 256, whatever their ratio, and
+cutting out the centre (`crop_mode='squash'`; data/build.py of their repository).
+"""
 
 _base_ = ['./runtime.py']
 
@@ -42,7 +46,7 @@ val_dataloader = dict(
         root=data_root + 'val',
         classes=data_root + 'train',
         training=False,
-        transform=dict(input_size=image_size, interpolation='bicubic', crop_pct=0.875),
+        transform=dict(input_size=image_size, interpolation='bicubic', crop_pct=0.875, crop_mode='squash'),
     ),
 )
 test_dataloader = val_dataloader

@@ -1,6 +1,13 @@
-"""The paper's 1x schedule on COCO (appendix A.2): 12 epochs, AdamW 1e-4, weight decay 1e-4, 16 images per step.
+"""The 1x schedule on COCO: 12 epochs, AdamW 1e-4, weight decay 1e-4, 16 images per step.
 
-Swin configs elsewhere mostly use a weight decay of 0.05; 1e-4 is the paper's value.
+The paper (appendix A.2) prints the optimizer, both rates and the 12 epochs. The warm-up of 500
+steps, the steps after 8 and 11 epochs and 8 GPUs x 2 images are those of mmdet, of Swin's and PVT's
+detectors and of PolaFormer++'s schedule_1x.py.
+
+Swin's detectors have a weight decay of 0.05; 1e-4 is the paper's value. They exempt norms and
+tables of position biases from it, PVT's exempt nothing. Ours also exempt biases, position tables
+and the powers and scales of attention, because decay would pull pretrained ones away from what they
+learned.
 """
 
 _base_ = ['./adamw.py', 'mmdet::_base_/default_runtime.py']

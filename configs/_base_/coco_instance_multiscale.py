@@ -1,11 +1,14 @@
-"""COCO instances with the multi-scale crop of 3x schedules (paper, appendix A.2; the augmentation is DETR's).
+"""COCO instances with the augmentation of Swin's detectors, in their 1x and 3x schedules, and of PolaFormer++'s 3x.
 
-Half of the images are resized to a short side of 480 ... 800 pixels; the others to 400 ... 600, cropped, and resized.
+Source: Swin-Transformer-Object-Detection, configs/swin; the augmentation is DETR's. Half of the
+images are resized to a short side of 480 ... 800 pixels; the others to 400 ... 600, cropped, and
+resized. The long side is at most 1333. The paper does not say how images are augmented.
 """
 
 _base_ = ['mmdet::_base_/datasets/coco_instance.py']
 
 short_sides = [(side, 1333) for side in range(480, 801, 32)]
+crop_sides = [(400, 1333), (500, 1333), (600, 1333)]
 
 train_dataloader = dict(
     dataset=dict(
@@ -18,9 +21,7 @@ train_dataloader = dict(
                 transforms=[
                     [dict(type='RandomChoiceResize', scales=short_sides, keep_ratio=True)],
                     [
-                        dict(
-                            type='RandomChoiceResize', scales=[(400, 4200), (500, 4200), (600, 4200)], keep_ratio=True
-                        ),
+                        dict(type='RandomChoiceResize', scales=crop_sides, keep_ratio=True),
                         dict(
                             type='RandomCrop',
                             crop_type='absolute_range',

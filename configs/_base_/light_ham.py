@@ -1,7 +1,7 @@
 """The LightHam decoder (SegNeXt) on ADE20K's 150 classes; the config names the backbone and its channels.
 
-The decoder reads strides 8, 16 and 32, so the backbone returns only these: the norm of an unread output would get no
-gradient, and distributed training would stop.
+The decoder reads strides 8, 16 and 32, so the backbone returns only these: the norm of an unread
+output would get no gradient, and distributed training would stop.
 """
 
 model = dict(
@@ -15,7 +15,7 @@ model = dict(
         seg_pad_val=255,
         size=(512, 512),
     ),
-    backbone=dict(type='mmpola.PolaFormerPP', out_indices=(1, 2, 3)),
+    backbone=dict(type='mmpola.PolaFormerPP', out_indices=(1, 2, 3), norm_eval=True),  # as the authors' backbone
     decode_head=dict(
         type='LightHamHead',
         in_index=[0, 1, 2],

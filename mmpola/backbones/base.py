@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mmpola.backbones.pyramid import STRIDES, token_grid
-from mmpola.backbones.weight_names import Rule, to_ours
+from mmpola.backbones.weight_names import ReleasedNames, to_ours
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
 from mmpola.checkpoint.load import Loadable
-from mmpola.layers import Grid, WithPositionTable
+from mmpola.layers import Grid, WithPositionTable, draw_table
 
 FIRST_CONV = 'stem.proj'
 """Name of the convolution that reads the image."""
@@ -46,9 +45,15 @@ class Stage(WithPositionTable):
         super().__init__()
         self.grid = grid
         self.downsample = downsample
-        self.pos_embed = None if table is None else nn.Parameter(torch.zeros(1, grid[0] * grid[1], table))
+        self.pos_embed = None if table is None else nn.Parameter(torch.empty(1, grid[0] * grid[1], table))
         self.drop = nn.Dropout(drop)
         self.blocks = nn.ModuleList(blocks)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the position table as PVT and the authors do; blocks and down-sampling have drawn their own weights."""
+        if self.pos_embed is not None:
+            draw_table(self.pos_embed)
 
     def forward(self, x: Tensor, grid: Grid, with_cp: bool) -> tuple[Tensor, Grid]:
         """Run the stage.
@@ -82,10 +87,10 @@ class Backbone(Loadable):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per entry of `out_indices`.
 
     A subclass builds the stem and the stages up to the last of `out_indices` (DistributedDataParallel needs a gradient
-    for every parameter) and passes them to this constructor, which draws the weights of their linear layers (truncated
-    normal with standard deviation 0.02, biases 0) and freezes those of `frozen_stages`. Parameters have the same names
-    in all families: `stem`, `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J
-    from 0. `load_state_dict` takes the names of the released files too.
+    for every parameter) and passes them to this constructor, which freezes those of `frozen_stages`. Every module has
+    drawn its initial weights in its own `reset_parameters`. Parameters have the same names in all families: `stem`,
+    `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J from 0. `load_state_dict`
+    takes the names of the released files too.
 
     Args:
         stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid (h, w).
@@ -107,7 +112,7 @@ class Backbone(Loadable):
         ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
-    released_names: ClassVar[tuple[Rule, ...]]
+    released_names: ClassVar[ReleasedNames]
     """How the family's released files name the parameters."""
 
     chained_norms: ClassVar[bool] = False
@@ -142,11 +147,6 @@ class Backbone(Loadable):
         self.stem, self.stages = stem, nn.ModuleList(stages)
         norms = {index: nn.LayerNorm(embed_dims[int(index)], eps=norm_eps) for index in self._norms_in_use(len(stages))}
         self.norms = nn.ModuleDict(norms)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
         for part in self._frozen_parts():
             part.requires_grad_(False)
         self._set_eval_where_frozen()

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.load import Loadable
+from mmpola.layers import draw_layer
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
 """Prefixes of a head's tensors in the authors' files; all other tensors there are the backbone's."""
@@ -54,11 +54,12 @@ def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Modu
     """Build the last layer, with fresh weights: a 1x1 convolution, or a linear layer; nn.Identity for 0 classes."""
     if num_classes == 0:
         return nn.Identity()
+    head: nn.Conv2d | nn.Linear
     if convolution:
-        return nn.Conv2d(features, num_classes, 1)
-    head = nn.Linear(features, num_classes)
-    trunc_normal_(head.weight, std=0.02)
-    nn.init.zeros_(head.bias)
+        head = nn.Conv2d(features, num_classes, 1)
+    else:
+        head = nn.Linear(features, num_classes)
+    draw_layer(head)
     return head
 
 
@@ -141,6 +142,7 @@ class Classifier(ModelWithBackbone):
         if spec.projection:
             self.head_hidden_size = projection or max(2048, 4 * channels)
             self.proj = nn.Conv2d(channels, self.head_hidden_size, 1)
+            draw_layer(self.proj)
             self.norm = nn.BatchNorm2d(self.head_hidden_size)
         self.global_pool = 'avg'
         self.num_classes = num_classes

@@ -1,6 +1,6 @@
 """Pola-DeiT: DeiT with linear polarity-aware attention in every block, its ablations and its softmax baseline.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), tables 1 (tiny) and 3; block
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 3; block
 layout from DeiT (ICML 2021). No weights of these models have been published.
 """
 
@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from mmpola.backbones.base import Backbone, Stage
@@ -32,6 +31,7 @@ from mmpola.layers import (
     SpatialReductionAttention,
     TransformerBlock,
     WithPositionTable,
+    draw_table,
 )
 from mmpola.registry import MODELS
 
@@ -58,7 +58,12 @@ class Stem(PatchEmbed, WithPositionTable):
     def __init__(self, in_channels: int, dim: int, grid: Grid) -> None:
         super().__init__(in_channels, dim, PATCH_SIZE, norm=False)
         self.grid = grid
-        self.pos_embed = nn.Parameter(trunc_normal_(torch.zeros(1, grid[0] * grid[1], dim), std=0.02))
+        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1], dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the position table as DeiT does."""
+        draw_table(self.pos_embed)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / 16), ceil(W / 16))."""

@@ -1,6 +1,6 @@
 """Pola-PVT: Pyramid Vision Transformer with linear polarity-aware attention over all tokens.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 and section 4;
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), section 4;
 block layout from Pyramid Vision Transformer (ICCV 2021).
 """
 
@@ -75,7 +75,7 @@ class PolaPVT(Backbone):
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
         drop_rate: dropout rate on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the authors' for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 

@@ -1,7 +1,7 @@
 """Pola-PVTv2: PVT v2 with linear polarity-aware attention over all tokens.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 (b0, b1); block layout
-from PVT v2 (Computational Visual Media, 2022). No weights of these models have been published.
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 5 (b0, b1); block layout
+and initial weights from PVT v2 (Computational Visual Media, 2022). No weights of these models have been published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention
 from mmpola.backbones.pyramid import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_PVT_V2
-from mmpola.layers import Grid, PolaAttention, SpatialReductionAttention
+from mmpola.layers import Grid, PolaAttention, SpatialReductionAttention, draw_layer
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -58,7 +58,11 @@ class OverlapPatchEmbed(nn.Module):
         super().__init__()
         self.proj = nn.Conv2d(in_channels, dim, patch_size, stride, padding=patch_size // 2)
         self.norm = nn.LayerNorm(dim)
-        _draw_weights(self.proj)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolution as PVT v2 does."""
+        _draw_convolution(self.proj)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / stride), ceil(W / stride))."""
@@ -75,7 +79,13 @@ class DepthwiseMlp(nn.Module):
         self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
-        _draw_weights(self.dwconv)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as PVT v2 does."""
+        draw_layer(self.fc1)
+        _draw_convolution(self.dwconv)
+        draw_layer(self.fc2)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
@@ -109,6 +119,13 @@ class PvtV2Block(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.mlp = DepthwiseMlp(dim, int(dim * mlp_ratio), drop)
         self.drop_path = DropPath(drop_path)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolutions of the attention layer as PVT v2 does; the rest has drawn its own weights."""
+        for layer in self.attn.modules():
+            if isinstance(layer, nn.Conv2d):
+                _draw_convolution(layer)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
@@ -207,7 +224,7 @@ class PolaPVTv2(Backbone):
         )
 
 
-def _draw_weights(conv: nn.Conv2d) -> None:
+def _draw_convolution(conv: nn.Conv2d) -> None:
     """Draw a convolution's weights as PVT v2 does: normal, variance 2 / fan-out; biases 0."""
     fan_out = math.prod(conv.kernel_size) * conv.out_channels / conv.groups
     nn.init.normal_(conv.weight, std=math.sqrt(2 / fan_out))

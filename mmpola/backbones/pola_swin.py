@@ -1,6 +1,6 @@
 """Pola-Swin: Swin with linear polarity-aware attention over all tokens in its early stages.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 1 and section 4;
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), section 4;
 block layout from Swin Transformer (ICCV 2021).
 """
 
@@ -23,6 +23,7 @@ from mmpola.layers import (
     TransformerBlock,
     WindowAttention,
     ceil_div,
+    draw_layer,
     pad_to_cells,
     window_mask,
 )
@@ -46,6 +47,11 @@ class PatchMerging(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(4 * dim)
         self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projection as Swin and the authors do."""
+        draw_layer(self.reduction)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """Map [B, C, h, w] -> tokens [B, N', 2C] and their grid (ceil(h / 2), ceil(w / 2))."""
@@ -87,7 +93,7 @@ class PolaSwin(Backbone):
         in_channels: channels of the image.
         pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
         drop_rate: dropout rate on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the authors' for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 

@@ -1,6 +1,6 @@
 """PolaFormer++: linear attention with exponential features in early stages, softmax over all tokens in late ones.
 
-Source: PolaFormer++; equations E9 and E10 in mmpola/ops/README.md.
+Source: PolaFormer++ (github.com/ZacharyMeng/PolaFormerPP); equations E9 and E10 in mmpola/ops/README.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLAFORMER_PP
-from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention
+from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, draw_layer
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -55,12 +55,28 @@ class Stem(nn.Module):
 
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        widths = (in_channels, dim // 2, dim // 2, dim // 2, dim)
-        for before, after, stride in zip(widths, widths[1:], (2, 1, 1, 2), strict=False):
-            layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.BatchNorm2d(after), nn.GELU()]
-        self.proj = layers[0]
-        self.layers = nn.Sequential(*layers[1:-1])
+        half = dim // 2
+        self.proj = nn.Conv2d(in_channels, half, 3, stride=2, padding=1)
+        self.layers = nn.Sequential(
+            nn.BatchNorm2d(half),
+            nn.GELU(),
+            nn.Conv2d(half, half, 3, padding=1),
+            nn.BatchNorm2d(half),
+            nn.GELU(),
+            nn.Conv2d(half, half, 3, padding=1),
+            nn.BatchNorm2d(half),
+            nn.GELU(),
+            nn.Conv2d(half, dim, 3, stride=2, padding=1),
+            nn.BatchNorm2d(dim),
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolutions as the authors do."""
+        draw_layer(self.proj)
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                draw_layer(layer)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / 4), ceil(W / 4))."""
@@ -74,6 +90,11 @@ class Downsample(nn.Module):
         super().__init__()
         self.reduction = nn.Conv2d(dim, out_dim, 3, stride=2, padding=1)
         self.norm = nn.BatchNorm2d(out_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolution as the authors do."""
+        draw_layer(self.reduction)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """Map [B, C, h, w] -> tokens [B, N, C'] and their grid (ceil(h / 2), ceil(w / 2))."""
@@ -89,6 +110,11 @@ class ConvMlp(nn.Module):
         self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolution as the authors do; linear layers keep PyTorch's initial weights."""
+        draw_layer(self.dwconv)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
@@ -130,6 +156,11 @@ class PolaFormerPPBlock(nn.Module):
         for name in ('gamma_1', 'gamma_2'):
             gamma = None if layer_scale is None else nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
             self.register_parameter(name, gamma)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolution as the authors do; attention and feed-forward network have drawn their own weights."""
+        draw_layer(self.pos)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
@@ -149,7 +180,7 @@ class PolaFormerPP(Backbone):
         in_channels: channels of the image.
         pretrain_img_size: accepted as by every backbone, but not used: positions are computed, not learned.
         drop_rate: dropout rate on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the paper's for `arch`.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the authors' for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`. Frozen stages keep their
             BatchNorm layers in eval mode.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.

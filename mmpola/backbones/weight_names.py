@@ -1,14 +1,14 @@
-"""The names of parameters in the released files and in older files of ours, and the names in these backbones.
+"""The names of parameters in the authors' files, and in these backbones.
 
-Ours are the same in every family: `stem`, `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`.
-A family's rules map the released names one to one, in both directions.
+Ours are the same in every family: `stem`, `stages.I.downsample`, `stages.I.pos_embed`,
+`stages.I.blocks.J`, `norms.I`, with I and J from 0. A family has pairs of a pattern and what
+replaces it, for both directions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 Value = TypeVar('Value')
@@ -17,85 +17,152 @@ COMPUTED = ('relative_position_index', 'attn_mask', 'angle')
 """Ends of names of buffers that follow from the input size or the architecture; they are never read from a file."""
 
 
-class Rule(NamedTuple):
-    """The beginning of a name, in which I, J and K are numbers.
+class ReleasedNames(NamedTuple):
+    """How the names of a family's released files are turned into ours and back.
 
     Attributes:
-        released: in the released files.
-        ours: in these backbones; I is greater by `shift`.
-        shift: see above.
+        to_ours: pairs (pattern, replacement) of re.sub, all of which are applied to a released name, in this order.
+        to_released: the same for the other direction.
     """
 
-    released: str
-    ours: str
-    shift: int = 0
+    to_ours: Sequence[tuple[str, str]]
+    to_released: Sequence[tuple[str, str]]
 
 
-NORMS = Rule('normI.', 'norms.I.')
-"""Output norms, which are in no released file; files of ours had them under this name."""
+# The learned feature map is a module of its own here.
+FEATURE_MAP_TO_OURS = (r'\.attn\.(power|scale|s1|s2)$', r'.attn.feature_map.\1')
+FEATURE_MAP_TO_RELEASED = (r'\.attn\.feature_map\.', '.attn.')
 
-
-def _feature_map(released: str, ours: str, shift: int = 0) -> tuple[Rule, ...]:
-    """Return the rules of a block's learned feature map, which is a module of its own here."""
-    names = ('power', 'scale', 's1', 's2')
-    return tuple(Rule(f'{released}attn.{name}', f'{ours}attn.feature_map.{name}', shift) for name in names)
-
-
-POLA_SWIN = (
-    Rule('patch_embed.', 'stem.'),
-    Rule('layers.I.downsample.', 'stages.I.downsample.', 1),
-    *_feature_map('layers.I.blocks.J.', 'stages.I.blocks.J.'),
-    Rule('layers.I.', 'stages.I.'),
-    NORMS,
-)
-POLA_PVT = (
-    Rule('patch_embed1.', 'stem.'),
-    Rule('patch_embedI.', 'stages.I.downsample.', -1),
-    Rule('pos_embedI', 'stages.I.pos_embed', -1),
-    *_feature_map('blockI.J.', 'stages.I.blocks.J.', -1),
-    Rule('blockI.', 'stages.I.blocks.', -1),
-    NORMS,
-)
-POLA_PVT_V2 = (*POLA_PVT[:-1], Rule('normI.', 'norms.I.', -1))
-POLA_DEIT = (
-    Rule('pos_embed', 'stem.pos_embed'),
-    Rule('patch_embed.', 'stem.'),
-    *_feature_map('blocks.I.', 'stages.I.blocks.0.'),
-    Rule('blocks.I.', 'stages.I.blocks.0.'),
-    NORMS,
-)
-POLAFORMER_PP = (
-    Rule('patch_embed.proj.0.', 'stem.proj.'),
-    Rule('patch_embed.proj.I.', 'stem.layers.I.', -1),
-    Rule('layers.I.blocks.J.normK.norm.', 'stages.I.blocks.J.normK.'),
-    *POLA_SWIN[1:],
+POLA_SWIN = ReleasedNames(
+    to_ours=[
+        (r'^patch_embed\.', 'stem.'),
+        (r'^layers\.0\.downsample\.', 'stages.1.downsample.'),
+        (r'^layers\.1\.downsample\.', 'stages.2.downsample.'),
+        (r'^layers\.2\.downsample\.', 'stages.3.downsample.'),
+        (r'^layers\.(\d+)\.blocks\.', r'stages.\1.blocks.'),
+        FEATURE_MAP_TO_OURS,
+    ],
+    to_released=[
+        (r'^stem\.', 'patch_embed.'),
+        (r'^stages\.1\.downsample\.', 'layers.0.downsample.'),
+        (r'^stages\.2\.downsample\.', 'layers.1.downsample.'),
+        (r'^stages\.3\.downsample\.', 'layers.2.downsample.'),
+        (r'^stages\.(\d+)\.blocks\.', r'layers.\1.blocks.'),
+        FEATURE_MAP_TO_RELEASED,
+    ],
 )
 
+POLA_PVT = ReleasedNames(
+    to_ours=[
+        (r'^patch_embed1\.', 'stem.'),
+        (r'^patch_embed2\.', 'stages.1.downsample.'),
+        (r'^patch_embed3\.', 'stages.2.downsample.'),
+        (r'^patch_embed4\.', 'stages.3.downsample.'),
+        (r'^pos_embed1$', 'stages.0.pos_embed'),
+        (r'^pos_embed2$', 'stages.1.pos_embed'),
+        (r'^pos_embed3$', 'stages.2.pos_embed'),
+        (r'^pos_embed4$', 'stages.3.pos_embed'),
+        (r'^block1\.', 'stages.0.blocks.'),
+        (r'^block2\.', 'stages.1.blocks.'),
+        (r'^block3\.', 'stages.2.blocks.'),
+        (r'^block4\.', 'stages.3.blocks.'),
+        FEATURE_MAP_TO_OURS,
+    ],
+    to_released=[
+        (r'^stem\.', 'patch_embed1.'),
+        (r'^stages\.1\.downsample\.', 'patch_embed2.'),
+        (r'^stages\.2\.downsample\.', 'patch_embed3.'),
+        (r'^stages\.3\.downsample\.', 'patch_embed4.'),
+        (r'^stages\.0\.pos_embed$', 'pos_embed1'),
+        (r'^stages\.1\.pos_embed$', 'pos_embed2'),
+        (r'^stages\.2\.pos_embed$', 'pos_embed3'),
+        (r'^stages\.3\.pos_embed$', 'pos_embed4'),
+        (r'^stages\.0\.blocks\.', 'block1.'),
+        (r'^stages\.1\.blocks\.', 'block2.'),
+        (r'^stages\.2\.blocks\.', 'block3.'),
+        (r'^stages\.3\.blocks\.', 'block4.'),
+        FEATURE_MAP_TO_RELEASED,
+    ],
+)
 
-def to_ours(weights: Mapping[str, Value], rules: tuple[Rule, ...]) -> dict[str, Value]:
+# PVT v2 also has a norm at the end of each stage.
+POLA_PVT_V2 = ReleasedNames(
+    to_ours=[
+        *POLA_PVT.to_ours,
+        (r'^norm1\.', 'norms.0.'),
+        (r'^norm2\.', 'norms.1.'),
+        (r'^norm3\.', 'norms.2.'),
+        (r'^norm4\.', 'norms.3.'),
+    ],
+    to_released=[
+        *POLA_PVT.to_released,
+        (r'^norms\.0\.', 'norm1.'),
+        (r'^norms\.1\.', 'norm2.'),
+        (r'^norms\.2\.', 'norm3.'),
+        (r'^norms\.3\.', 'norm4.'),
+    ],
+)
+
+# Each block of DeiT is a stage here.
+POLA_DEIT = ReleasedNames(
+    to_ours=[
+        (r'^pos_embed$', 'stem.pos_embed'),
+        (r'^patch_embed\.', 'stem.'),
+        (r'^blocks\.(\d+)\.', r'stages.\1.blocks.0.'),
+        FEATURE_MAP_TO_OURS,
+    ],
+    to_released=[
+        (r'^stem\.pos_embed$', 'pos_embed'),
+        (r'^stem\.', 'patch_embed.'),
+        (r'^stages\.(\d+)\.blocks\.0\.', r'blocks.\1.'),
+        FEATURE_MAP_TO_RELEASED,
+    ],
+)
+
+# The first convolution of the stem has a name of its own here, and a LayerNorm is no module inside a module.
+POLAFORMER_PP = ReleasedNames(
+    to_ours=[
+        (r'^patch_embed\.proj\.0\.', 'stem.proj.'),
+        (r'^patch_embed\.proj\.1\.', 'stem.layers.0.'),
+        (r'^patch_embed\.proj\.3\.', 'stem.layers.2.'),
+        (r'^patch_embed\.proj\.4\.', 'stem.layers.3.'),
+        (r'^patch_embed\.proj\.6\.', 'stem.layers.5.'),
+        (r'^patch_embed\.proj\.7\.', 'stem.layers.6.'),
+        (r'^patch_embed\.proj\.9\.', 'stem.layers.8.'),
+        (r'^patch_embed\.proj\.10\.', 'stem.layers.9.'),
+        (r'^(layers\.\d+\.blocks\.\d+\.norm[12])\.norm\.', r'\1.'),
+        *POLA_SWIN.to_ours,
+    ],
+    to_released=[
+        (r'^stem\.proj\.', 'patch_embed.proj.0.'),
+        (r'^stem\.layers\.0\.', 'patch_embed.proj.1.'),
+        (r'^stem\.layers\.2\.', 'patch_embed.proj.3.'),
+        (r'^stem\.layers\.3\.', 'patch_embed.proj.4.'),
+        (r'^stem\.layers\.5\.', 'patch_embed.proj.6.'),
+        (r'^stem\.layers\.6\.', 'patch_embed.proj.7.'),
+        (r'^stem\.layers\.8\.', 'patch_embed.proj.9.'),
+        (r'^stem\.layers\.9\.', 'patch_embed.proj.10.'),
+        (r'^(stages\.\d+\.blocks\.\d+\.norm[12])\.', r'\1.norm.'),
+        *POLA_SWIN.to_released,
+    ],
+)
+
+
+def to_ours(weights: Mapping[str, Value], names: ReleasedNames) -> dict[str, Value]:
     """Rename released names to those of a backbone; other names stay, and buffers that are computed are left out."""
-    directed = [(rule.released, rule.ours, rule.shift) for rule in rules]
-    return {_renamed(name, directed): x for name, x in weights.items() if not name.endswith(COMPUTED)}
+    renamed = {}
+    for name, value in weights.items():
+        if not name.endswith(COMPUTED):
+            renamed[_substitute(name, names.to_ours)] = value
+    return renamed
 
 
-def to_released(weights: Mapping[str, Value], rules: tuple[Rule, ...]) -> dict[str, Value]:
+def to_released(weights: Mapping[str, Value], names: ReleasedNames) -> dict[str, Value]:
     """Rename a backbone's names to the released ones; other names stay."""
-    directed = [(rule.ours, rule.released, -rule.shift) for rule in rules]
-    return {_renamed(name, directed): x for name, x in weights.items()}
+    return {_substitute(name, names.to_released): value for name, value in weights.items()}
 
 
-def _renamed(name: str, rules: list[tuple[str, str, int]]) -> str:
-    """Apply the first of (beginning, new beginning, what is added to I) that matches a name."""
-    for before, after, shift in rules:
-        if match := _pattern(before).match(name):
-            for letter, number in match.groupdict().items():
-                after = after.replace(letter, str(int(number) + shift * (letter == 'I')))
-            return after + name[match.end() :]
+def _substitute(name: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for pattern, replacement in pairs:
+        name = re.sub(pattern, replacement, name)
     return name
-
-
-@cache
-def _pattern(beginning: str) -> re.Pattern[str]:
-    """Compile the beginning of a name, which ends with a dot or is the whole name."""
-    numbered = re.sub('[IJK]', lambda letter: rf'(?P<{letter[0]}>\d+)', re.escape(beginning))
-    return re.compile(numbered if beginning.endswith('.') else f'{numbered}$')

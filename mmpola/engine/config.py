@@ -288,7 +288,7 @@ def schedule_note(cfg: Config) -> str | None:
 def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     """Return the epochs or steps of a part of a schedule, multiplied by a factor."""
     scaled: dict[str, Any] = {
-        name: max(1, round(part[name] * factor)) for name in ('begin', 'end', 'T_max') if part.get(name)
+        name: max(1, round(part[name] * factor)) for name in ('begin', 'warmup', 'end', 'T_max') if part.get(name)
     }
     if 'T_max' in scaled and part['T_max'] == part['end'] - part.get('begin', 0):  # also after rounding
         scaled['T_max'] = scaled['end'] - scaled.get('begin', 0)

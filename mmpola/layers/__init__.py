@@ -4,6 +4,7 @@ from mmpola.layers.attention import LinearAttention, PolaAttention, PolaPlusAtte
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
+from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
 from mmpola.layers.patches import PatchEmbed, ceil_div, pad_to_cells
 from mmpola.layers.positions import (
@@ -45,6 +46,8 @@ __all__ = [
     'WindowAttention',
     'WithPositionTable',
     'ceil_div',
+    'draw_layer',
+    'draw_table',
     'pad_to_cells',
     'position_tables',
     'resize_bias_table',

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
+from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.patches import ceil_div, interpolate_tokens, reduce_tokens
 from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, pad_front
 from mmpola.ops import mix_and_gate, polarity_attention
@@ -229,6 +230,16 @@ class PolaAttention(LinearAttention, WithPositionTable):
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections as the authors do; convolutions keep PyTorch's initial weights."""
+        if self.joint:
+            draw_layer(self.qkvg)
+        else:
+            draw_layer(self.qg)
+            draw_layer(self.kv)
+        draw_layer(self.proj)
 
     def set_token_grid(self, grid: Grid) -> None:
         """Resize the key position table, if there is one, to the keys of a token grid (h, w)."""
@@ -292,6 +303,11 @@ class PolaPlusAttention(LinearAttention):
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolution as the authors do; linear layers keep PyTorch's initial weights."""
+        draw_layer(self.lepe)
 
     def attend(self, x: Tensor, grid: Any, prefix_tokens: int) -> Tensor:
         q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block of Swin, PVT, DeiT and the sequence encoder."""
+"""The pre-norm transformer block of Swin, PVT and DeiT."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
+
+from mmpola.layers.initial_weights import draw_layer
 
 
 class TransformerBlock(nn.Module):
@@ -29,6 +31,12 @@ class TransformerBlock(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=norm_eps)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
         self.drop_path = DropPath(drop_path)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the MLP as the authors do; the attention layer has drawn its own weights."""
+        draw_layer(self.mlp.fc1)
+        draw_layer(self.mlp.fc2)
 
     def forward(self, x: Tensor, *attention_arguments: Any) -> Tensor:
         """x [B, N, C] and further arguments of the attention layer, such as the token grid (h, w) -> [B, N, C]."""

@@ -110,7 +110,21 @@ class PolaSequenceAttention(SequenceAttention):
 
 
 class SoftmaxSequenceAttention(SequenceAttention):
-    """Multi-head softmax attention with a mask of the padded keys."""
+    """Multi-head softmax attention with a mask of the padded keys.
+
+    Args:
+        dim, num_heads, length, drop: see `SequenceAttention`.
+        attn_drop: dropout rate of the attention weights while training.
+
+    Raises:
+        ValueError: `attn_drop` is not in [0, 1).
+    """
+
+    def __init__(self, dim: int, num_heads: int, length: int, *, attn_drop: float = 0.0, drop: float = 0.0) -> None:
+        if not 0 <= attn_drop < 1:
+            raise ValueError(f'attn_drop: expected a number in [0, 1), got {attn_drop!r}')
+        super().__init__(dim, num_heads, length, drop=drop)
+        self.attn_drop = attn_drop
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend; a sample without any valid key attends to all."""
@@ -118,7 +132,9 @@ class SoftmaxSequenceAttention(SequenceAttention):
         if valid is not None:
             mask = (valid | ~valid.any(dim=1, keepdim=True))[:, None, None]
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        attn_drop = self.attn_drop if self.training else 0.0
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=attn_drop)
+        return attended.transpose(1, 2).flatten(2)
 
 
 class EluSequenceAttention(SequenceAttention):

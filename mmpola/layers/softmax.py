@@ -8,6 +8,7 @@ from einops import rearrange
 from timm.layers import gen_relative_position_index
 from torch import Tensor, nn
 
+from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.patches import reduce_tokens
 from mmpola.layers.positions import Grid, cached_rotary_tables
 from mmpola.layers.windows import cut_windows, join_windows
@@ -41,6 +42,13 @@ class SpatialReductionAttention(nn.Module):
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections as the authors do; the convolution keeps PyTorch's initial weights."""
+        draw_layer(self.q)
+        draw_layer(self.kv)
+        draw_layer(self.proj)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
@@ -74,6 +82,11 @@ class RotarySoftmaxAttention(nn.Module):
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the convolution as the authors do; linear layers keep PyTorch's initial weights."""
+        draw_layer(self.lepe)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
@@ -110,11 +123,18 @@ class WindowAttention(nn.Module):
         super().__init__()
         self.num_heads, self.window_size, self.shift = num_heads, window_size, shift
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.relative_position_bias_table = nn.Parameter(torch.zeros((2 * window_size - 1) ** 2, num_heads))
+        self.relative_position_bias_table = nn.Parameter(torch.empty((2 * window_size - 1) ** 2, num_heads))
         index = gen_relative_position_index((window_size, window_size))  # [s*s, s*s], rows of the bias table
         self.register_buffer('relative_position_index', index, persistent=False)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections and the table of biases as Swin and the authors do."""
+        draw_layer(self.qkv)
+        draw_table(self.relative_position_bias_table)
+        draw_layer(self.proj)
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """x [B, N, C] on the token grid (h, w) and mask [B * windows, s*s, s*s] of `window_mask` -> [B, N, C]."""

@@ -5,15 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from timm.layers import Mlp
 from torch import Tensor, nn
 
-from mmpola.layers import SEQUENCE_ATTENTION, TransformerBlock
+from mmpola.layers import SEQUENCE_ATTENTION, SequenceAttention
 from mmpola.registry import MODELS
 
 PADDING = 0
 """The token that fills a batch's shorter sequences. In pictures it is also the colour black."""
 
 MASKS = ('padding', 'zeros')
+
+
+class SequenceBlock(nn.Module):
+    """A pre-norm transformer block: x += attn(norm1(x)); x += mlp(norm2(x)).
+
+    Linear layers keep PyTorch's initial weights, as in Skyformer.
+
+    Args:
+        attn: attention layer, called as attn(x, valid).
+        dim: channels C.
+        mlp_ratio: hidden channels of the MLP, as a multiple of C.
+        drop: dropout rate in the MLP.
+    """
+
+    def __init__(self, attn: SequenceAttention, dim: int, mlp_ratio: float, drop: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = attn
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=drop)
+
+    def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """x [B, N, C] and a mask [B, N], False for masked tokens, or None -> [B, N, C]."""
+        x = x + self.attn(self.norm1(x), valid)
+        return x + self.mlp(self.norm2(x))
 
 
 @MODELS.register_module()
@@ -67,14 +93,7 @@ class SequenceEncoder(nn.Module):
         self.drop = nn.Dropout(drop)
         attend = SEQUENCE_ATTENTION[attention]
         self.blocks = nn.ModuleList(
-            TransformerBlock(
-                attend(dim, num_heads, length, drop=drop, **attention_arguments),
-                dim,
-                mlp_ratio,
-                norm_eps=1e-5,
-                drop=drop,
-                drop_path=0.0,
-            )
+            SequenceBlock(attend(dim, num_heads, length, drop=drop, **attention_arguments), dim, mlp_ratio, drop)
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim)

@@ -31,8 +31,8 @@ from mmpola.timm.pretrained import load_pretrained, pretrained_config
 __all__ = ['NAMED', 'TimmClassifier', 'TimmFeatures', 'TimmModel', 'default_cfgs']  # timm adds the models
 
 default_cfgs = generate_default_cfgs({name: pretrained_config(name) for name in NAMED})
-"""timm's `register_model` reads them. Evaluation as the authors': bicubic, ImageNet's mean and std, a 7/8 centre crop,
-or the whole image at 384."""
+"""timm's `register_model` reads them. Images are evaluated as by the authors: resized to 256 x 256 whatever their
+ratio (bicubic), the centre of 224 x 224, ImageNet's mean and standard deviation; at 384 x 384 the whole image."""
 
 
 def _register(name: str) -> Callable[..., nn.Module]:
@@ -81,6 +81,7 @@ pola_pvt_v2_b5 = _register('pola_pvt_v2_b5')
 pola_swin_tiny = _register('pola_swin_tiny')
 pola_swin_small = _register('pola_swin_small')
 pola_swin_base = _register('pola_swin_base')
+pola_swin_small_384 = _register('pola_swin_small_384')
 pola_swin_base_384 = _register('pola_swin_base_384')
 pola_deit_tiny = _register('pola_deit_tiny')
 pola_deit_small = _register('pola_deit_small')

@@ -41,6 +41,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
         'pool_size': token_grid(size, PATCH_SIZE if backbone is PolaDeiT else STRIDES[-1]),
         'num_classes': 1000,
         'crop_pct': 1.0 if size == 384 else 0.875,
+        'crop_mode': 'squash',
         'interpolation': 'bicubic',
         'mean': IMAGENET_DEFAULT_MEAN,
         'std': IMAGENET_DEFAULT_STD,

@@ -159,10 +159,11 @@ def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
 
 
 @EVERY_SMALL
-def test_linear_layers_start_from_a_narrow_normal_distribution(name):
-    """Truncated normal with standard deviation 0.02, biases 0, as in Swin, PVT and DeiT."""
+def test_layers_start_from_a_narrow_normal_distribution(name):
+    """Truncated normal with standard deviation 0.02, biases 0: the linear layers, in PolaFormer++ the convolutions."""
+    drawn = torch.nn.Conv2d if name == 'PolaFormerPP' else torch.nn.Linear
     for module in build(name).modules():
-        if isinstance(module, torch.nn.Linear):
+        if isinstance(module, drawn) and module.weight.numel() > 300:
             assert 0.015 < module.weight.std() < 0.025
             assert module.bias is None or not module.bias.any()
 

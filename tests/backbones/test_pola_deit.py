@@ -58,7 +58,7 @@ def test_softmax_blocks_are_a_deit_without_class_token():
     for key in [key for key in weights if '.attn.q.' in key]:
         weights[key.replace('.q.', '.qkv.')] = torch.cat([weights.pop(key), weights.pop(key.replace('.q.', '.kv.'))])
     released = to_released(weights, PolaDeiT.released_names)
-    deit.load_state_dict({key.replace('norm3.', 'norm.'): x for key, x in released.items()})
+    deit.load_state_dict({key.replace('norms.3.', 'norm.'): x for key, x in released.items()})
     x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     assert_close(model(x)[0].flatten(2).mT, deit.forward_features(x))
 

@@ -30,6 +30,16 @@ def write_images(folder):
     return folder
 
 
+def shorten_schedule(parts, epochs):
+    """Let the schedule of a pretraining or fine-tuning config end after `epochs`, with one epoch of warm-up."""
+    if len(parts) == 1:
+        parts[0].update(warmup=1, T_max=epochs, end=epochs)
+    else:
+        warmup, cosine = parts
+        warmup.end = 1
+        cosine.update(begin=1, end=epochs, T_max=epochs - 1)
+
+
 def small_config(data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs=3, workers=0, options=None):
     """Shrink configs/`name`.py to three classes and one block per stage; `options` are as in `--cfg-options`."""
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
@@ -44,9 +54,7 @@ def small_config(data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs
         if split != 'train':
             loader.dataset.classes = f'{data}/train'
     cfg.val_evaluator.topk = cfg.test_evaluator.topk = (1, 2)
-    warmup, cosine = cfg.param_scheduler
-    warmup.end = cosine.begin = 1
-    cosine.end, cosine.T_max = epochs, epochs - 1
+    shorten_schedule(cfg.param_scheduler, epochs)
     cfg.train_cfg.max_epochs = epochs
     cfg.auto_scale_lr.base_batch_size = batch
     cfg.visualizer.vis_backends = [{'type': 'LocalVisBackend'}]

@@ -35,6 +35,7 @@ PIPELINES = {
 }
 TRANSFORMS = {
     'classifier': dict(input_size=64, crop_pct=0.875, interpolation='bicubic'),
+    'classifier, squashed and cropped': dict(input_size=64, crop_pct=0.875, crop_mode='squash'),
     'classifier, whole image': dict(input_size=64, crop_pct=1.0, crop_mode='squash'),
 }
 SIDE = 12  # of the square

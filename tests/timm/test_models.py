@@ -31,6 +31,7 @@ def test_every_model_is_registered(name):
     config = timm.data.resolve_model_data_config(model)
     assert config['input_size'] == (3, side, side)
     assert (config['interpolation'], config['crop_pct']) == ('bicubic', 1.0 if side == 384 else 0.875)
+    assert config['crop_mode'] == 'squash'
     weights = model.state_dict()
     first_conv = model.default_cfg['first_conv']
     assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
