@@ -6,7 +6,6 @@ import argparse
 import inspect
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,9 @@ PLAIN = {
 }
 """What MMEngine reads of the dicts that are not the arguments of a class."""
 
+DICT = re.compile(r'(^|[\[(,])\s*(dict\(|\{)')
+"""A dict in the value of an option, which MMEngine would read as text, or for ever."""
+
 BEGINS_LIKE_A_NUMBER = re.compile(r'[-+]?\.?\d')
 
 CHECKPOINT_HELP = 'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
@@ -47,6 +49,12 @@ class OptionsAction(DictAction):
 
     def __call__(self, *arguments: Any) -> None:
         """Add the values of `KEY=VALUE …` to those of earlier occurrences of the option."""
+        for entry in arguments[2]:
+            key, _, value = entry.partition('=')
+            if DICT.search(value):
+                place = f'{key}.0' if value.startswith(('[', '(')) else key
+                rule = f'a number, name, list or tuple, or the entries of a dict one by one ({place}.NAME=VALUE)'
+                raise UsageError(f'--cfg-options: {key}: expected {rule}, got {value}')
         try:
             super().__call__(*arguments)
         except (AssertionError, ValueError):
@@ -139,27 +147,14 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
 
     Raises:
         UsageError: a key leads to nothing in the config that could be read, or to a variable, which the file has been
-            computed from already, or a value is a dict.
+            computed from already.
     """
-    for key, value in options.items():
-        for place, text in _texts(value, key):
-            if text.startswith(('dict(', '{')):
-                rule = f'a number, name, list or tuple, or the entries of a dict one by one ({place}.NAME=VALUE)'
-                raise UsageError(f'--cfg-options: {key}: expected {rule}, got {text}')
+    for key in options:
         _check_option(cfg, key, options)
     try:
         cfg.merge_from_dict(options)
     except (AttributeError, TypeError) as error:  # one option leads through the value of another
         raise UsageError(f'--cfg-options: {error}') from None
-
-
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, text) for every text in a value, or in the lists and tuples that it consists of."""
-    if isinstance(value, str):
-        yield key, value
-    if isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _texts(item, f'{key}.{i}')
 
 
 def _check_option(cfg: Config, key: str, options: dict[str, Any]) -> None:

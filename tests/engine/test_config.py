@@ -160,21 +160,22 @@ def test_entries_that_cannot_be_read(entry):
         ('optim_wraper.clip_grad=1', 'expected a key of the config, got optim_wraper; did you mean optim_wrapper?'),
         ('test_cfg.score_thresh=1', 'expected a key of test_cfg, got score_thresh; did you mean score_thr?'),
         ('auto_scale_lr.base_batch_size=1e-4x', 'expected a number, as 16 in the config, got 1e-4x'),
-        (
-            'param_scheduler=[dict(type=LinearLR)]',
-            'expected a number, name, list or tuple, or the entries of a dict one by one '
-            '(param_scheduler.0.NAME=VALUE), got dict(type=LinearLR)',
-        ),
-        (
-            'model.backbone.arch=dict(a=1)',
-            'expected a number, name, list or tuple, or the entries of a dict one by one '
-            '(model.backbone.arch.NAME=VALUE), got dict(a=1)',
-        ),
     ],
 )
 def test_keys_that_have_no_place(cfg, entry, message):
     key = entry.partition('=')[0]
     assert refusal(config.apply_options, cfg, parsed(entry)).startswith(f'--cfg-options: {key}: {message}')
+
+
+@pytest.mark.parametrize(
+    'value', ['dict(a=1)', 'dict(a=1,b=2)', "{'a': 1}", '[dict(a=1,b=2)]', '[1, dict(a=1)]', '(dict(a=1, b=2),)']
+)
+def test_dicts_are_refused(value):
+    message = refusal(parsed, f'model.backbone.arch={value}')
+    assert message.startswith('--cfg-options: model.backbone.arch: expected a number, name, list or tuple')
+    place = 'model.backbone.arch.0' if value[0] in '[(' else 'model.backbone.arch'
+    assert f'({place}.NAME=VALUE)' in message
+    assert message.endswith(f', got {value}')
 
 
 def test_a_variable_of_the_file_is_refused(tmp_path):
