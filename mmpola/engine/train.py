@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from mmpola.engine.checkpoint import (
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process, place
-from mmpola.engine.resume import newest_checkpoint
+from mmpola.engine.resume import newest_checkpoint, written_folders
 from mmpola.messages import CTRL_C, UsageError
 
 
@@ -42,7 +42,7 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
 
     Raises:
         UsageError: pretrained weights of the config are missing, `load_from` does not fit its backbone, or another
-            training is running in the work dir.
+            training is running in a folder that checkpoints are written to.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
             the loss or the weights are not finite.
     """
@@ -65,18 +65,28 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
 
 @contextmanager
 def _locked(cfg: Config) -> Iterator[None]:
-    """Keep other trainings out of the work dir: rank 0 holds a lock, which ends with its process, however that ends."""
-    if place(cfg.launcher).rank > 0:
+    """Keep other training runs out of the folders that this one writes to.
+
+    Rank 0 holds a lock in each, which ends with its process, however that ends.
+    """
+    with ExitStack() as locks:
+        if place(cfg.launcher).rank == 0:
+            for folder in written_folders(cfg):
+                locks.enter_context(_lock(folder))
         yield
-        return
-    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(Path(cfg.work_dir, 'training.lock'), timeout=0)
+
+
+def _lock(folder: Path) -> AbstractContextManager[Any]:
+    """Return a lock on a folder, held until its context ends.
+
+    Raises:
+        UsageError: another training run holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        held = lock.acquire()
+        return FileLock(folder / 'training.lock', timeout=0).acquire()
     except Timeout:
-        raise UsageError(f'{cfg.work_dir}: another training is running in it; use another --work-dir') from None
-    with held:
-        yield
+        raise UsageError(f'{folder}: another training is running in it; use another --work-dir') from None
 
 
 def _run(cfg: Config) -> None:

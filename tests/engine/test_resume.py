@@ -96,6 +96,34 @@ def test_a_work_dir_belongs_to_one_config(cfg, work):
     assert decide_resume(cfg) is None  # nothing to lose
 
 
+def test_checkpoints_outside_of_the_work_dir_are_kept_too(cfg, trained_work, tmp_path):
+    """MMEngine writes to `out_dir`/LAST NAME OF THE WORK DIR, which two runs may share."""
+    written = tmp_path / 'checkpoints' / 'work'
+    written.mkdir(parents=True)
+    for name in ('epoch_1.pth', 'epoch_2.pth'):
+        (trained_work / name).rename(written / name)
+    (trained_work / 'last_checkpoint').write_text(str(written / 'epoch_2.pth'))
+    cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'checkpoints')
+    assert resuming.written_folders(cfg) == [trained_work, written]
+    assert refusal(decide_resume, cfg).startswith(f'{written}: holds checkpoints that this run would overwrite')
+    assert decide_resume(cfg, overwrite=True) is None
+    cfg.resume = True
+    assert decide_resume(cfg).path == str(written / 'epoch_2.pth')
+
+    cfg.load_from = None
+    cfg.work_dir = str(tmp_path / 'second' / 'work')
+    message = refusal(decide_resume, cfg)
+    assert message.startswith(f'{written}: holds checkpoints (epoch_2.pth, epoch_1.pth) but no last_checkpoint')
+    cfg.work_dir = str(tmp_path / 'another')
+    assert decide_resume(cfg) is None
+
+
+@pytest.mark.parametrize('out_dir', ['s3://bucket/checkpoints', None])
+def test_only_local_folders_are_checked(out_dir, cfg, work):
+    cfg.default_hooks.checkpoint.out_dir = out_dir
+    assert resuming.written_folders(cfg) == [work]
+
+
 def test_a_work_dir_may_be_copied_and_moved(work, tmp_path):
     shutil.copytree(work, tmp_path / 'copy')
     assert newest_checkpoint(tmp_path / 'copy') == tmp_path / 'copy' / 'epoch_2.pth'

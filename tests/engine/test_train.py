@@ -119,6 +119,20 @@ def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earli
     assert not (work / 'last_checkpoint').exists()
 
 
+def test_a_folder_of_checkpoints_has_one_training_at_a_time(tmp_path, train):
+    """Two work dirs of the same last name write to the same folder below `out_dir`."""
+    out_dir = ('--cfg-options', f'default_hooks.checkpoint.out_dir={tmp_path}/checkpoints')
+    refused = []
+
+    def start_another(cfg):
+        refused.append(refusal(train, tmp_path / 'second' / 'work', *out_dir))
+        train(tmp_path / 'second' / 'other', *out_dir)
+
+    train(tmp_path / 'first' / 'work', *out_dir, steps=start_another)
+    (message,) = refused
+    assert message.startswith(f'{tmp_path}/checkpoints/work: another training is running in it')
+
+
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
     cfg = Config({'work_dir': str(tmp_path), 'launcher': 'pytorch'})
     monkeypatch.setenv('RANK', '0')

@@ -113,9 +113,11 @@ class AtomicCheckpointHook(CheckpointHook):
                 best[name] = own
                 runner.message_hub.update_info('best_ckpt' if len(best) == 1 else f'best_ckpt_{name}', own)
         self._set_best(best)
-        if is_main_process():
-            for folder in {self.out_dir, runner.work_dir}:
-                self._remove(*Path(folder).glob(f'*{PARTIAL}'))
+        # only files of the names that a run writes: others may be the user's
+        for name in (self.filename_tmpl.format('*'), 'best_*.pth'):
+            self._remove(*Path(self.out_dir).glob(f'{name}{PARTIAL}'))
+        for name in (INTERRUPTED, 'last_checkpoint'):
+            self._remove(Path(runner.work_dir, f'{name}{PARTIAL}'))
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Replace what the file would pickle as classes of MMEngine and NumPy."""

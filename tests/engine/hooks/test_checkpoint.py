@@ -27,10 +27,13 @@ def files(folder):
 
 @pytest.mark.slow
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
-    (tmp_path / 'epoch_1.pth.partial').write_text('of a run that was killed')
+    written = ['best_accuracy_top1_epoch_9.pth', 'epoch_9.pth', 'interrupted.pth', 'last_checkpoint']
+    for name in written:
+        (tmp_path / f'{name}.partial').write_text('of a run that was killed')
+    (tmp_path / 'weights.tar.partial').write_text('a download of the user')
     run(small_config(colours, tmp_path, epochs=4, options={'default_hooks.checkpoint.max_keep_ckpts': 2}))
     kept = files(tmp_path)
-    assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint']
+    assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint', 'weights.tar.partial']
     assert kept[0].startswith('best_accuracy_top1_epoch_')
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_4.pth'
     assert saved(tmp_path / 'epoch_4.pth')['meta'] == {'epoch': 4, 'iter': 24, 'seed': 0}
