@@ -8,10 +8,11 @@ import torch
 from mmengine.config import Config
 from mmengine.runner.checkpoint import CheckpointLoader
 
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.refusals import refusal
-from tests.helpers.scripts import load
+from tests.helpers.scripts import load, run
 from tests.helpers.small_configs import STATE
 
 
@@ -140,3 +141,28 @@ def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
         monkeypatch.setenv('RANK', '1')
         with training._locked(cfg):
             pass
+
+
+@pytest.mark.slow
+def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(tiny_segmentation, tmp_path, monkeypatch):
+    """The weights stay in float32, and validation is in float32 as on a GPU."""
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    dtypes = []
+
+    def record(module, inputs, output):
+        if isinstance(module, torch.nn.Conv2d):
+            dtypes.append((module.training, output.dtype))
+
+    options = ('--amp', 'bfloat16', '--work-dir', tmp_path / 'work', '--cfg-options', 'train_cfg.val_interval=2')
+    options = (*options, 'default_hooks.checkpoint.interval=2')
+    handle = torch.nn.modules.module.register_module_forward_hook(record)
+    try:
+        assert run('train', tiny_segmentation, *options, 'train_cfg.max_iters=2') == 0
+        assert run('train', tiny_segmentation, '--resume', *options, 'train_cfg.max_iters=4') == 0
+    finally:
+        handle.remove()
+    assert set(dtypes) == {(True, torch.bfloat16), (False, torch.float32)}
+    first, last = (read_checkpoint(tmp_path / 'work' / f'iter_{step}.pth')['state_dict'] for step in (2, 4))
+    assert {x.dtype for x in last.values()} == {torch.float32, torch.int64}
+    assert any(not torch.equal(x, first[key]) for key, x in last.items())
+    assert all(x.isfinite().all() for x in last.values())
