@@ -56,6 +56,22 @@ def test_resuming_ends_with_the_same_bits(event, stopped_at, uninterrupted, colo
     assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
 
 
+def test_a_signal_in_validation_waits_for_the_gradients_that_are_being_accumulated(colours, tmp_path):
+    """Validation after step 6 lies between the steps 4 and 8 that update the weights."""
+    options = {'optim_wrapper.accumulative_counts': 4}
+    seen, before, after = Batches(), Batches(), Batches()
+    run(small_config(colours, tmp_path / 'whole', options=options), seen)
+    cfg = small_config(colours, tmp_path / 'parts', options=options)
+    with pytest.raises(SystemExit) as raised:
+        run(cfg, before, Signal(epoch=1))
+    assert raised.value.code == PREEMPTED
+    meta = saved(tmp_path / 'parts' / 'interrupted.pth')['meta']
+    assert (meta['epoch'], meta['iter']) == (1, 8)
+    run(cfg, after, resume=True)
+    assert before.seen + after.seen == seen.seen
+    assert_same(*(saved(tmp_path / name / 'epoch_3.pth') for name in ('parts', 'whole')))
+
+
 def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
     class SignalWorkers(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
