@@ -10,6 +10,7 @@ from torch import nn
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, locate, read
+from mmpola.engine.training_state import check_entries, restart_advice
 from mmpola.messages import UsageError, listed
 
 STATE = ('meta', 'message_hub', 'optimizer')
@@ -49,7 +50,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     if checkpoint.config_name not in (None, own):
         raise UsageError(
             f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.config_name}; '
-            f'start a new run from its weights with --cfg-options load_from={path}'
+            f'{restart_advice(str(path))}'
         )
     cfg.load_from = checkpoint.path
     return checkpoint
@@ -149,9 +150,9 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
 
 
 def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if a file lacks an entry that resuming needs, or if a part of one cannot be rebuilt."""
+    """Raise UsageError if a file lacks an entry that resuming needs, or if one is malformed or cannot be rebuilt."""
     path, content = checkpoint.path, checkpoint.content
-    restart = f'start a new run from its weights with --cfg-options load_from={path}'
+    restart = restart_advice(path)
     whole = checkpoint.container == 'state_dict'  # else other weights than the optimizer's would be loaded
     if lacking := [name for name in STATE if not whole or name not in content]:
         raise UsageError(
@@ -161,3 +162,4 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
         raise UsageError(
             f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )
+    check_entries(content, path)

@@ -12,7 +12,6 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.runner import Runner
 from torch import nn
 
 from mmpola.checkpoint.safe_load import register_mmengine_reader
@@ -28,6 +27,7 @@ from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.resume import newest_checkpoint, written_folders
+from mmpola.engine.training_state import Runner
 from mmpola.messages import CTRL_C, UsageError
 
 
@@ -41,7 +41,8 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: pretrained weights of the config are missing, `load_from` does not fit its backbone, or another
+        UsageError: pretrained weights of the config are missing, `load_from` does not fit its backbone, the
+            checkpoint that it resumes from does not fit the run's optimizer, schedules or hooks, or another
             training is running in a folder that checkpoints are written to.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
             the loss or the weights are not finite.
