@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -41,9 +42,9 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: pretrained weights of the config are missing, `load_from` does not fit its backbone, the
-            checkpoint that it resumes from does not fit the run's optimizer, schedules or hooks, or another
-            training is running in a folder that checkpoints are written to.
+        UsageError: the work dir cannot be written to, pretrained weights of the config are missing, `load_from` does
+            not fit its backbone, the checkpoint that it resumes from does not fit the run's optimizer, schedules or
+            hooks, or another training is running in a folder that checkpoints are written to.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
             the loss or the weights are not finite.
     """
@@ -81,13 +82,28 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
     """Return a lock on a folder, held until its context ends.
 
     Raises:
-        UsageError: another training run holds it.
+        UsageError: another training run holds it, or the folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        make_writable(folder)
         return FileLock(folder / 'training.lock', timeout=0).acquire()
     except Timeout:
         raise UsageError(f'{folder}: another training is running in it; use another --work-dir') from None
+
+
+def make_writable(folder: Path) -> None:
+    """Create a folder if it does not exist, and check that files can be written to it.
+
+    Raises:
+        UsageError: the system refuses that.
+    """
+    rule = f'{folder}: expected a folder that can be written to, got'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f'{rule} {error.strerror or error}; use another --work-dir') from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f'{rule} a read-only one; use another --work-dir')
 
 
 def _run(cfg: Config) -> None:
@@ -102,6 +118,10 @@ def _run(cfg: Config) -> None:
         newest = newest_checkpoint(cfg.work_dir)
         left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
         sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
+    except FileNotFoundError as error:
+        if Path(cfg.work_dir).is_dir():
+            raise
+        sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({error.strerror}: {error.filename})')
 
 
 def _how_to_resume(cfg: Config) -> str:
@@ -110,8 +130,13 @@ def _how_to_resume(cfg: Config) -> str:
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data with MMEngine's Runner and return the metrics."""
+    """Evaluate a checkpoint on the config's test data with MMEngine's Runner and return the metrics.
+
+    Raises:
+        UsageError: the work dir cannot be written to.
+    """
     cfg.load_from = checkpoint.path
+    make_writable(Path(cfg.work_dir))
     prepare_process(cfg, checkpoint)
     metrics: dict[str, float] = Runner.from_cfg(cfg).test()
     return metrics

@@ -1,5 +1,8 @@
 """Training through tools/train.py up to MMEngine's Runner: resuming, Ctrl-C, and configs on a CPU."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -132,6 +135,53 @@ def test_a_folder_of_checkpoints_has_one_training_at_a_time(tmp_path, train):
     train(tmp_path / 'first' / 'work', *out_dir, steps=start_another)
     (message,) = refused
     assert message.startswith(f'{tmp_path}/checkpoints/work: another training is running in it')
+
+
+def refuse_folders(monkeypatch):
+    monkeypatch.setattr('os.access', lambda path, mode, **_: False)
+
+
+def refuse_new_folders(monkeypatch):
+    make = Path.mkdir
+
+    def mkdir(path, *arguments, **options):
+        if path.name == 'work':
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, 'mkdir', mkdir)
+
+
+@pytest.mark.parametrize('refuse', [refuse_folders, refuse_new_folders, None])
+def test_a_work_dir_that_cannot_be_written_to_is_refused(refuse, tmp_path, train, monkeypatch):
+    work = tmp_path / 'work'
+    if refuse is None:
+        work.write_text('a file')
+    else:
+        refuse(monkeypatch)
+    started = []
+    message = refusal(train, work, steps=started.append)
+    assert message.startswith(f'{work}: expected a folder that can be written to, got ')
+    assert '\n' not in message
+    assert not started
+    cfg = Config({'work_dir': str(work)})
+    assert refusal(training.evaluate, cfg, SimpleNamespace(path='none.pth')) == message
+
+
+@pytest.mark.parametrize('removed', [True, False])
+def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_path, train):
+    """The checkpoint hook creates it again after every step; this is what other hooks write in between."""
+    work = tmp_path / 'work'
+
+    def steps(cfg):
+        if removed:
+            shutil.rmtree(work)
+        (work / 'log' / 'scalars.json').open()
+
+    with pytest.raises(SystemExit if removed else FileNotFoundError) as raised:
+        train(work, steps=steps)
+    if removed:
+        assert raised.value.code.startswith(f'error: {work}: was removed while training ran')
 
 
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
