@@ -148,6 +148,17 @@ def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_i
     assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2  # after epochs 2 and 3
 
 
+def test_every_process_has_random_numbers_of_its_own(colours, tmp_path, monkeypatch):
+    """Else all would drop the same paths in a step."""
+    seen = []
+    for rank in (0, 1):
+        seeds = Seeds()
+        monkeypatch.setattr('mmpola.engine.loops.get_rank', lambda rank=rank: rank)
+        run(small_config(colours, tmp_path / str(rank), epochs=2, options={'randomness.seed': 0}), seeds)
+        seen += seeds.seen
+    assert len(set(seen)) == len(seen) == 2 * 12
+
+
 def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
     with pytest.raises(SystemExit):
         run(small_config(colours, tmp_path), Signal(step=8))
