@@ -72,6 +72,15 @@ def test_a_signal_in_validation_waits_for_the_gradients_that_are_being_accumulat
     assert_same(*(saved(tmp_path / name / 'epoch_3.pth') for name in ('parts', 'whole')))
 
 
+def test_an_epoch_is_validated_once_although_the_run_was_interrupted_in_the_next(colours, tmp_path):
+    """Also if no best checkpoint is kept."""
+    cfg = small_config(colours, tmp_path, options={'default_hooks.checkpoint.save_best': None})
+    with pytest.raises(SystemExit):
+        run(cfg, Signal(step=8))
+    runner = run(cfg, resume=True)
+    assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 3
+
+
 def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
     class SignalWorkers(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
