@@ -81,6 +81,30 @@ def test_an_epoch_is_validated_once_although_the_run_was_interrupted_in_the_next
     assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 3
 
 
+class Validations(Hook):
+    """Records after how many epochs the run was validated."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def before_val(self, runner):
+        self.epochs.append(runner.epoch)
+
+
+@pytest.mark.parametrize(
+    ('options', 'epochs'),
+    [
+        ({'train_cfg.val_begin': 2}, [2, 3, 4]),
+        ({'train_cfg.val_interval': 3}, [3, 4]),
+        ({'train_cfg.val_interval': 9, 'train_cfg.dynamic_intervals': [(3, 1)]}, [2, 3, 4]),  # as in MMEngine
+    ],
+)
+def test_epochs_after_which_a_run_is_validated(options, epochs, colours, tmp_path):
+    validations = Validations()
+    run(small_config(colours, tmp_path, epochs=4, options=options), validations)
+    assert validations.epochs == epochs
+
+
 def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
     class SignalWorkers(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
