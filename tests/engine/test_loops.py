@@ -105,6 +105,39 @@ def test_epochs_after_which_a_run_is_validated(options, epochs, colours, tmp_pat
     assert validations.epochs == epochs
 
 
+class Modes(Hook):
+    """Records whether the model is in training mode in each step."""
+
+    def __init__(self):
+        self.training = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.training.append(runner.model.training)
+
+
+def test_steps_after_a_validation_train(colours, tmp_path):
+    """Dropout and BatchNorm differ; validation in training by steps is in between two of them."""
+    modes, validations = Modes(), Validations()
+    cfg = small_config(colours, tmp_path)
+    cfg.train_cfg = {'type': 'mmpola.ExactIterLoop', 'max_iters': 6, 'val_interval': 2}
+    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=6)
+    cfg.log_processor = {'by_epoch': False}
+    cfg.param_scheduler = []
+    run(cfg, modes, validations)
+    assert modes.training == [True] * 6
+    assert len(validations.epochs) == 3
+
+
+@pytest.mark.parametrize('counts', [4, 6])
+def test_gradients_that_the_end_of_an_epoch_loses_are_warned_of(counts, colours, tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message))
+    options = {'optim_wrapper.accumulative_counts': counts}
+    run(small_config(colours, tmp_path, epochs=2, options=options))
+    warned = any('not a multiple of accumulative_counts' in str(message) for message in logged)
+    assert warned == (counts == 4)  # of 6 steps
+
+
 def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
     class SignalWorkers(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
