@@ -46,7 +46,8 @@ def parse_arguments() -> argparse.Namespace:
         nargs='?',
         const='float16',
         choices=('float16', 'bfloat16'),
-        help='automatic mixed precision (default float16, on a GPU); bfloat16 for classifiers, segmenters and sequences',
+        help='automatic mixed precision: float16, the default, needs a GPU; bfloat16 is for classifiers, '
+        'segmenters and sequences',
     )
     parser.add_argument(
         '--auto-scale-lr',

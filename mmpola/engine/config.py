@@ -178,8 +178,8 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
             )
         if args.amp == 'float16' and not on_gpu:
             raise UsageError(
-                '--amp: expected a GPU for float16, but torch finds none; on a CPU classifiers, segmenters and '
-                'sequences train with --amp bfloat16'
+                '--amp: expected a GPU for float16, but torch finds none; on a CPU classifiers, '
+                'segmenters and sequences train with --amp bfloat16'
             )
         if on_gpu:
             cfg.optim_wrapper.type = 'AmpOptimWrapper'

@@ -116,8 +116,8 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
 class BFloat16OptimWrapper(OptimWrapper):
     """MMEngine's OptimWrapper, with the forward pass in bfloat16 (autocast), also on a CPU.
 
-    MMEngine's AmpOptimWrapper needs a GPU. Weights, gradients and the optimizer stay in float32, and
-    gradients need no scale: bfloat16 has the range of float32.
+    MMEngine's AmpOptimWrapper needs a GPU. Weights, gradients and the optimizer stay in float32,
+    and gradients need no scale: bfloat16 has the range of float32.
 
     Args:
         kwargs: as in OptimWrapper.

@@ -84,9 +84,9 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
 
 
 def written_folders(cfg: Config) -> list[Path]:
-    """List the folders that a run writes checkpoints to: its work dir, then the checkpoint hook's `out_dir`, if set.
+    """List the folders that a run writes checkpoints to: its work dir, then that of `out_dir`, if set.
 
-    As MMEngine does, the last name of the work dir is added to `out_dir`.
+    `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to it.
     """
     work_dir = Path(cfg.work_dir)
     hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
@@ -150,7 +150,7 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
 
 
 def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if a file lacks an entry that resuming needs, or if one is malformed or cannot be rebuilt."""
+    """Raise UsageError if an entry that resuming needs is missing, malformed or cannot be rebuilt."""
     path, content = checkpoint.path, checkpoint.content
     restart = restart_advice(path)
     whole = checkpoint.container == 'state_dict'  # else other weights than the optimizer's would be loaded

@@ -42,9 +42,10 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: the work dir cannot be written to, pretrained weights of the config are missing, `load_from` does
-            not fit its backbone, the checkpoint that it resumes from does not fit the run's optimizer, schedules or
-            hooks, or another training is running in a folder that checkpoints are written to.
+        UsageError: the work dir cannot be written to, pretrained weights of the config are missing,
+            `load_from` does not fit its backbone, the checkpoint that it resumes from does not fit
+            the run's optimizer, schedules or hooks, or another training is running in a folder that
+            checkpoints are written to.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
             the loss or the weights are not finite.
     """
@@ -89,6 +90,11 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
         return FileLock(folder / 'training.lock', timeout=0).acquire()
     except Timeout:
         raise UsageError(f'{folder}: another training is running in it; use another --work-dir') from None
+    except OSError as error:
+        raise UsageError(
+            f'{folder}/training.lock: expected a file that can be written to, got '
+            f'{error.strerror or error}; use another --work-dir'
+        ) from None
 
 
 def make_writable(folder: Path) -> None:
@@ -121,7 +127,8 @@ def _run(cfg: Config) -> None:
     except FileNotFoundError as error:
         if Path(cfg.work_dir).is_dir():
             raise
-        sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({error.strerror}: {error.filename})')
+        lost = f'{error.strerror}: {error.filename}'
+        sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({lost})')
 
 
 def _how_to_resume(cfg: Config) -> str:
@@ -130,7 +137,7 @@ def _how_to_resume(cfg: Config) -> str:
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data with MMEngine's Runner and return the metrics.
+    """Evaluate a checkpoint on the config's test data and return the metrics.
 
     Raises:
         UsageError: the work dir cannot be written to.

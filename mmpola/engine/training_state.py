@@ -1,4 +1,4 @@
-"""Whether the entries of a checkpoint have the types that resuming needs, and MMEngine's Runner that resumes."""
+"""Check the entries of a checkpoint that a training run resumes from, before and while it does."""
 
 from __future__ import annotations
 

@@ -168,6 +168,15 @@ def test_a_work_dir_that_cannot_be_written_to_is_refused(refuse, tmp_path, train
     assert refusal(training.evaluate, cfg, SimpleNamespace(path='none.pth')) == message
 
 
+def test_a_lock_of_another_user_is_named(tmp_path, train, monkeypatch):
+    def refuse(lock):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(training.FileLock, 'acquire', refuse)
+    message = refusal(train, tmp_path / 'work')
+    assert message.startswith(f'{tmp_path}/work/training.lock: expected a file that can be written to, got ')
+
+
 @pytest.mark.parametrize('removed', [True, False])
 def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_path, train):
     """The checkpoint hook creates it again after every step; this is what other hooks write in between."""

@@ -142,10 +142,18 @@ class AtomicCheckpointHook(CheckpointHook):
         logged.update({name: _loaded_history(saved) for name, saved in logged.items()})
 
     def _restore_work_dir(self, runner: Any) -> None:
-        """Create the folders of logs, the logs and the copy of the config again if they were removed."""
+        """Create the log folder, the logs and the copy of the config again if they were removed.
+
+        Raises:
+            SaveError: the folder cannot be created.
+        """
         if os.path.isdir(runner.log_dir) or not is_main_process():
             return
-        os.makedirs(runner.log_dir)
+        try:
+            os.makedirs(runner.log_dir)
+        except OSError as error:
+            reason = error.strerror or error
+            raise SaveError(f'{runner.log_dir}: could not be created again ({reason})') from error
         for backend in runner.visualizer._vis_backends.values():
             backend._env_initialized = False  # it creates its folder and files with the next value
         for handler in runner.logger.handlers:
@@ -154,8 +162,8 @@ class AtomicCheckpointHook(CheckpointHook):
                 handler.mode = 'a'  # with which it opens the file again
         runner.dump_config()
         runner.logger.error(
-            f'{runner.work_dir}: was removed while training ran, with the checkpoints in it; it is created again, '
-            'and training continues'
+            f'{runner.work_dir}: was removed while training ran, with the checkpoints in it; '
+            'it is created again, and training continues'
         )
 
     @contextmanager
@@ -213,7 +221,7 @@ class AtomicCheckpointHook(CheckpointHook):
             self._remove(*(path for path in outdated if os.path.dirname(path) == self.out_dir))  # not of another run
 
     def _forget_removed(self, runner: Any) -> None:
-        """Forget best checkpoints whose files were removed, so that the next one is saved whatever its score."""
+        """Forget best checkpoints whose files were removed: the next one is saved at any score."""
         best = self._best()
         for name, path in best.items():
             if path and any_process(is_main_process() and not os.path.isfile(path)):

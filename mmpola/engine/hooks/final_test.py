@@ -33,8 +33,8 @@ class FinalTestHook(Hook):
         barrier()  # rank 0 may still be writing
         if not os.path.isfile(best):
             raise UsageError(
-                f'{best}: expected the best checkpoint, got no file; it was removed while training ran, and '
-                'the test data are not evaluated'
+                f'{best}: expected the best checkpoint, got no file; it was removed while training '
+                'ran, and the test data are not evaluated'
             )
         info(f'evaluating {best} on the test data')
         runner.load_checkpoint(best)

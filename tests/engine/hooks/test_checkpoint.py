@@ -178,6 +178,20 @@ def test_a_work_dir_that_is_removed_is_created_again(when, colours, tmp_path, mo
 
 
 @pytest.mark.slow
+def test_a_work_dir_that_cannot_be_created_again_ends_the_run(colours, tmp_path, monkeypatch):
+    class Refuse(RemoveWorkDir):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            super().before_train_iter(runner, batch_idx)
+            if runner.iter == self.step:
+                Path(runner.work_dir).write_text('a file in its place')
+
+    with pytest.raises(SaveError) as raised:
+        run(small_config(colours, tmp_path / 'work'), Refuse(step=8))
+    assert str(raised.value).startswith(f'{tmp_path}/work/')
+    assert 'could not be created again' in str(raised.value)
+
+
+@pytest.mark.slow
 def test_a_final_test_without_its_checkpoint_is_refused(colours, tmp_path):
     options = {'default_hooks.final_test': {'type': 'mmpola.FinalTestHook'}}
 
