@@ -24,9 +24,9 @@ from mmpola.engine.config import (
     schedule_note,
 )
 from mmpola.engine.resume import decide_resume, finished
-from mmpola.engine.warm_up import warm_up_note
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
+from mmpola.engine.warm_up import warm_up_note
 from mmpola.messages import run_main
 
 
