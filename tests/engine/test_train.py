@@ -123,6 +123,12 @@ def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earli
     assert not (work / 'last_checkpoint').exists()
 
 
+def test_a_resumed_run_that_may_overwrite_keeps_its_record(trained_work, train):
+    """Until its first checkpoint, another --resume continues from the same one."""
+    train(trained_work, '--resume', '--overwrite')
+    assert (trained_work / 'last_checkpoint').read_text() == str(trained_work / 'epoch_2.pth')
+
+
 def test_a_folder_of_checkpoints_has_one_training_at_a_time(tmp_path, train):
     """Two work dirs of the same last name write to the same folder below `out_dir`."""
     out_dir = ('--cfg-options', f'default_hooks.checkpoint.out_dir={tmp_path}/checkpoints')
