@@ -32,7 +32,11 @@ _NAMES = {
     'mmpola.sequences.texts': ('ByteText', 'ListOps', 'Retrieval'),
     'mmpola.engine.seeding': ('SeededBatchSampler', 'SeededDataset'),
     'mmpola.engine.loops': ('ExactEpochLoop', 'ExactIterLoop'),
-    'mmpola.engine.optim': ('LayerDecayOptimizerConstructor', 'NoDecayOptimizerConstructor'),
+    'mmpola.engine.optim': (
+        'BFloat16OptimWrapper',
+        'LayerDecayOptimizerConstructor',
+        'NoDecayOptimizerConstructor',
+    ),
     'mmpola.engine.schedules': ('WarmupCosineLR',),
     'mmpola.engine.hooks.checkpoint': ('AtomicCheckpointHook',),
     'mmpola.engine.hooks.compile_backbone': ('CompileBackboneHook',),

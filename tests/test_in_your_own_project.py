@@ -16,11 +16,16 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaSwin, base
 from mmpola.checkpoint.safe_load import register_mmengine_reader
+from mmpola.engine.config import schedule_note
+from mmpola.engine.warm_up import warm_up_note
 from tests.helpers.own_project import code_with, config_files
 from tests.helpers.small_configs import shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
-"""This config is tested in test_packaging.py."""
+"""This config is tested in test_packaging.py; others inherit it here from the repository's configs."""
+
+INSTALLED = "__import__('mmpola').__path__[0] + '/.mim/"
+"""How it finds the installed configs."""
 
 MASK_HEAD = 4 * (256 * 256 * 9 + 256) + (256 * 256 * 4 + 256) + (256 * 80 + 80)
 """Parameters of the mask head of mask_rcnn_pola_swin_t_1x, which a Faster R-CNN lacks."""
@@ -31,7 +36,7 @@ def folder(root, shapes, tmp_path_factory):
     """A project folder with every config of the page, boxes, and label maps with three values."""
     folder = tmp_path_factory.mktemp('project')
     for name, text in config_files(root).items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text.replace(INSTALLED, f"'{root}/"))
     (folder / 'data').mkdir()
     (folder / 'data' / 'boxes').symlink_to(shapes / 'coco')
     (folder / 'data' / 'labels').mkdir()
@@ -84,6 +89,7 @@ def test_every_recipe_is_tested(root):
         'upernet_pola_swin.py',
         'three_classes.py',
         'three_labels.py',
+        'few_images.py',
         'compiled.py',
         'boxes_flipped.py',
         'labels_flipped.py',
@@ -143,6 +149,23 @@ def test_three_labels_train_and_evaluate_and_variants_are_averaged(load):
     assert 'mIoU' in tester.test()
     assert len(calls) == 6 * 4  # three scales of four images, each also mirrored
     assert_close(tester.model.module.state_dict(), runner.model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_few_images_train_masks_of_three_classes(load, folder):
+    """The learning rate reaches its value within two epochs of any number of images."""
+    cfg = load('few_images', evaluate=True)
+    whole = Config.fromfile(folder / 'few_images.py')
+    assert warm_up_note(whole, images=45) is None
+    assert schedule_note(whole) is None
+    cfg.train_cfg.max_epochs = 3
+    cfg.train_cfg.val_interval = 3
+    runner = train(cfg)
+    assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4
+    assert runner.model.roi_head.mask_head.conv_logits.out_channels == 3
+    rates = runner.message_hub.get_scalar('train/lr').data[0]
+    assert rates[0] < 0.1 * rates[-1]
+    assert rates[-1] == pytest.approx(1e-4)
 
 
 def count_calls(model):

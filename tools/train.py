@@ -14,7 +14,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.data.checks import check_data, print_notes
+from mmpola.data.checks import check_data, print_notes, training_images
 from mmpola.engine.config import (
     add_common_arguments,
     add_compile_argument,
@@ -27,6 +27,7 @@ from mmpola.engine.maps import check_batch_norm
 from mmpola.engine.resume import decide_resume, finished
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
+from mmpola.engine.warm_up import warm_up_note
 from mmpola.messages import run_main
 
 
@@ -46,7 +47,8 @@ def parse_arguments() -> argparse.Namespace:
         nargs='?',
         const='float16',
         choices=('float16', 'bfloat16'),
-        help='automatic mixed precision (default float16); bfloat16 for classifiers, segmenters and sequences',
+        help='automatic mixed precision: float16, the default, needs a GPU; bfloat16 is for classifiers, '
+        'segmenters and sequences',
     )
     parser.add_argument(
         '--auto-scale-lr',
@@ -69,9 +71,11 @@ def main() -> None:
     if resume is not None and (progress := finished(resume, cfg)):
         print(f'{resume.path}: training is finished: {progress}')
         return
-    print_notes(check_data(cfg, splits=('train', 'val')))
-    if note := schedule_note(cfg):
-        print(note)
+    checked = check_data(cfg, splits=('train', 'val'))
+    print_notes(checked)
+    for note in (schedule_note(cfg), warm_up_note(cfg, training_images(cfg, checked))):
+        if note is not None:
+            print(note)
     train(cfg, model, resume, args.overwrite)
 
 

@@ -208,20 +208,30 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write --amp, --auto-scale-lr and --resume into the config.
 
     Raises:
-        UsageError: --amp without a GPU, or in bfloat16 for a model of mmdet; or no auto_scale_lr in the config.
+        UsageError: --amp in float16 without a GPU, or in bfloat16 for a model of mmdet; or no auto_scale_lr in the
+            config.
     """
     if args.amp:
+        on_gpu = torch.cuda.is_available()
         if args.amp == 'bfloat16' and cfg.get('default_scope') == 'mmdet':
             raise UsageError(
-                '--amp: expected float16 for a model of mmdet, got bfloat16, which the CUDA operators of mmcv '
+                '--amp: expected float16 for a model of mmdet, got bfloat16, which the operators of mmcv '
                 '(RoIAlign, focal loss, deformable attention) do not support'
             )
-        if not torch.cuda.is_available():
-            raise UsageError('--amp: expected a GPU for mixed precision, but torch finds none')
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.dtype = args.amp
-        # bfloat16 has the range of float32, in which no gradient needs a scale
-        cfg.optim_wrapper.loss_scale = 'dynamic' if args.amp == 'float16' else 1.0
+        if args.amp == 'float16' and not on_gpu:
+            raise UsageError(
+                '--amp: expected a GPU for float16, but torch finds none; on a CPU classifiers, '
+                'segmenters and sequences train with --amp bfloat16'
+            )
+        if on_gpu:
+            cfg.optim_wrapper.type = 'AmpOptimWrapper'
+            cfg.optim_wrapper.dtype = args.amp
+            # bfloat16 has the range of float32, in which no gradient needs a scale
+            cfg.optim_wrapper.loss_scale = 'dynamic' if args.amp == 'float16' else 1.0
+        else:
+            cfg.optim_wrapper.type = 'mmpola.BFloat16OptimWrapper'
+            for name in ('dtype', 'loss_scale'):  # of an AmpOptimWrapper in the config
+                cfg.optim_wrapper.pop(name, None)
     if args.auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise UsageError(f'{args.config}: --auto-scale-lr needs auto_scale_lr.base_batch_size in the config')

@@ -1,4 +1,4 @@
-"""Optimizer constructors: no weight decay where it would do harm, and learning rates that fall towards the image.
+"""Optimizer constructors, without weight decay where it would do harm, and bfloat16 on a CPU.
 
     optim_wrapper = dict(
         constructor='mmpola.NoDecayOptimizerConstructor',
@@ -17,15 +17,19 @@ norms and biases.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from mmengine.optim import DefaultOptimWrapperConstructor
+import torch
+from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
+from mmengine.runner.amp import autocast
 from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers
 from mmpola.messages import info
-from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -106,3 +110,21 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
             group['lr'] = group.get('lr', self.base_lr) * rate**distance * (factor if distance else 1.0)
         lowest = factor * rate ** (layers.number + 1)
         info(f'layer-wise decay {rate}: {layers.number} blocks, learning rates from x {lowest:.3g}')
+
+
+@OPTIM_WRAPPERS.register_module()
+class BFloat16OptimWrapper(OptimWrapper):
+    """MMEngine's OptimWrapper, with the forward pass in bfloat16 (autocast), also on a CPU.
+
+    MMEngine's AmpOptimWrapper needs a GPU. Weights, gradients and the optimizer stay in float32,
+    and gradients need no scale: bfloat16 has the range of float32.
+
+    Args:
+        kwargs: as in OptimWrapper.
+    """
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """Run the forward pass of a step in bfloat16."""
+        with super().optim_context(model), autocast(dtype=torch.bfloat16):
+            yield

@@ -10,6 +10,7 @@ from torch import nn
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, locate, read
+from mmpola.engine.training_state import check_entries, restart_advice
 from mmpola.messages import UsageError, listed
 
 STATE = ('meta', 'message_hub', 'optimizer')
@@ -41,7 +42,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     try:
         checkpoint = read(path)
     except UsageError as error:
-        older = _newest_intact(cfg.work_dir)
+        older = _newest_intact(cfg)
         raise UsageError(f'{error}; the newest intact one: --resume {older}' if older else str(error)) from None
     _check_state(checkpoint)
     check_fits(checkpoint, cfg, model)
@@ -49,7 +50,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     if checkpoint.config_name not in (None, own):
         raise UsageError(
             f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.config_name}; '
-            f'start a new run from its weights with --cfg-options load_from={path}'
+            f'{restart_advice(str(path))}'
         )
     cfg.load_from = checkpoint.path
     return checkpoint
@@ -82,14 +83,28 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     )
 
 
-def _checkpoints(work_dir: str | Path) -> list[Path]:
-    """Return the checkpoints in a work dir, the newest last."""
-    return sorted(Path(work_dir).glob('*.pth'), key=lambda path: path.stat().st_mtime)
+def written_folders(cfg: Config) -> list[Path]:
+    """List the folders that a run writes checkpoints to: its work dir, then that of `out_dir`, if set.
+
+    `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to it.
+    """
+    work_dir = Path(cfg.work_dir)
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    given = hook.get('out_dir')
+    if given in (None, os.path.abspath(work_dir)) or '://' in str(given):  # no local folder
+        return [work_dir]
+    return [work_dir, Path(given, os.path.basename(os.path.abspath(work_dir)))]
 
 
-def _newest_intact(work_dir: str | Path) -> Path | None:
-    """Return the newest checkpoint in a work dir that can be read and resumed from, None if there is none."""
-    return next((path for path in reversed(_checkpoints(work_dir)) if _is_intact(path)), None)
+def _checkpoints(cfg: Config) -> list[Path]:
+    """Return the checkpoints in the folders that a run writes to, the newest last."""
+    found = [path for folder in written_folders(cfg) for path in folder.glob('*.pth')]
+    return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def _newest_intact(cfg: Config) -> Path | None:
+    """Return the newest checkpoint that can be read and resumed from, None if there is none."""
+    return next((path for path in reversed(_checkpoints(cfg)) if _is_intact(path)), None)
 
 
 def _is_intact(path: Path) -> bool:
@@ -101,11 +116,12 @@ def _is_intact(path: Path) -> bool:
 
 
 def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
-    """Raise UsageError if the work dir holds checkpoints that a run resumed from `path` may not overwrite."""
+    """Raise UsageError if there are checkpoints that a run resumed from `path` may not overwrite."""
     work_dir = Path(cfg.work_dir)
-    checkpoints = _checkpoints(work_dir)
+    checkpoints = _checkpoints(cfg)
     if not checkpoints:
         return
+    folder = checkpoints[-1].parent
     own = Path(cfg.filename).name
     others = sorted(path.name for path in work_dir.glob('*.py'))
     if others and own not in others:
@@ -120,23 +136,23 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         newest = newest_checkpoint(work_dir) or checkpoints[-1]
         if path.resolve() == newest.resolve():
             return
-        if not _is_intact(newest) and (older := _newest_intact(work_dir)) and path.resolve() == older.resolve():
+        if not _is_intact(newest) and (older := _newest_intact(cfg)) and path.resolve() == older.resolve():
             return
     elif cfg.get('resume'):
         raise UsageError(
-            f'{work_dir}: holds checkpoints ({names}) but no last_checkpoint that names the newest; '
+            f'{folder}: holds checkpoints ({names}) but no last_checkpoint that names the newest; '
             'name the one to resume from: --resume CHECKPOINT'
         )
     raise UsageError(
-        f'{work_dir}: holds checkpoints that this run would overwrite ({names}); resume from the newest with '
+        f'{folder}: holds checkpoints that this run would overwrite ({names}); resume from the newest with '
         '--resume, use another --work-dir, or allow overwriting with --overwrite'
     )
 
 
 def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if a file lacks an entry that resuming needs, or if a part of one cannot be rebuilt."""
+    """Raise UsageError if an entry that resuming needs is missing, malformed or cannot be rebuilt."""
     path, content = checkpoint.path, checkpoint.content
-    restart = f'start a new run from its weights with --cfg-options load_from={path}'
+    restart = restart_advice(path)
     whole = checkpoint.container == 'state_dict'  # else other weights than the optimizer's would be loaded
     if lacking := [name for name in STATE if not whole or name not in content]:
         raise UsageError(
@@ -146,3 +162,4 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
         raise UsageError(
             f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )
+    check_entries(content, path)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.runner import Runner
 from torch import nn
 
 from mmpola.checkpoint.safe_load import register_mmengine_reader
@@ -27,7 +27,8 @@ from mmpola.engine.checkpoint import (
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.processes import end_children_with_this_process, place
-from mmpola.engine.resume import newest_checkpoint
+from mmpola.engine.resume import newest_checkpoint, written_folders
+from mmpola.engine.training_state import Runner
 from mmpola.messages import CTRL_C, UsageError
 
 
@@ -41,8 +42,10 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: pretrained weights of the config are missing, `load_from` does not fit its backbone, or another
-            training is running in the work dir.
+        UsageError: the work dir cannot be written to, pretrained weights of the config are missing,
+            `load_from` does not fit its backbone, the checkpoint that it resumes from does not fit
+            the run's optimizer, schedules or hooks, or another training is running in a folder that
+            checkpoints are written to.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
             the loss or the weights are not finite.
     """
@@ -65,18 +68,48 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
 
 @contextmanager
 def _locked(cfg: Config) -> Iterator[None]:
-    """Keep other trainings out of the work dir: rank 0 holds a lock, which ends with its process, however that ends."""
-    if place(cfg.launcher).rank > 0:
+    """Keep other training runs out of the folders that this one writes to.
+
+    Rank 0 holds a lock in each, which ends with its process, however that ends.
+    """
+    with ExitStack() as locks:
+        if place(cfg.launcher).rank == 0:
+            for folder in written_folders(cfg):
+                locks.enter_context(_lock(folder))
         yield
-        return
-    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
-    lock = FileLock(Path(cfg.work_dir, 'training.lock'), timeout=0)
+
+
+def _lock(folder: Path) -> AbstractContextManager[Any]:
+    """Return a lock on a folder, held until its context ends.
+
+    Raises:
+        UsageError: another training run holds it, or the folder cannot be written to.
+    """
     try:
-        held = lock.acquire()
+        make_writable(folder)
+        return FileLock(folder / 'training.lock', timeout=0).acquire()
     except Timeout:
-        raise UsageError(f'{cfg.work_dir}: another training is running in it; use another --work-dir') from None
-    with held:
-        yield
+        raise UsageError(f'{folder}: another training is running in it; use another --work-dir') from None
+    except OSError as error:
+        raise UsageError(
+            f'{folder}/training.lock: expected a file that can be written to, got '
+            f'{error.strerror or error}; use another --work-dir'
+        ) from None
+
+
+def make_writable(folder: Path) -> None:
+    """Create a folder if it does not exist, and check that files can be written to it.
+
+    Raises:
+        UsageError: the system refuses that.
+    """
+    rule = f'{folder}: expected a folder that can be written to, got'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f'{rule} {error.strerror or error}; use another --work-dir') from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f'{rule} a read-only one; use another --work-dir')
 
 
 def _run(cfg: Config) -> None:
@@ -91,6 +124,11 @@ def _run(cfg: Config) -> None:
         newest = newest_checkpoint(cfg.work_dir)
         left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
         sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
+    except FileNotFoundError as error:
+        if Path(cfg.work_dir).is_dir():
+            raise
+        lost = f'{error.strerror}: {error.filename}'
+        sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({lost})')
 
 
 def _how_to_resume(cfg: Config) -> str:
@@ -99,8 +137,13 @@ def _how_to_resume(cfg: Config) -> str:
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data with MMEngine's Runner and return the metrics."""
+    """Evaluate a checkpoint on the config's test data and return the metrics.
+
+    Raises:
+        UsageError: the work dir cannot be written to.
+    """
     cfg.load_from = checkpoint.path
+    make_writable(Path(cfg.work_dir))
     prepare_process(cfg, checkpoint)
     metrics: dict[str, float] = Runner.from_cfg(cfg).test()
     return metrics

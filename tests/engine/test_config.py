@@ -221,7 +221,7 @@ def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, opti
 
 
 def amp(dtype, **settings):
-    cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}, **settings})
+    cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}} | settings)
     config.apply_arguments(cfg, argparse.Namespace(amp=dtype, auto_scale_lr=False, resume=None))
     return cfg.optim_wrapper
 
@@ -235,4 +235,18 @@ def test_amp_names_its_precision(monkeypatch):
     }
     assert amp('bfloat16', default_scope='mmseg') == {'type': 'AmpOptimWrapper', 'dtype': 'bfloat16', 'loss_scale': 1.0}
     with pytest.raises(UsageError, match=r'--amp: expected float16 for a model of mmdet, got bfloat16'):
+        amp('bfloat16', default_scope='mmdet')
+
+
+@pytest.mark.parametrize('given', ['OptimWrapper', 'AmpOptimWrapper'])
+def test_amp_without_a_gpu(given, monkeypatch):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    wrapper = {'type': given, 'optimizer': {'type': 'AdamW'}}
+    if given == 'AmpOptimWrapper':
+        wrapper.update(dtype='float16', loss_scale='dynamic')
+    expected = {'type': 'mmpola.BFloat16OptimWrapper', 'optimizer': {'type': 'AdamW'}}
+    assert amp('bfloat16', default_scope='mmseg', optim_wrapper=wrapper) == expected
+    with pytest.raises(UsageError, match='--amp: expected a GPU for float16'):
+        amp('float16', default_scope='mmseg')
+    with pytest.raises(UsageError, match='--amp: expected float16 for a model of mmdet, got bfloat16'):
         amp('bfloat16', default_scope='mmdet')

@@ -56,6 +56,88 @@ def test_resuming_ends_with_the_same_bits(event, stopped_at, uninterrupted, colo
     assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
 
 
+def test_a_signal_in_validation_waits_for_the_gradients_that_are_being_accumulated(colours, tmp_path):
+    """Validation after step 6 lies between the steps 4 and 8 that update the weights."""
+    options = {'optim_wrapper.accumulative_counts': 4}
+    seen, before, after = Batches(), Batches(), Batches()
+    run(small_config(colours, tmp_path / 'whole', options=options), seen)
+    cfg = small_config(colours, tmp_path / 'parts', options=options)
+    with pytest.raises(SystemExit) as raised:
+        run(cfg, before, Signal(epoch=1))
+    assert raised.value.code == PREEMPTED
+    meta = saved(tmp_path / 'parts' / 'interrupted.pth')['meta']
+    assert (meta['epoch'], meta['iter']) == (1, 8)
+    run(cfg, after, resume=True)
+    assert before.seen + after.seen == seen.seen
+    assert_same(*(saved(tmp_path / name / 'epoch_3.pth') for name in ('parts', 'whole')))
+
+
+def test_an_epoch_is_validated_once_although_the_run_was_interrupted_in_the_next(colours, tmp_path):
+    """Also if no best checkpoint is kept."""
+    cfg = small_config(colours, tmp_path, options={'default_hooks.checkpoint.save_best': None})
+    with pytest.raises(SystemExit):
+        run(cfg, Signal(step=8))
+    runner = run(cfg, resume=True)
+    assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 3
+
+
+class Validations(Hook):
+    """Records after how many epochs the run was validated."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def before_val(self, runner):
+        self.epochs.append(runner.epoch)
+
+
+@pytest.mark.parametrize(
+    ('options', 'epochs'),
+    [
+        ({'train_cfg.val_begin': 2}, [2, 3, 4]),
+        ({'train_cfg.val_interval': 3}, [3, 4]),
+        ({'train_cfg.val_interval': 9, 'train_cfg.dynamic_intervals': [(3, 1)]}, [2, 3, 4]),  # as in MMEngine
+    ],
+)
+def test_epochs_after_which_a_run_is_validated(options, epochs, colours, tmp_path):
+    validations = Validations()
+    run(small_config(colours, tmp_path, epochs=4, options=options), validations)
+    assert validations.epochs == epochs
+
+
+class Modes(Hook):
+    """Records whether the model is in training mode in each step."""
+
+    def __init__(self):
+        self.training = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self.training.append(runner.model.training)
+
+
+def test_steps_after_a_validation_train(colours, tmp_path):
+    """Dropout and BatchNorm differ; validation in training by steps is in between two of them."""
+    modes, validations = Modes(), Validations()
+    cfg = small_config(colours, tmp_path)
+    cfg.train_cfg = {'type': 'mmpola.ExactIterLoop', 'max_iters': 6, 'val_interval': 2}
+    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=6)
+    cfg.log_processor = {'by_epoch': False}
+    cfg.param_scheduler = []
+    run(cfg, modes, validations)
+    assert modes.training == [True] * 6
+    assert len(validations.epochs) == 3
+
+
+@pytest.mark.parametrize('counts', [4, 6])
+def test_gradients_that_the_end_of_an_epoch_loses_are_warned_of(counts, colours, tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message))
+    options = {'optim_wrapper.accumulative_counts': counts}
+    run(small_config(colours, tmp_path, epochs=2, options=options))
+    warned = any('not a multiple of accumulative_counts' in str(message) for message in logged)
+    assert warned == (counts == 4)  # of 6 steps
+
+
 def test_workers_change_no_bit_and_outlive_signals(uninterrupted, colours, tmp_path):
     class SignalWorkers(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
@@ -130,6 +212,17 @@ def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_i
     samples = [data[SampleKey(0, runner.seed, number)] for number in range(18 * 4)]
     assert len({*seeds.seen, *samples}) == 18 + len(samples)
     assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2  # after epochs 2 and 3
+
+
+def test_every_process_has_random_numbers_of_its_own(colours, tmp_path, monkeypatch):
+    """Else all would drop the same paths in a step."""
+    seen = []
+    for rank in (0, 1):
+        seeds = Seeds()
+        monkeypatch.setattr('mmpola.engine.loops.get_rank', lambda rank=rank: rank)
+        run(small_config(colours, tmp_path / str(rank), epochs=2, options={'randomness.seed': 0}), seeds)
+        seen += seeds.seen
+    assert len(set(seen)) == len(seen) == 2 * 12
 
 
 def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):

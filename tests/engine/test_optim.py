@@ -78,6 +78,7 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
     ('backbone', 'paramwise', 'optimizer', 'message'),
     [
         (PolaSwin, {'decay_rate': None}, {}, 'paramwise_cfg: expected decay_rate in (0, 1], got None'),
+        (PolaSwin, {'decay_rate': 0.0}, {}, 'paramwise_cfg: expected decay_rate in (0, 1], got 0.0'),
         (PolaSwin, {'decay_rate': 1.5}, {}, 'paramwise_cfg: expected decay_rate in (0, 1], got 1.5'),
         (PolaSwin, {'backbone_lr_mult': 0}, {}, 'paramwise_cfg: expected a positive backbone_lr_mult, got 0'),
         (PolaSwin, {'num_layers': 12}, {}, 'paramwise_cfg: expected no num_layers, '),  # every block is a layer

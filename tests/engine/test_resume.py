@@ -1,5 +1,6 @@
 """What a training run resumes from, and that no checkpoint of an earlier run is overwritten without permission."""
 
+import copy
 import os
 import shutil
 
@@ -10,6 +11,7 @@ from mmpola.engine import resume as resuming
 from mmpola.engine.resume import finished, newest_checkpoint
 from mmpola.engine.validate import build_on_meta
 from tests.helpers.refusals import refusal
+from tests.helpers.scripts import run
 from tests.helpers.small_configs import STATE
 
 
@@ -96,6 +98,34 @@ def test_a_work_dir_belongs_to_one_config(cfg, work):
     assert decide_resume(cfg) is None  # nothing to lose
 
 
+def test_checkpoints_outside_of_the_work_dir_are_kept_too(cfg, trained_work, tmp_path):
+    """MMEngine writes to `out_dir`/LAST NAME OF THE WORK DIR, which two runs may share."""
+    written = tmp_path / 'checkpoints' / 'work'
+    written.mkdir(parents=True)
+    for name in ('epoch_1.pth', 'epoch_2.pth'):
+        (trained_work / name).rename(written / name)
+    (trained_work / 'last_checkpoint').write_text(str(written / 'epoch_2.pth'))
+    cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'checkpoints')
+    assert resuming.written_folders(cfg) == [trained_work, written]
+    assert refusal(decide_resume, cfg).startswith(f'{written}: holds checkpoints that this run would overwrite')
+    assert decide_resume(cfg, overwrite=True) is None
+    cfg.resume = True
+    assert decide_resume(cfg).path == str(written / 'epoch_2.pth')
+
+    cfg.load_from = None
+    cfg.work_dir = str(tmp_path / 'second' / 'work')
+    message = refusal(decide_resume, cfg)
+    assert message.startswith(f'{written}: holds checkpoints (epoch_2.pth, epoch_1.pth) but no last_checkpoint')
+    cfg.work_dir = str(tmp_path / 'another')
+    assert decide_resume(cfg) is None
+
+
+@pytest.mark.parametrize('out_dir', ['s3://bucket/checkpoints', None])
+def test_only_local_folders_are_checked(out_dir, cfg, work):
+    cfg.default_hooks.checkpoint.out_dir = out_dir
+    assert resuming.written_folders(cfg) == [work]
+
+
 def test_a_work_dir_may_be_copied_and_moved(work, tmp_path):
     shutil.copytree(work, tmp_path / 'copy')
     assert newest_checkpoint(tmp_path / 'copy') == tmp_path / 'copy' / 'epoch_2.pth'
@@ -147,3 +177,82 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     headline, problem = refusal(decide_resume, cfg).splitlines()
     assert headline == f'{best}: does not fit the MaskRCNN of {tiny_config}; it was trained with mask_rcnn_1x'
     assert problem.startswith('  wrong shape: roi_head.bbox_head.fc_cls.weight expected [6, 32], got [7, 32], ')
+
+
+MALFORMED = {
+    'meta': 'text',
+    'meta.epoch': '2',
+    'meta.iter': -1,
+    'meta.seed': [0],
+    'message_hub': [],
+    'message_hub.log_scalars': None,
+    'message_hub.runtime_info': 3,
+    'message_hub.resumed_keys': 'all',
+    'message_hub.runtime_info.keep_ckpt_ids': {'a': 1},
+    'message_hub.runtime_info.epoch_position': 'middle',
+    'message_hub.runtime_info.epoch_position.iter': 13,  # of 12
+    'message_hub.runtime_info.epoch_position.images_per_step': 2.5,
+    'optimizer': 0,
+    'optimizer.state': [],
+    'optimizer.param_groups': {'lr': 1},
+    'param_schedulers': 'linear',
+    'param_schedulers.0': None,
+    'param_schedulers.0.last_step': True,
+}
+"""Key of an entry of a checkpoint -> a value of the wrong type, or out of range."""
+
+
+def whole_state():
+    """The state of a run in the middle of its third epoch."""
+    state = copy.deepcopy(STATE)
+    position = {'epoch': 2, 'iter': 12, 'images_per_step': 2}
+    state['message_hub']['runtime_info'] = {'epoch_position': position, 'keep_ckpt_ids': [1, 2]}
+    return {**state, 'param_schedulers': [{'last_step': 12}, {'last_step': -1}]}
+
+
+@pytest.mark.parametrize('key', MALFORMED)
+def test_malformed_entries_are_named(key, cfg, work, tiny_config, write_checkpoint):
+    path, value = work / 'epoch_2.pth', MALFORMED[key]
+    state = whole_state()
+    write_checkpoint(tiny_config, path, **state)
+    cfg.resume = True
+    assert decide_resume(cfg).path == str(path)
+
+    *parents, last = key.split('.')
+    node = state
+    for name in parents:
+        node = node[int(name)] if isinstance(node, list) else node[name]
+    node[int(last) if isinstance(node, list) else last] = value
+    write_checkpoint(tiny_config, path, **state)
+    cfg.load_from = None
+    message = refusal(decide_resume, cfg)
+    assert message.startswith(f'--resume: {path}: expected {key}: ')
+    assert f', got {value!r}; start a new run from its weights' in message
+
+
+def test_the_optimizers_of_several_networks_are_checked_one_by_one(cfg, work, tiny_config, write_checkpoint):
+    networks = {'generator': STATE['optimizer'], 'critic': {'state': 1, 'param_groups': []}}
+    write_checkpoint(tiny_config, work / 'epoch_2.pth', **{**STATE, 'optimizer': networks})
+    cfg.resume = True
+    assert 'expected optimizer.critic.state: a dict, got 1' in refusal(decide_resume, cfg)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('damage', 'word'),
+    [
+        (lambda state: None, 'parameter group'),  # STATE has none
+        (lambda state: state['message_hub']['log_scalars'].update(loss={'log_history': [1.0]}), 'count_history'),
+    ],
+    ids=['optimizer', 'log'],
+)
+def test_what_does_not_fit_the_run_ends_it_with_one_line(damage, word, work, tiny_config, write_checkpoint, capsys):
+    state = whole_state()
+    damage(state)
+    path = write_checkpoint(tiny_config, work / 'epoch_2.pth', **state)
+    before = path.read_bytes()
+    assert run('train', tiny_config, '--work-dir', work, '--resume') == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f'error: --resume: {path}: expected the state of this training run, got ')
+    assert word in line
+    assert path.read_bytes() == before

@@ -45,6 +45,16 @@ def test_draws_are_numbered_over_the_run_and_resume_at_any_step():
     assert [len(batch) for batch in batches(drop_last=True)] == [4, 4]
 
 
+def test_seeds_have_64_bits():
+    """With 32 bits, two of a hundred thousand samples would share their random numbers."""
+    seeds = []
+    for number in range(20):
+        seeding.seed_generators(seeding.SAMPLE, 0, number)
+        seeds.append(torch.initial_seed())
+    assert max(seeds) > 2**63
+    assert len({seed % 2**32 for seed in seeds}) == 20
+
+
 def test_processes_share_one_numbering(monkeypatch):
     numbers = []
     for rank in range(2):

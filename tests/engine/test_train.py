@@ -1,5 +1,8 @@
 """Training through tools/train.py up to MMEngine's Runner: resuming, Ctrl-C, and configs on a CPU."""
 
+import errno
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,10 +11,11 @@ import torch
 from mmengine.config import Config
 from mmengine.runner.checkpoint import CheckpointLoader
 
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
 from tests.helpers.refusals import refusal
-from tests.helpers.scripts import load
+from tests.helpers.scripts import load, run
 from tests.helpers.small_configs import STATE
 
 
@@ -119,6 +123,82 @@ def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earli
     assert not (work / 'last_checkpoint').exists()
 
 
+def test_a_resumed_run_that_may_overwrite_keeps_its_record(trained_work, train):
+    """Until its first checkpoint, another --resume continues from the same one."""
+    train(trained_work, '--resume', '--overwrite')
+    assert (trained_work / 'last_checkpoint').read_text() == str(trained_work / 'epoch_2.pth')
+
+
+def test_a_folder_of_checkpoints_has_one_training_at_a_time(tmp_path, train):
+    """Two work dirs of the same last name write to the same folder below `out_dir`."""
+    out_dir = ('--cfg-options', f'default_hooks.checkpoint.out_dir={tmp_path}/checkpoints')
+    refused = []
+
+    def start_another(cfg):
+        refused.append(refusal(train, tmp_path / 'second' / 'work', *out_dir))
+        train(tmp_path / 'second' / 'other', *out_dir)
+
+    train(tmp_path / 'first' / 'work', *out_dir, steps=start_another)
+    (message,) = refused
+    assert message.startswith(f'{tmp_path}/checkpoints/work: another training is running in it')
+
+
+def refuse_folders(monkeypatch):
+    monkeypatch.setattr('os.access', lambda path, mode, **_: False)
+
+
+def refuse_new_folders(monkeypatch):
+    make = Path.mkdir
+
+    def mkdir(path, *arguments, **options):
+        if path.name == 'work':
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, 'mkdir', mkdir)
+
+
+@pytest.mark.parametrize('refuse', [refuse_folders, refuse_new_folders, None])
+def test_a_work_dir_that_cannot_be_written_to_is_refused(refuse, tmp_path, train, monkeypatch):
+    work = tmp_path / 'work'
+    if refuse is None:
+        work.write_text('a file')
+    else:
+        refuse(monkeypatch)
+    started = []
+    message = refusal(train, work, steps=started.append)
+    assert message.startswith(f'{work}: expected a folder that can be written to, got ')
+    assert '\n' not in message
+    assert not started
+    cfg = Config({'work_dir': str(work)})
+    assert refusal(training.evaluate, cfg, SimpleNamespace(path='none.pth')) == message
+
+
+def test_a_lock_of_another_user_is_named(tmp_path, train, monkeypatch):
+    def refuse(lock):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(training.FileLock, 'acquire', refuse)
+    message = refusal(train, tmp_path / 'work')
+    assert message.startswith(f'{tmp_path}/work/training.lock: expected a file that can be written to, got ')
+
+
+@pytest.mark.parametrize('removed', [True, False])
+def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_path, train):
+    """The checkpoint hook creates it again after every step; this is what other hooks write in between."""
+    work = tmp_path / 'work'
+
+    def steps(cfg):
+        if removed:
+            shutil.rmtree(work)
+        (work / 'log' / 'scalars.json').open()
+
+    with pytest.raises(SystemExit if removed else FileNotFoundError) as raised:
+        train(work, steps=steps)
+    if removed:
+        assert raised.value.code.startswith(f'error: {work}: was removed while training ran')
+
+
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
     cfg = Config({'work_dir': str(tmp_path), 'launcher': 'pytorch'})
     monkeypatch.setenv('RANK', '0')
@@ -126,3 +206,28 @@ def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
         monkeypatch.setenv('RANK', '1')
         with training._locked(cfg):
             pass
+
+
+@pytest.mark.slow
+def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(tiny_segmentation, tmp_path, monkeypatch):
+    """The weights stay in float32, and validation is in float32 as on a GPU."""
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    dtypes = []
+
+    def record(module, inputs, output):
+        if isinstance(module, torch.nn.Conv2d):
+            dtypes.append((module.training, output.dtype))
+
+    options = ('--amp', 'bfloat16', '--work-dir', tmp_path / 'work', '--cfg-options', 'train_cfg.val_interval=2')
+    options = (*options, 'default_hooks.checkpoint.interval=2')
+    handle = torch.nn.modules.module.register_module_forward_hook(record)
+    try:
+        assert run('train', tiny_segmentation, *options, 'train_cfg.max_iters=2') == 0
+        assert run('train', tiny_segmentation, '--resume', *options, 'train_cfg.max_iters=4') == 0
+    finally:
+        handle.remove()
+    assert set(dtypes) == {(True, torch.bfloat16), (False, torch.float32)}
+    first, last = (read_checkpoint(tmp_path / 'work' / f'iter_{step}.pth')['state_dict'] for step in (2, 4))
+    assert {x.dtype for x in last.values()} == {torch.float32, torch.int64}
+    assert any(not torch.equal(x, first[key]) for key, x in last.items())
+    assert all(x.isfinite().all() for x in last.values())

@@ -62,8 +62,8 @@ randomness = dict(seed=0)
 """Text of a config: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
 
 STATE = {
-    'message_hub': {},
-    'optimizer': {},
+    'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
+    'optimizer': {'state': {}, 'param_groups': []},
     'meta': {'epoch': 2, 'iter': 12, 'experiment_name': 'tiny_20250131_235959'},
 }
 """Entries of a checkpoint of tiny.py after two epochs of six steps, next to its weights."""

@@ -38,6 +38,13 @@ NETS = {
 MAPS, ANY_LENGTH = ('map', 'reduced map with table', 'plus'), ('tokens', 'multihead')
 EVERY_NET = pytest.mark.parametrize('name', NETS)
 
+LIMITS = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.15}
+"""Relative error against float64 of an output or gradient, by the dtype that computes it.
+
+Gradients of a scale are differences of larger numbers: in float32 their own error is 1e-5, and the
+order in which a CPU adds doubles it.
+"""
+
 
 def build(name):
     net = NETS[name]()
@@ -57,6 +64,16 @@ def gradients(net, x):
     x = x.clone().requires_grad_()
     output = net(x)
     return [output, *torch.autograd.grad(output.float().square().sum(), [x, *net.parameters()])]
+
+
+def exact_gradients(net, x):
+    """Compute `gradients` in float64."""
+    return gradients(copy.deepcopy(net).double(), x.double())
+
+
+def errors(found, expected):
+    """Return the relative error of each tensor."""
+    return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
 
 
 @EVERY_NET
@@ -97,8 +114,8 @@ def test_compiles_as_one_graph_for_all_sizes(name):
     compiled = torch.compile(net, fullgraph=True, dynamic=True, backend='aot_eager')
     for size in [(3, 4)] if 'prefix' in name else [(3, 4), (5, 6)]:
         x = draw(name, *size)
-        for found, expected in zip(gradients(compiled, x), gradients(net, x), strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        found = gradients(compiled, x)
+        assert max(errors(found, exact_gradients(net, x))) < LIMITS[torch.float32]
 
 
 @pytest.mark.slow
@@ -123,28 +140,23 @@ def test_vmap_and_per_sample_gradients(name):
         return torch.func.functional_call(net, parameters, (part,)).square().sum()
 
     found = torch.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
-    expected = gradients(net, x[1])[2:]
-    for key, grad in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(found[key][1], grad, rtol=1e-3, atol=1e-3)
-
-
-def errors(found, expected):
-    return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
+    of_second = [found[key][1] for key in parameters]
+    assert max(errors(of_second, exact_gradients(net, x[1])[2:])) < LIMITS[torch.float32]
 
 
 @EVERY_NET
-@pytest.mark.parametrize(('dtype', 'limit'), [(torch.float32, 1e-5), (torch.float16, 0.02), (torch.bfloat16, 0.15)])
-def test_gradients_equal_those_of_float64(name, dtype, limit):
+@pytest.mark.parametrize('dtype', LIMITS)
+def test_gradients_equal_those_of_float64(name, dtype):
     net, x = build(name), draw(name)
-    expected = gradients(copy.deepcopy(net).double(), x.double())
+    expected = exact_gradients(net, x)
     if dtype != torch.float32:
         with torch.autocast('cpu', dtype):
             found = gradients(net, x)
         assert found[0].dtype == dtype
-        assert max(errors(found, expected)) < limit
+        assert max(errors(found, expected)) < LIMITS[dtype]
     found = gradients(net.to(dtype), x.to(dtype))
     assert {part.dtype for part in found} == {dtype}
-    assert max(errors(found, expected)) < limit
+    assert max(errors(found, expected)) < LIMITS[dtype]
 
 
 @EVERY_NET

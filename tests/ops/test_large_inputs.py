@@ -189,8 +189,8 @@ def test_large_exponents_of_one_key():
     q[:, 0], q[:, 1], q[:, 2] = -k[:, 0].sign(), -2 * k[:, 0], k[:, 0] * torch.tensor([1e-3, -2, -2, -2])
     feature_map = make_map('exp', dtype=torch.float32)
     output = polarity_attention(q, k, v, feature_map)
-    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite).float()
-    torch.testing.assert_close(output, expected, rtol=1e-5, atol=0)
+    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite)
+    assert_within(output, expected, 1e-5)
     assert not output[:, :2, :, :2].any()  # opposite signs in all channels: no same-signed feature in common
     torch.testing.assert_close(output[:, 2, :, :2], v[:, 0, :, :2], rtol=1e-5, atol=0)
 
@@ -199,8 +199,8 @@ def test_large_exponents_in_a_channel_where_all_queries_are_zero():
     q, k, v = draw(dtype=torch.float32)
     q[..., 0], k[..., 0] = 0, 200
     feature_map = make_map('exp', dtype=torch.float32)
-    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite).float()
-    torch.testing.assert_close(polarity_attention(q, k, v, feature_map), expected, rtol=1e-5, atol=0)
+    expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite)
+    assert_within(polarity_attention(q, k, v, feature_map), expected, 1e-5)
 
 
 @pytest.mark.parametrize('zero', ['query', 'keys'])

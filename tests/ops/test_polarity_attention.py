@@ -306,9 +306,10 @@ def test_torch_func_transforms_the_operator(kind, with_rotary):
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_compiles_as_one_graph(kind):
-    leaves = draw(keys=5, dtype=torch.float32)
-    leaves = [x.requires_grad_() for x in (*leaves, *make_map(kind, dtype=torch.float32).parameters().values())]
-    rotary = tuple(x.float() for x in rotary_tables(5, 4)) if kind == 'exp' else None
+    # in float64: float32 gradients that cancel differ between CPUs by more than any tight tolerance
+    leaves = [*draw(keys=5), *make_map(kind).parameters().values()]
+    leaves = [x.requires_grad_() for x in leaves]
+    rotary = rotary_tables(5, 4) if kind == 'exp' else None
 
     def attend(q, k, v, *parameters):
         feature_map = ExpMap(*parameters) if kind == 'exp' else PowerMap(*parameters)

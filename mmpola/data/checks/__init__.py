@@ -4,6 +4,6 @@
 `label_maps.py` and `folders.py` inspect them.
 """
 
-from mmpola.data.checks.check import Checked, check_data, print_notes, print_table
+from mmpola.data.checks.check import Checked, check_data, print_notes, print_table, training_images
 
-__all__ = ['Checked', 'check_data', 'print_notes', 'print_table']
+__all__ = ['Checked', 'check_data', 'print_notes', 'print_table', 'training_images']

@@ -27,13 +27,20 @@ crashes training on a GPU without naming its file, whereas the data loader names
 
 @dataclass
 class Checked:
-    """A data set of the config; `splits` lists all that use it, `paths` are its files and folders."""
+    """A data set of the config.
+
+    Attributes:
+        splits: all that use it.
+        paths: its files and folders.
+        key: what is the same in the configs of all that use it.
+    """
 
     splits: list[str]
     kind: Kind
     name: str
     paths: list[Path]
     contents: Contents = field(default_factory=Contents)
+    key: tuple[str, ...] = ()
 
 
 def check_data(
@@ -63,6 +70,7 @@ def check_data(
             checked[key].splits += [split] if split not in checked[key].splits else []
             continue
         checked[key] = data
+        data.key = key
         loader = f'{split}_dataloader'
         absent = [path for path in data.paths if not path.exists()]
         linked |= any(_present_folder(path, dataset.get('data_root')) is None for path in absent)
@@ -157,6 +165,18 @@ def _batch_problems(cfg: Config, checked: dict[tuple[str, ...], Checked]) -> lis
         return []
     split = f', divided among {processes} processes' if processes > 1 else ''
     return [f'train_dataloader.batch_size: expected at most {share}, for {images} images{split}, got {batch}']
+
+
+def training_images(cfg: Config, checked: list[Checked]) -> float:
+    """Return the number of training images in an epoch, infinity if it is unknown.
+
+    Args:
+        cfg: config of the run.
+        checked: what `check_data` returned for it, 'train' among the splits.
+    """
+    if not _first_of_machine(cfg):  # it opened no file
+        return math.inf
+    return _length(cfg.train_dataloader.dataset, {data.key: data for data in checked})
 
 
 def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.checkpoint.write import PARTIAL, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
+from mmpola.engine.processes import any_process
 from mmpola.registry import HOOKS
 
 ATOMIC = {'backend': 'mmpola_atomic'}
@@ -113,9 +115,19 @@ class AtomicCheckpointHook(CheckpointHook):
                 best[name] = own
                 runner.message_hub.update_info('best_ckpt' if len(best) == 1 else f'best_ckpt_{name}', own)
         self._set_best(best)
-        if is_main_process():
-            for folder in {self.out_dir, runner.work_dir}:
-                self._remove(*Path(folder).glob(f'*{PARTIAL}'))
+        # only files of the names that a run writes: others may be the user's
+        for name in (self.filename_tmpl.format('*'), 'best_*.pth'):
+            self._remove(*Path(self.out_dir).glob(f'{name}{PARTIAL}'))
+        for name in (INTERRUPTED, 'last_checkpoint'):
+            self._remove(Path(runner.work_dir, f'{name}{PARTIAL}'))
+
+    def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
+        """Create the work dir again if it was removed while training runs."""
+        self._restore_work_dir(runner)
+
+    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        """Create the work dir again if it was removed while validation runs."""
+        self._restore_work_dir(runner)
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Replace what the file would pickle as classes of MMEngine and NumPy."""
@@ -128,6 +140,31 @@ class AtomicCheckpointHook(CheckpointHook):
         """Rebuild the log history, which MMEngine expects when it resumes."""
         logged = checkpoint.get('message_hub', {}).get('log_scalars', {})
         logged.update({name: _loaded_history(saved) for name, saved in logged.items()})
+
+    def _restore_work_dir(self, runner: Any) -> None:
+        """Create the log folder, the logs and the copy of the config again if they were removed.
+
+        Raises:
+            SaveError: the folder cannot be created.
+        """
+        if os.path.isdir(runner.log_dir) or not is_main_process():
+            return
+        try:
+            os.makedirs(runner.log_dir)
+        except OSError as error:
+            reason = error.strerror or error
+            raise SaveError(f'{runner.log_dir}: could not be created again ({reason})') from error
+        for backend in runner.visualizer._vis_backends.values():
+            backend._env_initialized = False  # it creates its folder and files with the next value
+        for handler in runner.logger.handlers:
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
+                handler.mode = 'a'  # with which it opens the file again
+        runner.dump_config()
+        runner.logger.error(
+            f'{runner.work_dir}: was removed while training ran, with the checkpoints in it; '
+            'it is created again, and training continues'
+        )
 
     @contextmanager
     def _restored_on_error(self, runner: Any) -> Iterator[None]:
@@ -174,6 +211,7 @@ class AtomicCheckpointHook(CheckpointHook):
         refuse_non_finite(runner)
         runner.message_hub.update_info(VALIDATION_DUE, False)  # MMEngine saves the newest checkpoint again here
         with self._restored_on_error(runner):
+            self._forget_removed(runner)
             before = self._best()
             self._set_best(dict.fromkeys(before))  # MMEngine removes the files named here before it writes
             super()._save_best_checkpoint(runner, metrics)
@@ -181,6 +219,17 @@ class AtomicCheckpointHook(CheckpointHook):
             self._set_best(now)
             outdated = [path for path in before.values() if path and path not in now.values()]
             self._remove(*(path for path in outdated if os.path.dirname(path) == self.out_dir))  # not of another run
+
+    def _forget_removed(self, runner: Any) -> None:
+        """Forget best checkpoints whose files were removed: the next one is saved at any score."""
+        best = self._best()
+        for name, path in best.items():
+            if path and any_process(is_main_process() and not os.path.isfile(path)):
+                ending = '' if len(best) == 1 else f'_{name}'
+                runner.message_hub.runtime_info.pop(f'best_score{ending}', None)
+                best[name] = None
+                runner.logger.error(f'{path}: the best checkpoint was removed while training ran')
+        self._set_best(best)
 
     def _best(self) -> dict[str, str | None]:
         """Return the path of the best checkpoint by metric; nothing if none is kept."""

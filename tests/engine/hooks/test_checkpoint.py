@@ -18,6 +18,7 @@ from mmengine.runner.checkpoint import load_from_local
 from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.engine.hooks.checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
 from tests.helpers.exact import assert_same
+from tests.helpers.refusals import refusal
 from tests.helpers.small_training import run, saved, small_config
 
 
@@ -27,10 +28,13 @@ def files(folder):
 
 @pytest.mark.slow
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
-    (tmp_path / 'epoch_1.pth.partial').write_text('of a run that was killed')
+    written = ['best_accuracy_top1_epoch_9.pth', 'epoch_9.pth', 'interrupted.pth', 'last_checkpoint']
+    for name in written:
+        (tmp_path / f'{name}.partial').write_text('of a run that was killed')
+    (tmp_path / 'weights.tar.partial').write_text('a download of the user')
     run(small_config(colours, tmp_path, epochs=4, options={'default_hooks.checkpoint.max_keep_ckpts': 2}))
     kept = files(tmp_path)
-    assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint']
+    assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint', 'weights.tar.partial']
     assert kept[0].startswith('best_accuracy_top1_epoch_')
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_4.pth'
     assert saved(tmp_path / 'epoch_4.pth')['meta'] == {'epoch': 4, 'iter': 24, 'seed': 0}
@@ -133,6 +137,71 @@ def test_a_run_may_continue_without_a_checkpoint(word, after, scores, best, kept
     ]
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_3.pth'
     assert read_checkpoint(tmp_path / 'epoch_3.pth')['message_hub']['runtime_info']['keep_ckpt_ids'] == kept
+
+
+class RemoveWorkDir(Hook):
+    """Removes the work dir after a number of steps, or in the validation after an epoch."""
+
+    def __init__(self, step=None, epoch=None):
+        self.step, self.epoch = step, epoch
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter == self.step:
+            shutil.rmtree(runner.work_dir)
+
+    def before_val_epoch(self, runner):
+        if runner.epoch == self.epoch:
+            shutil.rmtree(runner.work_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('when', [{'step': 8}, {'epoch': 2}], ids=['training', 'validation'])
+def test_a_work_dir_that_is_removed_is_created_again(when, colours, tmp_path, monkeypatch):
+    """Logs, the config and later checkpoints, the best among them, are written to it."""
+    scores = iter([60.0, 50.0, 40.0])
+    monkeypatch.setattr(
+        'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(scores)}
+    )
+    work = tmp_path / 'work'
+    cfg = small_config(colours, work, options={'default_hooks.logger.interval': 1})
+    runner = run(cfg, RemoveWorkDir(**when))
+    best = 'best_accuracy_top1_epoch_2.pth'
+    assert files(work)[0] == best
+    assert set(files(work)[1:]) == {'epoch_2.pth', 'epoch_3.pth', 'last_checkpoint'}
+    assert runner.message_hub.get_info('best_ckpt') == str(work / best)
+    assert runner.message_hub.get_info('best_score') == 50.0
+    (log,) = work.glob('*/*.log')
+    assert 'was removed while training ran' in log.read_text()
+    (scalars,) = work.glob('*/vis_data/2*.json')
+    assert '"step": 18' in scalars.read_text()
+    assert list(work.glob('*.py'))
+
+
+@pytest.mark.slow
+def test_a_work_dir_that_cannot_be_created_again_ends_the_run(colours, tmp_path, monkeypatch):
+    class Refuse(RemoveWorkDir):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            super().before_train_iter(runner, batch_idx)
+            if runner.iter == self.step:
+                Path(runner.work_dir).write_text('a file in its place')
+
+    with pytest.raises(SaveError) as raised:
+        run(small_config(colours, tmp_path / 'work'), Refuse(step=8))
+    assert str(raised.value).startswith(f'{tmp_path}/work/')
+    assert 'could not be created again' in str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_final_test_without_its_checkpoint_is_refused(colours, tmp_path):
+    options = {'default_hooks.final_test': {'type': 'mmpola.FinalTestHook'}}
+
+    class RemoveBest(Hook):
+        def after_train(self, runner):
+            Path(runner.message_hub.get_info('best_ckpt')).unlink()
+
+    message = refusal(run, small_config(colours, tmp_path, epochs=2, options=options), RemoveBest())
+    assert message.startswith(f'{tmp_path}/best_accuracy_top1_epoch_')
+    assert ': expected the best checkpoint, got no file' in message
 
 
 def test_on_error_is_checked():

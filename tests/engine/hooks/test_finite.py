@@ -68,6 +68,7 @@ def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
     [
         ([1, NAN, 2, NAN, NAN, 3], 0.0, 1, None),  # steps that GradScaler skipped: the weights are finite
         ([1, NAN, INF], 0.0, 3, None),
+        ([INF, INF, 1], 0.0, 1, None),  # GradScaler starts with a scale that is too large
         ([1, *[NAN] * 20], 0.0, 2, 12),  # it skips all of them
         ([1, NAN, NAN, NAN], NAN, 2, 2),
         ([1, 2, NAN, NAN], INF, 3, 3),
