@@ -53,8 +53,8 @@ class OptionsAction(DictAction):
             key, _, value = entry.partition('=')
             if DICT.search(value):
                 place = f'{key}.0' if value.startswith(('[', '(')) else key
-                rule = f'a number, name, list or tuple, or the entries of a dict one by one ({place}.NAME=VALUE)'
-                raise UsageError(f'--cfg-options: {key}: expected {rule}, got {value}')
+                rule = 'a number, name, list or tuple, or the entries of a dict one by one'
+                raise UsageError(f'--cfg-options: {key}: expected {rule} ({place}.NAME=VALUE), got {value}')
         try:
             super().__call__(*arguments)
         except (AssertionError, ValueError):

@@ -139,7 +139,25 @@ def build_on_meta(cfg: Config) -> nn.Module:
 
 def _mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str:
     """Describe in one line why the part of a config with this key and dict cannot be built."""
-    text = str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
+    text = _first_line_of(error)
+    if wrong_name := wrong_name_in(key, node, registry, error):
+        return wrong_name
+    if OWN_MESSAGE.match(text):
+        return f'{key}.{text}'
+    where = traceback.extract_tb(error.__traceback__)[-1].line
+    return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
+
+
+def wrong_name_in(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str | None:
+    """Describe in one line a type or an argument that does not exist; None if the error is another one.
+
+    Args:
+        key: of a part of a config.
+        node: the part.
+        registry: where its class is looked up.
+        error: what its construction raised.
+    """
+    text = _first_line_of(error)
     if match := NOT_REGISTERED.match(text):
         meant = _similar_type(match[1], registry)
         return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}{meant}'
@@ -147,10 +165,11 @@ def _mistake(key: str, node: dict[str, Any], registry: Registry, error: Exceptio
         meant = suggestion(match[1], _defaults(_class_of(node, registry)))
         name = getattr(node['type'], '__name__', node['type'])
         return f'{key}: expected arguments of {name}, got {match[1]}{meant}'
-    if OWN_MESSAGE.match(text):
-        return f'{key}.{text}'
-    where = traceback.extract_tb(error.__traceback__)[-1].line
-    return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
+    return None
+
+
+def _first_line_of(error: Exception) -> str:
+    return str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
 
 
 def _similar_type(name: str, registry: Registry) -> str:

@@ -18,6 +18,7 @@ from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_cl
 from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
 from mmpola.engine.config import SPLITS
 from mmpola.engine.processes import place
+from mmpola.engine.validate import wrong_name_in
 from mmpola.messages import BrokenRule, UsageError, grouped, listed, suggestion
 
 SAMPLE = 32
@@ -121,7 +122,8 @@ def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: st
     except UsageError as error:  # of a data set whose constructor reads the files
         return str(error).splitlines()
     except (KeyError, TypeError, ValueError, AssertionError) as error:
-        return [f'{dataloader}.dataset: {error.args[0] if error.args else error}']
+        wrong_name = wrong_name_in(f'{dataloader}.dataset', dataset, DATASETS, error)
+        return [wrong_name or f'{dataloader}.dataset: {error.args[0] if error.args else error}']
     data.contents = data.kind.inspect(built)
     classes = data.contents.classes
     counts = class_count_problems(predicted_classes(cfg.get('model')), classes, dataloader) if classes else []

@@ -57,7 +57,18 @@ def test_a_broken_config_of_a_data_set_is_one_of_the_problems(segmentation):
     segmentation.train_dataloader.dataset.type = 'NoDataset'
     segmentation.train_dataloader.dataset.pop('metainfo')
     (line,) = problems(segmentation)
-    assert line.startswith('train_dataloader.dataset: NoDataset is not in the mmseg::dataset registry.')
+    assert line.startswith(
+        'train_dataloader.dataset.type: expected a name in the mmseg::dataset registry, got NoDataset'
+    )
+    segmentation.train_dataloader.dataset.type = 'BaseSegDatset'
+    (line,) = problems(segmentation)
+    assert line.endswith('got BaseSegDatset; did you mean BaseSegDataset?')
+    segmentation.train_dataloader.dataset.update(type='BaseSegDataset', reduce_zero_labl=True)
+    (line,) = problems(segmentation)
+    assert line == (
+        'train_dataloader.dataset: expected arguments of BaseSegDataset, got reduce_zero_labl; '
+        'did you mean reduce_zero_label?'
+    )
 
 
 def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypatch):
