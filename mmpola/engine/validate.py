@@ -10,8 +10,6 @@ import copy
 import importlib.util
 import inspect
 import logging
-import re
-import traceback
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
@@ -36,10 +34,10 @@ from mmengine.registry import (
 from torch import nn
 from torch.utils.data import DataLoader
 
-import mmpola.registry  # noqa: F401  adds the scope to those of MMEngine
 from mmpola.config_tree import nodes
 from mmpola.engine.config import PLAIN, READ, SPLITS, is_variable
 from mmpola.engine.maps import check_channels
+from mmpola.engine.mistakes import class_of, defaults_of, mistake
 from mmpola.messages import UsageError, listed, suggestion
 
 MISSPELT = 0.885
@@ -78,12 +76,6 @@ OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_
 """Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
 
 
-NOT_REGISTERED = re.compile(r'(\S+) is not in the (\S+) registry')
-UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
-OWN_MESSAGE = re.compile(r'\w+: expected ')
-"""How the messages of mmpola's constructors begin: with the argument's name."""
-
-
 def validate_config(cfg: Config, used: tuple[str, ...] = TRAINED) -> nn.Module:
     """Check names, arguments and the model of a config, and change nothing.
 
@@ -107,7 +99,7 @@ def validate_config(cfg: Config, used: tuple[str, ...] = TRAINED) -> nn.Module:
         try:
             _check_arguments(node, registry)
         except Exception as error:  # constructors of other packages raise exceptions of any type
-            raise UsageError(_mistake(key, node, registry, error)) from error
+            raise UsageError(mistake(key, node, registry, error)) from error
     _check_topk(cfg, used)
     return model
 
@@ -133,68 +125,8 @@ def build_on_meta(cfg: Config) -> nn.Module:
     except Exception as error:  # constructors of other packages raise exceptions of any type
         parts = [('model', cfg.model), *((key, node) for key, node in nodes(cfg.model, 'model') if 'type' in node)]
         key, node = next((part for part in reversed(parts) if _fails(part[1], error)), parts[0])
-        raise UsageError(_mistake(key, node, MODELS, error)) from error
+        raise UsageError(mistake(key, node, MODELS, error)) from error
     return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
-
-
-def _mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str:
-    """Describe in one line why the part of a config with this key and dict cannot be built."""
-    text = _first_line_of(error)
-    if wrong_name := wrong_name_in(key, node, registry, error):
-        return wrong_name
-    if OWN_MESSAGE.match(text):
-        return f'{key}.{text}'
-    where = traceback.extract_tb(error.__traceback__)[-1].line
-    return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
-
-
-def wrong_name_in(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str | None:
-    """Describe in one line a type or an argument that does not exist; None if the error is another one.
-
-    Args:
-        key: of a part of a config.
-        node: the part.
-        registry: where its class is looked up.
-        error: what its construction raised.
-    """
-    text = _first_line_of(error)
-    if match := NOT_REGISTERED.match(text):
-        meant = _similar_type(match[1], registry)
-        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}{meant}'
-    if (match := UNEXPECTED.search(text)) and match[1] in node:
-        meant = suggestion(match[1], _defaults(_class_of(node, registry)))
-        name = getattr(node['type'], '__name__', node['type'])
-        return f'{key}: expected arguments of {name}, got {match[1]}{meant}'
-    return None
-
-
-def _first_line_of(error: Exception) -> str:
-    return str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
-
-
-def _similar_type(name: str, registry: Registry) -> str:
-    """Return the end of a message that suggests a registered name, with its scope if it needs one."""
-    if 'mmpola' in registry.children:
-        registry.children['mmpola'].import_from_location()
-    with registry.switch_scope_and_registry(None) as scoped:
-        known = [*scoped.module_dict, *registry.module_dict]
-    known += [f'{scope}.{each}' for scope, child in registry.children.items() for each in child.module_dict]
-    in_other_scopes = [each for each in known if each.endswith(f'.{name}')]
-    if in_other_scopes:
-        return suggestion(name, in_other_scopes, similarity=0)
-    return suggestion(name, known)
-
-
-def _defaults(cls: Any) -> dict[str, Any]:
-    """Return the arguments of a class and of those that it may pass **kwargs on to, with their defaults."""
-    bases: tuple[Any, ...] = inspect.getmro(cls) if inspect.isclass(cls) else (cls,)
-    defaults: dict[str, Any] = {}
-    for base in bases:
-        if base.__module__ == 'builtins':  # some have no signature
-            continue
-        for name, parameter in inspect.signature(base).parameters.items():
-            defaults.setdefault(name, parameter.default)
-    return defaults
 
 
 def _build(model: dict[str, Any]) -> Any:
@@ -267,7 +199,7 @@ def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
             arguments['optimizer'] = torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
         registry.build(arguments)
         return
-    cls = _class_of(arguments, registry)
+    cls = class_of(arguments, registry)
     del arguments['type']
     arguments.pop('_scope_', None)
     inspect.signature(cls).bind_partial(**arguments)
@@ -275,23 +207,9 @@ def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
         cls(**arguments)
 
 
-def _class_of(node: dict[str, Any], registry: Registry) -> Any:
-    """Return the class that a part of a config names.
-
-    Raises:
-        KeyError: it is not registered.
-    """
-    cls = node['type']
-    with registry.switch_scope_and_registry(node.get('_scope_')) as scoped:
-        cls = scoped.get(cls) if isinstance(cls, str) else cls
-    if cls is None:
-        raise KeyError(f'{node["type"]} is not in the {registry.name} registry')
-    return cls
-
-
 def _check_types(arguments: dict[str, Any], registry: Registry) -> None:
     """Refuse text, such as a mistyped number, for arguments whose default is a number."""
-    for name, default in _defaults(_class_of(arguments, registry)).items():
+    for name, default in defaults_of(class_of(arguments, registry)).items():
         if type(default) in (int, float) and isinstance(arguments.get(name), str):
             raise ValueError(f'{name}: expected a number, got {arguments[name]!r}')
 

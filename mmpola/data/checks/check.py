@@ -17,8 +17,8 @@ from rich.table import Table
 from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_classes
 from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
 from mmpola.engine.config import SPLITS
+from mmpola.engine.mistakes import wrong_name_in
 from mmpola.engine.processes import place
-from mmpola.engine.validate import wrong_name_in
 from mmpola.messages import BrokenRule, UsageError, grouped, listed, suggestion
 
 SAMPLE = 32
