@@ -9,7 +9,8 @@ from mmpola import __main__ as report
 from tests.helpers.interpreter import interpret
 
 
-def test_this_environment_works(capsys):
+def test_this_environment_works(capsys, monkeypatch):
+    monkeypatch.setattr(sys, 'argv', ['mmpola', '--openmmlab'])
     assert report.main() == 0
     output = capsys.readouterr().out
     assert 'ok  mmcv.ops' in output
@@ -32,7 +33,7 @@ def installed(monkeypatch, **versions):
 
 
 @pytest.mark.parametrize(
-    ('clone', 'torch', 'mmcv'),
+    ('by_installer', 'torch', 'mmcv'),
     [
         (True, 'bash tools/install.sh', 'bash tools/install.sh'),
         (
@@ -42,36 +43,61 @@ def installed(monkeypatch, **versions):
         ),
     ],
 )
-def test_versions_that_do_not_work_name_their_fix(clone, torch, mmcv, monkeypatch):
+def test_versions_that_do_not_work_name_their_fix(by_installer, torch, mmcv, monkeypatch):
     installed(monkeypatch, mmcv='2.2.0', torch='2.0.1+cpu', mmdet='3.3.0')
-    remedies = {finding.what: finding.remedy for finding in report.findings(clone)}
+    remedies = {finding.what: finding.remedy for finding in report.findings(by_installer, all_needed=False)}
     assert remedies['torch'] == f'needs >= 2.6: {torch}'
     assert remedies['mmcv'] == f'needs >= 2.0.0, < 2.2.0: {mmcv}'
     assert remedies['mmdet'] == ''
     assert remedies['mmengine'].startswith('needs >= 0.10.0, < 1.0.0: ')
 
 
-def test_openmmlab_is_optional_outside_a_clone(monkeypatch):
+def broken(all_needed=False):
+    """Return what must be mended in an environment that tools/install.sh has not made."""
+    found = report.findings(by_installer=False, all_needed=all_needed)
+    return [finding.what for finding in found if finding.mark == report.BROKEN]
+
+
+def test_packages_of_openmmlab_are_needed_where_others_are_installed_or_on_request(monkeypatch):
     installed(monkeypatch, **WORKING)
-    findings = {finding.what: finding for finding in report.findings(clone=False)}
-    assert findings['OpenMMLab'].found.startswith('not installed (optional')
-    assert not any(finding.remedy for finding in findings.values())
-    assert {finding.what for finding in report.findings(clone=True) if finding.remedy} == {
-        requirement.name for requirement in report.OPENMMLAB
-    }
+    assert broken() == []
+    assert broken(all_needed=True) == ['mmengine', 'mmcv', 'mmdet', 'mmsegmentation']
+    installed(monkeypatch, **WORKING, mmengine='0.10.7')
+    assert broken() == []
+    installed(monkeypatch, **WORKING, mmdet='3.3.0')
+    assert broken() == ['mmengine', 'mmcv']
+    installed(monkeypatch, **WORKING, mmengine='0.9.0')
+    assert broken() == ['mmengine']
+
+
+@pytest.mark.parametrize(('torch', 'expected'), [('2.5.1', ['torch']), ('2.6.0', [])])
+def test_the_lowest_torch(torch, expected, monkeypatch):
+    installed(monkeypatch, **{**WORKING, 'torch': torch})
+    assert broken() == expected
+
+
+@pytest.mark.parametrize(('arguments', 'status', 'mark'), [([], 0, '--'), (['--openmmlab'], 1, '!!')])
+def test_an_environment_for_timm_alone(arguments, status, mark, tmp_path, monkeypatch, capsys):
+    installed(monkeypatch, **WORKING)
+    monkeypatch.setattr(sys, 'argv', ['mmpola', *arguments])
+    monkeypatch.setattr(sys, 'prefix', str(tmp_path))  # of no environment that the installer has made
+    assert report.main() == status
+    output = capsys.readouterr().out
+    assert re.search(f'{mark}  mmdet +not installed .*detection.* -> .*pip install mmdet==3.3.0', output)
+    assert 'install.sh' not in output
 
 
 def test_the_maintained_forks_are_openmmlab_too(monkeypatch):
     forks = dict(requirement.fork for requirement in report.OPENMMLAB)
     installed(monkeypatch, **WORKING, **forks)
-    findings = {finding.what: finding for finding in report.findings(clone=True)}
+    findings = {finding.what: finding for finding in report.findings(by_installer=True, all_needed=True)}
     assert not any(finding.remedy for finding in findings.values())
     assert findings['onedl-mmcv'].found == '2.3.6'
     installed(monkeypatch, **{**WORKING, **forks, 'torch': '2.5', 'onedl-mmcv': '2.3.5'})
-    for clone, command in ((True, 'install.sh --forks'), (False, 'pip install --upgrade onedl-mmcv')):
-        remedies = {finding.what: finding.remedy for finding in report.findings(clone)}
+    for by_installer, command in ((True, 'install.sh --forks'), (False, 'pip install --upgrade onedl-mmcv')):
+        remedies = {finding.what: finding.remedy for finding in report.findings(by_installer, all_needed=False)}
         assert remedies['onedl-mmcv'].endswith(command)
-        assert remedies['torch'].endswith('install.sh --forks' if clone else 'torch torchvision')
+        assert remedies['torch'].endswith('install.sh --forks' if by_installer else 'torch torchvision')
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.export import LOWEST_OPSET, check_packages, export
 from mmpola.engine.export_model import default_shape, export_model
-from mmpola.engine.validate import validate_config
+from mmpola.engine.validate import EXPORTED, validate_config
 from mmpola.messages import UsageError, first_line, run_main
 
 
@@ -103,7 +103,7 @@ def main() -> None:
     check_packages()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
-    on_meta = validate_config(cfg)
+    on_meta = validate_config(cfg, EXPORTED)
     name_imagenet_classes(cfg)
     image = read_image(args.image, cfg)
     checkpoint = read_fitting(args.checkpoint, cfg, on_meta)

@@ -129,7 +129,7 @@ main() {
     logged 'install the rest' pip_install -r "$VENV/requirements.txt"
     if [ -n "$dev" ]; then logged 'install test tools' pip_install -r requirements-dev.txt; fi
     logged 'install mmpola' pip_install --no-deps --no-build-isolation --editable .
-    "$VENV/bin/python" -m mmpola || die 'the installation does not work; the table above names the fixes'
+    "$VENV/bin/python" -m mmpola --openmmlab || die 'the installation does not work; the table above names the fixes'
     printf '%s\n' "$fingerprint" >"$stamp"
 }
 

@@ -26,7 +26,7 @@ from mmpola.engine.config import (
     request_compilation,
 )
 from mmpola.engine.train import evaluate
-from mmpola.engine.validate import validate_config
+from mmpola.engine.validate import EVALUATED, validate_config
 from mmpola.messages import run_main
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     args = parse_arguments()
     cfg = load_config(args)
     request_compilation(cfg, args.compile)
-    checkpoint = read_fitting(args.checkpoint, cfg, validate_config(cfg))
+    checkpoint = read_fitting(args.checkpoint, cfg, validate_config(cfg, EVALUATED))
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))
     if args.show_dir:

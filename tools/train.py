@@ -23,6 +23,7 @@ from mmpola.engine.config import (
     request_compilation,
     schedule_note,
 )
+from mmpola.engine.maps import check_batch_norm
 from mmpola.engine.resume import decide_resume, finished
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
@@ -65,6 +66,7 @@ def main() -> None:
     apply_arguments(cfg, args)
     request_compilation(cfg, args.compile)
     model = validate_config(cfg)
+    check_batch_norm(cfg, model)
     resume = decide_resume(cfg, args.overwrite, model)
     if resume is not None and (progress := finished(resume, cfg)):
         print(f'{resume.path}: training is finished: {progress}')

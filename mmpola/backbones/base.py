@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.weight_names import ReleasedNames, to_ours
-from mmpola.checkpoint.load import Loadable, check_init_cfg, load_weights
+from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
+from mmpola.checkpoint.load import Loadable
 from mmpola.layers import Grid, WithPositionTable, draw_table
 
 FIRST_CONV = 'stem.proj'
@@ -104,7 +105,8 @@ class Backbone(Loadable):
             table and the output norm of each. Frozen parameters need no gradient; frozen modules stay in eval mode.
         norm_eval: keep BatchNorm layers in eval mode while training.
         with_cp: recompute each block's activations in the backward pass to save memory.
-        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), read by `init_weights()`.
+        init_cfg: None, dict(type='Pretrained', checkpoint=PATH), an initializer of MMEngine such as
+            dict(type='TruncNormal', layer='Linear', std=0.02), or a list of them; read by `init_weights()`.
 
     Raises:
         ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
@@ -132,7 +134,7 @@ class Backbone(Loadable):
         frozen_stages: int,
         norm_eval: bool,
         with_cp: bool,
-        init_cfg: dict[str, Any] | None,
+        init_cfg: InitCfg,
     ) -> None:
         super().__init__()
         self.embed_dims, self.strides = tuple(embed_dims), tuple(strides)
@@ -229,9 +231,8 @@ class Backbone(Loadable):
                     module.set_token_grid(token_grid(img_size, stride))
 
     def init_weights(self) -> None:
-        """Load the file of `init_cfg`; without one, keep the weights that the constructor initialised."""
-        if self.init_cfg is not None:
-            load_weights(self, self.init_cfg['checkpoint'])
+        """Run the initializers of `init_cfg` and load its file; other weights stay as they are."""
+        initialize(self, self.init_cfg)
 
     def train(self, mode: bool = True) -> Backbone:
         """Set training mode, except for frozen stages and, with `norm_eval`, BatchNorm layers."""

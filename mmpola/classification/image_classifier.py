@@ -9,7 +9,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmpola.backbones.classifier import Classifier
-from mmpola.checkpoint.load import check_init_cfg, load_weights
+from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
 from mmpola.classification.preprocessor import ClassificationPreprocessor
 from mmpola.engine.outputs import loss_or_predictions
 from mmpola.registry import MODELS
@@ -26,13 +26,14 @@ class ImageClassifier(Classifier, BaseModel):
         data_preprocessor: config of `ClassificationPreprocessor`, whose number of classes is set to `num_classes`, or
             of one of MMEngine's; None: the batch is only moved to the model's device.
         projection: channels of PolaFormerPP's head; None: the published number.
-        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from one file.
+        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from one file; or what
+            else a `Backbone` takes.
 
     Raises:
         ValueError: an argument is out of range; the message names it.
     """
 
-    init_cfg: dict[str, Any] | None
+    init_cfg: InitCfg
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class ImageClassifier(Classifier, BaseModel):
         *,
         data_preprocessor: dict[str, Any] | None = None,
         projection: int | None = None,
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         if num_classes < 1:
             raise ValueError(f'num_classes: expected a positive integer, got {num_classes}')
@@ -62,11 +63,10 @@ class ImageClassifier(Classifier, BaseModel):
             self.data_preprocessor.num_classes = num_classes
 
     def init_weights(self) -> None:
-        """Load the file of `init_cfg`; without one, load the file of the backbone's `init_cfg`."""
-        if self.init_cfg is None:
+        """Do what `init_cfg` says; if it names no file, do also what the backbone's `init_cfg` says."""
+        from_file = initialize(self, self.init_cfg)
+        if not from_file:
             self.backbone.init_weights()
-        else:
-            load_weights(self, self.init_cfg['checkpoint'])
 
     def forward(self, inputs: Tensor, data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor') -> Any:
         """Classify images.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
 
 AVERAGED = 'averaged (EMA) weights are used, not the raw weights of the last step'
 
-BACKBONE = 'backbone.'
+BACKBONE = 'backbone'
 
 
 @dataclass
@@ -133,28 +133,50 @@ def check_fits(
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns; see there for `exact`.
 
     Raises:
-        UsageError: the model predicts another number of classes, or tensors are missing, unknown, of another shape or
-            not finite; the message names the first of each.
+        UsageError: the file is that of a backbone or of another network, the model predicts another number of classes,
+            or tensors are missing, unknown, of another shape or not finite; the message names the first of each.
     """
+    weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
+    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
+    if report.problems:
+        _check_parts(checkpoint, model, origin)
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):
             raise UsageError(
                 f'{key}: expected {len(checkpoint.classes)}, the number of classes in {checkpoint.path} '
                 f'({listed(checkpoint.classes)}), got {count}'
             )
-    weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
     if not report.problems:
         return weights, report
-    others = dict.fromkeys(key.split('.')[0] for key in model.state_dict() if not key.startswith(BACKBONE))
-    if hasattr(model, 'backbone') and not any(key.split('.')[0] in others for key in checkpoint.weights):
+    listing = '\n  '.join(report.problems)
+    raise UsageError(f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}')
+
+
+def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) -> None:
+    """Raise UsageError if weights that do not fit a model are those of a backbone alone, or of another network."""
+    if not hasattr(model, 'backbone'):
+        return
+    own = _parts(model.state_dict())
+    given = _parts(checkpoint.weights)
+    name = type(model).__name__
+    others = [part for part in own if part != BACKBONE]
+    missing = [part for part in others if part not in given]
+    if others and missing == others:
         raise UsageError(
-            f'{checkpoint.path}: expected the weights of a whole {report.model}, got none of its {listed(others)}; '
+            f'{checkpoint.path}: expected the weights of a whole {name}, got none of its {listed(others)}; '
             "training starts from weights of a backbone alone by model.backbone.init_cfg=dict(type='Pretrained', "
             'checkpoint=…)'
         )
-    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
-    listing = '\n  '.join(report.problems)
-    raise UsageError(f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}')
+    if missing and any(part not in own for part in given):
+        raise UsageError(
+            f'{checkpoint.path}: expected the weights of the model {name} ({listed(own)}), got those of another '
+            f'network ({listed(given)}){origin}'
+        )
+
+
+def _parts(names: Iterable[str]) -> list[str]:
+    """Return the parts of a model that tensors of these names belong to, each once."""
+    return list(dict.fromkeys(name.partition('.')[0] for name in names))
 
 
 def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
@@ -167,7 +189,7 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
         UsageError: no tensor of the backbone fits.
     """
     fitting = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)[1].loaded
-    if not any(key.startswith(BACKBONE) for key in fitting):
+    if not any(key.startswith(f'{BACKBONE}.') for key in fitting):
         raise UsageError(
             f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, got '
             f'{len(checkpoint.weights)} tensors of which none fits it: {listed(checkpoint.weights, 3)}; weights of a '

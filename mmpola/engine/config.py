@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import Runner
 
 from mmpola.config_tree import leaves, nodes
-from mmpola.messages import UsageError, info, listed
+from mmpola.messages import UsageError, info, listed, suggestion
 
 MODULE2PACKAGE['mmseg'] = 'mmseg'
 """MMEngine finds a base config `mmseg::` by the module, whichever distribution brought it: mmsegmentation or a fork."""
@@ -34,6 +36,8 @@ PLAIN = {
     'randomness': ('seed', 'diff_rank_seed', 'deterministic'),
 }
 """What MMEngine reads of the dicts that are not the arguments of a class."""
+
+BEGINS_LIKE_A_NUMBER = re.compile(r'[-+]?\.?\d')
 
 CHECKPOINT_HELP = 'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
 
@@ -83,10 +87,12 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file, apply `--cfg-options` and `--launcher`, and set the work dir.
 
     Raises:
-        UsageError: the file does not exist or cannot be read with its bases, or an option has no place in it.
+        UsageError: the file does not exist, is a base of its own or cannot be read with its bases, or an option has no
+            place in it.
     """
     if not Path(args.config).is_file():
         raise UsageError(f'{args.config}: no such config file')
+    check_bases(Path(args.config))
     try:
         cfg = Config.fromfile(args.config)
     except Exception as error:  # a config is a program, which can raise anything
@@ -98,6 +104,29 @@ def load_config(args: argparse.Namespace) -> Config:
     _save_plain_files(cfg)
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
     return cfg
+
+
+def check_bases(config: Path, above: tuple[Path, ...] = ()) -> None:
+    """Raise UsageError if a config file inherits from itself; MMEngine would read it until the stack is full.
+
+    Bases of other packages, such as `mmdet::…`, and files that cannot be read are left to MMEngine.
+
+    Args:
+        config: the file.
+        above: the files that inherit from it, the first one outermost.
+    """
+    path = Path(os.path.abspath(config))  # names in the message stay those of the user's links
+    chain = (*above, path)
+    if path in above:
+        cycle = ' -> '.join(file.name for file in chain[above.index(path) :])
+        raise UsageError(f'{above[0]}: expected _base_ files that do not inherit from each other, got {cycle}')
+    try:
+        bases = Config._get_base_files(str(path))
+    except Exception:  # a config is a program, which can raise anything
+        return
+    for base in bases:
+        if isinstance(base, str) and '::' not in base:
+            check_bases(path.parent / base, chain)
 
 
 def is_variable(cfg: Config, name: str) -> bool:
@@ -113,9 +142,10 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
             computed from already, or a value is a dict.
     """
     for key, value in options.items():
-        if isinstance(value, str) and value.startswith(('dict(', '{')):
-            rule = f'a number, name, list or tuple, or the entries of a dict one by one ({key}.NAME=VALUE)'
-            raise UsageError(f'--cfg-options: {key}: expected {rule}, got {value}')
+        for place, text in _texts(value, key):
+            if text.startswith(('dict(', '{')):
+                rule = f'a number, name, list or tuple, or the entries of a dict one by one ({place}.NAME=VALUE)'
+                raise UsageError(f'--cfg-options: {key}: expected {rule}, got {text}')
         _check_option(cfg, key, options)
     try:
         cfg.merge_from_dict(options)
@@ -123,8 +153,20 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
         raise UsageError(f'--cfg-options: {error}') from None
 
 
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, text) for every text in a value, or in the lists and tuples that it consists of."""
+    if isinstance(value, str):
+        yield key, value
+    if isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _texts(item, f'{key}.{i}')
+
+
 def _check_option(cfg: Config, key: str, options: dict[str, Any]) -> None:
-    """Raise UsageError unless a key exists, or is new where names are checked later: among the arguments of a class."""
+    """Raise UsageError unless a key exists, or is new where names are checked later: among the arguments of a class.
+
+    A number must stay one.
+    """
     names, node = key.split('.'), cfg._cfg_dict
     if is_variable(cfg, names[0]):
         raise UsageError(
@@ -142,9 +184,14 @@ def _check_option(cfg: Config, key: str, options: dict[str, Any]) -> None:
             raise UsageError(f'--cfg-options: {key}: expected a dict or list at {above}, got {node!r}')
         if isinstance(node, dict) and name not in node:
             if not (name in READ if not depth else 'type' in node or above in checked):
-                raise UsageError(f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}')
+                known = node if depth else {*node, *READ}
+                meant = suggestion(name, known)
+                raise UsageError(f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}{meant}')
             return
         node = node[int(name)] if isinstance(node, list) else node[name]
+    value = options[key]
+    if type(node) in (int, float) and isinstance(value, str) and BEGINS_LIKE_A_NUMBER.match(value):
+        raise UsageError(f'--cfg-options: {key}: expected a number, as {node} in the config, got {value}')
 
 
 def _switch_off_persistent_workers(cfg: Config) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import importlib.util
 import inspect
+import logging
 import re
 import traceback
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -31,30 +33,43 @@ from mmengine.registry import (
     Registry,
     init_default_scope,
 )
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
-from mmpola.backbones.base import Backbone
+import mmpola.registry  # noqa: F401  adds the scope to those of MMEngine
 from mmpola.config_tree import nodes
 from mmpola.engine.config import PLAIN, READ, SPLITS, is_variable
-from mmpola.messages import UsageError, listed, nearest
-
-HEADS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
-"""Parts of a model that read the maps of the neck, or of the backbone if there is no neck."""
+from mmpola.engine.maps import check_channels
+from mmpola.messages import UsageError, listed, suggestion
 
 MISSPELT = 0.885
 """Similarity to a key that is read: trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable that a dumped config
 keeps, has 0.88 to tta_pipeline."""
 
-POSITIVE = {
-    'train_cfg': ('max_epochs', 'max_iters', 'val_interval'),
-    'train_dataloader': ('batch_size',),
-    'optim_wrapper': ('accumulative_counts',),
-}
-"""Positive integers, which MMEngine reads when data and weights are loaded."""
+MODEL = ('model*', 'default_scope', 'custom_imports')
 
-IMAGE_SIZE = 64
-"""Side in pixels of the image that shows how many channels the maps of a backbone have."""
+TRAINED = ('*',)
+EVALUATED = (
+    *MODEL,
+    *('default_hooks*', 'custom_hooks*', 'visualizer*', 'test_*'),
+    *('env_cfg*', 'randomness*', 'log_level', 'log_processor*'),
+)
+PREDICTED = (*MODEL, 'visualizer', 'test_dataloader.dataset*')
+EXPORTED = (*MODEL, 'test_dataloader.dataset*')
+"""Patterns of the config keys that are read by training, evaluating, predicting and exporting."""
+
+INTEGERS = {
+    'train_cfg': {'max_epochs': 1, 'max_iters': 1, 'val_interval': 1},
+    'optim_wrapper': {'accumulative_counts': 1},
+    **{f'{split}_dataloader': {'batch_size': 1, 'num_workers': 0} for split in SPLITS},
+}
+"""The smallest values of integers that MMEngine reads when data and weights are loaded."""
+
+LARGEST_SEED = 2**32 - 1
+"""Of NumPy's generator."""
+
+WITH_NUMBERS = (HOOKS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS)
+"""Registries of classes that compute with an argument whose default is a number."""
 
 REMOVED = ('priority', 'convert_to_iter_based', 'constructor', 'paramwise_cfg')
 """Entries of hooks, schedules and wrappers of optimizers that MMEngine removes before it builds them."""
@@ -69,8 +84,12 @@ OWN_MESSAGE = re.compile(r'\w+: expected ')
 """How the messages of mmpola's constructors begin: with the argument's name."""
 
 
-def validate_config(cfg: Config) -> nn.Module:
+def validate_config(cfg: Config, used: tuple[str, ...] = TRAINED) -> nn.Module:
     """Check names, arguments and the model of a config, and change nothing.
+
+    Args:
+        cfg: the config.
+        used: patterns of the keys that will be read, such as `PREDICTED`; others may have mistakes.
 
     Returns:
         The model, on the meta device.
@@ -78,17 +97,23 @@ def validate_config(cfg: Config) -> nn.Module:
     Raises:
         UsageError: something is wrong; the message is one line that names the config key, the rule and what was given.
     """
-    _check_names(cfg)
-    _check_numbers(cfg)
+    _check_names(cfg, used)
+    _check_numbers(cfg, used)
     model = build_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
-    _check_channels(cfg.model.get('module', cfg.model), model)
+    check_channels(cfg.model.get('module', cfg.model), model)
     for key, node, registry in _parts(cfg):
+        if not _matches(key, used):
+            continue
         try:
             _check_arguments(node, registry)
         except Exception as error:  # constructors of other packages raise exceptions of any type
-            raise UsageError(_mistake(key, node, error)) from error
-    _check_topk(cfg)
+            raise UsageError(_mistake(key, node, registry, error)) from error
+    _check_topk(cfg, used)
     return model
+
+
+def _matches(key: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in patterns)
 
 
 def build_on_meta(cfg: Config) -> nn.Module:
@@ -108,21 +133,49 @@ def build_on_meta(cfg: Config) -> nn.Module:
     except Exception as error:  # constructors of other packages raise exceptions of any type
         parts = [('model', cfg.model), *((key, node) for key, node in nodes(cfg.model, 'model') if 'type' in node)]
         key, node = next((part for part in reversed(parts) if _fails(part[1], error)), parts[0])
-        raise UsageError(_mistake(key, node, error)) from error
+        raise UsageError(_mistake(key, node, MODELS, error)) from error
     return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
 
 
-def _mistake(key: str, node: dict[str, Any], error: Exception) -> str:
+def _mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str:
     """Describe in one line why the part of a config with this key and dict cannot be built."""
     text = str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
     if match := NOT_REGISTERED.match(text):
-        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}'
+        meant = _similar_type(match[1], registry)
+        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}{meant}'
     if (match := UNEXPECTED.search(text)) and match[1] in node:
-        return f'{key}: expected arguments of {getattr(node["type"], "__name__", node["type"])}, got {match[1]}'
+        meant = suggestion(match[1], _defaults(_class_of(node, registry)))
+        name = getattr(node['type'], '__name__', node['type'])
+        return f'{key}: expected arguments of {name}, got {match[1]}{meant}'
     if OWN_MESSAGE.match(text):
         return f'{key}.{text}'
     where = traceback.extract_tb(error.__traceback__)[-1].line
     return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
+
+
+def _similar_type(name: str, registry: Registry) -> str:
+    """Return the end of a message that suggests a registered name, with its scope if it needs one."""
+    if 'mmpola' in registry.children:
+        registry.children['mmpola'].import_from_location()
+    with registry.switch_scope_and_registry(None) as scoped:
+        known = [*scoped.module_dict, *registry.module_dict]
+    known += [f'{scope}.{each}' for scope, child in registry.children.items() for each in child.module_dict]
+    in_other_scopes = [each for each in known if each.endswith(f'.{name}')]
+    if in_other_scopes:
+        return suggestion(name, in_other_scopes, similarity=0)
+    return suggestion(name, known)
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Return the arguments of a class and of those that it may pass **kwargs on to, with their defaults."""
+    bases: tuple[Any, ...] = inspect.getmro(cls) if inspect.isclass(cls) else (cls,)
+    defaults: dict[str, Any] = {}
+    for base in bases:
+        if base.__module__ == 'builtins':  # some have no signature
+            continue
+        for name, parameter in inspect.signature(base).parameters.items():
+            defaults.setdefault(name, parameter.default)
+    return defaults
 
 
 def _build(model: dict[str, Any]) -> Any:
@@ -139,7 +192,7 @@ def _fails(node: dict[str, Any], error: Exception) -> bool:
     return False
 
 
-def _check_names(cfg: Config) -> None:
+def _check_names(cfg: Config, used: tuple[str, ...]) -> None:
     """Refuse unknown names in dicts without a class, arguments without one, and what resembles a key that is read."""
     known = {
         **PLAIN,
@@ -147,28 +200,46 @@ def _check_names(cfg: Config) -> None:
     }
     for key, names in known.items():
         for name in (name for name in cfg.get(key) or () if name not in names):
-            raise UsageError(f'{key}: expected {listed(names, None)}, got {name}')
+            if _matches(key, used):
+                meant = suggestion(str(name), names)
+                raise UsageError(f'{key}: expected {listed(names, None)}, got {name}{meant}')
     for key, node in nodes(cfg._cfg_dict, ''):
-        called = 'type' in node or key in READ
+        called = _matches(key, used) and ('type' in node or key in READ)
         if called and (unnamed := [name for name in node if not isinstance(name, str)]):
             raise UsageError(f'{key}: expected names of arguments, got {listed(unnamed)}')
+    whole = tuple(pattern.partition('.')[0] for pattern in used)
+    read = [key for key in READ if _matches(key, whole)]
     for name in cfg:
-        if name not in READ and not is_variable(cfg, name) and (meant := nearest(name, READ, MISSPELT)):
-            raise UsageError(f'{name}: expected a key that training reads, such as {meant}, got {name}')
+        if name not in READ and not is_variable(cfg, name) and (meant := suggestion(name, read, MISSPELT)):
+            raise UsageError(f'{name}: expected a key that MMEngine reads, got {name}{meant}')
 
 
-def _check_numbers(cfg: Config) -> None:
-    """Refuse other values than positive integers for `POSITIVE`."""
-    for key, names in POSITIVE.items():
-        for name in names:
-            value = (cfg.get(key) or {}).get(name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f'{key}.{name}: expected a positive integer, got {value!r}')
+def _check_numbers(cfg: Config, used: tuple[str, ...]) -> None:
+    """Check `INTEGERS`, the seed and the level of the log."""
+    for part, names in INTEGERS.items():
+        for name, lowest in names.items():
+            key = f'{part}.{name}'
+            value = (cfg.get(part) or {}).get(name)
+            if value is None or not _matches(key, used):
+                continue
+            if type(value) is not int or value < lowest:
+                rule = 'a positive integer' if lowest == 1 else f'an integer from {lowest}'
+                raise UsageError(f'{key}: expected {rule}, got {value!r}')
+    seed = (cfg.get('randomness') or {}).get('seed')
+    is_seed = type(seed) is int and 0 <= seed <= LARGEST_SEED
+    if seed is not None and not is_seed and _matches('randomness.seed', used):
+        raise UsageError(f'randomness.seed: expected an integer from 0 to {LARGEST_SEED}, got {seed!r}')
+    level = cfg.get('log_level', 'INFO')
+    number = logging.getLevelName(level) if isinstance(level, str) else level  # of a known name
+    if type(number) is not int and _matches('log_level', used):
+        raise UsageError(f'log_level: expected DEBUG, INFO, WARNING, ERROR or CRITICAL, got {level!r}')
 
 
 def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
     """Build a part of a config, or, if that needs a runner or data, compare its names with its class's arguments."""
     arguments = {name: value for name, value in copy.deepcopy(node).items() if name not in REMOVED}
+    if registry in WITH_NUMBERS:
+        _check_types(arguments, registry)
     if registry in (TRANSFORMS, OPTIMIZERS, PARAM_SCHEDULERS):
         parameters = [nn.Parameter(torch.empty(0))]
         if registry is OPTIMIZERS:
@@ -177,14 +248,33 @@ def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
             arguments['optimizer'] = torch.optim.SGD(parameters, lr=1.0, momentum=0.9)
         registry.build(arguments)
         return
-    cls: Any = arguments.pop('type')
-    with registry.switch_scope_and_registry(arguments.pop('_scope_', None)) as scoped:
-        cls = scoped.get(cls) if isinstance(cls, str) else cls
-    if cls is None:
-        raise KeyError(f'{node["type"]} is not in the {registry.name} registry')
+    cls = _class_of(arguments, registry)
+    del arguments['type']
+    arguments.pop('_scope_', None)
     inspect.signature(cls).bind_partial(**arguments)
     if registry is HOOKS and cls.__module__.startswith('mmpola.'):  # others may ask for parts of the runner
         cls(**arguments)
+
+
+def _class_of(node: dict[str, Any], registry: Registry) -> Any:
+    """Return the class that a part of a config names.
+
+    Raises:
+        KeyError: it is not registered.
+    """
+    cls = node['type']
+    with registry.switch_scope_and_registry(node.get('_scope_')) as scoped:
+        cls = scoped.get(cls) if isinstance(cls, str) else cls
+    if cls is None:
+        raise KeyError(f'{node["type"]} is not in the {registry.name} registry')
+    return cls
+
+
+def _check_types(arguments: dict[str, Any], registry: Registry) -> None:
+    """Refuse text, such as a mistyped number, for arguments whose default is a number."""
+    for name, default in _defaults(_class_of(arguments, registry)).items():
+        if type(default) in (int, float) and isinstance(arguments.get(name), str):
+            raise ValueError(f'{name}: expected a number, got {arguments[name]!r}')
 
 
 def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
@@ -226,69 +316,11 @@ def _metrics(cfg: Config, split: str) -> list[tuple[str, dict[str, Any]]]:
     return [(name, metric) for name, metric in found if isinstance(metric, dict)]
 
 
-def _check_topk(cfg: Config) -> None:
+def _check_topk(cfg: Config, used: tuple[str, ...]) -> None:
     """Compare the `topk` of metrics with the classes of a classifier."""
     classes = cfg.model.get('num_classes')
-    for key, metric in [entry for split in SPLITS for entry in _metrics(cfg, split)]:
+    metrics = [entry for split in SPLITS for entry in _metrics(cfg, split)]
+    for key, metric in (entry for entry in metrics if _matches(entry[0], used)):
         topk = metric.get('topk') or 0
         if classes and max(topk if isinstance(topk, (list, tuple)) else [topk]) > classes:
             raise UsageError(f'{key}.topk: expected at most model.num_classes, {classes}, got {topk}')
-
-
-def _check_channels(settings: dict[str, Any], model: Any) -> None:
-    """Compare the input channels that the config gives its neck and heads with the maps that they get.
-
-    Args:
-        settings: the config's model.
-        model: the same, built on the meta device.
-    """
-    heads = [key for key in HEADS if settings.get(key)]
-    if not hasattr(model, 'backbone') or not (settings.get('neck') or heads):
-        return
-    backbone, source = model.backbone, 'model.backbone'
-    if isinstance(backbone, Backbone):
-        sizes = [(backbone.embed_dims[i], IMAGE_SIZE // backbone.strides[i]) for i in backbone.out_indices]
-        maps: list[Tensor] | None = [torch.empty(1, dim, side, side, device='meta') for dim, side in sizes]
-    else:
-        maps = _maps(backbone, torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device='meta'))
-    if maps and settings.get('neck'):
-        neck = settings['neck'][0] if isinstance(settings['neck'], list) else settings['neck']
-        if isinstance(neck.get('in_channels'), (list, tuple)):
-            _compare('model.neck.in_channels', neck['in_channels'], [x.shape[1] for x in maps], source)
-        maps, source = _maps(model.neck, maps), 'model.neck'
-    channels = [x.shape[1] for x in maps or ()]
-    for key in heads if maps else ():
-        parts = settings[key] if isinstance(settings[key], list) else [settings[key]]
-        modules = getattr(model, key) if isinstance(settings[key], list) else [getattr(model, key)]
-        for number, (head, module) in enumerate(zip(parts, modules, strict=True)):
-            name = f'model.{key}.{number}' if isinstance(settings[key], list) else f'model.{key}'
-            _compare_head(name, head, module, channels, source)
-
-
-def _maps(module: nn.Module, x: Any) -> list[Tensor] | None:
-    """Return the maps [B, C, H, W] of a backbone or neck; None if it does not run on the meta device."""
-    try:
-        with torch.no_grad():
-            maps = module.eval()(x)
-    except Exception:  # such as operators of other packages that have no implementation for that device
-        return None
-    return list(maps) if all(isinstance(x, Tensor) and x.ndim == 4 for x in maps) else None
-
-
-def _compare_head(key: str, head: dict[str, Any], module: Any, channels: list[int], source: str) -> None:
-    """Compare a head's `in_channels` with the maps that its `in_index`, if it has one, selects, else with all."""
-    given, index = head.get('in_channels'), getattr(module, 'in_index', None)
-    several = isinstance(given, (list, tuple))
-    if given is None or (index is not None and isinstance(index, (list, tuple)) != several):
-        return
-    if index is not None:
-        indices = index if several else [index]
-        if max(indices) >= len(channels):
-            raise UsageError(f'{key}.in_index: expected indices below {len(channels)}, got {index}')
-        channels = [channels[i] for i in indices]
-    _compare(f'{key}.in_channels', given, channels if several or len(set(channels)) > 1 else channels[0], source)
-
-
-def _compare(key: str, given: Any, expected: Any, source: str) -> None:
-    if (list(given) if isinstance(given, tuple) else given) != expected:
-        raise UsageError(f'{key}: expected the channels of {source}, {expected}, got {given}')

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
-from mmpola.engine.validate import validate_config
+from mmpola.engine.validate import PREDICTED, validate_config
 from mmpola.messages import UsageError
 
 NOISE = (
@@ -49,7 +49,7 @@ def checked_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
             f'{cfg.filename}: expected a config without test-time augmentation, which only tools/test.py supports; '
             'use the config that this one wraps'
         )
-    return cfg, validate_config(cfg)
+    return cfg, validate_config(cfg, PREDICTED)
 
 
 def is_classifier(cfg: Config) -> bool:

@@ -32,10 +32,6 @@ from mmpola.backbones import PolaSwin, pola_swin
             {'arch': {'embed_dim': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)}},
             "arch: expected a dict with the keys ['embed_dims', 'depths', 'num_heads']",
         ),
-        *(
-            ({'init_cfg': init_cfg}, "init_cfg: expected None or dict(type='Pretrained', checkpoint=PATH)")
-            for init_cfg in ({'type': 'Kaiming'}, {'type': 'Pretrained', 'checkpoint': 'a.pth', 'prefix': 'backbone.'})
-        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -84,6 +84,15 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     assert refusal(training_checkpoint.check_fits, checkpoint, cfg, build_on_meta(cfg)).startswith(message)
 
 
+def test_a_checkpoint_of_another_network_is_named_before_its_classes(
+    tiny_config, tiny_segmentation, write_checkpoint, tmp_path
+):
+    path = write_checkpoint(tiny_config, tmp_path / 'detector.pth', meta={'dataset_meta': {'classes': ('circle',)}})
+    message = refusal(training_checkpoint.read_fitting, path, *on_meta(tiny_segmentation))
+    assert message.startswith(f'{path}: expected the weights of the model EncoderDecoder (backbone, neck, decode_head)')
+    assert message.endswith('got those of another network (backbone, neck, rpn_head, roi_head)')
+
+
 def on_meta(path):
     cfg = Config.fromfile(path)
     return cfg, build_on_meta(cfg)

@@ -1,6 +1,7 @@
 """Changes to a config before MMEngine sees it: `--cfg-options`, hooks, loaders."""
 
 import argparse
+import time
 
 import pytest
 from mmengine.config import Config
@@ -43,6 +44,33 @@ def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
 def test_a_config_that_cannot_be_read_is_refused(text, message, tmp_path):
     with pytest.raises(UsageError, match=message):
         load(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ('bases', 'cycle'),
+    [
+        ({'name.py': 'name.py'}, 'name.py -> name.py'),
+        ({'name.py': 'b.py', 'b.py': 'sub/c.py', 'sub/c.py': '../b.py'}, 'b.py -> c.py -> b.py'),
+    ],
+)
+def test_circular_bases_are_named_at_once(bases, cycle, tmp_path):
+    (tmp_path / 'sub').mkdir()
+    for file, base in bases.items():
+        (tmp_path / file).write_text(f'_base_ = [{base!r}]')
+    start = time.monotonic()
+    with pytest.raises(UsageError) as refused:
+        load(tmp_path, f'_base_ = [{bases["name.py"]!r}]')
+    assert time.monotonic() - start < 1
+    assert str(refused.value).startswith(f'{tmp_path}/name.py: expected ')
+    assert str(refused.value).endswith(f', got {cycle}')
+
+
+def test_bases_that_meet_again_are_read(tmp_path):
+    (tmp_path / 'root.py').write_text('')
+    (tmp_path / 'left.py').write_text("_base_ = 'root.py'\na = 1")
+    (tmp_path / 'right.py').write_text("_base_ = 'root.py'\nb = 2")
+    cfg = load(tmp_path, "_base_ = ['left.py', 'right.py']")
+    assert (cfg.a, cfg.b) == (1, 2)
 
 
 def test_scripts_that_only_read_a_config_have_no_work_dir(tmp_path):
@@ -129,8 +157,14 @@ def test_entries_that_cannot_be_read(entry):
     [
         ('model.backbone.arch.depths=1', "expected a dict or list at model.backbone.arch, got 'tiny'"),
         ('pipeline.2.scale=1', 'expected an index below 2 after pipeline, got 2'),
-        ('optim_wraper.clip_grad=1', 'expected a key of the config, got optim_wraper'),
-        ('test_cfg.score_thresh=1', 'expected a key of test_cfg, got score_thresh'),
+        ('optim_wraper.clip_grad=1', 'expected a key of the config, got optim_wraper; did you mean optim_wrapper?'),
+        ('test_cfg.score_thresh=1', 'expected a key of test_cfg, got score_thresh; did you mean score_thr?'),
+        ('auto_scale_lr.base_batch_size=1e-4x', 'expected a number, as 16 in the config, got 1e-4x'),
+        (
+            'param_scheduler=[dict(type=LinearLR)]',
+            'expected a number, name, list or tuple, or the entries of a dict one by one '
+            '(param_scheduler.0.NAME=VALUE), got dict(type=LinearLR)',
+        ),
         (
             'model.backbone.arch=dict(a=1)',
             'expected a number, name, list or tuple, or the entries of a dict one by one '

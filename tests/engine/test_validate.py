@@ -5,22 +5,28 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine.validate import validate_config
+from mmpola.engine.validate import EVALUATED, EXPORTED, PREDICTED, validate_config
 from tests.helpers.refusals import refusal
 from tests.helpers.small_configs import TINY
 
 MISSPELT = [
-    ('model.backbone', 'drop_path_rat', 'arguments of mmpola.PolaSwin'),
-    ('model.roi_head.bbox_head', 'num_clases', 'arguments of ConvFCBBoxHead'),
-    ('train_dataloader.dataset.pipeline.1', 'with_msk', 'arguments of LoadAnnotations'),
-    ('default_hooks.checkpoint', 'intervall', 'arguments of mmpola.AtomicCheckpointHook'),  # which takes any keyword
-    ('optim_wrapper.optimizer', 'weight_decy', 'arguments of AdamW'),
-    ('param_scheduler.0', 'start_facto', 'arguments of LinearLR'),
-    ('train_cfg', 'max_epoch', 'arguments of mmpola.ExactEpochLoop'),
-    ('val_evaluator', 'metrik', 'arguments of CocoMetric'),
-    ('randomness', 'sed', 'seed, diff_rank_seed, deterministic'),
+    ('model', 'backbon', 'arguments of MaskRCNN', 'backbone'),
+    ('model.backbone', 'drop_path_rat', 'arguments of mmpola.PolaSwin', 'drop_path_rate'),
+    ('model.roi_head.bbox_head', 'num_clases', 'arguments of ConvFCBBoxHead', 'num_classes'),
+    ('train_dataloader.dataset.pipeline.1', 'with_msk', 'arguments of LoadAnnotations', 'with_mask'),
+    (
+        'default_hooks.checkpoint',
+        'intervall',
+        'arguments of mmpola.AtomicCheckpointHook',
+        'interval',
+    ),  # which takes any keyword
+    ('optim_wrapper.optimizer', 'weight_decy', 'arguments of AdamW', 'weight_decay'),
+    ('param_scheduler.0', 'start_facto', 'arguments of LinearLR', 'start_factor'),
+    ('train_cfg', 'max_epoch', 'arguments of mmpola.ExactEpochLoop', 'max_epochs'),
+    ('val_evaluator', 'metrik', 'arguments of CocoMetric', 'metric'),
+    ('randomness', 'sed', 'seed, diff_rank_seed, deterministic', 'seed'),
 ]
-"""Part of the config, an argument that it does not take, what it takes."""
+"""Part of the config, an argument that it does not take, what it takes, the one that is meant."""
 
 VALUES = [
     ('model.backbone.arch', 'atto', "one of ['tiny', 'small', 'base'] or a dict"),
@@ -34,12 +40,27 @@ VALUES = [
     ('train_cfg.max_epochs', 'zwei', 'a positive integer'),
     ('train_cfg.val_interval', 0, 'a positive integer'),
     ('train_dataloader.batch_size', 2.5, 'a positive integer'),
+    ('train_dataloader.num_workers', -1, 'an integer from 0'),
+    ('test_dataloader.batch_size', 0, 'a positive integer'),
     ('optim_wrapper.accumulative_counts', 0, 'a positive integer'),
+    ('optim_wrapper.optimizer.lr', '1e-4x', 'a number'),
+    ('param_scheduler.0.begin', 'zero', 'a number'),
+    ('randomness.seed', -1, 'an integer from 0 to 4294967295'),
+    ('randomness.seed', 1.5, 'an integer from 0 to 4294967295'),
+    ('log_level', 'FOO', 'DEBUG, INFO, WARNING, ERROR or CRITICAL'),
     ('optim_wrapper.type', 'AmpOptimWraper', 'a name in the optim_wrapper registry'),
     ('visualizer.type', 'DetLocalVisualiser', 'a name in the visualizer registry'),
     ('visualizer.vis_backends.0.type', 'TensorbordVisBackend', 'a name in the vis_backend registry'),
 ]
 """Key of the config, a value that it cannot have, the rule."""
+
+
+UNSCOPED = """
+_base_ = 'mmdet::_base_/models/mask-rcnn_r50_fpn.py'
+default_scope = 'mmdet'
+custom_imports = dict(imports=['mmpola'])
+model = dict(backbone=dict(_delete_=True, type='PolaSwin', arch='tiny'))
+"""
 
 
 @pytest.fixture(scope='module')
@@ -60,15 +81,93 @@ def refusal_of(cfg, **changes):
     return message
 
 
-@pytest.mark.parametrize(('part', 'argument', 'known'), MISSPELT)
-def test_a_misspelt_argument(detector, part, argument, known):
-    assert refusal_of(detector, **{f'{part}.{argument}': 1}) == f'{part}: expected {known}, got {argument}'
+@pytest.mark.parametrize(('part', 'argument', 'known', 'meant'), MISSPELT)
+def test_a_misspelt_argument(detector, part, argument, known, meant):
+    message = refusal_of(detector, **{f'{part}.{argument}': 1})
+    assert message == f'{part}: expected {known}, got {argument}; did you mean {meant}?'
+
+
+@pytest.mark.parametrize(
+    ('key', 'name', 'meant'),
+    [
+        ('model.backbone.type', 'mmpola.PolSwin', 'mmpola.PolaSwin'),
+        ('model.backbone.type', 'PolaSwin', 'mmpola.PolaSwin'),
+        ('model.backbone.type', 'PolaPVT', 'mmpola.PolaPVT'),
+        ('model.roi_head.bbox_head.type', 'Shared2FCBBoxHed', 'Shared2FCBBoxHead'),
+        ('default_hooks.logger.type', 'LogerHook', 'LoggerHook'),
+        ('default_hooks.checkpoint.type', 'AtomicCheckpointHook', 'mmpola.AtomicCheckpointHook'),
+        ('optim_wrapper.optimizer.type', 'AdmW', 'AdamW'),
+        ('visualizer.type', 'DetLocalVisualiser', 'DetLocalVisualizer'),
+        ('train_dataloader.dataset.pipeline.0.type', 'LoadImageFromFil', 'LoadImageFromFile'),
+    ],
+)
+def test_a_misspelt_type(detector, key, name, meant):
+    message = refusal_of(detector, **{key: name})
+    assert message.startswith(f'{key}: expected a name in the ')
+    assert message.endswith(f' registry, got {name}; did you mean {meant}?')
+
+
+def test_the_habit_of_openmmlab_to_import_a_package_and_leave_out_its_scope(tmp_path):
+    file = tmp_path / 'unscoped.py'
+    file.write_text(UNSCOPED)
+    message = refusal(validate_config, Config.fromfile(file))
+    assert message.startswith('model.backbone.type: expected a name in the mmdet::model registry, got PolaSwin')
+    assert 'mmpola.PolaSwin' in message
 
 
 @pytest.mark.parametrize(('key', 'value', 'rule'), VALUES)
 def test_a_value_against_the_rule(detector, key, value, rule):
     message = refusal_of(detector, **{key: value})
-    assert message in [f'{key}: expected {rule}, got {given}' for given in (value, repr(value))]
+    stated = message.partition('; did you mean ')[0]
+    assert stated in [f'{key}: expected {rule}, got {given}' for given in (value, repr(value))]
+
+
+TRAINING_ONLY = {
+    'optim_wrapper.optimizer.type': 'NotInstalled',
+    'optim_wrapper.accumulative_counts': 0,
+    'param_scheduler.0.type': 'NotInstalled',
+    'train_cfg.max_epochs': 'zwei',
+    'train_dataloader.batch_size': 0,
+    'train_dataloader.batchsize': 2,
+    'train_dataloader.dataset.pipeline.0.type': 'NotInstalled',
+    'val_evaluator.type': 'NotInstalled',
+    'trian_cfg': {'max_epochs': 1},
+}
+RUNNER_ONLY = {
+    'custom_hooks': [{'type': 'NotInstalled'}],
+    'default_hooks.logger.type': 'NotInstalled',
+    'test_evaluator.type': 'NotInstalled',
+    'test_dataloader.batch_size': 0,
+    'randomness.seed': -1,
+    'log_level': 'FOO',
+    'visualizer.vis_backends.0.type': 'NotInstalled',
+}
+"""Mistakes, by key, in what only training reads, and in what training and evaluation read."""
+
+
+@pytest.mark.parametrize(
+    ('used', 'mistakes'),
+    [
+        (EVALUATED, TRAINING_ONLY),
+        (PREDICTED, {**TRAINING_ONLY, **RUNNER_ONLY}),
+        (EXPORTED, {**TRAINING_ONLY, **RUNNER_ONLY, 'visualizer.type': 'NotInstalled'}),
+    ],
+    ids=['evaluation', 'prediction', 'export'],
+)
+def test_mistakes_in_what_is_not_read_are_none(detector, used, mistakes):
+    cfg = copy.deepcopy(detector)
+    cfg.merge_from_dict(mistakes)
+    validate_config(cfg, used)
+    for key, value in mistakes.items():
+        refusal_of(detector, **{key: value})
+
+
+@pytest.mark.parametrize('used', [EVALUATED, PREDICTED, EXPORTED], ids=['evaluation', 'prediction', 'export'])
+@pytest.mark.parametrize('key', ['model.backbone.type', 'test_dataloader.dataset.pipeline.0.type'])
+def test_mistakes_in_what_is_read_stay_mistakes(detector, key, used):
+    cfg = copy.deepcopy(detector)
+    cfg.merge_from_dict({key: 'NotInstalled'})
+    assert refusal(validate_config, cfg, used).startswith(f'{key}: expected a name in the ')
 
 
 def test_parts_that_do_not_fit_each_other(detector):
@@ -110,7 +209,7 @@ def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
     with open(tiny_config, 'a') as file:
         file.write('\ntrian_cfg = dict(max_epochs=2)\n')
     assert refusal(validate_config, Config.fromfile(tiny_config)) == (
-        'trian_cfg: expected a key that training reads, such as train_cfg, got trian_cfg'
+        'trian_cfg: expected a key that MMEngine reads, got trian_cfg; did you mean train_cfg?'
     )
 
 
@@ -136,4 +235,5 @@ def test_of_a_loader(detector, name):
     cfg.train_dataloader[name] = 4
     message = refusal(validate_config, cfg)
     assert message.startswith('train_dataloader: expected dataset, batch_size, ')
-    assert message.endswith(f', got {name}')
+    assert f', got {name}' in message
+    assert ('did you mean batch_size?' in message) == (name == 'batchsize')

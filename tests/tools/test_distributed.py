@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -48,6 +50,32 @@ def test_two_processes_train_and_evaluate_a_segmenter(tiny_segmentation, run_too
     assert all(torch.isfinite(x).all() for x in tensors)
     output = run_tool('dist_test.sh', tiny_segmentation, checkpoint, 2, '--work-dir', tmp_path / 'tested').stdout
     assert 'mIoU: ' in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('config', 'option', 'message'),
+    [
+        ('none.py', [], 'error: none.py: no such config file'),
+        ('configs/mask_rcnn_pola_swin_t_1x.py', ['--ampp'], 'train.py: error: unrecognized arguments: --ampp'),
+    ],
+)
+def test_mistakes_in_the_arguments_are_not_followed_by_a_traceback(config, option, message, run_tool):
+    result = run_tool('dist_train.sh', config, 2, *option, check=False)
+    assert result.returncode == 2
+    assert message in result.stdout.splitlines()
+    assert 'Traceback' not in result.stdout
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_otherwise_is_reported_by_torchrun(tmp_path):
+    script = tmp_path / 'fails.py'
+    script.write_text('import sys; sys.exit(3)')
+    command = [sys.executable, '-m', 'mmpola.engine.launch', '--standalone', '--nproc-per-node=1', str(script)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 1
+    assert 'ChildFailedError' in result.stderr
+    assert re.search(r'exitcode +: 3', result.stderr)
 
 
 @pytest.mark.slow

@@ -48,6 +48,31 @@ def test_mistakes_in_the_config_come_before_data_and_weights(refusal, tool, argu
     assert not list(tmp_path.iterdir())
 
 
+TRAINING_ONLY = """
+custom_hooks = [dict(type='NotInstalledHook')]
+optim_wrapper = dict(optimizer=dict(type='NotInstalledOptimizer'))
+param_scheduler = [dict(type='NotInstalledSchedule')]
+train_dataloader['batch_size'] = 0
+"""
+
+
+@pytest.mark.parametrize('tool', ['predict', 'analyze', 'explore', 'export', 'test'])
+def test_scripts_that_do_not_train_ignore_mistakes_in_what_only_training_reads(
+    refusal, tool, tiny_config, shapes, tmp_path
+):
+    with open(tiny_config, 'a') as config:
+        config.write(TRAINING_ONLY)
+    image = next((shapes / 'coco' / 'val2017').iterdir())
+    others = {
+        'predict': [image, '--out', tmp_path / 'out'],
+        'analyze': [image, '--out', tmp_path / 'out'],
+        'explore': [image],
+        'export': [tmp_path / 'out.onnx'],
+        'test': ['--cfg-options', 'custom_hooks=[]'],  # which are built for an evaluation too
+    }
+    assert refusal(tool, tiny_config, 'none.pth', *others[tool]) == 'error: none.pth: no such checkpoint'
+
+
 PRETRAINED = """
 model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth')
 """

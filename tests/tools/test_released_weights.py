@@ -102,7 +102,7 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     config = classifier(pretrain_img_size=64)
     checkpoint = read_fitting(save('authors.pth', weights, tmp_path), *read_config(config))
     model = MODELS.build(Config.fromfile(config).model)
-    model.init_cfg = {'checkpoint': checkpoint.path}
+    model.init_cfg = {'type': 'Pretrained', 'checkpoint': checkpoint.path}
     model.init_weights()
     expected = model.state_dict()
     assert checkpoint.weights.keys() == expected.keys()

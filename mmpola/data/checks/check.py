@@ -18,7 +18,7 @@ from mmpola.config_tree import class_count_problems, leaves, nodes, predicted_cl
 from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
 from mmpola.engine.config import SPLITS
 from mmpola.engine.processes import place
-from mmpola.messages import BrokenRule, UsageError, grouped, listed
+from mmpola.messages import BrokenRule, UsageError, grouped, listed, suggestion
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
@@ -63,6 +63,7 @@ def check_data(
     checked: dict[tuple[str, ...], Checked] = {}
     missing: list[str] = []
     problems: list[str] = []
+    linked = False  # whether the folder of a data set is missing, so that a link may help
     for split, dataset in _data_sets(cfg, splits):
         data, key = _described(split, dataset), _key(dataset)
         if key in checked:
@@ -71,8 +72,12 @@ def check_data(
         checked[key] = data
         data.key = key
         loader = f'{split}_dataloader'
-        absent = [f'{loader}: {path}: not found (looked from {Path.cwd()})' for path in data.paths if not path.exists()]
-        missing += absent
+        absent = [path for path in data.paths if not path.exists()]
+        linked |= any(_present_folder(path, dataset.get('data_root')) is None for path in absent)
+        missing += [
+            f'{loader}: {path}: not found (looked from {Path.cwd()}){_beside(path, dataset.get("data_root"))}'
+            for path in absent
+        ]
         if data.kind.inspector and not absent and _first_of_machine(cfg):
             problems += _inspect(cfg, data, dataset, loader)
             problems += data.contents.warnings if strict else []
@@ -81,7 +86,7 @@ def check_data(
         problems += _batch_problems(cfg, checked)
     problems += grouped(_broken_rules([data.contents for data in checked.values()], whole))
     if missing or problems:
-        raise UsageError(_message(missing, problems, list(checked.values())))
+        raise UsageError(_message(missing, problems, list(checked.values()) if linked else []))
     return list(checked.values())
 
 
@@ -194,10 +199,34 @@ def _missing_truth(cfg: Config, splits: tuple[str, ...]) -> list[str]:
     """Name the annotation files of evaluators that do not exist."""
     files = {split: (cfg.get(f'{split}_evaluator') or {}).get('ann_file') for split in splits}
     return [
-        f'{path}: not found ({split}_evaluator.ann_file)'
+        f'{path}: not found ({split}_evaluator.ann_file){_beside(Path(path))}'
         for split, path in files.items()
         if path and not Path(path).is_file()
     ]
+
+
+def _present_folder(path: Path, root: str | None = None) -> Path | None:
+    """Return the innermost folder around a missing path that exists and belongs to its data set, if there is one.
+
+    Args:
+        path: of a file or folder.
+        root: folder of the data set; without one, it is the one that the path is in.
+    """
+    if root and path == Path(root):
+        return None
+    top = Path(root) if root and Path(root) in path.parents else path.parent
+    around = [folder for folder in path.parents if folder == top or top in folder.parents]
+    return next((folder for folder in around if folder.is_dir()), None)
+
+
+def _beside(path: Path, root: str | None = None) -> str:
+    """Return the end of a message that says what there is where a path is missing; '' without its data set's folder."""
+    folder = _present_folder(path, root)
+    if folder is None:
+        return ''
+    names = sorted(entry.name for entry in folder.iterdir())
+    missing = path.relative_to(folder).parts[0]
+    return f'; {folder} has {listed(names) or "no files"}{suggestion(missing, names)}'
 
 
 def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
@@ -222,11 +251,14 @@ def _evenly(checks: list[FileCheck]) -> list[FileCheck]:
     return checks[:: max(1, -(-len(checks) // SAMPLE))]
 
 
-def _message(missing: list[str], problems: list[str], checked: list[Checked]) -> str:
+def _message(missing: list[str], problems: list[str], to_link: list[Checked]) -> str:
+    """List missing files and problems, and, if there are data sets `to_link`, the layout that the config expects."""
     lines = '\n'.join(f'  {line}' for line in dict.fromkeys((*missing, *problems)))
     if not missing:
         return f'the data is not valid\n{lines}'
-    layout = '\n'.join(f'  {path}' for path in dict.fromkeys(path for data in checked for path in data.paths))
+    if not to_link:
+        return f'the data is not complete\n{lines}'
+    layout = '\n'.join(f'  {path}' for path in dict.fromkeys(path for data in to_link for path in data.paths))
     return (
         f'the data is not complete\n{lines}\nthe config expects\n{layout}\n'
         'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'

@@ -6,7 +6,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.data.checks import check_data
-from tests.helpers.refusals import problems
+from tests.helpers.refusals import problems, refusal
 from tests.helpers.small_training import small_config
 
 
@@ -103,3 +103,25 @@ def test_real_data_is_valid(root, real_data, config, data, counts):
         evaluator.pop('ann_file', None)
     found = [data.contents for data in check_data(cfg, whole=True)]
     assert [(c.images, c.annotations, c.unannotated, len(c.classes)) for c in found] == counts
+
+
+def test_a_missing_file_in_a_folder_that_is_there_is_named_with_what_is_there(detection, coco):
+    detection.train_dataloader.dataset.ann_file = 'annotations/instances_trian2017.json'
+    detection.val_evaluator.ann_file = f'{coco}/annotations/instance_val2017.json'
+    headline, train, val = refusal(check_data, detection, ('train', 'val')).splitlines()
+    assert headline == 'the data is not complete'
+    assert train.startswith(f'  train_dataloader: {coco}/annotations/instances_trian2017.json: not found ')
+    present = f'{coco}/annotations has instances_train2017.json, instances_val2017.json'
+    assert train.endswith(f'; {present}; did you mean instances_train2017.json?')
+    assert val == (
+        f'  {coco}/annotations/instance_val2017.json: not found (val_evaluator.ann_file); {present}; '
+        'did you mean instances_val2017.json?'
+    )
+
+
+def test_a_missing_folder_of_a_data_set_is_named_with_its_neighbours(detection, coco):
+    detection.train_dataloader.dataset.data_prefix.img = 'trian2017'
+    _, line = refusal(check_data, detection, ('train',)).splitlines()
+    assert line.endswith(f'; {coco} has annotations, train2017, val2017; did you mean train2017?')
+    detection.train_dataloader.dataset.data_root = f'{coco}s/'
+    assert 'link it' in refusal(check_data, detection, ('train',))

@@ -1,0 +1,76 @@
+"""Initial weights that a config asks for by `init_cfg`: files, and the initializers of MMEngine.
+
+A value is None, a dict or a list of dicts, as MMEngine's modules take it. A dict(type='Pretrained',
+checkpoint=PATH) names a file of any format that `load_weights` reads; all other dicts are
+initializers, for which MMEngine must be installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmpola.checkpoint.load import Loadable, load_weights
+from mmpola.messages import first_line
+
+InitCfg = dict[str, Any] | list[dict[str, Any]] | None
+
+FILE = "dict(type='Pretrained', checkpoint=PATH)"
+
+
+def check_init_cfg(init_cfg: InitCfg) -> None:
+    """Raise ValueError unless every entry names a file, or an initializer and its layers."""
+    if init_cfg is not None and not isinstance(init_cfg, (dict, list)):
+        rule = f'None, {FILE}, an initializer of MMEngine, or a list of them'
+        raise ValueError(f'init_cfg: expected {rule}, got {init_cfg!r}')
+    for entry in _entries(init_cfg):
+        if not isinstance(entry, dict) or 'type' not in entry:
+            rule = f'{FILE} or an initializer of MMEngine'
+            raise ValueError(f'init_cfg: expected {rule}, got {entry!r}')
+        if entry['type'] != 'Pretrained':
+            _check_initializer(entry)
+        elif set(entry) != {'type', 'checkpoint'}:
+            raise ValueError(f'init_cfg: expected {FILE}, got {entry}')
+
+
+def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
+    """Run the initializers on a model, then load the files, which therefore win, as in MMEngine.
+
+    Returns:
+        Whether there was a file.
+
+    Raises:
+        FileNotFoundError, CheckpointError: see `load_weights`.
+    """
+    entries = _entries(init_cfg)
+    initializers = [entry for entry in entries if entry['type'] != 'Pretrained']
+    files = [entry['checkpoint'] for entry in entries if entry['type'] == 'Pretrained']
+    if initializers:
+        from mmengine.model import initialize as run_initializers
+
+        run_initializers(model, initializers)
+    for file in files:
+        load_weights(model, file)
+    return bool(files)
+
+
+def _entries(init_cfg: InitCfg) -> list[dict[str, Any]]:
+    if init_cfg is None:
+        return []
+    return [init_cfg] if isinstance(init_cfg, dict) else init_cfg
+
+
+def _check_initializer(entry: dict[str, Any]) -> None:
+    from mmengine.model import BaseInit, PretrainedInit
+    from mmengine.registry import WEIGHT_INITIALIZERS
+
+    arguments = {name: value for name, value in entry.items() if name != 'override'}
+    try:
+        initializer = WEIGHT_INITIALIZERS.build(arguments)
+    except Exception as error:  # constructors of initializers raise exceptions of any type
+        rule = f'{FILE} or an initializer of MMEngine with its arguments'
+        raise ValueError(f'init_cfg: expected {rule}, got {entry} ({first_line(error)})') from error
+    if isinstance(initializer, PretrainedInit):  # MMEngine would load what fits, and skip the rest
+        raise ValueError(f'init_cfg: expected {FILE}, got {entry}')
+    if isinstance(initializer, BaseInit) and not initializer.layer and 'override' not in entry:
+        rule = "an initializer with layer='Linear' or other classes of layers"
+        raise ValueError(f'init_cfg: expected {rule}, got {entry}')
