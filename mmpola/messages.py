@@ -28,9 +28,22 @@ class UsageError(Exception):
     """An argument, config or file of the user is invalid; the message says what is wrong and what to do."""
 
 
+def printable(text: object) -> str:
+    """Write control characters of a text as escapes, for one line that a terminal only prints.
+
+    Names inside files (of tensors, classes, files) may hold line breaks and terminal escapes; other
+    characters, such as umlauts, stay.
+    """
+    escaped = []
+    for character in str(text):
+        plain = character.isprintable()
+        escaped.append(character if plain else character.encode('unicode_escape').decode())
+    return ''.join(escaped)
+
+
 def listed(names: Iterable[object], shown: int | None = 5) -> str:
-    """Join names by commas: the first `shown`, then how many more there are; all of them if `shown` is None."""
-    every = [str(name) for name in names]
+    """Join names by commas, each `printable`: the first `shown` and how many more; None: all of them."""
+    every = [printable(name) for name in names]
     more = '' if shown is None or len(every) <= shown else f' and {len(every) - shown} more'
     return ', '.join(every[:shown]) + more
 
@@ -44,19 +57,27 @@ def grouped(broken: Iterable[BrokenRule]) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
-    """Return the known name that is most similar to `name`, None if none is as similar as that, from 0 to 1."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=similarity)), None)
+    """Return the known name that is most similar to `name`, whatever the case of their letters.
+
+    Args:
+        name: what a user wrote.
+        known: the names that it may have.
+        similarity: from 0 to 1; None is returned if no name is as similar as that.
+    """
+    by_lower_case = {each.lower(): each for each in reversed(list(known))}
+    found = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=similarity)
+    return by_lower_case[found[0]] if found else None
 
 
-def did_you_mean(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
+def suggestion(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
     """Return the end of a message that suggests what `nearest` finds; '' if it finds nothing."""
-    meant = nearest(name, known, similarity)
+    meant = nearest(name, names, similarity)
     return '' if meant is None else f'; did you mean {meant}?'
 
 
 def first_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    return ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+    """Return the type of an error and the first line of its message, `printable`."""
+    return printable(': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
 
 
 def info(message: str) -> None:

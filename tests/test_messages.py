@@ -1,11 +1,11 @@
-"""How a script begins and ends."""
+"""How a script begins and ends, and how names are printed and suggested."""
 
 import gc
 
 import pytest
 from mmengine.config import Config
 
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import UsageError, first_line, listed, nearest, printable, run_main, suggestion
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,43 @@ def test_garbage_is_collected_again_once_a_script_has_imported_everything(monkey
     run_main(lambda: enabled.append(gc.isenabled()))
     run_main(lambda: enabled.append(gc.isenabled()))
     assert (enabled, frozen) == ([True, True], [True])
+
+
+@pytest.mark.parametrize(
+    ('text', 'shown'),
+    [
+        ('stages.0.blocks.1', 'stages.0.blocks.1'),
+        ('Straße 猫 [3, 4]', 'Straße 猫 [3, 4]'),
+        ('a\x1b[2Jb', r'a\x1b[2Jb'),
+        ('a\r\nb\tc', r'a\r\nb\tc'),
+        ('a\x9b31mb', r'a\x9b31mb'),
+        ('a\u202egpj.exe', r'a\u202egpj.exe'),
+        ('a\u2028b', r'a\u2028b'),
+        ('a\udcffb', r'a\udcffb'),
+        (3, '3'),
+    ],
+)
+def test_control_characters_of_names_are_printed_as_escapes(text, shown):
+    assert printable(text) == shown
+    assert printable(shown) == shown
+    assert listed([text, 'x']) == f'{shown}, x'
+    assert '\x1b' not in first_line(ValueError('a\x1b[2J'))
+
+
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [
+        ('pola_swin_tinny', 'pola_swin_tiny'),
+        ('POLA_SWIN_TINY', 'pola_swin_tiny'),
+        ('adamw', 'AdamW'),
+        ('resnet50', None),
+    ],
+)
+def test_the_most_similar_name_is_suggested_whatever_its_case(name, meant):
+    names = ('pola_swin_tiny', 'pola_swin_small', 'AdamW')
+    assert nearest(name, names) == meant
+    assert suggestion(name, names) == (f'; did you mean {meant}?' if meant else '')
+
+
+def test_names_that_differ_by_case_alone_are_suggested_in_their_order():
+    assert nearest('Name', ('NAME', 'name')) == 'NAME'

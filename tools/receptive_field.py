@@ -30,7 +30,7 @@ from mmpola.analysis import draw_receptive_fields, effective_receptive_field
 from mmpola.analysis.receptive_field import area_texts
 from mmpola.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
 from mmpola.engine.progress import progress
-from mmpola.messages import UsageError, did_you_mean, first_line, listed, run_main
+from mmpola.messages import UsageError, first_line, listed, run_main, suggestion
 from mmpola.prediction.config import check_device
 from mmpola.prediction.files import find_images, read_pixels
 from mmpola.timm import NAMED
@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     for model in args.models:
         name = model.partition('=')[0]
         if not timm.is_model(name):
-            known = did_you_mean(name, timm.list_models())
+            known = suggestion(name, timm.list_models())
             raise UsageError(f'MODEL: expected a name of timm.list_models() or of mmpola, got {name}{known}')
     if len(set(args.labels)) != len(args.models):
         raise UsageError(f'--labels: expected {len(args.models)} different ones, got {listed(args.labels)}')

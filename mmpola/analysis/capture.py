@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.layers import Grid, LinearAttention, ceil_div
-from mmpola.messages import UsageError, did_you_mean, listed
+from mmpola.messages import UsageError, listed, suggestion
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
 Result = TypeVar('Result')
@@ -71,7 +71,7 @@ def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
         return known
     for name in names:
         if name not in known:
-            among = f'{listed(known, shown=None)}, got {name}{did_you_mean(name, known)}'
+            among = f'{listed(known, shown=None)}, got {name}{suggestion(name, known)}'
             raise UsageError(f'--layers: expected layers among {among}')
     return list(dict.fromkeys(names))
 

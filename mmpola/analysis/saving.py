@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from mmpola.analysis.figures import COLOUR_MAP
-from mmpola.messages import UsageError, did_you_mean
+from mmpola.messages import UsageError, suggestion
 
 FORMATS = ('png', 'svg', 'pdf')
 DEFAULT_FORMATS = FORMATS[:2]
@@ -55,9 +55,7 @@ def style_of(args: argparse.Namespace, title: bool = True) -> Style:
             raise UsageError(f'{option}: expected a number from {low} to {high}, got {value:g}')
     if args.cmap not in matplotlib.colormaps:
         known = list(matplotlib.colormaps)
-        raise UsageError(
-            f'--cmap: expected a colour map of matplotlib, got {args.cmap}{did_you_mean(args.cmap, known)}'
-        )
+        raise UsageError(f'--cmap: expected a colour map of matplotlib, got {args.cmap}{suggestion(args.cmap, known)}')
     return Style(args.dpi, args.cmap, args.width_inches, title)
 
 

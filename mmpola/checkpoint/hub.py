@@ -27,7 +27,7 @@ import torch
 from tqdm import tqdm
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.messages import did_you_mean, first_line
+from mmpola.messages import first_line, printable, suggestion
 
 RELEASED = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' released weights."""
@@ -49,7 +49,7 @@ B_SIZES = tuple(f'b{number}' for number in range(6))
 FAMILIES = {
     'pola_pvt': ('pvt', ('tiny', 'small', 'medium', 'large')),
     'pola_pvt_v2': ('pvtv2', B_SIZES),
-    'pola_swin': ('swin', ('tiny', 'small', 'base', 'base_384')),
+    'pola_swin': ('swin', ('tiny', 'small', 'base', 'small_384', 'base_384')),
     'pola_deit': ('deit', ('tiny', 'small', 'base')),
     'polaformer_pp': ('pp', B_SIZES),
 }
@@ -100,8 +100,9 @@ def released_checkpoint(model: str) -> Path:
     name = f'mmpola://{model}'
     known = [f'mmpola://{family}_{size}' for family, (_, sizes) in FAMILIES.items() for size in sizes]
     if name not in known:
-        meant = did_you_mean(name, known, 0.8)
-        raise CheckpointError(f'{name}: expected the name of a model, such as {known[0]}{meant}')
+        meant = suggestion(name, known, 0.8)
+        rule = f'expected the name of a model, such as {known[0]}'
+        raise CheckpointError(f'{printable(name)}: {rule}{meant}')
     for stem in (model, short_name(model)):
         if (path := LOCAL_FOLDER / f'{stem}.pth').is_file():
             return path
@@ -141,7 +142,7 @@ def matches_model(file: str, model: str) -> bool:
 
 def _existing(path: str, name: str | Path) -> Path:
     if not os.path.isfile(path):  # unlike Path.is_file, this is False for a name that is too long
-        raise FileNotFoundError(f'{name}: no such checkpoint file; {BY_NAME}')
+        raise FileNotFoundError(f'{printable(name)}: no such checkpoint file; {BY_NAME}')
     return Path(path)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
-from mmpola.messages import info, listed
+from mmpola.messages import info, listed, printable
 
 CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
 """Keys under which files store weights, in order of preference. MMEngine's EMAHook saves averages in `state_dict`."""
@@ -70,7 +70,7 @@ class LoadReport:
     container: str = ''
 
     def __str__(self) -> str:
-        lines = [f'{self.source}: loaded {len(self.loaded)} tensors from {self.container!r}']
+        lines = [f'{printable(self.source)}: loaded {len(self.loaded)} tensors from {self.container!r}']
         for name in ('resized', 'dropped', 'new'):
             if entries := getattr(self, name):
                 lines.append(f'{name}: {listed(entries)}')
@@ -80,7 +80,8 @@ class LoadReport:
         """Raise CheckpointError, which lists the problems and what to do, if tensors do not fit."""
         if self.problems:
             listing = '\n  '.join(self.problems)
-            raise CheckpointError(f'{self.source}: does not fit {self.model}; nothing was loaded\n  {listing}{remedy}')
+            unfit = f'{printable(self.source)}: does not fit {self.model}; nothing was loaded'
+            raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
 
 
 def check_init_cfg(init_cfg: dict[str, Any] | None) -> None:
@@ -131,12 +132,13 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
     Raises:
         CheckpointError: there are no tensors in it, or a key of one is no name.
     """
+    shown = printable(path)
     candidates = {name: content[name] for name in CONTAINERS if name in content} if isinstance(content, Mapping) else {}
     for name, candidate in (*candidates.items(), ('bare state dict', content)):
         if isinstance(candidate, Mapping):
             tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
             if unnamed := [key for key in tensors if not isinstance(key, str)]:
-                raise CheckpointError(f'{path}: {name}: expected tensors by name, got the keys {listed(unnamed)}')
+                raise CheckpointError(f'{shown}: {name}: expected tensors by name, got the keys {listed(unnamed)}')
             if tensors:
                 found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
                 # Versions of modules, by which load hooks tell the names of older files.
@@ -144,7 +146,7 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
                 if isinstance(versions, Mapping):
                     vars(found)['_metadata'] = {_unwrapped(f'{key}.')[:-1]: value for key, value in versions.items()}
                 return name, found
-    raise CheckpointError(f'{path}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
+    raise CheckpointError(f'{shown}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
 
 
 def _unwrapped(key: str) -> str:

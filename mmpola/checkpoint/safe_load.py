@@ -24,7 +24,7 @@ import torch
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import remove_and_repeat, resolve_checkpoint
-from mmpola.messages import first_line, listed
+from mmpola.messages import first_line, listed, printable
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 """The class in which MMEngine's Runner saves the scalars that it logged."""
@@ -189,10 +189,11 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise CheckpointError(f'{path}: {error}') from None
+        raise CheckpointError(printable(f'{path}: {error}')) from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
         remedy = remove_and_repeat(path)
-        raise CheckpointError(f'{path}: not {kind}, or truncated ({first_line(error)}){remedy}') from error
+        message = f'{path}: not {kind}, or truncated ({first_line(error)}){remedy}'
+        raise CheckpointError(printable(message)) from error
 
 
 def stubs_in(content: Any) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, printable
 
 PARTIAL = '.partial'
 """Suffix of a file that is being written, or was when its process was killed."""
@@ -19,13 +19,13 @@ PARTIAL = '.partial'
 def check_destination(path: Path, overwrite: bool, source: Path | None = None) -> None:
     """Raise UsageError unless a file may be written to `path`; called before `source` is read and work is done."""
     if path.is_dir():
-        raise UsageError(f'{path}: expected the name of a file to write, got a folder')
+        raise UsageError(f'{printable(path)}: expected the name of a file to write, got a folder')
     if not path.parent.is_dir():
-        raise UsageError(f'{path.parent}: no such folder to write into')
+        raise UsageError(f'{printable(path.parent)}: no such folder to write into')
     if source is not None and path.exists() and path.samefile(source):
-        raise UsageError(f'{path}: expected another file than the one that is read, got the same')
+        raise UsageError(f'{printable(path)}: expected another file than the one that is read, got the same')
     if os.path.lexists(path) and not overwrite:
-        raise UsageError(f'{path}: exists already; --overwrite replaces it')
+        raise UsageError(f'{printable(path)}: exists already; --overwrite replaces it')
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:

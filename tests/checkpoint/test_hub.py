@@ -220,6 +220,7 @@ def test_names_that_are_no_file_names(hub):
     ('name', 'meant'),
     [
         ('mmpola://pola_swin_t', '; did you mean mmpola://pola_swin_tiny?'),
+        ('mmpola://POLA_SWIN_TINY', '; did you mean mmpola://pola_swin_tiny?'),
         ('mmpola://polaformer_b2', '; did you mean mmpola://polaformer_pp_b2?'),
         ('mmpola://foo_b2', ''),
         ('mmpola://../secret', ''),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.load import fit_weights, load_weights
+from mmpola.checkpoint.load import LoadReport, fit_weights, load_weights
 from tests.helpers.conversions import assert_same
 
 
@@ -107,3 +107,23 @@ def test_a_file_without_weights_is_refused(build, tmp_path):
         match=re.escape(f'{path}: no weights found, neither under model_ema, state_dict_ema, state_dict'),
     ):
         load_weights(build(), path)
+
+
+def test_terminal_escapes_in_names_are_printed_as_text(build, weights, tmp_path):
+    weights['stem.\x1b[2J'] = torch.ones(2)
+    folder = tmp_path / 'a\x1b[2J'
+    folder.mkdir()
+    path = save(weights, folder)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), path)
+    assert r'a\x1b[2J/weights.pth: does not fit' in str(raised.value)
+    assert r'unknown: stem.\x1b[2J [2]' in str(raised.value)
+    for content in ({'model': {3: torch.ones(2)}}, {'epoch': 3}):
+        with pytest.raises(CheckpointError, match=r'a\\x1b\[2J/weights.pth: ') as raised:
+            load_weights(build(), save(content, folder))
+        assert '\x1b' not in str(raised.value)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r'a\\x1b\[2J/weights.pth: '):
+        load_weights(build(), path)
+    dropped = LoadReport('a\x1b[2J', 'PolaSwin', dropped=['head.\x1b[2J'])
+    assert '\x1b' not in str(dropped)

@@ -167,6 +167,16 @@ def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):
     assert str(raised.value).endswith('besides tensors it holds argparse.Namespace, collections.deque)')
 
 
+@pytest.mark.parametrize('read', [read_checkpoint, read_pickle])
+def test_terminal_escapes_in_names_of_classes_are_printed_as_text(read, tmp_path):
+    path = tmp_path / 'a\x1b[2J'
+    path.write_bytes(b'\x80\x02cevil\x1b[2J\nname\n.')
+    with pytest.raises(CheckpointError) as raised:
+        read(path)
+    assert str(raised.value).startswith(str(path).replace('\x1b', r'\x1b'))
+    assert '\x1b' not in str(raised.value)
+
+
 @pytest.mark.slow
 def test_forged_arrays_and_states_are_refused_or_inert(tmp_path):
     """NumPy itself trusts them, and the process ends in a segmentation fault."""
