@@ -14,6 +14,7 @@ from mmengine.registry import MODELS, init_default_scope
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin, pola_deit, pola_swin
 from mmpola.backbones.zoo import NAMED
+from mmpola.checkpoint.hub import PAGE_PP, PUBLISHED, short_name
 from tests.helpers.own_project import config_files
 
 BLOCK = re.compile(r'^```python\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -63,21 +64,36 @@ def test_own_projects_train_by_the_same_recipe(name, config, root, tmp_path):
     assert recipe(Config.fromfile(tmp_path / name)) == recipe(Config.fromfile(root / 'configs' / config))
 
 
-@pytest.mark.parametrize('page', ['weights.md', 'pretrain.md'])
-def test_the_first_command_checks_released_weights_beside_the_papers_figures(page, root):
-    text = (root / 'docs' / page).read_text()
-    first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
-    assert 'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n' in first
-    row = re.compile(r'^\| `mmpola://(\w+)` .*/configs/(\w+)\.py\) \| ([\d.]+) \| not yet run \|$', re.MULTILINE)
+def test_pages_on_weights_begin_with_the_command_that_checks_them(root):
+    for page in ('weights.md', 'pretrain.md'):
+        text = (root / 'docs' / page).read_text()
+        first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
+        assert 'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n' in first
+
+
+def test_the_tables_of_weights_list_what_the_authors_publish(root):
+    """Names that are downloaded, files that are not, and the accuracies that the configs state."""
+    text = (root / 'docs' / 'weights.md').read_text()
+    row = re.compile(
+        r'^\|(?: `mmpola://(\w+)` \|)? `checkpoints/(\w+)\.pth` '
+        r'\| \[imagenet_\w+\]\(\.\./configs/imagenet_(\w+)\.py\) \| ([\d.]+) \|$',
+        re.MULTILINE,
+    )
     rows = row.findall(text)
-    assert len(rows) == 12
-    for model, config, figure in rows:
-        path = root / 'configs' / f'{config}.py'
-        assert f'Expected top-1: {figure} (paper' in path.read_text()
+    named = [name for name, _, _, _ in rows if name]
+    assert named == list(PUBLISHED)
+    by_hand = [file for name, file, _, _ in rows if not name]
+    assert by_hand == [name for name in NAMED if name.startswith('polaformer_pp')]
+    assert PAGE_PP.partition(' ')[0] in text
+    for name, file, config, figure in rows:
+        model = name or file
+        assert short_name(model) == file == config
+        path = root / 'configs' / f'imagenet_{config}.py'
+        assert f'Expected top-1: {figure} (' in path.read_text()
         backbone = Config.fromfile(path).model.backbone
         cls, arguments = NAMED[model]
         assert backbone.type == f'mmpola.{cls.__name__}'
-        assert all(backbone[name] == value for name, value in arguments.items())
+        assert all(backbone[key] == value for key, value in arguments.items())
 
 
 def test_nothing_tells_to_install_a_package_that_is_not_published(root):

@@ -27,6 +27,10 @@ COUNTER = 'num_batches_tracked'
 """Of BatchNorm layers; old files lack it, which torch and MMEngine accept too."""
 
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What a parameter is loaded from. Integers and complex numbers would be cast without a word."""
+
+
 class Loadable(nn.Module):
     """A model that knows how files name its weights, and which of them a file may lack."""
 
@@ -124,7 +128,7 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
     """Find the weights in what `read_checkpoint` returned; returns (key that holds them, tensors by name).
 
     Raises:
-        CheckpointError: there are no tensors in it, or a key of one is no name.
+        CheckpointError: there are no tensors in it, a key of one is no name, or one is not dense.
     """
     shown = printable(path)
     candidates = {name: content[name] for name in CONTAINERS if name in content} if isinstance(content, Mapping) else {}
@@ -134,6 +138,7 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
             if unnamed := [key for key in tensors if not isinstance(key, str)]:
                 raise CheckpointError(f'{shown}: {name}: expected tensors by name, got the keys {listed(unnamed)}')
             if tensors:
+                check_dense(tensors, path)
                 found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
                 # Versions of modules, by which load hooks tell the names of older files.
                 versions = getattr(candidate, '_metadata', None)
@@ -141,6 +146,53 @@ def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]
                     vars(found)['_metadata'] = {_unwrapped(f'{key}.')[:-1]: value for key, value in versions.items()}
                 return name, found
     raise CheckpointError(f'{shown}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict')
+
+
+def check_dense(tensors: Mapping[str, Tensor], source: str | Path) -> None:
+    """Raise CheckpointError unless every tensor holds plain values, one per element of its shape.
+
+    The message names the first tensor that does not, and what it is instead. An expanded tensor of a
+    few bytes in a file could otherwise fill the memory.
+    """
+    for key, x in tensors.items():
+        if got := _not_dense(x):
+            name = printable(f'{source}: {key}')
+            raise CheckpointError(f'{name}: expected a dense tensor with values of its own, got {got}')
+
+
+def _not_dense(x: Tensor) -> str:
+    """Return what a tensor is instead of dense, '' if it is dense."""
+    if x.is_nested:
+        return 'a nested tensor'
+    if x.layout != torch.strided:
+        return f'a sparse tensor ({_short(x.layout)})'
+    if x.is_quantized:
+        return f'a quantised tensor ({_short(x.dtype)})'
+    if x.is_meta:
+        return 'a tensor without values (meta)'
+    if x.is_floating_point() and x.dtype not in FLOATS:
+        return f'a tensor of {_short(x.dtype)}'
+    stored = x.untyped_storage().nbytes() // x.element_size()
+    if x.numel() > stored:
+        return f'an expanded tensor, {x.numel()} values of which {stored} are stored'
+    return ''
+
+
+def _short(kind: torch.dtype | torch.layout) -> str:
+    """Return the name of a dtype or layout without 'torch.'."""
+    return str(kind).removeprefix('torch.')
+
+
+def _check_dtypes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+    """Raise CheckpointError unless parameters are given by real numbers, and counters by integers."""
+    for key, x in weights.items():
+        target = expected.get(key)
+        if target is None:
+            continue
+        allowed = FLOATS if target.is_floating_point() else (target.dtype,)
+        if x.dtype not in allowed:
+            rule = f'expected {listed(map(_short, allowed))}'
+            raise CheckpointError(f'{printable(source)}: {printable(key)}: {rule}, got {_short(x.dtype)}')
 
 
 def _unwrapped(key: str) -> str:
@@ -170,8 +222,15 @@ def fit_weights(
 
     Returns:
         (tensors that can be loaded, none if one does not fit, report on every tensor).
+
+    Raises:
+        CheckpointError: a tensor is not dense, or is not of floating point although the model's is.
     """
-    expected, report, fitted = model.state_dict(), LoadReport(source, type(model).__name__), dict(weights)
+    expected = model.state_dict()
+    report = LoadReport(source, type(model).__name__)
+    fitted = dict(weights)
+    check_dense(weights, source)
+    _check_dtypes(expected, weights, source)
     if isinstance(model, Loadable) and not exact:
         may_lack = (*model.optional_prefixes(), *may_lack)
         parts, tables = {_part(key) for key in expected}, position_tables(model)

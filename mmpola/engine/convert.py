@@ -19,7 +19,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED, to_released
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.hub import sha256
+from mmpola.checkpoint.download import sha256
 from mmpola.checkpoint.load import fit_weights
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, read

@@ -7,10 +7,12 @@ Models take `num_classes`, `in_chans`, `global_pool`, `img_size` (the image size
 `device`, `dtype`, and all arguments of their backbone, of which `drop_rate` is the dropout rate on its tokens,
 projections and MLPs, not only before the head.
 
-`pretrained=True` downloads the authors' weights. `pretrained_cfg_overlay=dict(file=NAME)` names another file, with any
-name that `mmpola.checkpoint.hub` knows: of the authors, of an MMEngine or of a timm training. If it has another number
-of classes or of input channels, the head is new or the first convolution converted; `checkpoint_path=PATH`, a local
-file, must fit.
+`pretrained=True` loads `checkpoints/NAME.pth` if it exists, and otherwise downloads the authors'
+weights; `timm.list_models('pola*', pretrained=True)` lists the models that have some to download.
+`pretrained_cfg_overlay=dict(file=NAME)` names another file, with any name that `mmpola.checkpoint.hub`
+knows, from the authors, from MMEngine or from timm. If it has another number of classes or of input
+channels, the head is new or the first convolution converted; `checkpoint_path=PATH`, a local file,
+must fit.
 """
 
 from __future__ import annotations

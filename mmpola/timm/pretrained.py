@@ -10,17 +10,16 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import adapt_input_conv, load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
 
-from mmpola.backbones import PolaDeiT, PolaPVTv2
+from mmpola.backbones import PolaDeiT
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.zoo import NAMED
+from mmpola.checkpoint.hub import PUBLISHED
 from mmpola.checkpoint.load import find_weights, load_tensors
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
 from mmpola.timm.models import TimmModel
-
-NEVER_RELEASED = (PolaPVTv2, PolaDeiT)
 
 # timm reads with weights_only=True, which would refuse the yacs config in the authors' files.
 AUTHORS_CONFIG = 'yacs.config.CfgNode'
@@ -28,15 +27,16 @@ torch.serialization.add_safe_globals([(inert(AUTHORS_CONFIG), AUTHORS_CONFIG)])
 
 
 def pretrained_config(name: str) -> dict[str, Any]:
-    """Return timm's config of a model: where its released weights are, and how they were evaluated.
+    """Return timm's config of a model: where its published weights are, and how they were evaluated.
 
-    The location is `url`, which comes last in timm's order of sources, so that any source in a user's
+    Models without weights to download have no location, so that `timm.list_models(pretrained=True)`
+    leaves them out. The location is `url`, which comes last in timm's order of sources, so that any source in a user's
     `pretrained_cfg_overlay` replaces it.
     """
     backbone, arguments = NAMED[name]
     size = arguments.get('pretrain_img_size', 224)
     return {
-        'url': '' if backbone in NEVER_RELEASED else f'mmpola://{name}',
+        'url': f'mmpola://{name}' if name in PUBLISHED else '',
         'input_size': (3, size, size),
         'pool_size': token_grid(size, PATCH_SIZE if backbone is PolaDeiT else STRIDES[-1]),
         'num_classes': 1000,
@@ -61,9 +61,9 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         cache_dir: folder for the download of an `hf_hub_id`; None for the Hugging Face cache.
 
     Raises:
-        ValueError: the config names no source.
         FileNotFoundError: there is no such file.
-        CheckpointError: the source cannot be downloaded or read, or does not fit; the message says what to do.
+        CheckpointError: the source cannot be downloaded or read, does not fit, or there is neither a
+            published nor a local file of the model; the message says what to do.
     """
     source, content = _read(model.pretrained_cfg, cache_dir)
     container, weights = find_weights(content, source)
@@ -93,9 +93,6 @@ def _read(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
     if hub_id := cfg.get('hf_hub_id'):
         file = {'filename': cfg['hf_hub_filename']} if cfg.get('hf_hub_filename') else {}
         return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **file, cache_dir=cache_dir)
-    if cfg.get('url'):
-        return cfg['url'], read_checkpoint(cfg['url'])
-    raise ValueError(
-        f'pretrained: no weights of {cfg.get("architecture")} were released; '
-        'pass pretrained_cfg_overlay=dict(file=PATH) with pretrained=True to load your own'
-    )
+    # A model without a location may have a file in checkpoints/; the error says where to put one.
+    name = cfg.get('url') or f'mmpola://{cfg["architecture"]}'
+    return name, read_checkpoint(name)

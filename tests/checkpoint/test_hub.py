@@ -6,17 +6,25 @@ import time
 from pathlib import Path
 from threading import Thread
 
-import huggingface_hub.constants
+import huggingface_hub
 import pytest
+from filelock import FileLock
 from safetensors.torch import save
 from torch import ones
 
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint import hub as checkpoint_hub
-from mmpola.checkpoint.hub import RELEASED, matches_model, released_checkpoint, resolve_checkpoint, short_name
+from mmpola.checkpoint import CheckpointError, download
+from mmpola.checkpoint.hub import (
+    FAMILIES,
+    PUBLISHED,
+    RELEASED,
+    matches_model,
+    released_checkpoint,
+    resolve_checkpoint,
+    short_name,
+)
 from mmpola.checkpoint.safe_load import read_checkpoint
-from tests.helpers.hub_server import content, file_headers
+from tests.helpers.hub_server import COMMIT, content, file_headers
 
 
 def downloads(hub, name):
@@ -46,7 +54,6 @@ def test_local_names(tmp_path, monkeypatch):
         (f'hf://{RELEASED}/pola_swin_t.pth', 'pola_swin_t.pth'),
         (f'hf://{RELEASED}/nested/polaformer_pp_b2.pth', 'nested/polaformer_pp_b2.pth'),
         ('mmpola://pola_swin_tiny', 'pola_swin_t.pth'),
-        ('mmpola://polaformer_pp_b2', 'nested/polaformer_pp_b2.pth'),
         ('{url}/pola_swin_s.pth', 'pola_swin_s.pth'),
     ],
 )
@@ -74,38 +81,71 @@ def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
 
 
 def test_a_model_without_a_unique_file_shows_the_listing(hub):
+    del hub.files['pola_pvt_t.pth']
     weights = ', '.join(name for name in hub.files if name.endswith('.pth'))
-    message = refusal('mmpola://pola_deit_tiny')
-    assert message.startswith(f'mmpola://pola_deit_tiny: no file matches in {RELEASED}, which has {weights}; ')
-    assert message.endswith(f'hf://{RELEASED}/FILE, or save it as checkpoints/pola_deit_t.pth')
-    hub.files['pola_swin_tiny_ema.pth'] = content()
-    found = f'2 files match in {RELEASED}, which has pola_swin_t.pth, pola_swin_tiny_ema.pth; '
-    assert refusal('mmpola://pola_swin_tiny').startswith(f'mmpola://pola_swin_tiny: {found}')
+    rule = f'expected one file of this model in {RELEASED}'
+    message = refusal('mmpola://pola_pvt_tiny')
+    assert message.startswith(f'mmpola://pola_pvt_tiny: {rule}, got {weights}; ')
+    assert message.endswith(f'hf://{RELEASED}/FILE, or save it as checkpoints/pola_pvt_t.pth')
+    hub.files['pola_swin_tiny_\x1b[2J.pth'] = content()
+    found = r'pola_swin_t.pth, pola_swin_tiny_\x1b[2J.pth; '
+    assert refusal('mmpola://pola_swin_tiny').startswith(f'mmpola://pola_swin_tiny: {rule}, got {found}')
 
 
-MANUAL = 'download the file on another machine and give its path, as docs/weights.md describes'
+@pytest.mark.parametrize('model', [model for model in NAMED if model not in PUBLISHED])
+def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub, tmp_path):
+    hub.files |= {f'{model}.pth': content(), f'{short_name(model)}.pth': content()}
+    local = f'checkpoints/{short_name(model)}.pth'
+    message = refusal(f'mmpola://{model}')
+    assert message.startswith(f'mmpola://{model}: expected the file {local}, got none; the authors publish')
+    by_hand = 'https://pan.baidu.com/s/1tjG-Qq2zFwN_HZswAzxarQ?pwd=atba (code atba)'
+    assert (by_hand in message) == model.startswith('polaformer_pp')
+    assert '\n' not in message
+    (tmp_path / 'checkpoints').mkdir()
+    (tmp_path / local).write_bytes(content())
+    assert str(resolve_checkpoint(f'mmpola://{model}')) == local
+    assert not hub.requests
+
+
+ELSEWHERE = 'on another machine and give its path'
 
 
 @pytest.mark.parametrize(
-    ('name', 'reason'),
-    [(f'hf://{RELEASED}/none.pth', '404'), ('{url}/none.pth', '404'), ('http://127.0.0.1:9/weights.pth', 'refused')],
+    ('name', 'reason', 'url'),
+    [
+        (f'hf://{RELEASED}/none.pth', '404', f'{{url}}/{RELEASED}/resolve/main/none.pth'),
+        ('{url}/none.pth', '404', '{url}/none.pth'),
+        ('http://127.0.0.1:9/weights.pth', 'refused', 'http://127.0.0.1:9/weights.pth'),
+    ],
 )
-def test_what_cannot_be_downloaded_says_why_and_what_to_do(hub, name, reason):
+def test_what_cannot_be_downloaded_says_why_and_what_to_do(hub, name, reason, url):
     name = name.format(url=hub.url)
     message = refusal(name)
     assert message.startswith(f'{name}: cannot be downloaded (')
     assert reason in message
-    assert message.endswith(MANUAL)
+    assert message.endswith(f'; download {url.format(url=hub.url)} {ELSEWHERE}')
 
 
-@pytest.mark.parametrize('name', ['mmpola://pola_swin_tiny', f'hf://{RELEASED}/pola_swin_t.pth'])
+OFFLINE = {
+    'mmpola://pola_swin_tiny': (
+        f'download https://huggingface.co/{RELEASED}/tree/main on another machine and save it as '
+        'checkpoints/pola_swin_t.pth'
+    ),
+    f'hf://{RELEASED}/pola_swin_t.pth': (f'download {{url}}/{RELEASED}/resolve/main/pola_swin_t.pth {ELSEWHERE}'),
+}
+
+
+@pytest.mark.parametrize('name', OFFLINE)
 def test_offline_the_cache_is_used_and_what_is_not_in_it_is_refused(hub, name, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-    assert refusal(name).endswith(MANUAL)
+    assert refusal(name).endswith(OFFLINE[name].format(url=hub.url))
+    assert not hub.requests
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', False)
     path = resolve_checkpoint(name)
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-    assert resolve_checkpoint(f'hf://{RELEASED}/pola_swin_t.pth') == path
+    file = f'hf://{RELEASED}/pola_swin_t.pth'
+    assert resolve_checkpoint(file) == path
+    assert huggingface_hub.hf_hub_download(RELEASED, 'pola_swin_t.pth') == str(path)
 
 
 def test_other_schemes_are_refused():
@@ -147,9 +187,9 @@ ANSWERS = {
     'gzip': (URL, (200, {'Content-Encoding': 'gzip'}, gzip.compress(WHOLE)), f'bytes of gzip, {NO_CHECKPOINT}'),
     'too short': (URL, (200, file_headers(WHOLE), CUT), f'incomplete, got 1000 of {len(WHOLE)} bytes'),
     'cut without a length': (URL, (200, PAGE, CUT), f'got 1000 bytes of text/html, {NO_CHECKPOINT}'),
-    'too short, hub': (HUB, (200, file_headers(WHOLE), CUT), 'cannot be downloaded ('),
-    'html, hub': (HUB, (200, file_headers(HTML), HTML), 'the downloaded file is no checkpoint'),
-    'altered, hub': (HUB, (200, file_headers(WHOLE), FLIPPED), 'the downloaded file has another SHA-256 than the hub'),
+    'too short, hub': (HUB, (200, file_headers(WHOLE), CUT), f'incomplete, got 1000 of {len(WHOLE)} bytes'),
+    'html, hub': (HUB, (200, file_headers(HTML), HTML), f'got 26 bytes of None, {NO_CHECKPOINT}'),
+    'altered, hub': (HUB, (200, file_headers(WHOLE), FLIPPED), 'another SHA-256 than the hub'),
 }
 
 
@@ -166,12 +206,99 @@ def test_what_is_no_checkpoint_is_not_kept_and_the_download_can_be_repeated(name
 
 @pytest.mark.parametrize('name', [URL, HUB, 'mmpola://pola_swin_tiny'])
 def test_a_server_that_sends_nothing_is_given_up(hub, name, monkeypatch):
-    monkeypatch.setattr(checkpoint_hub, 'TIMEOUT', 0.2)
+    monkeypatch.setattr(download, 'SILENT_SECONDS', 0.2)
     hub.silent |= {'pola_swin_t.pth', ''}
     name = name.format(url=hub.url)
     assert 'timed out' in refusal(name)
     assert 'timed out' in refusal(name)  # the lock is free again
     assert len(hub.requests) == 2  # each was asked once
+
+
+@pytest.mark.parametrize(
+    'headers',
+    [
+        {'X-Linked-ETag': '"../../../important.txt"'},
+        {'X-Linked-ETag': '"{folder}/important.txt"'},
+        {'X-Linked-ETag': '', 'ETag': ''},
+        {'X-Repo-Commit': '../../../..'},
+        {'X-Repo-Commit': ''},
+    ],
+)
+def test_an_answer_that_leads_out_of_the_cache_is_refused(hub, headers, tmp_path):
+    important = tmp_path / 'important.txt'
+    important.write_text('do not remove')
+    headers = {key: value.format(folder=tmp_path) for key, value in headers.items()}
+    hub.answers['pola_swin_t.pth'] = (200, {**file_headers(WHOLE), **headers}, HTML)
+    before = {path for path in tmp_path.rglob('*') if path.is_file()}
+    message = refusal(HUB)
+    assert message.startswith(f'{HUB}: cannot be downloaded (') and '\n' not in message
+    assert repr(headers.get('X-Linked-ETag', headers.get('X-Repo-Commit')).strip('"')) in message
+    assert important.read_text() == 'do not remove'
+    assert {path for path in tmp_path.rglob('*') if path.is_file()} == before
+    assert not hub.gets
+
+
+def drip(server):
+    """Yield pieces of a file, each in time, for three seconds."""
+    for _ in range(300):
+        if not server.speak.wait(0.01):
+            yield bytes(10)
+
+
+@pytest.mark.parametrize('name', [URL, HUB])
+@pytest.mark.parametrize(
+    ('limit', 'value', 'rule'),
+    [
+        ('TOTAL_SECONDS', 0.3, 'expected the whole file within 0.3 seconds'),
+        ('MAX_BYTES', 50, 'expected at most 50 bytes'),
+    ],
+)
+def test_a_download_that_does_not_end_is_given_up(hub, name, limit, value, rule, monkeypatch, tmp_path):
+    monkeypatch.setattr(download, limit, value)
+    headers = {'X-Repo-Commit': COMMIT, 'ETag': '"etag"'}
+    hub.answers['pola_swin_t.pth'] = (200, headers, drip(hub))
+    assert rule in refusal(name.format(url=hub.url))
+    assert not [path for path in tmp_path.rglob('*.pth*') if path.suffix != '.lock']
+
+
+def test_a_file_that_is_announced_too_large_is_not_begun(hub, monkeypatch):
+    monkeypatch.setattr(download, 'MAX_BYTES', len(WHOLE))
+    hub.answers['pola_swin_t.pth'] = (200, {'Content-Length': str(len(WHOLE) + 1)}, b'')
+    rule = f'expected at most {len(WHOLE)} bytes, got {len(WHOLE) + 1} or more'
+    assert rule in refusal(URL.format(url=hub.url))
+    hub.answers.clear()
+    assert resolve_checkpoint(URL.format(url=hub.url)).stat().st_size == len(WHOLE)
+
+
+@pytest.mark.parametrize('name', [URL, HUB, 'mmpola://pola_swin_tiny'])
+def test_a_server_that_never_begins_to_answer_is_given_up(hub, name, monkeypatch):
+    """It sends one header after the other, each in time."""
+    monkeypatch.setattr(download, 'ANSWER_SECONDS', 0.3)
+    hub.dripping |= {'pola_swin_t.pth', ''}
+    assert 'expected an answer within 0.3 seconds' in refusal(name.format(url=hub.url))
+
+
+@pytest.mark.parametrize('name', [URL, HUB])
+def test_waiting_for_the_download_of_another_process_ends(hub, name, monkeypatch, tmp_path):
+    monkeypatch.setattr(download, 'TOTAL_SECONDS', 0.2)
+    name = name.format(url=hub.url)
+    resolve_checkpoint(name).unlink()
+    (lock,) = tmp_path.rglob('*.lock')
+    with FileLock(lock):
+        message = refusal(name)
+    assert f'within 0.2 seconds, got {lock} locked' in message
+    assert resolve_checkpoint(name).read_bytes() == WHOLE
+
+
+def test_a_token_is_sent_to_the_hub_alone(hub, monkeypatch):
+    monkeypatch.setenv('HF_TOKEN', 'secret')
+    hub.files['elsewhere'] = WHOLE
+    location = {'Location': f'{hub.url}/elsewhere'}
+    hub.answers['pola_swin_t.pth'] = (302, {**file_headers(b''), **location}, b'')
+    hub.answers['pola_swin_t.pth'][1].update({'X-Linked-ETag': file_headers(WHOLE)['X-Linked-ETag']})
+    assert resolve_checkpoint(HUB).read_bytes() == WHOLE
+    path = f'/{RELEASED}/resolve/main/pola_swin_t.pth'
+    assert hub.tokens == [(path, 'Bearer secret'), ('/elsewhere', None)]
 
 
 def test_the_file_of_a_killed_download_is_replaced(hub):
@@ -236,27 +363,32 @@ def test_an_unknown_model_is_refused_without_a_network(name, meant, tmp_path, mo
 
 
 def test_the_names_are_those_of_the_models():
-    assert [f'{family}_{size}' for family, (_, sizes) in checkpoint_hub.FAMILIES.items() for size in sizes] == list(
-        NAMED
-    )
+    names = [f'{family}_{size}' for family, sizes in FAMILIES.items() for size in sizes]
+    assert names == list(NAMED)
 
 
 def test_files_are_matched_by_family_size_and_image_size():
     expected = {
         'pola_swin_t.pth': 'pola_swin_tiny',
         'swin_tiny/checkpoint.pth': 'pola_swin_tiny',
-        'Swin-B-384.pth': 'pola_swin_base_384',
+        'Pola-SwinS.pth': 'pola_swin_small',
         'pola_swin_b.pth': 'pola_swin_base',
-        'pola_pvt_b.pth': 'pola_pvt_large',  # the authors' name of it
-        'pvtv2_b1.pth': 'pola_pvt_v2_b1',
-        'pola_pvt_v2_b0.pth': 'pola_pvt_v2_b0',
-        'PolaFormer++_b2.pth': 'polaformer_pp_b2',
-        'polaformer-b5.pth': 'polaformer_pp_b5',
+        'tiny/pola_pvt.pth': 'pola_pvt_tiny',
+        'PVT-S.pth': 'pola_pvt_small',
     }
-    assert {file: [model for model in NAMED if matches_model(file, model)] for file in expected} == {
-        file: [model] for file, model in expected.items()
-    }
-    assert not [model for model in NAMED if matches_model('resnet50.pth', model)]
+    found = {file: [model for model in PUBLISHED if matches_model(file, model)] for file in expected}
+    assert found == {file: [model] for file, model in expected.items()}
+    others = (
+        'resnet50_tiny.pth',
+        'swin_best.pth',
+        'Swin-B-384.pth',
+        'pvt_v2_tiny.pth',
+        'pvtv2_small.pth',
+        'deit_tiny_swin.pth',
+        'pola_pvt_b.pth',  # the authors' name of their largest PVT
+        'PolaFormer++_b2.pth',
+    )
+    assert not [model for model in PUBLISHED for file in others if matches_model(file, model)]
 
 
 def test_short_names_are_those_of_the_configs(root):

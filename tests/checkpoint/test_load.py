@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import LoadReport, fit_weights, load_weights
@@ -127,3 +128,79 @@ def test_terminal_escapes_in_names_are_printed_as_text(build, weights, tmp_path)
         load_weights(build(), path)
     dropped = LoadReport('a\x1b[2J', 'PolaSwin', dropped=['head.\x1b[2J'])
     assert '\x1b' not in str(dropped)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_parameters_are_loaded_from_every_usual_floating_dtype(build, weights, dtype, tmp_path):
+    rounded = {key: x.to(dtype) for key, x in weights.items()}
+    model = build()
+    load_weights(model, save(rounded, tmp_path))
+    assert_same(model.state_dict(), {key: x.float() for key, x in rounded.items()})
+
+
+@pytest.mark.parametrize('dtype', [torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64])
+def test_parameters_of_other_dtypes_are_refused_in_one_line(build, weights, dtype, tmp_path):
+    path = save({key: x.to(dtype) for key, x in weights.items()}, tmp_path)
+    model = build()
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(model, path)
+    found = str(dtype).removeprefix('torch.')
+    key = next(iter(weights))
+    rule = 'expected float16, bfloat16, float32, float64'
+    assert str(raised.value) == f'{path}: {key}: {rule}, got {found}'
+    assert_same(model.state_dict(), before)
+
+
+def test_counters_are_loaded_from_integers(tmp_path):
+    model = nn.BatchNorm1d(2)
+    counter = {'num_batches_tracked': torch.tensor(3.0)}
+    with pytest.raises(CheckpointError, match='num_batches_tracked: expected int64, got float32'):
+        fit_weights(model, model.state_dict() | counter, 'file')
+    tensors, _ = fit_weights(model, model.state_dict(), 'file')
+    assert tensors.keys() == model.state_dict().keys()
+
+
+def nested():
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+def quantised():
+    return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+
+
+NOT_DENSE = {
+    'coo': (lambda: torch.eye(3).to_sparse(), 'a sparse tensor (sparse_coo)'),
+    'csr': (lambda: torch.eye(3).to_sparse_csr(), 'a sparse tensor (sparse_csr)'),
+    'quantised': (quantised, 'a quantised tensor (qint8)'),
+    'meta': (lambda: torch.ones(3, device='meta'), 'a tensor without values (meta)'),
+    'float8': (lambda: torch.ones(3).to(torch.float8_e4m3fn), 'a tensor of float8_e4m3fn'),
+    'expanded': (
+        lambda: torch.ones(1).expand(10**6, 10**6),
+        'an expanded tensor, 1000000000000 values of which 1 are stored',
+    ),
+    'nested': (nested, 'a nested tensor'),
+}
+
+
+@pytest.mark.filterwarnings('ignore')  # torch's, on formats that it supports in part
+@pytest.mark.parametrize(('make', 'got'), NOT_DENSE.values(), ids=NOT_DENSE)
+@pytest.mark.parametrize('key', ['stem.proj.weight', 'head.weight', 'unknown'])
+def test_tensors_that_are_not_dense_are_refused_in_one_line(build, weights, key, make, got, tmp_path):
+    tensor = make()
+    path = save({'model': weights | {key: tensor}}, tmp_path)
+    with pytest.raises(CheckpointError) as raised:
+        load_weights(build(), path)
+    rule = 'expected a dense tensor with values of its own'
+    assert str(raised.value) == f'{path}: {key}: {rule}, got {got}'
+    with pytest.raises(CheckpointError, match=re.escape(got)):
+        fit_weights(build(), weights | {key: tensor}, 'state_dict')
+
+
+def test_views_of_larger_tensors_are_loaded(build, weights, tmp_path):
+    """Dense, although they are not contiguous; torch saves what they are views of."""
+    key = 'stem.proj.weight'
+    transposed = weights[key].transpose(0, 3).contiguous().transpose(0, 3)
+    model = build()
+    load_weights(model, save(weights | {key: transposed}, tmp_path))
+    assert_same(model.state_dict(), weights)

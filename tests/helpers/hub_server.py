@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from urllib.parse import unquote, urlparse
@@ -44,13 +44,18 @@ class Hub:
     Attributes:
         gets: paths of all GET requests.
         requests: paths of all requests.
-        answers: path -> (status, headers, body) that is sent instead of the file.
+        tokens: (path, value of the header Authorization) of all GET requests.
+        answers: path -> (status, headers, body) that is sent instead of the file; a body may be an
+            iterator over pieces, which are sent until the client has enough.
+        dripping: paths whose answers are headers without an end, each sent in time; '' for the list.
         silent: paths that are answered only after `speak` is set; '' for the list of files.
     """
 
     def __init__(self, repository, files):
         self.repository, self.files = repository, files
         self.gets, self.requests, self.answers, self.silent, self.speak = [], [], {}, set(), Event()
+        self.tokens = []
+        self.dripping = set()
         self.url = ''
 
     def file_of(self, path):
@@ -61,10 +66,18 @@ class Hub:
             path = path.removeprefix(prefix).split('/', 1)[1]
         return path if path in self.files else None
 
+    def endless_headers(self):
+        """Yield headers until the server stops, or for a minute."""
+        for number in range(600):
+            if not self.speak.wait(0.1):
+                yield f'X-{number}', 'wait'
+
     def answer(self, path):
         """Return status, headers and body for a URL's path."""
         listing = path.startswith(f'/api/models/{self.repository}')
         name = '' if listing else self.file_of(path)
+        if name in self.dripping:
+            return 200, self.endless_headers(), b''
         if name in self.silent:
             self.speak.wait(60)
         if listing:
@@ -82,14 +95,20 @@ def _handler(hub):
             hub.requests.append(self.path)
             status, headers, body = hub.answer(self.path)
             self.send_response(status)
-            for key, value in headers.items():
+            for key, value in headers.items() if isinstance(headers, dict) else headers:
                 self.send_header(key, value)
+                if hub.dripping:
+                    self.flush_headers()
             self.end_headers()
             return body
 
         def do_GET(self):
             hub.gets.append(self.path)
-            self.wfile.write(self.do_HEAD())
+            hub.tokens.append((self.path, self.headers['Authorization']))
+            with suppress(ConnectionError):  # by a client that has given up
+                body = self.do_HEAD()
+                for piece in [body] if isinstance(body, bytes) else body:
+                    self.wfile.write(piece)
 
         def log_message(self, *_):
             pass

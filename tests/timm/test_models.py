@@ -12,6 +12,7 @@ from timm.models import group_modules, group_parameters
 from torch.testing import assert_close
 
 import mmpola.timm
+from mmpola.checkpoint.hub import PUBLISHED
 from mmpola.layers import position_tables
 from tests.helpers.interpreter import output_of
 from tests.helpers.timm_models import PLUS, SMALL, SWIN, images
@@ -36,9 +37,8 @@ def test_every_model_is_registered(name):
     first_conv = model.default_cfg['first_conv']
     assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
     assert {f'{first_conv}.weight', f'{model.default_cfg["classifier"]}.weight'} <= weights.keys()
-    released = not name.startswith(('pola_pvt_v2', 'pola_deit'))
-    assert model.default_cfg['url'] == (f'mmpola://{name}' if released else '')
-    assert timm.models.is_model_pretrained(name) == released
+    assert model.default_cfg['url'] == (f'mmpola://{name}' if name in PUBLISHED else '')
+    assert timm.models.is_model_pretrained(name) == (name in PUBLISHED)
     assert model.default_cfg == model.pretrained_cfg
 
 
@@ -46,7 +46,7 @@ def test_the_models_are_those_of_the_papers():
     assert {'pola_pvt_tiny', 'pola_pvt_v2_b0', 'pola_swin_base_384', 'pola_deit_tiny', 'polaformer_pp_b5'} <= set(
         timm.list_models('pola*')
     )
-    assert len(mmpola.timm.NAMED) == 4 + 6 + 3 + 1 + 3 + 6
+    assert len(mmpola.timm.NAMED) == 4 + 6 + 3 + 2 + 3 + 6
     with torch.device('meta'):
         model = timm.create_model('pola_swin_base_384')
     assert sum(x.numel() for x in model.parameters()) == 91_599_304

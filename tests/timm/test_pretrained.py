@@ -1,7 +1,6 @@
 """Weights in timm: released ones by name, files of every origin, other heads and channels, and timm's own formats."""
 
 import copy
-import re
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -119,13 +118,24 @@ def test_released_weights_by_name(name, tmp_path, monkeypatch, logged):
     assert [message.split(': loaded')[0] for message in logged] == [f'mmpola://{name}'] * 2
 
 
-@pytest.mark.parametrize('name', ['pola_pvt_v2_b0', 'pola_deit_tiny'])
-def test_models_without_released_weights(name, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(f'pretrained: no weights of {name} were released')):
+@pytest.mark.parametrize('name', ['pola_pvt_v2_b0', 'pola_deit_tiny', 'polaformer_pp_b0'])
+def test_models_without_published_weights(name, tmp_path, monkeypatch):
+    """Of PolaFormer++ the authors publish them where no program can download them."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=f'^mmpola://{name}: expected the file checkpoints/'):
         timm.create_model(name, pretrained=True, **SMALL[name])
-    own = saved(timm.create_model(name, **SMALL[name]), tmp_path / 'own.pth')
-    overlay = {'file': str(tmp_path / 'own.pth')}
-    assert differing(timm.create_model(name, True, pretrained_cfg_overlay=overlay, **SMALL[name]), own) == set()
+    path = tmp_path / 'checkpoints' / f'{name}.pth'
+    path.parent.mkdir()
+    own = saved(timm.create_model(name, **SMALL[name]), path)
+    for overlay in ({}, {'file': str(path)}):
+        model = timm.create_model(name, True, pretrained_cfg_overlay=overlay, **SMALL[name])
+        assert differing(model, own) == set()
+
+
+def test_timm_lists_the_models_whose_weights_are_downloaded():
+    listed = [name.partition('.')[0] for name in timm.list_models('pola*', pretrained=True)]
+    published = ('pola_pvt_small', 'pola_pvt_tiny', 'pola_swin_base', 'pola_swin_small', 'pola_swin_tiny')
+    assert sorted(listed) == list(published)
 
 
 @pytest.mark.parametrize('name', SMALL)

@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from mmpola.checkpoint.hub import short_name
+from mmpola.checkpoint.hub import PUBLISHED, short_name
 from mmpola.messages import UsageError, listed, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,7 +276,6 @@ def sequence_table(models: list[Model]) -> str:
 def choice_table(models: list[Model]) -> str:
     """Return the table of docs/choose.md in Markdown: a row per backbone, measured costs and the papers' results."""
     printed = {model.name: model.printed for model in models}
-    released = (ROOT / 'docs' / 'weights.md').read_text()
     heading = ('model', 'parameters (M)', 'GMACs', 'top-1', 'COCO box / mask AP', 'ADE20K mIoU', 'weights')
     sizes, rows = ('224x224', '800x1333'), []
     for row in json.loads(MEASURED.read_text())['rows']:
@@ -291,11 +290,18 @@ def choice_table(models: list[Model]) -> str:
                 printed.get(f'imagenet_{short}', '-'),
                 printed.get(f'mask_rcnn_{short}_1x', '-'),
                 segmenter,
-                'yes' if f'`mmpola://{name}`' in released else 'no',
+                _weights(name),
                 *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in sizes),
             )
         )
     return _table((*heading, *(f'{size.replace("x", " x ")}, ms (MB)' for size in sizes)), rows)
+
+
+def _weights(name: str) -> str:
+    """Return whether a model's weights are published, as `docs/weights.md` explains."""
+    if name in PUBLISHED:
+        return 'yes'
+    return 'by hand' if name.startswith('polaformer_pp_') else 'no'
 
 
 def short_table(models: list[Model]) -> str:
