@@ -39,7 +39,7 @@ POLA_SWIN = ReleasedNames(
         (r'^layers\.0\.downsample\.', 'stages.1.downsample.'),
         (r'^layers\.1\.downsample\.', 'stages.2.downsample.'),
         (r'^layers\.2\.downsample\.', 'stages.3.downsample.'),
-        (r'^layers\.(\d+)\.blocks\.', r'stages.\1.blocks.'),
+        (r'^layers\.(\d+)\.', r'stages.\1.'),
         FEATURE_MAP_TO_OURS,
     ],
     to_released=[
@@ -47,7 +47,7 @@ POLA_SWIN = ReleasedNames(
         (r'^stages\.1\.downsample\.', 'layers.0.downsample.'),
         (r'^stages\.2\.downsample\.', 'layers.1.downsample.'),
         (r'^stages\.3\.downsample\.', 'layers.2.downsample.'),
-        (r'^stages\.(\d+)\.blocks\.', r'layers.\1.blocks.'),
+        (r'^stages\.(\d+)\.', r'layers.\1.'),
         FEATURE_MAP_TO_RELEASED,
     ],
 )
@@ -66,6 +66,7 @@ POLA_PVT = ReleasedNames(
         (r'^block2\.', 'stages.1.blocks.'),
         (r'^block3\.', 'stages.2.blocks.'),
         (r'^block4\.', 'stages.3.blocks.'),
+        (r'^(patch_embed|pos_embed|block)\d', r'stages.\g<0>'),  # of a fifth stage, which strict loading refuses
         FEATURE_MAP_TO_OURS,
     ],
     to_released=[

@@ -40,3 +40,20 @@ def test_names_of_the_authors_files_go_there_and_back(name, golden):
 def test_a_name_is_renamed_in_both_directions(rules, released, ours):
     assert to_ours({released: 1}, rules) == {ours: 1}
     assert to_released({ours: 1}, rules) == {released: 1}
+
+
+@pytest.mark.parametrize(
+    ('rules', 'released'),
+    [
+        (POLA_SWIN, 'layers.1.more.bias'),
+        (POLA_SWIN, 'layers.5.downsample.norm.bias'),
+        (POLA_PVT, 'block5.0.norm1.bias'),
+        (POLA_PVT, 'pos_embed5'),
+        (POLA_DEIT, 'blocks.1.more.bias'),
+        (PolaFormerPP.released_names, 'patch_embed.proj.12.bias'),
+    ],
+)
+def test_names_that_no_model_has_stay_names_of_the_backbone(rules, released):
+    """Strict loading refuses them; what is outside of the backbone would be dropped as another head."""
+    (ours,) = to_ours({released: 1}, rules)
+    assert ours.startswith(('stem.', 'stages.'))
