@@ -93,13 +93,14 @@ def load_weights(model: Loadable, path: str | Path) -> LoadReport:
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg (`state_dict`, with
     `backbone.` or `module.` prefixes; averaged weights are preferred) and bare state dicts. Position tables are resized
-    to the backbone's `pretrain_img_size`; heads and stages that the model does not have are dropped; output norms that
-    the file lacks stay as initialised.
+    to the backbone's `pretrain_img_size`, those of keys and of windows bicubically as by the authors; heads and stages
+    that the model does not have are dropped; output norms that the file lacks stay as initialised.
 
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: the file cannot be read (see `read_checkpoint`), or tensors are missing, unknown, of a wrong
-            shape or not finite: the message names the first of each, and the model keeps its weights.
+            shape or dtype, not dense or not finite: the message names the first of each, and the model keeps its
+            weights.
     """
     container, weights = find_weights(read_checkpoint(path), path)
     return load_tensors(model, model.rename_weights(weights), str(path), container)
@@ -288,11 +289,18 @@ def _of_classes(key: str, expected: Tensor, x: Tensor) -> str:
 
 
 def _resized(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
-    """Resize a position table to the model's grid; return any other tensor unchanged."""
+    """Resize a position table to the model's grid; return any other tensor unchanged.
+
+    As in the authors' `load_pretrained`, tables of keys and bias tables are resized bicubically. Their
+    code resizes no `pos_embed`, which is resized bilinearly, as in a forward pass.
+    """
     if x.shape == target.shape or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
         return x
     if key.endswith('relative_position_bias_table'):
         side = math.isqrt(x.shape[0])  # 2 s - 1, of windows of side s
         return resize_bias_table(x, (math.isqrt(target.shape[0]) + 1) // 2) if side % 2 and side**2 == len(x) else x
     side = math.isqrt(x.shape[1]) if key in tables else 0
-    return resize_table(x, (side, side), tables[key]) if side and side**2 == x.shape[1] else x
+    if side == 0 or side**2 != x.shape[1]:
+        return x
+    mode = 'bicubic' if key.endswith('positional_encoding') else 'bilinear'
+    return resize_table(x, (side, side), tables[key], mode)

@@ -51,16 +51,23 @@ def position_tables(model: nn.Module) -> dict[str, Grid]:
     }
 
 
-def resize_table(table: Tensor, source: Grid, target: Grid) -> Tensor:
-    """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`, bilinearly.
+def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bilinear') -> Tensor:
+    """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`.
 
     Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table itself is returned,
     except while tracing, where comparing would fix the image size.
+
+    Args:
+        table: the table.
+        source: its grid.
+        target: the grid to resize it to.
+        mode: 'bilinear' or 'bicubic', of `torch.nn.functional.interpolate` without aligned corners.
     """
     if not is_traced() and source == target:
         return table
     maps = table.unflatten(1, source).permute(0, 3, 1, 2)
-    resized = F.interpolate(maps.to(accumulation_dtype(table.dtype)), size=target, mode='bilinear', align_corners=False)
+    wide = maps.to(accumulation_dtype(table.dtype))
+    resized = F.interpolate(wide, size=target, mode=mode, align_corners=False)
     return resized.to(table.dtype).flatten(2).transpose(1, 2)
 
 

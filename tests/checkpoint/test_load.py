@@ -1,11 +1,14 @@
 """Loading weights from every format: all of them or none."""
 
+import math
 import re
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import LoadReport, fit_weights, load_weights
 from tests.helpers.conversions import assert_same
@@ -63,15 +66,64 @@ def test_heads_and_unbuilt_stages_are_dropped_and_output_norms_may_be_new(build,
     assert_same(loaded, {key: weights[key] for key in loaded})
 
 
-def test_tables_are_resized_to_the_grid_and_window_of_the_model(build, weights, tmp_path):
-    key, bias = 'stages.0.blocks.0.attn.positional_encoding', 'stages.2.blocks.0.attn.relative_position_bias_table'
-    weights[key] = torch.arange(16.0).repeat_interleave(16).reshape(1, 256, 1).expand(1, 256, 16).contiguous()
-    model = build(pretrain_img_size=(128, 64), window_size=12)
-    report = load_weights(model, save(weights, tmp_path))
-    assert model.state_dict()[key].shape == (1, 32 * 16, 16)
-    assert model.state_dict()[bias].shape == (23 * 23, 4)
-    torch.testing.assert_close(model.state_dict()[key][0, 16 * 10, 0], torch.tensor((10 + 0.5) / 2 - 0.5))
-    assert f'{key} [1, 256, 16] -> [1, 512, 16]' in report.resized
+def resized_by_the_authors(key, table, current):
+    """What the authors' utils.py, load_pretrained, makes of a table for a model that has `current`."""
+    if 'positional_encoding' in key:
+        _, length, channels = table.shape
+        side, new_side = int(length**0.5), int(current.shape[1] ** 0.5)
+        maps = table.permute(0, 2, 1).view(1, channels, side, side)
+        resized = F.interpolate(maps, size=(new_side, new_side), mode='bicubic')
+        return resized.view(1, channels, new_side**2).permute(0, 2, 1)
+    length, heads = table.shape
+    side, new_side = int(length**0.5), int(current.shape[0] ** 0.5)
+    maps = table.permute(1, 0).view(1, heads, side, side)
+    resized = F.interpolate(maps, size=(new_side, new_side), mode='bicubic')
+    return resized.view(heads, new_side**2).permute(1, 0)
+
+
+def test_tables_are_resized_as_by_the_authors(build, tmp_path):
+    """From images of 224 and windows of 7 to 384 and 12, as Swin is fine-tuned."""
+    small = build(pretrain_img_size=224, window_size=7)
+    weights = {key: torch.randn_like(x) for key, x in small.state_dict().items()}
+    tables = [key for key in weights if key.endswith(('positional_encoding', 'position_bias_table'))]
+    assert any('positional' in key for key in tables) and any('bias' in key for key in tables)
+    model = build(pretrain_img_size=384, window_size=12)
+    before = {key: x.clone() for key, x in model.state_dict().items()}
+    report = load_weights(model, save({'model': weights}, tmp_path))
+    loaded = model.state_dict()
+    assert len(report.resized) == len(tables)
+    for key in tables:
+        expected = resized_by_the_authors(key, weights[key], before[key])
+        torch.testing.assert_close(loaded[key], expected, rtol=0, atol=1e-6)
+        shapes = f'{list(weights[key].shape)} -> {list(before[key].shape)}'
+        assert f'{key} {shapes}' in report.resized
+
+
+def test_tables_are_resized_to_grids_that_are_not_square(build, weights, tmp_path):
+    key = 'stages.0.blocks.0.attn.positional_encoding'
+    model = build(pretrain_img_size=(128, 64))
+    load_weights(model, save(weights, tmp_path))
+    maps = weights[key].view(1, 16, 16, 16).permute(0, 3, 1, 2)
+    expected = F.interpolate(maps, size=(32, 16), mode='bicubic').flatten(2).transpose(1, 2)
+    torch.testing.assert_close(model.state_dict()[key], expected)
+
+
+def test_tables_of_tokens_are_resized_bilinearly(tmp_path):
+    """Of PolaPVT; the authors' code does not resize them."""
+    arch = {
+        'embed_dims': (8, 16, 32, 64),
+        'depths': (1, 1, 1, 1),
+        'num_heads': (1, 2, 4, 8),
+        'mlp_ratios': (2, 2, 2, 2),
+    }
+    weights = PolaPVT(arch, pretrain_img_size=64).state_dict()
+    model = PolaPVT(arch, pretrain_img_size=128)
+    load_weights(model, save(weights, tmp_path))
+    (key, *_) = [key for key in weights if key.endswith('pos_embed')]
+    side = math.isqrt(weights[key].shape[1])
+    maps = weights[key].unflatten(1, (side, side)).permute(0, 3, 1, 2)
+    expected = F.interpolate(maps, scale_factor=2, mode='bilinear').flatten(2).transpose(1, 2)
+    torch.testing.assert_close(model.state_dict()[key], expected)
 
 
 def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(build, weights, tmp_path):
