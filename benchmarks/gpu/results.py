@@ -7,15 +7,18 @@ from typing import Any
 
 import timm
 import torch
+from torch import Tensor
 
 import mmpola.timm  # noqa: F401 - registers the models with timm
 from benchmarks.cases import ATTENTION, Case
 from benchmarks.gpu.launches import recorded
 from benchmarks.gpu.session import Measure, Session
-from benchmarks.measure import copy_bandwidth, interleaved_device_seconds
-from benchmarks.networks import compare
-from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, measure_case, triton_step
+from benchmarks.measure import copy_bandwidth, interleaved_device_seconds, ratio
+from benchmarks.networks import SIBLINGS, compare, mmdet_backbone
+from benchmarks.operators import ANOTHER_FUNCTION, OPERATORS, PORT, Call, measure_case, triton_step
 from benchmarks.records import Row
+from mmpola.ops import mix_and_gate
+from mmpola.ops.reference import convolve_tokens
 
 ATTENTION_CASES = (
     'Pola-Swin-T stage 1, 224x224, batch 64',
@@ -37,8 +40,19 @@ NETWORKS = {
 }
 """Our model and the one of timm with similar cost and softmax attention (timm has no PVT of the first version)."""
 
+MMDET_MEMORY = "peak memory over mmdet's, training step"
+
 SIZES: dict[tuple[int, int], int] = {(800, 1344): 2, (224, 224): 64, (512, 512): 16}
 """Batch size by image size; 1344 is 1333 padded to a multiple of 32, as detectors pad it."""
+
+COMPILED = (('Pola-Swin-T', (800, 1344)), ('Pola-PVT-T', (800, 1344)))
+"""Networks that are compared with themselves as `--compile` compiles them."""
+
+DEPTHWISE = (
+    Case('PolaFormer++ b2 stage 1, 224x224, batch 64', 'exp', 64, 56, 56, heads=7, dim=32),
+    Case('PolaFormer++ b2 stage 3, 224x224, batch 64', 'exp', 64, 14, 14, heads=28, dim=32),
+)
+"""Tokens plus their 3 x 3 depth-wise convolution, as in the MLP of these stages: H * D are its hidden channels."""
 
 DRY_NETWORKS = {'Pola-PVT-T': ('pola_pvt_tiny', 'pvt_v2_b0')}
 DRY_SIZES: dict[tuple[int, int], int] = {(32, 32): 1}
@@ -49,8 +63,10 @@ def results(session: Session) -> dict[str, Measure]:
     """Return the measurements by name, those that compile with inductor last."""
     cases = {case.name: case for case in ATTENTION['cuda']}
     attention, networks, sizes = [cases[name] for name in ATTENTION_CASES], NETWORKS, SIZES
+    depthwise: tuple[Case, ...] = DEPTHWISE
     if session.dry_run:
         attention, networks, sizes = [Case('tiny', 'power', 1, 3, 6, 1, 16)], DRY_NETWORKS, DRY_SIZES
+        depthwise = (Case('tiny', 'exp', 1, 3, 6, 1, 16),)
     gates = attention[:2]
     items: dict[str, Measure] = {
         'copy': lambda: {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS))}
@@ -62,10 +78,14 @@ def results(session: Session) -> dict[str, Measure]:
         items[f'mix_and_gate, {case.name}'] = partial(operator_row, session, 'mix_and_gate', case, ['literal'])
     for case in gates:
         items[f'float32, without tf32, {case.name}'] = partial(kernel_row, session, 'attention', case, torch.float32)
+    for case in depthwise:
+        items[f'depth-wise, {case.name}'] = partial(depthwise_row, session, case)
     items['a new image size'] = partial(new_size, session)
     for size in sizes:
         for model, names in networks.items():
             items[f'{model}, {size[0]}x{size[1]}'] = partial(network_row, session, model, names, size, sizes[size])
+    for model, size in () if session.dry_run else COMPILED:
+        items[f'--compile, {model}'] = partial(compiled_row, session, model, size, sizes[size])
     for case in [] if session.dry_run else attention[:3]:
         items[f'compiled, {case.name}'] = partial(operator_row, session, 'attention', case, ['compiled literal'])
     return items
@@ -94,6 +114,40 @@ def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) 
     return {'operator': f'{operator}, {str(dtype).removeprefix("torch.")}', 'case': case.name, 'kernels': kernels}
 
 
+def depthwise_row(session: Session, case: Case) -> Row:
+    """Compare three ways to compute x + DWC(x): cuDNN's convolution, PyTorch's own, and the kernel of mix_and_gate.
+
+    The last reads a gate of ones too, which a kernel without a gate would not.
+    """
+    device, dtype = session.device.type, torch.float16
+    grid, channels = (case.rows, case.columns), case.heads * case.dim
+    x = torch.randn(case.batch, case.tokens, channels, device=device, dtype=dtype, requires_grad=True)
+    weight = torch.randn(channels, 1, 3, 3, device=device, dtype=dtype, requires_grad=True)
+    bias = torch.randn(channels, device=device, dtype=dtype, requires_grad=True)
+    ones = torch.ones_like(x)
+
+    def cudnn() -> Tensor:
+        return x + convolve_tokens(x, weight, bias, grid)
+
+    def own() -> Tensor:
+        with torch.backends.cudnn.flags(enabled=False):
+            return cudnn()
+
+    def kernel() -> Tensor:
+        heads = x.unflatten(-1, (case.heads, case.dim))
+        return mix_and_gate(heads, heads, ones, weight, bias, grid, backend='triton')
+
+    call = Call([x, weight, bias], (), {}, torch.randn_like(x))
+    passes = {name: call.passes(run) for name, run in {'cuDNN': cudnn, 'PyTorch': own, 'mix_and_gate': kernel}.items()}
+    row: Row = {'case': case.name}
+    for what in ('forward', 'step'):
+        runs = {name: found[what] for name, found in passes.items()}
+        timings = interleaved_device_seconds(runs, device, session.rounds(ROUNDS))
+        for name, timing in timings.items():
+            row[f'{name}, µs, {what}'] = 1e6 * timing.seconds
+    return row
+
+
 def new_size(session: Session) -> Row:
     """Count the binaries that a training step at another size adds; the interpreter has none."""
     binaries = []
@@ -115,7 +169,22 @@ def network_row(session: Session, model: str, names: tuple[str, str], size: tupl
         label: timm.create_model(name, features_only=True, **arguments[name]).to(session.device)
         for label, name in (('ours', ours), ('timm', theirs))
     }
+    sibling = None if session.dry_run else mmdet_backbone(SIBLINGS[model])
+    if sibling is not None:
+        networks['mmdet'] = sibling.to(session.device)
     image = torch.randn(batch, 3, *size, device=session.device)
     case = f'{model}, {size[0]}x{size[1]}, batch {batch}'
-    row = compare(case, networks, image, ['literal', 'timm'], session.rounds(ROUNDS))
+    row = compare(case, networks, image, ['literal', 'timm', 'mmdet'], session.rounds(ROUNDS))
+    row[MMDET_MEMORY] = ratio(row['bytes'], 'ours', 'mmdet')
     return {'case': case, "timm's model": theirs, **row}
+
+
+def compiled_row(session: Session, model: str, size: tuple[int, int], batch: int) -> Row:
+    """Compare a network with itself as `--compile` compiles it, with symbolic sizes, in inference and training."""
+    torch.compiler.reset()
+    name = NETWORKS[model][0]
+    network = timm.create_model(name, features_only=True, backend='triton', drop_path_rate=0.0).to(session.device)
+    networks = {'ours': network, 'compiled': torch.compile(network, dynamic=True)}
+    image = torch.randn(batch, 3, *size, device=session.device)
+    case = f'{model}, {size[0]}x{size[1]}, batch {batch}'
+    return {'case': case, **compare(case, networks, image, ['compiled'], session.rounds(ROUNDS))}

@@ -17,6 +17,7 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, draw_layer
+from mmpola.layers.block import add_branch
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
@@ -165,8 +166,10 @@ class PolaFormerPPBlock(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = x + convolve_tokens(x, self.pos.weight, self.pos.bias, grid)
-        x = x + self.drop_path(_scaled(self.attn(self.norm1(x), grid), self.gamma_1))
-        return x + self.drop_path(_scaled(self.ffn(self.norm2(x), grid), self.gamma_2))
+        gamma_1 = None if self.gamma_1 is None else self.gamma_1.flatten()
+        gamma_2 = None if self.gamma_2 is None else self.gamma_2.flatten()
+        x = add_branch(x, self.attn(self.norm1(x), grid), self.drop_path, gamma_1)
+        return add_branch(x, self.ffn(self.norm2(x), grid), self.drop_path, gamma_2)
 
 
 @MODELS.register_module()
@@ -244,11 +247,6 @@ class PolaFormerPP(Backbone):
 def _tokens(maps: Tensor) -> tuple[Tensor, Grid]:
     """[B, C, h, w] -> [B, N, C] and (h, w)."""
     return maps.flatten(2).transpose(1, 2).contiguous(), (maps.shape[2], maps.shape[3])
-
-
-def _scaled(x: Tensor, gamma: Tensor | None) -> Tensor:
-    """Multiply [B, N, C] by gamma [1, C, 1, 1], if there is one."""
-    return x if gamma is None else x * gamma.flatten()
 
 
 def _check_rotary(embed_dims: Sequence[int], num_heads: Sequence[int]) -> None:

@@ -268,7 +268,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         q, k, v = (self.split_heads(x) for x in (q, k, v))
         position = None
         if self.positional_encoding is not None:
-            position = self.split_heads(pad_front(self.position_table(key_grid)[0], prefix_tokens))
+            position = self.split_heads(pad_front(self.position_table(key_grid).squeeze(0), prefix_tokens))
         if self.polarity:
             return self.run_attention(q, k, v, key_position=position)
         # Without negative parts the opposite-signed stream is 0. A second copy of the batch, with the halves of the

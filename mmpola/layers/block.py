@@ -1,13 +1,17 @@
-"""The pre-norm transformer block of Swin, PVT and DeiT."""
+"""The pre-norm transformer block of Swin, PVT and DeiT, and the sum of a block and its branch."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from mmpola.layers.initial_weights import draw_layer
+from mmpola.ops.numerics import without_autocast
+from mmpola.ops.tracing import is_recorded
 
 
 class TransformerBlock(nn.Module):
@@ -40,5 +44,70 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, *attention_arguments: Any) -> Tensor:
         """x [B, N, C] and further arguments of the attention layer, such as the token grid (h, w) -> [B, N, C]."""
-        x = x + self.drop_path(self.attn(self.norm1(x), *attention_arguments))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = add_branch(x, self.attn(self.norm1(x), *attention_arguments), self.drop_path)
+        return add_branch(x, self.mlp(self.norm2(x)), self.drop_path)
+
+
+def add_branch(x: Tensor, branch: Tensor, drop_path: DropPath, gamma: Tensor | None = None) -> Tensor:
+    """Compute x + drop_path(gamma * branch).
+
+    In half precision, as under autocast, one pass over the tokens does it. Full precision takes a pass per operation:
+    one pass would round differently on a CPU.
+
+    Args:
+        x: tokens [B, N, C].
+        branch: [B, N, C].
+        drop_path: stochastic depth.
+        gamma: layer scale [C]; None for none.
+
+    Returns:
+        [B, N, C] in the dtype that x, the branch and gamma have in common.
+    """
+    drops = drop_path.training and drop_path.drop_prob > 0
+    if branch.dtype.itemsize > 2 or is_recorded() or not (drops or gamma is not None):
+        if gamma is not None:
+            branch = branch * gamma
+        return x + drop_path(branch)
+    kept = None
+    if drops:  # as timm's DropPath
+        keep_rate = 1 - drop_path.drop_prob
+        dtype = branch.dtype if gamma is None else gamma.dtype
+        kept = torch.empty(len(branch), 1, 1, device=branch.device, dtype=dtype).bernoulli_(keep_rate)
+        if drop_path.scale_by_keep:
+            kept.div_(keep_rate)
+    return _AddBranch.apply(x, branch, gamma, kept)
+
+
+class _AddBranch(Function):
+    """x + branch * gamma * kept, for gamma [C] and `kept` [B, 1, 1], of which one may be None."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, branch: Tensor, gamma: Tensor | None, kept: Tensor | None) -> Tensor:
+        scale = gamma if kept is None else kept
+        if gamma is not None and kept is not None:
+            scale = gamma * kept
+        assert scale is not None
+        ctx.save_for_backward(branch, kept, scale)
+        with without_autocast(x.device):  # which would convert the branch in a pass of its own
+            return torch.addcmul(x, branch, scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        branch, kept, scale = ctx.saved_tensors
+        needs_x, needs_branch, needs_gamma, _ = ctx.needs_input_grad
+        d_branch = None
+        if needs_branch:
+            d_branch = _product(grad, scale, branch.dtype)
+        d_gamma = None
+        if needs_gamma:
+            by_sample = (grad * branch).sum(1)  # [B, C]
+            weights = by_sample.new_ones(len(by_sample)) if kept is None else kept.flatten().to(by_sample.dtype)
+            d_gamma = by_sample.T @ weights
+        return grad if needs_x else None, d_branch, d_gamma, None
+
+
+def _product(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Compute x * y in a dtype, in one pass unless autograd records it."""
+    if torch.is_grad_enabled():
+        return (x * y).to(dtype)
+    return torch.mul(x, y, out=torch.empty(x.shape, device=x.device, dtype=dtype))

@@ -46,8 +46,9 @@ class LearnedPowerMap(nn.Module):
     def forward(self) -> PowerMap:
         """Return p = 1 + alpha sigmoid(power) (E5) and s = softplus(scale) (E4), [H, D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.power.dtype)
-        power, scale = self.power[0, :, 0].to(dtype), self.scale[0, 0].to(dtype)
-        return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale).view_as(power))
+        power = self.power.squeeze((0, 2)).to(dtype)  # an index would make a gradient that fills a table with zeros
+        scale = self.scale.view_as(power).to(dtype)
+        return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale))
 
 
 class LearnedExpMap(nn.Module):
@@ -69,7 +70,7 @@ class LearnedExpMap(nn.Module):
     def forward(self) -> ExpMap:
         """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)
-        return ExpMap(*(s[0, :, 0].to(dtype).sigmoid() for s in (self.s1, self.s2)))
+        return ExpMap(*(s.squeeze((0, 2)).to(dtype).sigmoid() for s in (self.s1, self.s2)))
 
 
 def mask_padding(padding: Tensor, *tensors: Tensor) -> list[Tensor]:

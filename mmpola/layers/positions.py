@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from timm.layers import resize_rel_pos_bias_table_simple
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.tracing import is_observed, is_traced
+from mmpola.ops.reference import rotate
+from mmpola.ops.tracing import is_recorded, is_traced, may_keep, stream_of
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
@@ -134,13 +136,74 @@ def cached_rotary_tables(
     """
     if dtype is None:
         dtype = torch.float16 if x.dtype.itemsize == 2 else x.dtype
-    if is_observed(x) or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not may_keep(x):
         return rotary_tables(grid, channels, x.device, dtype, prefix_tokens)
-    stream = torch.cuda.current_stream(x.device) if x.is_cuda else None  # whose work the tables are in order with
-    return _tables_of_stream(stream, tuple(grid), channels, x.device, dtype, prefix_tokens)
+    return _tables_of_stream(stream_of(x), tuple(grid), channels, x.device, dtype, prefix_tokens)
 
 
 @lru_cache(maxsize=8)  # the stages of a pyramid need four
 def _tables_of_stream(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):  # else autograd could not save them later
         return rotary_tables(*arguments)
+
+
+def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rotate the interleaved channel pairs of queries and keys on a grid by the angles of `rotary_tables`.
+
+    It is computed in at least float32, whatever the dtype: in half precision the error of the attended values would be
+    1.4 times as large, for less than 2 percent of a training step's memory traffic.
+
+    Args:
+        qk: [B, N, 2 * H, D], the heads of the queries before those of the keys.
+        grid: (h, w) with h * w = N.
+
+    Returns:
+        q and k, each [B, N, H, D], in the dtype of `qk`.
+    """
+    dtype = accumulation_dtype(qk.dtype)
+    if is_recorded():  # compilers and exporters support no complex numbers
+        rotary = rotary_tables(grid, qk.shape[-1], qk.device, dtype)
+        q, k = rotate(qk.transpose(1, 2), rotary).to(qk.dtype).transpose(1, 2).chunk(2, dim=2)
+        return q, k
+    arguments = tuple(grid), qk.shape[-1], qk.device, dtype
+    turns = _turns_of_stream(stream_of(qk), *arguments) if may_keep(qk) else _turns(*arguments)
+    return _RotateQueriesAndKeys.apply(qk, *turns)
+
+
+def _turns(grid: Sequence[int], channels: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Compute exp(i angle) and exp(-i angle) of all tokens and pairs, complex, each [N, 1, channels / 2]."""
+    cos, sin = rotary_tables(grid, channels, device, dtype)
+    cos = cos[:, None, ::2].contiguous()
+    sin = sin[:, None, ::2].contiguous()
+    return torch.complex(cos, sin), torch.complex(cos, -sin)
+
+
+@lru_cache(maxsize=8)
+def _turns_of_stream(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        return _turns(*arguments)
+
+
+class _RotateQueriesAndKeys(Function):
+    """One complex product forward and one backward, where autograd's rule of the rotation would launch six."""
+
+    @staticmethod
+    def forward(ctx: Any, qk: Tensor, turn: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(back)
+        q, k = _turned(qk.to(turn.real.dtype), turn).to(qk.dtype).chunk(2, dim=2)
+        return q, k
+
+    @staticmethod
+    def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        batch, tokens, heads, dim = dq.shape
+        grad = torch.empty(batch, tokens, 2 * heads, dim, device=dq.device, dtype=back.real.dtype)
+        grad[:, :, :heads] = dq
+        grad[:, :, heads:] = dk
+        return _turned(grad, back).to(dq.dtype), None, None
+
+
+def _turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Multiply the interleaved channel pairs of x [B, N, H, D] by complex numbers [N, 1, D / 2]."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turn).flatten(-2)

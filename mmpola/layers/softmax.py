@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from timm.layers import gen_relative_position_index
 from torch import Tensor, nn
 
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.patches import reduce_tokens
-from mmpola.layers.positions import Grid, cached_rotary_tables
+from mmpola.layers.positions import Grid, rotate_queries_and_keys
 from mmpola.layers.windows import cut_windows, join_windows
 from mmpola.ops import mix_and_gate
 from mmpola.ops.backends import check_backend_name
-from mmpola.ops.numerics import accumulation_dtype
-from mmpola.ops.reference import rotate
+from mmpola.ops.numerics import in_autocast_dtype
 from mmpola.ops.tracing import is_exported
 
 
@@ -90,12 +88,12 @@ class RotarySoftmaxAttention(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        q, k, v, gate = self.qkvo(x).chunk(4, dim=-1)
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, k, v))
-        # The tables are at least float32, and q and k are rotated in that precision, whatever their dtype.
-        rotary = cached_rotary_tables(q, grid, q.shape[-1], dtype=accumulation_dtype(q.dtype))
-        rotated_q, rotated_k = (rotate(t.transpose(1, 2), rotary).to(t.dtype) for t in (q, k))
-        attended = F.scaled_dot_product_attention(rotated_q, rotated_k, v.transpose(1, 2)).transpose(1, 2)
+        channels = x.shape[-1]
+        qk, v, gate = self.qkvo(x).split([2 * channels, channels, channels], dim=-1)
+        q, k = rotate_queries_and_keys(qk.unflatten(-1, (2 * self.num_heads, -1)), grid)
+        v = v.unflatten(-1, (self.num_heads, -1))
+        q, k, heads_of_v = (t.transpose(1, 2) for t in (q, k, v))
+        attended = F.scaled_dot_product_attention(q, k, heads_of_v).transpose(1, 2)
         mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
         return self.drop(self.proj(mixed))
 
@@ -138,8 +136,9 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """x [B, N, C] on the token grid (h, w) and mask [B * windows, s*s, s*s] of `window_mask` -> [B, N, C]."""
-        windows = cut_windows(x, grid, self.window_size, self.shift)
-        q, k, v = rearrange(self.qkv(windows), 'b n (three h d) -> three b h n d', three=3, h=self.num_heads)
+        windows = cut_windows(in_autocast_dtype(x), grid, self.window_size, self.shift)
+        q, k, v = self.qkv(windows).chunk(3, dim=-1)
+        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
         bias = self._position_bias(q.dtype)
         if mask is not None:
             bias = bias.masked_fill(~mask.unsqueeze(1), float('-inf'))

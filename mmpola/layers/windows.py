@@ -7,19 +7,26 @@ windows would restrict torch.export's program to images with as many of them, on
 Compiled programs call the operators `mmpola::window_mask`, `cut_windows` and `join_windows`, into which compilers do
 not look: torch.compile would fuse the arithmetic of symbolic sizes into its kernels, which takes minutes and fails for
 some models (torch 2.11).
+
+Everything else moves whole tokens by their index too, and keeps the indices and the mask of the last grids.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.autograd import Function
 
 from mmpola.layers.patches import ceil_div, pad_to_cells
 from mmpola.layers.positions import Grid
-from mmpola.ops.tracing import is_compiled, is_exported, is_traced
+from mmpola.ops.tracing import is_compiled, is_exported, is_traced, may_keep, stream_of
+
+KEPT = 16
+"""Grids and shifts whose tables are kept: the stages of a pyramid need four."""
 
 
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
@@ -48,7 +55,7 @@ def window_mask(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor |
         return mask_operator(x, *grid, window_size, *shifts)
     if not is_traced() and not any(shifts) and not any(side % window_size for side in grid):
         return None
-    return _mask(x, grid, window_size, shifts)
+    return _kept_or_new_mask(x, grid, window_size, shifts)
 
 
 def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
@@ -69,6 +76,8 @@ def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
         return tokens.unflatten(0, (x.shape[0] * high * wide, window_size**2))
     if is_compiled():
         return cut_operator(x, *grid, window_size, *shifts)
+    if may_keep(x):
+        return _cut_by_index(x, grid, window_size, shifts)
     return _cut(x, grid, window_size, shifts)
 
 
@@ -88,7 +97,99 @@ def join_windows(windows: Tensor, grid: Grid, window_size: int, shift: int, batc
         return tokens.index_select(1, window * window_size**2 + inside)
     if is_compiled():
         return join_operator(windows, *grid, window_size, *shifts, batch)
+    if may_keep(windows):
+        return _join_by_index(windows, grid, window_size, shifts)
     return _join(windows, grid, window_size, shifts, batch)
+
+
+class Places(NamedTuple):
+    """Where the tokens of a map are in its windows, all int64.
+
+    Args:
+        token: the token at each place, window by window [windows * s*s]; any token at a place of padding.
+        place: the place of each token [N].
+        padding: the places of padding.
+    """
+
+    token: Tensor
+    place: Tensor
+    padding: Tensor
+
+
+@lru_cache(maxsize=KEPT)
+def _kept_places(
+    stream: torch.cuda.Stream | None, device: torch.device, grid: Grid, window_size: int, shifts: Grid
+) -> Places:
+    with torch.inference_mode(False):  # else autograd could not save them later
+        tokens = grid[0] * grid[1]
+        numbers = torch.arange(1, tokens + 1, device=device).view(1, tokens, 1)  # padding is numbered 0
+        numbers = _cut(numbers, grid, window_size, shifts).flatten() - 1
+        order = numbers.argsort()  # padding first, then the tokens in their order
+        missing = len(numbers) - tokens
+        return Places(numbers.clamp_min(0), order[missing:], order[:missing])
+
+
+@lru_cache(maxsize=KEPT)
+def _kept_mask(
+    stream: torch.cuda.Stream | None,
+    device: torch.device,
+    batch: int,
+    grid: Grid,
+    window_size: int,
+    shifts: Grid,
+) -> Tensor:
+    with torch.inference_mode(False):
+        return _mask(torch.empty(batch, device=device), grid, window_size, shifts)
+
+
+def _kept_or_new_mask(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
+    """Compute `_mask`, or return the one that is kept."""
+    if may_keep(x):
+        return _kept_mask(stream_of(x), x.device, x.shape[0], grid, window_size, shifts)
+    return _mask(x, grid, window_size, shifts)
+
+
+def _cut_by_index(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
+    """Compute `_cut` with places that are kept; never a view of x."""
+    places = _kept_places(stream_of(x), x.device, grid, window_size, shifts)
+    return _CutWindows.apply(x, window_size, places)
+
+
+def _join_by_index(windows: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
+    """Compute `_join` with places that are kept; never a view of the windows."""
+    places = _kept_places(stream_of(windows), windows.device, grid, window_size, shifts)
+    return _JoinWindows.apply(windows, window_size, places)
+
+
+class _CutWindows(Function):
+    """Move tokens [B, N, C] to windows [B * windows, s*s, C], whose padding is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window_size: int, places: Places) -> Tensor:
+        ctx.window_size = window_size
+        ctx.places = places
+        windows = x.index_select(1, places.token)
+        if len(places.padding):
+            windows.index_fill_(1, places.padding, 0)
+        return windows.view(-1, window_size**2, x.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _JoinWindows.apply(grad, ctx.window_size, ctx.places), None, None
+
+
+class _JoinWindows(Function):
+    """Move windows [B * windows, s*s, C] to tokens [B, N, C], without padding."""
+
+    @staticmethod
+    def forward(ctx: Any, windows: Tensor, window_size: int, places: Places) -> Tensor:
+        ctx.window_size = window_size
+        ctx.places = places
+        return windows.reshape(-1, len(places.token), windows.shape[2]).index_select(1, places.place)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _CutWindows.apply(grad, ctx.window_size, ctx.places), None, None
 
 
 def _mask(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
@@ -135,13 +236,15 @@ def _positions_in_windows(grid: Grid, window_size: int, device: torch.device) ->
 
 @torch.library.custom_op('mmpola::window_mask', mutates_args=())
 def mask_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int) -> Tensor:
-    """Compute `_mask`."""
-    return _mask(x, (rows, columns), window_size, (shift_rows, shift_columns))
+    """Compute `_mask`; a copy, because a compiled program may overwrite the result of an operator."""
+    return _kept_or_new_mask(x, (rows, columns), window_size, (shift_rows, shift_columns)).clone()
 
 
 @torch.library.custom_op('mmpola::cut_windows', mutates_args=())
 def cut_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int) -> Tensor:
     """Compute `_cut`; the result of an operator must not share memory with its input."""
+    if may_keep(x):
+        return _cut_by_index(x, (rows, columns), window_size, (shift_rows, shift_columns))
     windows = _cut(x, (rows, columns), window_size, (shift_rows, shift_columns))
     return windows.clone(memory_format=torch.contiguous_format)
 
@@ -151,6 +254,8 @@ def join_operator(
     windows: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int, batch: int
 ) -> Tensor:
     """Compute `_join`."""
+    if may_keep(windows):
+        return _join_by_index(windows, (rows, columns), window_size, (shift_rows, shift_columns))
     tokens = _join(windows, (rows, columns), window_size, (shift_rows, shift_columns), batch)
     return tokens.clone(memory_format=torch.contiguous_format)
 

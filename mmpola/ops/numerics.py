@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mmpola.ops.tracing import is_traced
 
@@ -27,6 +28,14 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     if device.type == 'meta' or not (is_traced() or torch.is_autocast_enabled(device.type)):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def in_autocast_dtype(x: Tensor) -> Tensor:
+    """Return x in the dtype to which autocast would convert it for a linear layer, before anything copies it."""
+    device = x.device.type
+    if is_traced() or device == 'meta' or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(device))
 
 
 # Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, with tf32

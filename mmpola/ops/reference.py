@@ -104,8 +104,9 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
     heads = channels // weight.shape[0]
     # [B, N, C] has the memory layout of a channels-last map: no values are copied, only the small kernel is repeated.
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)
-    weight = torch.cat([weight] * heads)
-    bias = None if bias is None else torch.cat([bias] * heads)
+    if heads > 1:
+        weight = torch.cat([weight] * heads)
+        bias = None if bias is None else torch.cat([bias] * heads)
     padding = [side // 2 for side in weight.shape[2:]]
     mixed = F.conv2d(maps, weight, bias, padding=padding, groups=channels)
     return mixed.flatten(2).transpose(1, 2)

@@ -122,9 +122,24 @@ def _failure(
             return 'not enough memory for the self-check'  # not stored, since it says nothing about the kernels
         except Exception as error:  # compilers and drivers may raise anything
             found = f'{type(error).__name__}: {error}'
+            _check_device(device, found)
         operator, name = variant.get('feature_map', 'mix_and_gate'), str(dtype).removeprefix('torch.')
         _results[key] = found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
     return _results[key]
+
+
+def _check_device(device: torch.device, failure: str) -> None:
+    """Raise RuntimeError if a GPU cannot be used any more after kernels failed, as after an illegal address."""
+    if device.type != 'cuda':
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except Exception as error:
+        reason = failure.splitlines()[0]
+        message = (
+            f"backend: expected kernels that leave {device} usable, got {reason}; start again with backend='torch'"
+        )
+        raise RuntimeError(message) from error
 
 
 def _is_capturing(device: torch.device) -> bool:

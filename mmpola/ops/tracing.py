@@ -24,6 +24,19 @@ def is_observed(x: Tensor) -> bool:
     return is_recorded() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
+def may_keep(x: Tensor) -> bool:
+    """Whether constant tensors that a call on x makes may be kept for later calls.
+
+    Not those that something records: `is_observed`, or a CUDA graph, which would read their memory after they are gone.
+    """
+    return not is_observed(x) and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def stream_of(x: Tensor) -> torch.cuda.Stream | None:
+    """Return the CUDA stream that work on x is in order with, for the key of what is kept; None on other devices."""
+    return torch.cuda.current_stream(x.device) if x.is_cuda else None
+
+
 def is_exported() -> bool:
     """Whether torch.export is recording the operations, by itself or for ONNX; False in torch < 2.7.
 

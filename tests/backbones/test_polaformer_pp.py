@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaFormerPP
 from mmpola.layers import positions, rotary_tables
+from tests.helpers.launches import Launches
 
 SMALL = {
     'embed_dims': (16, 32, 64, 96),
@@ -47,6 +48,7 @@ def computed_tables(monkeypatch):
 
     monkeypatch.setattr(positions, 'rotary_tables', recorded)
     positions._tables_of_stream.cache_clear()
+    positions._turns_of_stream.cache_clear()
     return calls
 
 
@@ -76,6 +78,44 @@ def test_trains_after_a_forward_in_inference_mode():
     with torch.inference_mode():
         model(images(1, 3, 64, 64))
     model(images(1, 3, 64, 64))[-1].sum().backward()
+
+
+def rotated(qk, grid, dtype):
+    """Rotate [B, N, 2 H, D] by (E10) in a dtype, as written, and return the queries and the keys in their own."""
+    cos, sin = (table[:, None] for table in rotary_tables(grid, qk.shape[-1], None, dtype))
+    even, odd = qk.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = qk * cos + torch.stack([-odd, even], dim=-1).flatten(-2) * sin
+    return turned.to(qk.dtype).chunk(2, dim=2)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_queries_and_keys_are_rotated_in_at_least_float32(dtype):
+    """With the head dimension of the published models every bit is that of the equation."""
+    grid, exact = (5, 7), torch.float64 if dtype == torch.float64 else torch.float32
+    qk = images(2, 35, 4, 64).to(dtype).requires_grad_()
+    outputs = [positions.rotate_queries_and_keys(qk, grid), rotated(qk, grid, exact)]
+    grads = [images(2, 35, 2, 64).to(dtype), 2 * images(2, 35, 2, 64).to(dtype)]
+    found, expected = (torch.autograd.grad(q_and_k, qk, grads, retain_graph=True)[0] for q_and_k in outputs)
+    assert_close(outputs[0], outputs[1], rtol=0, atol=0)
+    assert_close(found, expected, rtol=0 if dtype == exact else 1e-2, atol=0 if dtype == exact else 1e-2)
+
+
+def test_the_rotation_has_derivatives_of_every_order():
+    qk = images(1, 6, 2, 4, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk)
+    assert torch.autograd.gradgradcheck(lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
+def test_a_rotation_launches_at_most_ten_operations(dtype, monkeypatch):
+    qk = images(1, 6, 2, 8).to(dtype).requires_grad_()
+    monkeypatch.setattr(positions, 'may_keep', lambda x: True)
+    with Launches() as launches:
+        positions.rotate_queries_and_keys(qk, (2, 3))
+        launches.clear()  # of the tables, which are kept
+        q, k = positions.rotate_queries_and_keys(qk, (2, 3))
+        torch.autograd.backward([q, k], [q.detach(), k.detach()])
+    assert len(launches) <= 10, launches
 
 
 @pytest.mark.parametrize('on', [True, False])

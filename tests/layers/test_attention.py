@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mmpola.layers import DepthwiseDeformableConv, PolaAttention, PolaPlusAttention
+from tests.helpers.launches import Launches
 
 LAYERS = {
     'joint': PolaAttention,
@@ -28,6 +29,15 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
     assert (feature_map.exponent >= 1).all()
     assert (feature_map.exponent <= 4).all()
     assert (feature_map.scale > 0).all()
+
+
+@pytest.mark.parametrize('layer', [partial(PolaAttention, grid=(4, 4)), PolaPlusAttention], ids=['pola', 'plus'])
+def test_no_gradient_of_a_parameter_fills_a_table_with_zeros_first(layer):
+    """As that of an index would; a view has no such gradient."""
+    output = layer(8, 2)(torch.randn(2, 16, 8), (4, 4))
+    with Launches() as launches:
+        output.sum().backward()
+    assert 'select_backward' not in launches
 
 
 @EVERY_LAYER

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from mmpola.layers import WindowAttention, window_mask
-from mmpola.layers.windows import cut_operator, join_operator, mask_operator
+from mmpola.backbones import PolaSwin
+from mmpola.layers import WindowAttention, window_mask, windows
+from mmpola.layers.windows import cut_operator, cut_windows, join_operator, join_windows, mask_operator
+from tests.helpers.launches import Launches
 
 
 def visible_pairs(grid, size, shift):
@@ -82,3 +84,96 @@ def test_the_relative_position_index_numbers_offsets_row_by_row(size):
     row_offset, column_offset = row[:, None] - row + size - 1, column[:, None] - column + size - 1
     index = WindowAttention(4, 2, size).relative_position_index
     assert torch.equal(index, row_offset * (2 * size - 1) + column_offset)
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The grids for which masks and places are computed from now on."""
+    calls = {'mask': [], 'places': []}
+    mask, cut = windows._mask, windows._cut
+
+    def recorded_mask(x, grid, *sizes):
+        calls['mask'].append(grid)
+        return mask(x, grid, *sizes)
+
+    def recorded_cut(x, grid, *sizes):
+        calls['places'].append(grid)
+        return cut(x, grid, *sizes)
+
+    monkeypatch.setattr(windows, '_mask', recorded_mask)
+    monkeypatch.setattr(windows, '_cut', recorded_cut)
+    windows._kept_mask.cache_clear()
+    windows._kept_places.cache_clear()
+    return calls
+
+
+SMALL = {'arch': {'embed_dims': 8, 'depths': (1, 1, 4, 2), 'num_heads': (1, 1, 2, 2)}}
+
+
+def test_masks_and_places_are_computed_once_per_grid_and_shift(computed):
+    model = PolaSwin(**SMALL)
+    for _ in range(2):
+        model(torch.randn(2, 3, 300, 280))[-1].sum().backward()
+    # The last stage needs both shifts too: its map is larger than one window.
+    assert computed['mask'] == [(19, 18), (19, 18), (10, 9), (10, 9)]
+    assert computed['places'] == [(19, 18), (19, 18), (10, 9), (10, 9)]
+
+
+def test_masks_of_other_batches_and_grids_are_other_masks(computed):
+    for batch, grid in ((2, (5, 7)), (3, (5, 7)), (2, (7, 5)), (2, (5, 7))):
+        x = torch.randn(batch, 35, 8)
+        found = window_mask(x, grid, 3, 1)
+        assert torch.equal(found, windows._mask(x, grid, 3, (1, 1)))
+
+
+def test_few_masks_are_kept(computed):
+    for side in range(4, 4 + 3 * windows.KEPT):
+        x = torch.randn(1, side * side, 8)
+        cut_windows(x, (side, side), 3, 1)
+        window_mask(x, (side, side), 3, 1)
+    assert windows._kept_mask.cache_info().currsize == windows.KEPT
+    assert windows._kept_places.cache_info().currsize == windows.KEPT
+
+
+def test_what_something_records_gets_tables_of_its_own(computed):
+    """A tensor made inside a dispatch mode or a transform of torch.func must not be found by later calls."""
+    x = torch.randn(2, 35, 8)
+    with Launches():
+        window_mask(x, (5, 7), 3, 1)
+        cut_windows(x, (5, 7), 3, 1)
+    torch.func.grad(lambda x: cut_windows(x, (5, 7), 3, 1).sum())(x)
+    assert windows._kept_mask.cache_info().currsize == 0
+    assert windows._kept_places.cache_info().currsize == 0
+
+
+def test_tables_of_inference_mode_serve_training(computed):
+    model = PolaSwin(**SMALL)
+    with torch.inference_mode():
+        model(torch.randn(1, 3, 100, 260))
+    model(torch.randn(1, 3, 100, 260))[-1].sum().backward()
+
+
+@pytest.mark.parametrize('shift', [0, 1])
+@pytest.mark.parametrize('grid', [(6, 9), (5, 7), (3, 8), (2, 2)])
+def test_tokens_are_moved_by_index_as_by_padding_and_rolling(grid, shift):
+    tokens = grid[0] * grid[1]
+    shifts = windows.effective_shift(grid, 3, shift)
+    x = torch.randn(2, tokens, 4, dtype=torch.float64, requires_grad=True)
+    cut = cut_windows(x, grid, 3, shift)
+    assert torch.equal(cut, windows._cut(x, grid, 3, shifts))
+    assert torch.equal(join_windows(cut, grid, 3, shift, 2), x)
+    padded = torch.randn_like(cut, requires_grad=True)
+    assert torch.equal(join_windows(padded, grid, 3, shift, 2), windows._join(padded, grid, 3, shifts, 2))
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda x: cut_windows(x, grid, 3, shift), x)
+        assert check(lambda x: join_windows(x, grid, 3, shift, 2), padded)
+
+
+def test_the_gradients_of_queries_keys_and_values_are_joined_once():
+    """By one `cat`, instead of a stack whose parts are copied again."""
+    attention = WindowAttention(8, 2, 3, shift=1)
+    output = attention(torch.randn(2, 35, 8), (5, 7), window_mask(torch.randn(2, 35, 8), (5, 7), 3, 1))
+    with Launches() as launches:
+        output.sum().backward()
+    assert launches.count('cat') == 1
+    assert 'stack' not in launches

@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from mmpola.ops.triton import tables
+from mmpola.ops import self_check
+from mmpola.ops.triton import VERSION, tables
 from mmpola.ops.triton.launch import Launch, Tile, find_launch, find_tile
 
 CPU = torch.device('cpu')
@@ -13,6 +14,7 @@ STATE = {'tokens': 128, 'warps': 2, 'stages': 3, 'waves': 6, 'share': 50, 'measu
 CONTENT = {
     'format': tables.FORMAT,
     'capability': [0, 0],
+    'triton': f'{VERSION}.9',
     'launches': {
         'state power float16 32': STATE,
         'mix_and_gate any float16 32': {'rows': 4, 'columns': 16, 'warps': 2},
@@ -101,6 +103,19 @@ def test_an_invalid_file_is_an_error(content, reason, named):
 def test_a_named_file_that_is_missing_is_an_error(named):
     with pytest.raises(ValueError, match=r'MMPOLA_LAUNCHES: .*named\.json.*No such file'):
         tables.launch_table(CPU)
+
+
+@pytest.mark.parametrize('version', ['2.1.0', None])
+def test_a_table_of_another_triton_is_not_used_which_is_said_once(version, named, monkeypatch, caplog):
+    monkeypatch.setattr(self_check, '_logged', set())
+    write(named, {**CONTENT, 'triton': version})
+    for _ in range(2):
+        tables._read_table.cache_clear()  # as for a second GPU
+        assert tables.launch_table(CPU) == {}
+    (message,) = caplog.messages
+    assert str(named) in message
+    assert VERSION in message
+    assert str(version) in message
 
 
 def test_a_file_is_read_once(named):

@@ -8,6 +8,7 @@ import torch
 
 from mmpola.ops import mix_and_gate
 from mmpola.ops.reference import convolve_tokens
+from tests.helpers.launches import Launches
 
 GRID = (3, 4)
 ATTENDED, VALUES = torch.randn(2, 1, 12, 2, 4, generator=torch.Generator().manual_seed(0))  # B=1, N=12, H=2, D=4
@@ -107,6 +108,13 @@ def test_convolution_of_tokens_copies_no_values():
     x = torch.randn(2, 12, 8)
     output = convolve_tokens(x, torch.randn(4, 1, 3, 3), None, GRID)
     assert output.stride() == x.stride()
+
+
+def test_a_kernel_for_every_channel_is_not_copied():
+    x, conv = torch.randn(2, 20, 8), torch.nn.Conv2d(8, 8, 3, padding=1, groups=8)
+    with Launches() as launches:
+        convolve_tokens(x, conv.weight, conv.bias, (4, 5))
+    assert launches == ['convolution']
 
 
 @pytest.mark.parametrize(

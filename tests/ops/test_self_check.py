@@ -107,6 +107,60 @@ def test_kernels_that_do_not_compile_are_not_used(monkeypatch, caplog):
     ]
 
 
+def test_kernels_whose_gradient_cannot_be_launched_are_not_used(monkeypatch, caplog):
+    """As where a kernel of the backward pass needs more shared memory than the GPU has."""
+    kernels = Kernels(monkeypatch)
+
+    def fail(grad):
+        raise ValueError('out of resource: shared memory, Required: 114688, Hardware limit: 101376')
+
+    def wrong(x):
+        x = x.clone()
+        if x.requires_grad:
+            x.register_hook(fail)
+        return x
+
+    monkeypatch.setattr(kernels, 'wrong', wrong)
+    q = torch.randn(1, 12, 2, 4, requires_grad=True)
+    polarity_attention(q, q, q, PowerMap(torch.full((2, 4), 2.0))).sum().backward()
+    assert 'Required: 114688, Hardware limit: 101376' in caplog.text
+
+
+@pytest.fixture
+def failing_gpu(monkeypatch):
+    """A function that runs the self-check of kernels that fail on a GPU; tests say what synchronising then does."""
+
+    def draw(*_args, **_kwargs):
+        raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')
+
+    def check():
+        with tables.use_table({}):
+            return self_check._failure(None, None, draw, torch.device('cuda', 0), torch.float16, 32)
+
+    monkeypatch.setattr(self_check, '_results', {})
+    monkeypatch.setattr(self_check, '_is_capturing', lambda device: False)
+    monkeypatch.setitem(self_check.SIZES, (draw, 'cuda'), {})
+    return check
+
+
+def test_kernels_that_spoil_the_gpu_end_in_one_line_and_no_stored_result(failing_gpu, monkeypatch):
+    """Every later operation on the GPU fails, so that `torch` is no way out."""
+
+    def synchronize(device):
+        raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')
+
+    monkeypatch.setattr(torch.cuda, 'synchronize', synchronize)
+    with pytest.raises(RuntimeError, match=r"^backend: .*cuda:0.*an illegal memory access.*backend='torch'$"):
+        failing_gpu()
+    assert self_check._results == {}
+
+
+def test_kernels_that_fail_and_leave_the_gpu_usable_have_a_stored_result(failing_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'synchronize', lambda device: None)
+    assert 'an illegal memory access' in failing_gpu()
+    assert len(self_check._results) == 1
+
+
 @pytest.mark.parametrize('inside', [torch.no_grad, torch.inference_mode, lambda: torch.autocast('cpu', torch.bfloat16)])
 def test_the_check_is_independent_of_the_callers_context(inside, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)

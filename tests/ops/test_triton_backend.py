@@ -1,5 +1,7 @@
 """When the `triton` backend is unavailable: the reasons, and that triton is imported only when it is needed."""
 
+import ast
+import os
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import torch
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
 from mmpola.ops.features import PowerMap
 from mmpola.ops.triton import backend
+from tests.helpers.interpreter import interpret
 
 
 def test_importing_the_operators_imports_no_triton(root):
@@ -30,3 +33,19 @@ def test_every_reason_is_listed(monkeypatch):
     with pytest.raises(RuntimeError) as raised:
         polarity_attention(x, x, x, PowerMap(torch.full((1, 16), 2.0)), backend='triton')
     assert str(raised.value) == "backend 'triton' cannot run: " + '; '.join(reasons)
+
+
+@pytest.mark.parametrize(('version', 'reasons'), [('3.2.0', ['3.3', '3.2']), ('3.3.0+git1', []), ('3.10.0', [])])
+def test_a_triton_that_aborts_the_process_is_refused_by_its_version(version, reasons, root, tmp_path):
+    """Triton 3.2, of torch 2.6, ends the process while it compiles; no self-check could catch that."""
+    information = tmp_path / f'triton-{version}.dist-info' / 'METADATA'
+    information.parent.mkdir()
+    information.write_text(f'Metadata-Version: 2.1\nName: triton\nVersion: {version}\n')
+    paths = f'{tmp_path}{os.pathsep}{root}'
+    result = interpret(
+        'from mmpola.ops.triton.backend import missing; print([x for x in missing() if x.startswith("triton: ")])',
+        environment={**os.environ, 'PYTHONPATH': paths},
+    )
+    found = ast.literal_eval(result.stdout)
+    assert len(found) == bool(reasons)
+    assert all(number in ''.join(found) for number in reasons)

@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from mmpola.ops.triton import exp_kernels, power_kernels
 from mmpola.ops.triton.backend import INTERPRETED
 from mmpola.ops.triton.blocks import split_by_sign
-from mmpola.ops.triton.launch import find_launch, plan_tiles
+from mmpola.ops.triton.launch import FUSED, find_launch, plan_tiles
 from mmpola.ops.triton.mix_and_gate_kernels import (
     mix_and_gate_kernel,
     mix_and_gate_taps_kernel,
@@ -71,7 +71,7 @@ def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
     constants['PRECISION'] = 'ieee' if dtype == 'fp32' else 'tf32'
     constants |= dict.fromkeys(ABSENT[kind])
     types = {**dict.fromkeys(FLOATS, 'fp32'), **dict.fromkeys(TOKENS, '*' + dtype)}
-    options = {'num_warps': launch.warps, 'num_stages': launch.stages}
+    options = {'num_warps': launch.warps, 'num_stages': launch.stages, **FUSED}
     return machine_code(kernel, constants, types, capability, options)
 
 
@@ -80,9 +80,9 @@ def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5))
     kernel = MIX_AND_GATE_KERNELS[name]
     _, _, options = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window)
     constants = {**options, 'FLIP': False}
-    warps = constants.pop('num_warps')
+    compiler_options = {name: constants.pop(name) for name in ('num_warps', *FUSED)}
     types = {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS}
-    return machine_code(kernel, constants, types, capability, {'num_warps': warps})
+    return machine_code(kernel, constants, types, capability, compiler_options)
 
 
 def machine_code(kernel, constants, types, capability, options):

@@ -7,7 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.cases import ATTENTION
+from benchmarks.cases import ATTENTION, Case
+from benchmarks.gpu.launches import recorded
+from benchmarks.operators import OPERATORS, triton_step
 from mmpola.backbones import PolaFormerPP, PolaPVT
 from mmpola.ops import available_backends
 from mmpola.ops.triton import launch
@@ -78,6 +80,16 @@ def test_checkpointing_and_autocast_change_nothing(kind):
     assert torch.equal(output, expected.pop('o'))
     for (what, gradient), d in zip(expected.items(), found, strict=True):
         assert torch.equal(d, gradient), what
+
+
+@pytest.mark.parametrize('kind', ['power', 'exp'])
+def test_every_launch_asks_for_fused_multiply_adds(kind):
+    """Triton 3.10 leaves them out by default."""
+    with recorded() as launched:
+        for operator in OPERATORS:
+            triton_step(operator, Case('', kind, 1, 5, 11, 1, 16), DEVICE, torch.float16)()
+    assert len({x.kernel for x in launched}) >= 6
+    assert [x.kernel for x in launched if x.run.keywords.get('enable_fp_fusion') is not True] == []
 
 
 def test_flop_counter_sees_the_products():

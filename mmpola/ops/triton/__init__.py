@@ -5,7 +5,14 @@ mmpola/ops/README.md explains the design of the kernels.
 """
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+
+LOWEST_VERSION = (3, 3)
+"""Triton 3.2, of torch 2.6, aborts the process while it compiles kernels of an ExpMap; torch 2.7 has 3.3."""
+
+DISTRIBUTIONS = ('triton', 'pytorch-triton', 'triton-windows')
+"""What the module is installed by: Triton's releases, PyTorch's nightly builds, the port to Windows."""
 
 
 def _is_installed(module: str) -> bool:
@@ -15,6 +22,23 @@ def _is_installed(module: str) -> bool:
         return False
 
 
+def _installed_version() -> str:
+    """Return Triton's major and minor version without importing it, as '3.6'; '' if no distribution tells it."""
+    for distribution in DISTRIBUTIONS:
+        try:
+            return '.'.join(version(distribution).split('.')[:2])
+        except PackageNotFoundError:
+            continue
+    return ''
+
+
+def _is_too_old(installed: str) -> bool:
+    """Whether a version such as '3.2' is below LOWEST_VERSION; an unknown one ('') is not."""
+    return installed != '' and tuple(int(number) for number in installed.split('.')) < LOWEST_VERSION
+
+
 # Read once at import, so that a compiler that traces `backend.missing` sees constants.
 HAS_TRITON = _is_installed('triton')
+VERSION = _installed_version()
+TOO_OLD = _is_too_old(VERSION)
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'

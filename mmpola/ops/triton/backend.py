@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.triton import HAS_TRITON, INTERPRETED
+from mmpola.ops.triton import HAS_TRITON, INTERPRETED, TOO_OLD, VERSION
 
 LARGEST_HEAD_DIM = 64
 """No published model has a larger one, and the states of 128 do not fit into the shared memory of most GPUs."""
@@ -20,6 +20,8 @@ def missing() -> list[str]:
     reasons = []
     if not HAS_TRITON:
         reasons.append('triton is not installed')
+    elif TOO_OLD:
+        reasons.append(f'triton: expected 3.3 or newer, which torch 2.7 and newer have, got {VERSION}')
     if not (INTERPRETED or torch.cuda.is_available()):
         reasons.append("no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)")
     elif not INTERPRETED and (found := _too_low_capability(None)):

@@ -46,6 +46,9 @@ class SmallTensors(NamedTuple):
         return 'power' if self.is_power(dim) else 'exp' if self.cos is None else 'rotary'
 
 
+FUSED: dict[str, Any] = {'enable_fp_fusion': True}
+"""Options of every launch: fused multiply-adds, which Triton 3.10 leaves out unless it is asked for them."""
+
 LARGEST_TOKEN_STRIDE = 2**22
 """Largest number of elements between two tokens: offsets inside four blocks of up to 128 tokens are 32-bit."""
 
@@ -190,23 +193,45 @@ def _plan_tokens(
         'PRECISION': precision,
         'num_warps': launch.warps,
         'num_stages': launch.stages,
+        **FUSED,
     }
     if kind != 'power':
         options['BC'] = block_of(dim // 2)  # channels of one value stream
     return Plan((rows, -(-tokens // max(1, tokens_per_chunk))), tokens_per_chunk, options)
 
 
+GOOD_USE = (9, 10)
+"""Share of the GPU's slots, a fraction, from which on more programs are not worth their partial states."""
+
+
 def _chunks(rows: int, slots: int, most: int) -> int:
     """Return how many programs share a row, at most `most`: about as many as there are slots on the GPU, or more.
 
-    Of two rounds of programs, of which the second is nearly empty, the GPU would be idle in almost one.
+    Programs run in rounds of `slots`. Avoid a last round that is nearly empty: the GPU would idle for most of it.
     """
-    first = max(1, min(most, slots // max(1, rows)))
+    rows = max(1, rows)
+    first = max(1, min(most, slots // rows))
+    last = max(first, min(most, 4 * first + 4))
+    good = GOOD_USE[0] / GOOD_USE[1]
 
     def used(chunks: int) -> float:
-        return rows * chunks / (slots * max(1, -(-rows * chunks // slots)))
+        return rows * chunks / (slots * -(-rows * chunks // slots))
 
-    return max(range(first, max(first, min(most, 4 * first + 4)) + 1), key=lambda chunks: min(used(chunks), 0.9))
+    return max(useful_splits(rows, slots, first, last), key=lambda chunks: min(used(chunks), good))
+
+
+def useful_splits(rows: int, slots: int, first: int, last: int) -> list[int]:
+    """Return the numbers of chunks, from `first` to `last`, that can make the best use of their rounds, ascending.
+
+    In each number of rounds these are the smallest one with a use of `GOOD_USE` and the largest one.
+    """
+    part, whole = GOOD_USE
+    found = {first}
+    for rounds in range(-(-rows * first // slots), -(-rows * last // slots) + 1):
+        largest = min(last, slots * rounds // rows)
+        enough = -(-part * slots * rounds // (whole * rows))
+        found.update(chunks for chunks in (enough, largest) if first <= chunks <= largest)
+    return sorted(found)
 
 
 @kept_per_table
@@ -248,6 +273,7 @@ def plan_tiles(
         'BW': columns,
         'BD': block,
         'num_warps': warps,
+        **FUSED,
     }
     return tiles, heads * -(-dim // block), options
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
-from mmpola.ops.triton.launch import SmallTensors, as_tokens, block_of, on_device_of, plan_tokens
+from mmpola.ops.triton.launch import FUSED, SmallTensors, as_tokens, block_of, on_device_of, plan_tokens
 
 
 class Wanted(NamedTuple):
@@ -173,7 +173,7 @@ def _combine(
     if rows:  # 8 rows of the states of 8 chunks at a time
         combine_kernels.combine_states_kernel[rows, -(-2 * dim // 8)](
             parts, combined, state, products, chunks, factor,
-            D=dim, BP=8, BR=8, BD=block_of(dim), HAS_SHIFT=size == 2 * dim * (dim + 2), num_warps=4,
+            D=dim, BP=8, BR=8, BD=block_of(dim), HAS_SHIFT=size == 2 * dim * (dim + 2), num_warps=4, **FUSED,
         )  # fmt: skip
     return combined
 
@@ -214,7 +214,7 @@ def _map_gradients(
         d_second = None if products is None or second is None else _like(second)
         combine_kernels.power_parameters_kernel[heads, -(-dim // 16)](
             parts, key_parts, products, first, second, d_first, d_second, batch, heads, *chunks,
-            D=dim, BP=128, BW=16, num_warps=4,
+            D=dim, BP=128, BW=16, num_warps=4, **FUSED,
         )  # fmt: skip
         return d_first, d_second
     assert parts is not None and d_first is not None and second is not None

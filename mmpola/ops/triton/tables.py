@@ -1,8 +1,9 @@
 """Launch tables: files with the launches that `python -m benchmarks.gpu` measured to be the fastest on a GPU.
 
 A table is the file that the environment variable MMPOLA_LAUNCHES names, else `tables/sm_XY.json` next to this module,
-which is shipped for the compute capability X.Y; if MMPOLA_LAUNCHES is set but empty, there is none. launch.py has the
-launches that a table lacks. A file is read once per process and device.
+which is shipped for the compute capability X.Y; if MMPOLA_LAUNCHES is set but empty, there is none. A file that was
+measured with another release of Triton is not used. launch.py has the launches that a table lacks. A file is read once
+per process and device.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
+
+from mmpola.ops.triton import VERSION
 
 ENVIRONMENT = 'MMPOLA_LAUNCHES'
 
@@ -160,8 +163,22 @@ def _read_table(device: torch.device) -> LaunchTable:
     shipped, named = FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability), os.environ.get(ENVIRONMENT)
     if (named is None and not shipped.is_file()) or named == '':
         return LaunchTable()
+    path = Path(named or shipped)
     try:
-        return parse_table(json.loads(Path(named or shipped).read_bytes()), capability)
+        content = json.loads(path.read_bytes())
+        table = parse_table(content, capability)
     except (OSError, ValueError) as error:  # JSON errors are ValueErrors
-        message = f'{ENVIRONMENT}: expected a launch table of this GPU, got {named or shipped}: {error}'
+        message = f'{ENVIRONMENT}: expected a launch table of this GPU, got {path}: {error}'
         raise ValueError(message) from error
+    measured_with = content.get('triton')
+    if _release(measured_with) == _release(VERSION):
+        return table
+    from mmpola.ops.self_check import log_once  # imports torch._dynamo, which is slow
+
+    log_once(f'{path}: expected a launch table of Triton {VERSION}, got one of {measured_with}: it is not used')
+    return LaunchTable()
+
+
+def _release(version: Any) -> list[str]:
+    """Return major and minor version: other releases compile kernels differently, patches of one do not."""
+    return str(version).split('.')[:2]
