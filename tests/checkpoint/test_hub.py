@@ -238,10 +238,11 @@ def test_an_answer_that_leads_out_of_the_cache_is_refused(hub, headers, tmp_path
     assert not hub.gets
 
 
-def drip(server):
-    """Yield pieces of a file, each in time, for three seconds."""
-    for _ in range(300):
+def drip(server, sent):
+    """Yield pieces of a file, each in time, for three seconds, and count them in `sent`."""
+    for number in range(300):
         if not server.speak.wait(0.01):
+            sent.append(number)
             yield bytes(10)
 
 
@@ -256,8 +257,10 @@ def drip(server):
 def test_a_download_that_does_not_end_is_given_up(hub, name, limit, value, rule, monkeypatch, tmp_path):
     monkeypatch.setattr(download, limit, value)
     headers = {'X-Repo-Commit': COMMIT, 'ETag': '"etag"'}
-    hub.answers['pola_swin_t.pth'] = (200, headers, drip(hub))
+    sent = []
+    hub.answers['pola_swin_t.pth'] = (200, headers, drip(hub, sent))
     assert rule in refusal(name.format(url=hub.url))
+    assert len(sent) < 300  # given up before the server is
     assert not [path for path in tmp_path.rglob('*.pth*') if path.suffix != '.lock']
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.load import LoadReport, fit_weights, load_weights
+from mmpola.checkpoint.load import LoadReport, find_weights, fit_weights, load_weights
 from tests.helpers.conversions import assert_same
 
 
@@ -247,6 +247,8 @@ def test_tensors_that_are_not_dense_are_refused_in_one_line(build, weights, key,
     assert str(raised.value) == f'{path}: {key}: {rule}, got {got}'
     with pytest.raises(CheckpointError, match=re.escape(got)):
         fit_weights(build(), weights | {key: tensor}, 'state_dict')
+    with pytest.raises(CheckpointError, match=re.escape(got)):  # before a tool compares values
+        find_weights({'model': {key: tensor}}, path)
 
 
 def test_views_of_larger_tensors_are_loaded(build, weights, tmp_path):
