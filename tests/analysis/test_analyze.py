@@ -42,7 +42,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     assert found['input'] == {'height': 32, 'width': 32}
     layer = found['layers'][first]
     assert (layer['grid'], layer['log_keys']) == ([8, 8], pytest.approx(math.log(64)))
-    assert [(point['row'], point['column']) for point in layer['points']] == [(4, 4), (0, 0)]
+    assert [(point['row'], point['column']) for point in layer['points']] == [(4, 4), (0, 1)]
     for kind in ('same', 'opposite', 'both', 'softmax', 'linear'):
         assert 0 < layer['entropy'][kind][0] <= math.log(64) * (1 + 1e-4)  # five digits are written
     assert np.array(layer['parameters']['exponent']) == pytest.approx(np.full((1, 8), 3.0))  # not trained
@@ -77,9 +77,9 @@ def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_p
     assert refusal(capsys, *arguments, '--points', '45,30', '90,30') == (
         f'--points: expected pixels of {photo}, 90 x 60, got 90,30'
     )
-    assert refusal(capsys, *arguments, '--points', '5,30') == (
-        f'--points: expected pixels of {photo} that the test transforms keep, x from 18 to 71 and y from 3 to 56, '
-        'got 5,30'
+    assert refusal(capsys, *arguments, '--points', '4,30') == (
+        f'--points: expected pixels of {photo} that the test transforms keep, x from 5 to 84 and y from 3 to 56, '
+        'got 4,30'
     )
     assert refusal(capsys, *arguments, '--points', '5;30') == (
         '--points: expected X,Y in pixels, such as 120,80, got 5;30'
