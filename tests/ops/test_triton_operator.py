@@ -185,7 +185,7 @@ def test_training_curves_equal_those_of_the_reference(backbone, arch):
             optimizer.step()
             losses.append(loss.item())
         curves[backend] = losses
-    assert curves['torch'][-1] < 0.95 * curves['torch'][0]
+    assert curves['torch'][-1] < 0.97 * curves['torch'][0]  # the curve has a slope to compare
     assert curves['triton'] == pytest.approx(curves['torch'], rel=1e-5 if INTERPRETED else 1e-3)
 
 
