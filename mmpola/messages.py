@@ -41,6 +41,11 @@ def printable(text: object) -> str:
     return ''.join(escaped)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with a regular noun in singular or plural: '1 image', '2 images'."""
+    return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+
+
 def listed(names: Iterable[object], shown: int | None = 5) -> str:
     """Join names by commas, each `printable`: the first `shown` and how many more; None: all of them."""
     every = [printable(name) for name in names]
@@ -99,7 +104,8 @@ def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None
     try:
         main()
     except UsageError as error:
-        print(f'error: {error}', file=sys.stderr)
+        lines = [printable(line) for line in str(error).splitlines()]
+        print('error: ' + '\n'.join(lines), file=sys.stderr)
         sys.exit(2)
     except (Exception, KeyboardInterrupt) as error:
         if not _by_ctrl_c(error):

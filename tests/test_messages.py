@@ -5,7 +5,7 @@ import gc
 import pytest
 from mmengine.config import Config
 
-from mmpola.messages import UsageError, first_line, listed, nearest, printable, run_main, suggestion
+from mmpola.messages import UsageError, counted, first_line, listed, nearest, printable, run_main, suggestion
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,19 @@ def test_a_mistake_and_ctrl_c_end_a_script_with_one_line(error, status, line, ca
         run_main(main)
     assert stopped.value.code == status
     assert capsys.readouterr().err == line
+
+
+def test_terminal_escapes_in_a_mistake_are_printed_as_text(capsys):
+    def main():
+        raise UsageError('\x1b[2J.jpg: no\nsecond line')
+
+    with pytest.raises(SystemExit):
+        run_main(main)
+    assert capsys.readouterr().err == 'error: \\x1b[2J.jpg: no\nsecond line\n'
+
+
+def test_nouns_are_counted():
+    assert [counted(number, 'image') for number in (0, 1, 2)] == ['0 images', '1 image', '2 images']
 
 
 def test_ctrl_c_that_mmengine_takes_for_an_error_of_the_config(monkeypatch, capsys):

@@ -32,7 +32,7 @@ import sys
 
 from mmpola import analysis
 from mmpola.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
-from mmpola.messages import run_main
+from mmpola.messages import counted, printable, run_main
 from mmpola.prediction.config import add_files_arguments, add_model_arguments, check_device, checked_config
 from mmpola.prediction.files import check_outputs, find_images
 from mmpola.prediction.predict import SKIPPED
@@ -69,7 +69,8 @@ def main() -> None:
     check_outputs(images, args.out, analysis.output_suffixes(layers, args.format), args.overwrite)
     analysis.check_points(args.points, images, predictor)
     outcome = analysis.analyze(predictor, images, args.out, args.points, layers, args.format, args.style)
-    print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped; {len(layers)} layers each')
+    done = f'{counted(outcome.done, "image")} done, {outcome.skipped} skipped'
+    print(printable(f'{args.out}: {done}; {counted(len(layers), "layer")} each'))
     if outcome.skipped:
         sys.exit(SKIPPED)
 

@@ -29,7 +29,7 @@ import sys
 
 from mmpola.engine.config import add_compile_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import UsageError, counted, printable, run_main
 from mmpola.prediction.config import (
     add_files_arguments,
     add_model_arguments,
@@ -69,7 +69,8 @@ def main() -> None:
         compile_backbone(predictor.model, args.compile)
     outcome = predict(predictor, images, args.out, args.batch_size, args.score_thr)
     found = f'; {outcome.instances} detections with a score of at least {args.score_thr}'
-    print(f'{args.out}: {outcome.done} images done, {outcome.skipped} skipped' + found * (cfg.default_scope == 'mmdet'))
+    done = f'{args.out}: {counted(outcome.done, "image")} done, {outcome.skipped} skipped'
+    print(printable(done + found if cfg.default_scope == 'mmdet' else done))
     if outcome.skipped:
         sys.exit(SKIPPED)
 

@@ -17,18 +17,22 @@ from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
 from torch import Tensor, nn
+from torchvision.transforms import Resize
 
 from mmpola.config_tree import class_count_problems, leaves
 from mmpola.data.class_folders import IMAGENET, class_names, class_source
 from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.engine.config import evaluation_transform
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, printable
 from mmpola.prediction.config import is_classifier
 from mmpola.prediction.files import ImageFile, read_pixels
 from mmpola.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
 
 Batch = list[tuple[ImageFile, NDArray[Any], Any]]
 """Images with their pixels, BGR uint8 [H, W, 3], and what the test transforms made of them."""
+
+LARGEST_INPUT = 100_000_000
+"""Pixels of an image after it was resized, above which it is refused: they take 1.2 GB in float32."""
 
 OPACITY = 0.6
 """Opacity of a segmentation that is drawn over its image."""
@@ -65,7 +69,8 @@ class Predictor:
         """Read an image as one of a batch.
 
         Raises:
-            UsageError: it cannot be read, or is too narrow for the test transforms; the message does not name it.
+            UsageError: it cannot be read, or is too narrow or too long for the test transforms; the message does not
+                name it.
         """
         pixels = read_pixels(image.path)
         return image, pixels, self._transformed(pixels)
@@ -83,7 +88,7 @@ class Predictor:
             try:
                 entry = self.read(image)
             except UsageError as error:
-                print(f'skipped: {image.path}: {error}', flush=True)
+                print(printable(f'skipped: {image.path}: {error}'), flush=True)
                 skip()
                 continue
             if batch and (len(batch) == size or not (self.mixed or entry[1].shape == batch[0][1].shape)):
@@ -121,6 +126,8 @@ class Predictor:
         return self.collate([item for _, _, item in batch])
 
     def _transformed(self, pixels: NDArray[Any]) -> Any:
+        if isinstance(self.transforms, ClassifierTransform):
+            self.transforms.check_size((pixels.shape[0], pixels.shape[1]))
         try:
             return self.transforms(pixels)
         except cv2.error:  # the shorter side is resized to nothing
@@ -192,6 +199,24 @@ class ClassifierTransform:
     def __init__(self, transform: dict[str, Any]) -> None:
         self.transform = create_transform(is_training=False, **transform)
         self.steps: list[Callable[[Any], Any]] = self.transform.transforms
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Check that an image of (height, width) does not grow out of bounds when its shorter side is resized.
+
+        A picture of 50,000 x 1 pixels, which is a file of some hundred bytes, would take gigabytes. The transforms of
+        OpenMMLab bound both sides.
+
+        Raises:
+            UsageError: it does; the message does not name it.
+        """
+        for step in self.steps:
+            if isinstance(step, Resize) and isinstance(step.size, int):
+                longer = round(step.size * max(size) / min(size))
+                if step.size * longer > LARGEST_INPUT:
+                    raise UsageError(
+                        f'{size[1]} x {size[0]} pixels, of which the test transforms would make '
+                        f'{step.size} x {longer}; expected at most {LARGEST_INPUT} pixels'
+                    )
 
     def __call__(self, pixels: NDArray[Any]) -> dict[str, Any]:
         return {'inputs': self.transform(Image.fromarray(pixels[..., ::-1]))}

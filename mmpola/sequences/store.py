@@ -110,7 +110,8 @@ def _write(source: Source, name: str, folder: Path) -> None:
     labels: list[int] = []
     size = sum(path.stat().st_size for path in source.files)
     with complete_folder(folder) as partial:
-        with (partial / TOKENS).open('wb') as file, progress(f'reading {name}, bytes', max(1, size)) as advance:
+        shown = progress(f'reading {name}', max(1, size), unit=' kB', size=1000)
+        with (partial / TOKENS).open('wb') as file, shown as advance:
             reading = Reading(advance)
             for sequences, label in source.read(reading):
                 members.append([])

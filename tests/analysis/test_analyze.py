@@ -30,7 +30,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     assert capsys.readouterr().out.splitlines() == [
         f'skipped: {broken}: not an image',
         *(f'analyzing layers: {number} of 4' for number in (2, 3, 4)),
-        f'{out}: 1 images done, 1 skipped; 2 layers each',
+        f'{out}: 1 image done, 1 skipped; 2 layers each',
     ]
     names = [*CHARTS, f'maps_{first}', 'maps_stages.1.blocks.0.attn']
     figures = {f'photo/{name}{suffix}' for name in names for suffix in ('.png', '.svg')}
@@ -61,7 +61,7 @@ def test_detectors_and_segmenters(task, request, write_checkpoint, photo, tmp_pa
     checkpoint, out = write_checkpoint(config, tmp_path / 'random.pth'), tmp_path / 'out'
     paper = ['--format', 'pdf', 'png', '--dpi', '100', '--no-title', '--cmap', 'magma', '--width-inches', '7']
     assert scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name, *paper) == 0
-    assert capsys.readouterr().out.endswith(f'{out}: 1 images done, 0 skipped; 1 layers each\n')
+    assert capsys.readouterr().out.endswith(f'{out}: 1 image done, 0 skipped; 1 layer each\n')
     found = json.loads((out / 'photo.json').read_text())
     assert found['points'] == [[45, 30]]
     assert list(found['layers']) == [name]
@@ -109,7 +109,7 @@ def test_images_one_pixel_wide_are_drawn_or_skipped(tiny_config, write_checkpoin
     assert scripts.run('analyze', *arguments, *options) == 3
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f'skipped: {thinner}: 1 x 500 pixels, too narrow for the test transforms'
-    assert printed[-1] == f'{out}: 1 images done, 1 skipped; 1 layers each'
+    assert printed[-1] == f'{out}: 1 image done, 1 skipped; 1 layer each'
     assert sorted(path.name for path in out.iterdir()) == ['thin', 'thin.json']
 
 

@@ -36,6 +36,18 @@ def test_field_of_convolutions_is_their_square():
     assert areas(field, [1]) == [49 / 255]
 
 
+def test_gradients_of_opposite_signs_do_not_cancel():
+    """A tap that reads red minus green has a signed sum of 0 and an absolute one of 2; the centre reads all three."""
+    conv = nn.Conv2d(3, 1, 3, padding=1, bias=False)
+    nn.init.zeros_(conv.weight)
+    with torch.no_grad():
+        conv.weight[0, :, 1, 1] = 1.0
+        conv.weight[0, 0, 1, 2] = 1.0
+        conv.weight[0, 1, 1, 2] = -1.0
+    field = effective_receptive_field(conv, torch.rand(1, 3, 7, 7) + torch.tensor([2.0, 0.0, 0.0])[:, None, None])
+    assert field[3, 4] / field[3, 3] == pytest.approx(2 / 3)
+
+
 def test_areas_are_those_of_the_smallest_square_anywhere():
     field = np.zeros((8, 12))
     field[5:7, 9:11] = 1, 1

@@ -73,3 +73,21 @@ def test_missing_or_other_class_names_are_refused(config, write_checkpoint, tmp_
     assert message(config, other, tmp_path / 'out', capsys) == (
         f'model.num_classes: expected 2, the number of classes in {other} (a, b), got 3'
     )
+
+
+def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(config, write_checkpoint, tmp_path, capsys):
+    cfg = Config.fromfile(config)
+    cfg.test_dataloader.dataset.transform.update(crop_mode='center', crop_pct=0.875, input_size=224)
+    cfg.dump(tmp_path / 'center.py')
+    long = tmp_path / 'long.png'
+    Image.new('RGB', (50_000, 1)).save(long)
+    Image.new('RGB', (60, 40)).save(tmp_path / 'short.png')
+    checkpoint = write_checkpoint(
+        tmp_path / 'center.py', tmp_path / 'random.pth', meta={'dataset_meta': {'classes': CLASSES}}
+    )
+    out = tmp_path / 'out'
+    images = long, tmp_path / 'short.png'
+    assert scripts.run('predict', tmp_path / 'center.py', checkpoint, *images, '--out', out) == 3
+    printed = capsys.readouterr().out
+    assert f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 256 x 12800000' in printed
+    assert (out / 'short.json').exists() and not (out / 'long.json').exists()

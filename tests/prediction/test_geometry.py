@@ -102,6 +102,13 @@ def test_tokens_of_a_resized_and_cropped_image():
     assert token_at((299, 199), geometry, 4, (25, 25)) == (24, 24)
 
 
+def test_the_centre_of_a_pixel_chooses_its_token():
+    """Pixel 5 of an image that is enlarged 1.5 times covers 7.5 to 9, of which 8.25 is the centre."""
+    geometry = Geometry(scale=(1.5, 1.5), shift=(0.0, 0.0), size=(24, 24))
+    assert token_at((5, 2), geometry, 4, (6, 6)) == (0, 2)
+    assert token_at((2, 5), geometry, 4, (6, 6)) == (2, 0)
+
+
 @pytest.mark.parametrize('shift', [-1048.0, -1059.9, -1080.0])
 def test_less_than_a_pixel_is_one_pixel(shift):
     """An image of 60 x 1 pixels, enlarged 36 times and cropped to 32 x 32."""

@@ -116,7 +116,7 @@ def test_images_of_one_column_are_predicted_or_skipped(task, size, request, writ
     assert scripts.run('predict', config, checkpoint, *images, '--out', out, '--batch-size', 2) == 3
     printed = capsys.readouterr().out.splitlines()
     assert f'skipped: {thinner}: 1 x 9000 pixels, too narrow for the test transforms' in printed
-    assert printed[-1].startswith(f'{out}: 1 images done, 1 skipped')
+    assert printed[-1].startswith(f'{out}: 1 image done, 1 skipped')
     with Image.open(out / 'thin.jpg') as drawn:
         assert drawn.size == size
 

@@ -19,7 +19,7 @@ from mmpola.data.checks.kinds import KINDS, Contents, FileCheck, Kind
 from mmpola.engine.config import SPLITS
 from mmpola.engine.mistakes import wrong_name_in
 from mmpola.engine.processes import place
-from mmpola.messages import BrokenRule, UsageError, grouped, listed, suggestion
+from mmpola.messages import BrokenRule, UsageError, grouped, listed, printable, suggestion
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
@@ -270,7 +270,7 @@ def _message(missing: list[str], problems: list[str], to_link: list[Checked]) ->
 def print_table(checked: list[Checked]) -> None:
     """Print the paths of each data set, then a table with a row of counts for each, then warnings and notes."""
     for data in checked:
-        print(f'{", ".join(data.splits)}: {", ".join(map(str, data.paths))}')
+        print(printable(f'{", ".join(data.splits)}: {", ".join(map(str, data.paths))}'))
     table = Table()
     for heading in ('split', 'kind', 'samples', 'annotations', 'unannotated', 'classes'):
         table.add_column(heading, justify='left' if heading in ('split', 'kind') else 'right')
@@ -288,4 +288,4 @@ def print_notes(checked: list[Checked]) -> None:
     """Print the warnings, about what loaders drop, and the notes, about what is unusual in the data."""
     for kind in ('warning', 'note'):
         for line in dict.fromkeys(line for data in checked for line in getattr(data.contents, f'{kind}s')):
-            print(f'{kind}: {line}')
+            print(printable(f'{kind}: {line}'))

@@ -1,13 +1,16 @@
 """Problems and notes of data sets in COCO layout, on generated data with one error each."""
 
+import json
 import math
 
+import cv2
 import pytest
 from mmengine.registry import DATASETS
 from PIL import Image
 
 from mmpola.data.checks import check_data
 from mmpola.data.checks.coco import POLYGONS, SOME_POLYGON
+from mmpola.data.read_image import size_as_loaded
 from tests.helpers.refusals import problems
 
 NAMES = 'circle, square, triangle, star, ring and 1 more'
@@ -16,9 +19,10 @@ NAMES = 'circle, square, triangle, star, ring and 1 more'
 def test_polygons_are_replaced_and_nothing_else():
     text = '{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, {"b": [2], "segmentation" : [[1],\n[-2]]}'
     assert POLYGONS.sub(SOME_POLYGON, text.encode()) == (
-        b'{"segmentation":[0], "area": 1, "a": [1]}, {"b": [2], "segmentation":[0]}'
+        b'{"segmentation":[[]], "area": 1, "a": [1]}, {"b": [2], "segmentation":[[]]}'
     )
-    assert POLYGONS.search(b'{"segmentation": [], "area": 1}') is None
+    for other in ('[]', '[1, 2, 3, 4]', '[5]', '[[[1, 2]]]', '[[1, NaN]]', '["1"]', '[[1], 2]', '[[1, "2"]]'):
+        assert POLYGONS.search(f'{{"segmentation": {other}, "area": 1}}'.encode()) is None
 
 
 def test_classes_of_another_data_set(detection, annotations):
@@ -137,16 +141,72 @@ def test_annotations_without_the_mask_that_is_trained_on(detection, annotations,
     check_data(detection, ('train',))
 
 
-def test_polygons_that_are_no_finite_numbers(detection, annotations):
-    first, second, third, *_ = annotations['annotations']
-    first['segmentation'] = [[1.0, 2.0, float('nan'), 4.0, 5.0, 6.0]]
-    second['segmentation'] = [[float('inf'), 2.0, 3.0, 4.0, 5.0, 6.0]]
-    third['segmentation'] = [['a', 2.0, 3.0, 4.0, 5.0, 6.0]]
+@pytest.mark.parametrize(
+    'segmentation',
+    [
+        [[1.0, 2.0, float('nan'), 4.0, 5.0, 6.0]],
+        [[float('inf'), 2.0, 3.0, 4.0, 5.0, 6.0]],
+        [['a', 2.0, 3.0, 4.0, 5.0, 6.0]],
+        [['1', '2', '3', '4', '5', '6']],
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],  # a polygon instead of a list of polygons
+        [5],
+        [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]],
+        [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], None],
+    ],
+)
+def test_polygons_that_are_no_lists_of_finite_numbers(detection, annotations, segmentation):
+    annotation = annotations['annotations'][1]
+    annotation['segmentation'] = segmentation
     annotations.save()
     assert problems(detection) == [
-        f'{annotations.path}: polygons with NaN, infinite or no numbers, annotations (3): '
-        f'{first["id"]}, {second["id"]}, {third["id"]}'
+        f'{annotations.path}: polygons that are no [[x, y, …], …] of finite numbers, annotations (1): '
+        f'{annotation["id"]}'
     ]
+
+
+@pytest.mark.parametrize(
+    'damage',
+    [
+        lambda content: [],
+        lambda content: 'text',
+        lambda content: None,
+        lambda content: 5,
+        lambda content: {**content, 'annotations': 5},
+        lambda content: {**content, 'annotations': {'id': 1}},
+        lambda content: {**content, 'annotations': [None]},
+        lambda content: {**content, 'annotations': [{**content['annotations'][0], 'id': [1]}]},
+        lambda content: {**content, 'annotations': [{**content['annotations'][0], 'category_id': {}}]},
+        lambda content: {**content, 'annotations': [{**content['annotations'][0], 'bbox': 4}]},
+        lambda content: {**content, 'images': 'all'},
+        lambda content: {**content, 'images': [{**content['images'][0], 'file_name': 5}]},
+        lambda content: {**content, 'images': [{**content['images'][0], 'width': '96'}]},
+        lambda content: {key: content[key] for key in ('images', 'annotations')},
+        lambda content: {**content, 'categories': [{'id': 1, 'name': ['circle']}]},
+    ],
+)
+def test_json_of_another_structure_is_one_line(detection, annotations, damage):
+    annotations.path.write_text(json.dumps(damage(dict(annotations))))
+    (problem,) = problems(detection)
+    assert problem.startswith(f'{annotations.path}: not a COCO annotation file (')
+    assert '\n' not in problem
+
+
+def test_json_that_is_nested_too_deeply_is_one_line(detection, annotations):
+    annotations.path.write_text('[' * 100_000)
+    (problem,) = problems(detection)
+    assert problem.startswith(f'{annotations.path}: not a COCO annotation file (RecursionError(')
+
+
+@pytest.mark.parametrize(
+    ('orientation', 'size'), [(1, (9, 5)), (4, (9, 5)), *((turned, (5, 9)) for turned in (5, 6, 7, 8))]
+)
+def test_the_size_of_an_image_that_the_camera_turned(orientation, size, tmp_path):
+    image = Image.new('RGB', (9, 5))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / 'turned.jpg', exif=exif)
+    assert size_as_loaded(tmp_path / 'turned.jpg') == size
+    assert cv2.imread(str(tmp_path / 'turned.jpg')).shape[1::-1] == size
 
 
 def test_run_lengths_that_no_mask_has(detection, annotations):
