@@ -6,14 +6,16 @@ later label, the second sorts class 10 before class 2, and both read hidden file
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
+from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
@@ -37,22 +39,39 @@ class ClassFolders(Dataset[dict[str, Any]]):
         transform: arguments of timm.data.create_transform, such as `input_size`.
         classes: what defines the labels: the training folder, a .txt file with one class name per line, or
             'imagenet-1k', of whose classes some may be absent. None: the class folders, in natural order (2 before 10).
+        indices: keep a part of the images: the first n for an int, the last n for -n, or those at a list of indices.
+            Images are in the order of their classes, so that the first ones are all of the first class. All classes
+            stay, also those without images. None: all images.
 
     Attributes:
         labels: int64 [N], one per image.
 
     Raises:
         ValueError: a folder, classes or images are missing, classes differ, or links lead to a folder twice; the
-            message lists all problems.
+            message lists all problems. Or `transform` has an unknown name, or `indices` keep no image or are out of
+            range.
     """
 
-    def __init__(self, root: str, *, training: bool, transform: dict[str, Any], classes: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        training: bool,
+        transform: dict[str, Any],
+        classes: str | None = None,
+        indices: int | Sequence[int] | None = None,
+    ) -> None:
+        _check_transform(transform)
         self.root = str(root)
         images, names = _find_images(self.root, classes)
         found = [images.get(name, []) for name in names]
         self.labels = np.repeat(np.arange(len(names)), list(map(len, found)))
         # An array of bytes is shared with the workers; Python's strings would be copied into each of them.
         self._paths = np.array([os.fsencode(path) for paths in found for path in paths])
+        if indices is not None:
+            kept = _kept(len(self.labels), indices)
+            self.labels = self.labels[kept]
+            self._paths = self._paths[kept]
         self.metainfo = {'classes': tuple(names)}
         self.transform = create_transform(is_training=training, **transform)
 
@@ -117,6 +136,32 @@ def name_imagenet_classes(cfg: Config) -> None:
             and class_source(dataset, cfg.model.get('num_classes')) == IMAGENET
         ):
             dataset['classes'] = IMAGENET
+
+
+def _check_transform(transform: dict[str, Any]) -> None:
+    """Raise ValueError if timm.data.create_transform does not know the name of an argument."""
+    known = [name for name in inspect.signature(create_transform).parameters if name != 'is_training']
+    if not isinstance(transform, dict):
+        raise ValueError(f'transform: expected a dict of {listed(known, None)}, got {transform!r}')
+    if unknown := [name for name in transform if name not in known]:
+        raise ValueError(f'transform: expected some of {listed(known, None)}, got {listed(unknown)}')
+
+
+def _kept(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
+    """Return the indices, among `count` images, of those that `ClassFolders` keeps."""
+    is_number = type(indices) is int
+    if not is_number and not (isinstance(indices, (list, tuple)) and all(type(index) is int for index in indices)):
+        raise ValueError(f'indices: expected an integer or a list of integers, got {indices!r}')
+    every = np.arange(count)
+    if isinstance(indices, int):
+        kept = every[:indices] if indices >= 0 else every[indices:]
+    else:
+        if outside := [index for index in indices if not -count <= index < count]:
+            raise ValueError(f'indices: expected integers from {-count} to {count - 1}, got {listed(outside)}')
+        kept = every[list(indices)]
+    if not len(kept):
+        raise ValueError(f'indices: expected at least one image, got {indices!r}')
+    return kept
 
 
 def _find_images(root: str, classes: str | None) -> tuple[dict[str, list[str]], list[str]]:

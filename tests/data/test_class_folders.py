@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
@@ -57,6 +58,39 @@ def test_folders_are_classes_in_natural_order(tree):
     data = build(tree)
     assert data.metainfo['classes'] == ('2', '10')
     assert listed(data) == EXPECTED
+
+
+class Listed(BaseDataset):
+    """MMEngine's data set of the same images, whose `indices` ours follow."""
+
+    def load_data_list(self):
+        return [{'img_path': f'{name}{path}'} for name, path in EXPECTED]
+
+
+@pytest.mark.parametrize('indices', [1, 2, 7, -1, -7, [2, 0], (-1, 1), [1, 1]])
+def test_a_part_of_the_images_is_that_of_mmengine_and_all_classes_stay(indices, tree):
+    data = ClassFolders(str(tree), training=False, transform=PLAIN, indices=indices)
+    expected = Listed(indices=indices, serialize_data=False)
+    paths = [expected[index]['img_path'] for index in range(len(expected))]
+    assert [f'{name}{path}' for name, path in listed(data)] == paths
+    assert len(data) == len(paths)
+    assert data.metainfo['classes'] == ('2', '10')
+
+
+@pytest.mark.parametrize('indices', [0, [], [3], [0, -4], 'abc', 1.0, True, [True], [0.5]])
+def test_indices_that_keep_nothing_or_do_not_exist_are_refused(indices, tree):
+    with pytest.raises(ValueError, match='^indices: expected ') as raised:
+        ClassFolders(str(tree), training=False, transform=PLAIN, indices=indices)
+    value = indices[-1] if indices in ([3], [0, -4]) else repr(indices)
+    assert str(raised.value).endswith(f'got {value}')
+
+
+@pytest.mark.parametrize('transform', [{**PLAIN, 'sise': 3}, {**PLAIN, 'is_training': True}, 224])
+def test_unknown_arguments_of_transforms_are_refused(transform, tree):
+    with pytest.raises(ValueError, match='^transform: expected .*input_size') as raised:
+        ClassFolders(str(tree), training=False, transform=transform)
+    value = '224' if transform == 224 else list(transform)[-1]
+    assert str(raised.value).endswith(f', got {value}')
 
 
 def test_links_to_folders_and_images_are_followed(tree, tmp_path):
