@@ -106,8 +106,8 @@ def _described(split: str, dataset: dict[str, Any]) -> Checked:
 
 
 def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
-    """Return what data sets have in common that are checked once: type, split, part, files and folders."""
-    names = [str(dataset.get(name)) for name in ('type', 'split', 'indices')]
+    """Return what data sets have in common that are checked once: type, split, classes, part, files and folders."""
+    names = [str(dataset.get(name)) for name in ('type', 'split', 'classes', 'indices')]
     return (*names, *map(str, _described('', dataset).paths))
 
 
