@@ -15,7 +15,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.data.checks import check_data, print_notes
-from mmpola.data.class_folders import name_imagenet_classes
+from mmpola.data.class_folders import name_imagenet_classes, name_trained_classes
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
@@ -45,6 +45,7 @@ def main() -> None:
     cfg = load_config(args)
     request_compilation(cfg, args.compile)
     checkpoint = read_fitting(args.checkpoint, cfg, validate_config(cfg, EVALUATED))
+    name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))
     if args.show_dir:

@@ -6,14 +6,16 @@ later label, the second sorts class 10 before class 2, and both read hidden file
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.config import Config
 from mmengine.structures import BaseDataElement
+from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
@@ -35,24 +37,42 @@ class ClassFolders(Dataset[dict[str, Any]]):
         root: folder of the class folders.
         training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
-        classes: what defines the labels: the training folder, a .txt file with one class name per line, or
-            'imagenet-1k', of whose classes some may be absent. None: the class folders, in natural order (2 before 10).
+        classes: what defines the labels: the training folder, a .txt file with one class name per line,
+            a list of names, or 'imagenet-1k', of whose classes some may be absent. None: the class
+            folders, in natural order (2 before 10).
+        indices: part of the images to keep: the first n for an int, the last n for -n, or a list of
+            indices. Images are in the order of their classes: the first ones are all of the first
+            class. All classes stay, also those without images. None: all images.
 
     Attributes:
         labels: int64 [N], one per image.
 
     Raises:
         ValueError: a folder, classes or images are missing, classes differ, or links lead to a folder twice; the
-            message lists all problems.
+            message lists all problems. Or `transform` has an unknown name, or `indices` keep no image or are out of
+            range.
     """
 
-    def __init__(self, root: str, *, training: bool, transform: dict[str, Any], classes: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        training: bool,
+        transform: dict[str, Any],
+        classes: str | Sequence[str] | None = None,
+        indices: int | Sequence[int] | None = None,
+    ) -> None:
+        _check_transform(transform)
         self.root = str(root)
         images, names = _find_images(self.root, classes)
         found = [images.get(name, []) for name in names]
         self.labels = np.repeat(np.arange(len(names)), list(map(len, found)))
         # An array of bytes is shared with the workers; Python's strings would be copied into each of them.
         self._paths = np.array([os.fsencode(path) for paths in found for path in paths])
+        if indices is not None:
+            kept = _kept(len(self.labels), indices)
+            self.labels = self.labels[kept]
+            self._paths = self._paths[kept]
         self.metainfo = {'classes': tuple(names)}
         self.transform = create_transform(is_training=training, **transform)
 
@@ -82,8 +102,13 @@ class ClassFolders(Dataset[dict[str, Any]]):
         return {'inputs': self.transform(image), 'data_samples': sample}
 
 
-def class_names(source: str) -> list[str]:
-    """Return the lines of a .txt file, the class folders of a folder in natural order, or those of `IMAGENET`."""
+def class_names(source: str | Sequence[str]) -> list[str]:
+    """Return the lines of a .txt file, the class folders of a folder in natural order, or those of `IMAGENET`.
+
+    A list of names is returned as it is.
+    """
+    if not isinstance(source, str):
+        return list(source)
     if source == IMAGENET:
         names: list[str] = ImageNetInfo(IMAGENET).label_names()
         return names
@@ -93,7 +118,7 @@ def class_names(source: str) -> list[str]:
     return sorted(folders, key=natural_key)
 
 
-def class_source(dataset: dict[str, Any], num_classes: int) -> str:
+def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[str]:
     """Return what defines the classes of a classifier's test data: its `classes`, else its `root`.
 
     A classifier of 1,000 classes has those of ImageNet, unless that folder or file exists and has 1,000 classes too:
@@ -103,7 +128,10 @@ def class_source(dataset: dict[str, Any], num_classes: int) -> str:
         dataset: config of the data.
         num_classes: of the classifier.
     """
-    source = Path(str(dataset.get('classes') or dataset.get('root') or 'test_dataloader.dataset.classes'))
+    given = dataset.get('classes')
+    if isinstance(given, (list, tuple)):
+        return list(given)
+    source = Path(str(given or dataset.get('root') or 'test_dataloader.dataset.classes'))
     if num_classes == 1000 and not source.is_file():
         return str(source) if sum(path.is_dir() for path in source.glob('[!.]*')) == 1000 else IMAGENET
     return str(source)
@@ -119,14 +147,62 @@ def name_imagenet_classes(cfg: Config) -> None:
             dataset['classes'] = IMAGENET
 
 
-def _find_images(root: str, classes: str | None) -> tuple[dict[str, list[str]], list[str]]:
+def name_trained_classes(cfg: Config, names: Sequence[str]) -> None:
+    """Let the class folders of a classifier's test data have the classes that it was trained on.
+
+    Only where the folder or file that would define them does not exist. Some of ImageNet's classes
+    may be absent from the test data: `name_imagenet_classes` names them.
+
+    Args:
+        cfg: of the classifier.
+        names: the classes in the order of their labels; empty if they are unknown.
+    """
+    if not names or list(names) == class_names(IMAGENET):
+        return
+    for dataset in leaves(cfg.test_dataloader.dataset) if 'test_dataloader' in cfg else ():
+        source = dataset.get('classes')
+        if dataset.get('type') != 'mmpola.ClassFolders' or not isinstance(source, str):
+            continue
+        if source != IMAGENET and not os.path.exists(source):
+            print(f'{source}: not found; the classes are those in the checkpoint: {listed(names)}')
+            dataset['classes'] = list(names)
+
+
+def _check_transform(transform: dict[str, Any]) -> None:
+    """Raise ValueError if timm.data.create_transform does not know the name of an argument."""
+    known = [name for name in inspect.signature(create_transform).parameters if name != 'is_training']
+    if not isinstance(transform, dict):
+        raise ValueError(f'transform: expected a dict of {listed(known, None)}, got {transform!r}')
+    if unknown := [name for name in transform if name not in known]:
+        raise ValueError(f'transform: expected some of {listed(known, None)}, got {listed(unknown)}')
+
+
+def _kept(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
+    """Return the indices, among `count` images, of those that `ClassFolders` keeps."""
+    numbers = [indices] if isinstance(indices, int) else indices
+    is_list = isinstance(numbers, (list, tuple))
+    if not is_list or any(type(number) is not int for number in numbers):
+        raise ValueError(f'indices: expected an integer or a list of integers, got {indices!r}')
+    every = np.arange(count)
+    if isinstance(indices, int):
+        kept = every[:indices] if indices >= 0 else every[indices:]
+    else:
+        if outside := [index for index in indices if not -count <= index < count]:
+            raise ValueError(f'indices: expected integers from {-count} to {count - 1}, got {listed(outside)}')
+        kept = every[list(indices)]
+    if not len(kept):
+        raise ValueError(f'indices: expected at least one image, got {indices!r}')
+    return kept
+
+
+def _find_images(root: str, classes: str | Sequence[str] | None) -> tuple[dict[str, list[str]], list[str]]:
     """Return the images of each class, as paths below `root`, and the names of the classes in the order of the labels.
 
     Raises:
         ValueError: as in `ClassFolders`.
     """
     for path, rule in ((root, 'a folder'), (classes, 'a folder or a .txt file')):
-        if path in (None, IMAGENET):
+        if not isinstance(path, str) or path == IMAGENET:
             continue
         if not os.path.exists(path):
             raise ValueError(f'{path}: no such folder or file')
@@ -145,17 +221,23 @@ def _find_images(root: str, classes: str | None) -> tuple[dict[str, list[str]], 
     return images, names
 
 
-def _problems(root: str, images: dict[str, list[str]], classes: str | None, names: list[str]) -> list[str]:
+def _problems(
+    root: str,
+    images: dict[str, list[str]],
+    classes: str | Sequence[str] | None,
+    names: list[str],
+) -> list[str]:
     if not images:
         return [f'{root}: expected {root}/CLASS/IMAGE, got no class folders']
+    source = classes if isinstance(classes, str) else 'the list `classes`'
     problems = []
     if empty := [name for name, found in images.items() if not found]:
         problems.append(f'{root}: class folders without images ({" ".join(IMAGE_SUFFIXES)}): {listed(empty)}')
     missing = [name for name in names if name not in images]
     if missing and classes != IMAGENET:
-        problems.append(f'{root}: lacks classes that {classes} has: {listed(missing)}')
+        problems.append(f'{root}: lacks classes that {source} has: {listed(missing)}')
     if extra := sorted(images.keys() - set(names), key=natural_key):
-        problems.append(f'{root}: has classes that {classes} lacks: {listed(extra)}')
+        problems.append(f'{root}: has classes that {source} lacks: {listed(extra)}')
     return problems
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from mmengine.registry import Registry
 
 import mmpola.registry  # noqa: F401  adds the scope to those of MMEngine
-from mmpola.messages import suggestion
+from mmpola.messages import listed, suggestion
 
 NOT_REGISTERED = re.compile(r'(\S+) is not in the (\S+) registry')
 UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of the parameters *args and **kwargs."""
 OWN_MESSAGE = re.compile(r'\w+: expected ')
 """How the messages of mmpola's constructors begin: with the argument's name."""
 
@@ -43,9 +45,11 @@ def wrong_name_in(key: str, node: dict[str, Any], registry: Registry, error: Exc
         meant = _similar_type(match[1], registry)
         return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}{meant}'
     if (match := UNEXPECTED.search(text)) and match[1] in node:
-        meant = suggestion(match[1], defaults_of(class_of(node, registry)))
+        known = defaults_of(class_of(node, registry))
+        meant = suggestion(match[1], known)
         name = getattr(node['type'], '__name__', node['type'])
-        return f'{key}: expected arguments of {name}, got {match[1]}{meant}'
+        arguments = '' if meant else f' ({listed(known, None)})'
+        return f'{key}: expected arguments of {name}{arguments}, got {match[1]}{meant}'
     return None
 
 
@@ -67,14 +71,18 @@ def _similar_type(name: str, registry: Registry) -> str:
 
 
 def defaults_of(cls: Any) -> dict[str, Any]:
-    """Return the arguments of a class and of those that it may pass **kwargs on to, with their defaults."""
+    """Return the arguments of a class, and of the bases that it may pass **kwargs on to, with their defaults."""
     bases: tuple[Any, ...] = inspect.getmro(cls) if inspect.isclass(cls) else (cls,)
     defaults: dict[str, Any] = {}
     for base in bases:
         if base.__module__ == 'builtins':  # some have no signature
             continue
-        for name, parameter in inspect.signature(base).parameters.items():
-            defaults.setdefault(name, parameter.default)
+        parameters = inspect.signature(base).parameters.values()
+        for parameter in parameters:
+            if parameter.kind not in VARIADIC:
+                defaults.setdefault(parameter.name, parameter.default)
+        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            break
     return defaults
 
 

@@ -30,6 +30,7 @@ class LinearAttention(nn.Module):
     """Polarity-aware linear attention; a subclass adds projections and `attend`.
 
     Args:
+        dim: channels C.
         num_heads: heads H.
         feature_map: module that returns the feature map of queries and keys.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or 'torch'.
@@ -39,7 +40,6 @@ class LinearAttention(nn.Module):
             `mmpola.analysis` sets it.
         complete: whether `forward` runs both operators, as in the published layers; False in some ablations.
         reads_grid: the part of the layer that needs the rows and columns of the tokens; None if no part does.
-        proj: the output projection of a subclass.
 
     Raises:
         ValueError: `backend` is not the name of a backend.
@@ -48,11 +48,11 @@ class LinearAttention(nn.Module):
     observer: Callable[[AttentionInputs | MixAndGateInputs], None] | None = None
     complete = True
     reads_grid: str | None = 'the convolution of the values'
-    proj: nn.Linear
 
-    def __init__(self, num_heads: int, feature_map: LearnedPowerMap | LearnedExpMap, backend: str) -> None:
+    def __init__(self, dim: int, num_heads: int, feature_map: LearnedPowerMap | LearnedExpMap, backend: str) -> None:
         check_backend_name(backend)
         super().__init__()
+        self.dim = dim
         self.num_heads = num_heads
         self.feature_map = feature_map
         self.backend = backend
@@ -72,10 +72,10 @@ class LinearAttention(nn.Module):
         Raises:
             ValueError: the shape of x, `grid` or `prefix_tokens` does not fit.
         """
-        channels, is_map = self.proj.in_features, grid is None and not prefix_tokens and x.ndim == 4
-        if x.ndim != 3 + is_map or x.shape[1 if is_map else 2] != channels:
+        is_map = grid is None and not prefix_tokens and x.ndim == 4
+        if x.ndim != 3 + is_map or x.shape[1 if is_map else 2] != self.dim:
             rule = 'tokens [B, N, C], or a map [B, C, H, W] without grid and prefix_tokens'
-            raise ValueError(f'x: expected {rule}, with C={channels}, got {list(x.shape)}')
+            raise ValueError(f'x: expected {rule}, with C={self.dim}, got {list(x.shape)}')
         if is_map:
             maps = self.attend(x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0)
             maps = maps.transpose(1, 2).unflatten(2, x.shape[2:])
@@ -205,7 +205,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
             raise ValueError(f'mixing: expected one of {list(MIXINGS)}, got {mixing!r}')
         if grid is not None and not is_grid(grid):
             raise ValueError(f'grid: expected (h, w) or None, got {grid!r}')
-        super().__init__(num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
+        super().__init__(dim, num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
         self.sr_ratio, self.joint = sr_ratio, joint and sr_ratio == 1
         self.gate, self.mixing, self.polarity = gate, mixing, polarity
         self.complete = gate and mixing == 'dwc' and polarity
@@ -298,7 +298,7 @@ class PolaPlusAttention(LinearAttention):
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
-        super().__init__(num_heads, LearnedExpMap(dim, num_heads), backend)
+        super().__init__(dim, num_heads, LearnedExpMap(dim, num_heads), backend)
         self.qkvg = nn.Linear(dim, 4 * dim)
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
         self.proj = nn.Linear(dim, dim)

@@ -82,8 +82,8 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             query: [N, B, C], or [B, N, C] with `batch_first`, or [N, C].
             key, value: the same with M >= 1 tokens of `kdim` and `vdim` channels.
             key_padding_mask: [B, M] or [M]; bool, True for padding, or float, added to the logarithm of a key's
-                weights. Padding (True or -inf) has weights of exactly 0, whatever its values, and its amount
-                changes nothing. A query that has no keys gets 0, before the output projection.
+                weights. Padding (True or -inf) has weights of exactly 0 and gradients of 0, whatever its values,
+                NaN too, and its amount changes nothing. A query that has no keys gets 0, before the output projection.
             need_weights, attn_mask, is_causal: must be False or None: there is no [N, M] matrix of weights.
             average_attn_weights: without effect.
 
@@ -115,6 +115,13 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         """Compute `forward` for [B, N, C], [B, M, kdim] and [B, M, vdim]."""
+        padding = key_padding_mask
+        if padding is not None:
+            if padding.dtype != torch.bool:
+                padding = padding.isneginf()
+            # The gradients of the projections' weights are sums over all tokens: 0 * NaN would be NaN.
+            key = key.masked_fill(padding[..., None], 0)
+            value = value.masked_fill(padding[..., None], 0)
         weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
@@ -122,15 +129,15 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         inputs = zip((query, key, value), weights, biases, strict=True)
         q, k, v = (F.linear(*each).unflatten(-1, (self.num_heads, -1)) for each in inputs)
         feature_map = self.feature_map()
-        if key_padding_mask is not None:
-            padding = key_padding_mask
-            if padding.dtype != torch.bool:
-                padding = padding.isneginf()
-                # Adding one number to all keys of a sample changes nothing; 0 for the largest, no exp overflows.
-                largest = key_padding_mask.amax(-1, keepdim=True).masked_fill(padding.all(-1, keepdim=True), 0)
-                added = (key_padding_mask - largest).masked_fill(padding, 0)[..., None, None]
-                k = (k * (added / feature_map.exponent).exp()).to(k.dtype)  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
-            k, v = mask_padding(padding, k, v)
+        if key_padding_mask is not None and key_padding_mask.is_floating_point():
+            # Adding one number to all keys of a sample changes nothing; 0 for the largest, no exp overflows.
+            largest = key_padding_mask.amax(-1, keepdim=True)
+            largest = largest.masked_fill(largest.isneginf(), 0)
+            added = key_padding_mask - largest
+            added = added.masked_fill(added.isneginf(), 0)[..., None, None]
+            k = (k * (added / feature_map.exponent).exp()).to(k.dtype)  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
+        if padding is not None:
+            k, v = mask_padding(padding, k, v)  # a bias makes them other than 0
         # (E1) divides by M, padding included. With this epsilon the result does not depend on how much of it there is.
         eps = EPS / max(1, k.shape[1])
         attended = polarity_attention(q, k, v, feature_map, eps=eps, backend=self.backend).flatten(2)

@@ -237,14 +237,15 @@ def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint, named: bool)
         return tuple(checkpoint.classes)
     count = cfg.model.num_classes
     source = class_source(next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}, count)
-    if source != IMAGENET and not Path(source).exists():
+    if isinstance(source, str) and source != IMAGENET and not Path(source).exists():
         problems = [
             f'{checkpoint.path}: has no class names, and {source}, which would define them, does not exist; set '
             'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
         ]
     else:
         names = class_names(source)
-        problems = class_count_problems([('model.num_classes', count)], names, source)
+        where = source if isinstance(source, str) else 'test_dataloader.dataset.classes'
+        problems = class_count_problems([('model.num_classes', count)], names, where)
     if problems and named:
         raise UsageError(problems[0])
     return tuple(f'class {number}' for number in range(count)) if problems else tuple(names)

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
@@ -44,6 +45,10 @@ def build(root, classes=None):
     return ClassFolders(str(root), training=False, transform=PLAIN, classes=classes and str(classes))
 
 
+def build_with(root, names):
+    return ClassFolders(str(root), training=False, transform=PLAIN, classes=names)
+
+
 def listed(data):
     """(class, path) of every image."""
     found = [data.get_data_info(index) for index in range(len(data))]
@@ -57,6 +62,39 @@ def test_folders_are_classes_in_natural_order(tree):
     data = build(tree)
     assert data.metainfo['classes'] == ('2', '10')
     assert listed(data) == EXPECTED
+
+
+class Listed(BaseDataset):
+    """MMEngine's data set of the same images, whose `indices` ours follow."""
+
+    def load_data_list(self):
+        return [{'img_path': f'{name}{path}'} for name, path in EXPECTED]
+
+
+@pytest.mark.parametrize('indices', [1, 2, 7, -1, -7, [2, 0], (-1, 1), [1, 1]])
+def test_a_part_of_the_images_is_that_of_mmengine_and_all_classes_stay(indices, tree):
+    data = ClassFolders(str(tree), training=False, transform=PLAIN, indices=indices)
+    expected = Listed(indices=indices, serialize_data=False)
+    paths = [expected[index]['img_path'] for index in range(len(expected))]
+    assert [f'{name}{path}' for name, path in listed(data)] == paths
+    assert len(data) == len(paths)
+    assert data.metainfo['classes'] == ('2', '10')
+
+
+@pytest.mark.parametrize('indices', [0, [], [3], [0, -4], 'abc', 1.0, True, [True], [0.5]])
+def test_indices_that_keep_nothing_or_do_not_exist_are_refused(indices, tree):
+    with pytest.raises(ValueError, match=r'^indices: expected ') as raised:
+        ClassFolders(str(tree), training=False, transform=PLAIN, indices=indices)
+    value = indices[-1] if indices in ([3], [0, -4]) else repr(indices)
+    assert str(raised.value).endswith(f'got {value}')
+
+
+@pytest.mark.parametrize('transform', [{**PLAIN, 'sise': 3}, {**PLAIN, 'is_training': True}, 224])
+def test_unknown_arguments_of_transforms_are_refused(transform, tree):
+    with pytest.raises(ValueError, match=r'^transform: expected .*input_size') as raised:
+        ClassFolders(str(tree), training=False, transform=transform)
+    value = '224' if transform == 224 else list(transform)[-1]
+    assert str(raised.value).endswith(f', got {value}')
 
 
 def test_links_to_folders_and_images_are_followed(tree, tmp_path):
@@ -110,6 +148,13 @@ def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tm
     for dataset in ({'classes': 'none'}, {'classes': str(folder)}, {'root': str(folder)}, {}):
         assert class_source(dataset, 1000) == IMAGENET
     assert class_source({'root': str(folder), 'classes': None}, 999) == str(folder)
+
+
+def test_names_of_classes_may_be_given(tree):
+    assert build_with(tree, ['10', '2']).labels.tolist() == [0, 0, 1]
+    with pytest.raises(ValueError, match=f'^{tree}: lacks classes that the list `classes` has: 1, 3$'):
+        build_with(tree, ['1', '2', '3', '10'])
+    assert class_source({'root': str(tree), 'classes': ['10', '2']}, 2) == ['10', '2']
 
 
 def test_names_that_are_not_utf8_are_read(tmp_path):

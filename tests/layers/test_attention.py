@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from mmpola.layers import DepthwiseDeformableConv, PolaAttention, PolaPlusAttention
 from tests.helpers.launches import Launches
@@ -49,6 +50,35 @@ def test_every_parameter_gets_a_gradient_on_another_grid(layer):
     output.square().sum().backward()
     for name, parameter in attention.named_parameters():
         assert parameter.grad.abs().sum() > 0, name
+
+
+class Adapter(nn.Module):
+    """Wrap a projection as adapters of low rank do: it has none of the attributes of nn.Linear."""
+
+    def __init__(self, wrapped):
+        super().__init__()
+        self.wrapped = wrapped
+        self.down = nn.Linear(wrapped.in_features, 1, bias=False)
+        self.up = nn.Linear(1, wrapped.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x):
+        return self.wrapped(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize('layer', [PolaAttention, PolaPlusAttention])
+def test_projections_may_be_wrapped_by_adapters(layer):
+    attention, x = layer(8, 2), torch.randn(2, 8, 3, 5)
+    expected = attention(x)
+    attention.qkvg = Adapter(attention.qkvg)
+    attention.proj = Adapter(attention.proj)
+    output = attention(x)
+    torch.testing.assert_close(output, expected)
+    output.square().sum().backward()
+    for adapter in (attention.qkvg, attention.proj):
+        assert adapter.up.weight.grad.any()
+    with pytest.raises(ValueError, match=r'^x: .*C=8, got \[2, 6, 3, 5\]$'):
+        attention(torch.randn(2, 6, 3, 5))
 
 
 @EVERY_LAYER

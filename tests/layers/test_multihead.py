@@ -70,6 +70,31 @@ def test_padded_keys_change_nothing_whatever_they_hold(float_mask):
     torch.testing.assert_close(nothing, attention.out_proj.bias.expand_as(nothing), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize('float_mask', [False, True])
+@pytest.mark.parametrize('arguments', [{}, {'gate': True}, {'kdim': 6, 'vdim': 10}], ids=str)
+def test_padded_keys_change_no_gradient_whatever_they_hold(arguments, float_mask):
+    attention = build(8, 2, **arguments)
+    shapes = [(2, 5, 8), (2, 9, attention.kdim), (2, 9, attention.vdim)]
+    mask = torch.arange(9).expand(2, 9) >= 6
+    if float_mask:
+        mask = draw(2, 9).masked_fill(mask, -torch.inf)
+    finite = [draw(*shape) for shape in shapes]
+    broken = [x.clone() for x in finite]
+    for x in broken[1:]:
+        x[:, 6] = torch.nan
+        x[:, 7] = torch.inf
+
+    def gradients(inputs):
+        inputs = [x.requires_grad_() for x in inputs]
+        output, _ = attention(*inputs, mask)
+        return torch.autograd.grad(output.square().sum(), [*inputs, *attention.parameters()])
+
+    found = gradients(broken)
+    torch.testing.assert_close(found, gradients(finite))
+    for of_padding in (found[1][:, 6:], found[2][:, 6:]):
+        assert not of_padding.any()
+
+
 @pytest.mark.parametrize('constant', [-1e4, -20.0, 100.0])
 def test_a_constant_added_to_all_keys_changes_nothing(constant):
     attention = build(8, 2)

@@ -106,8 +106,9 @@ def _described(split: str, dataset: dict[str, Any]) -> Checked:
 
 
 def _key(dataset: dict[str, Any]) -> tuple[str, ...]:
-    """Return what data sets have in common that are checked once: type, split, files and folders."""
-    return (str(dataset.get('type')), str(dataset.get('split')), *map(str, _described('', dataset).paths))
+    """Return what data sets have in common that are checked once: type, split, classes, part, files and folders."""
+    names = [str(dataset.get(name)) for name in ('type', 'split', 'classes', 'indices')]
+    return (*names, *map(str, _described('', dataset).paths))
 
 
 def _first_of_machine(cfg: Config) -> bool:
@@ -193,7 +194,7 @@ def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) ->
         length = data.contents.images if data.kind.inspector else math.inf
     indices = dataset.get('indices')
     if indices is not None:
-        length = min(length, indices if isinstance(indices, int) else len(indices))
+        length = min(length, abs(indices) if isinstance(indices, int) else len(indices))
     return length * dataset.get('times', 1)
 
 

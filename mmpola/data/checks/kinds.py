@@ -131,7 +131,10 @@ KINDS = (
         'class folders',
         lambda dataset: _class_name(dataset) == 'ClassFolders',
         lambda dataset: [
-            Path(dataset[key]) for key in ('root', 'classes') if dataset.get(key) not in (None, '', IMAGENET)
+            Path(dataset[key])
+            for key in ('root', 'classes')
+            if dataset.get(key) not in (None, '', IMAGENET)
+            and not isinstance(dataset[key], (list, tuple))  # names of classes
         ],
         ('folders', 'inspect_class_folders'),
         {},

@@ -53,6 +53,29 @@ def test_class_folders(colours, tmp_path):
     assert line.startswith(f'train_dataloader.dataset: {data}/train: class folders without images (')
 
 
+@pytest.mark.parametrize('name', ['pipeline', 'lazy_init'])
+def test_an_unknown_argument_of_class_folders_is_named_with_the_known_ones(name, colours, tmp_path):
+    cfg = small_config(colours, tmp_path / 'work')
+    cfg.train_dataloader.dataset[name] = 'given'
+    (line,) = problems(cfg)
+    assert line == (
+        'train_dataloader.dataset: expected arguments of mmpola.ClassFolders '
+        f'(root, training, transform, classes, indices), got {name}'
+    )
+
+
+def test_parts_of_the_same_folder_are_counted_each(colours, tmp_path):
+    cfg = small_config(colours, tmp_path / 'work')
+    cfg.train_dataloader.dataset.indices = list(range(0, 24, 2))
+    cfg.val_dataloader.dataset = {**cfg.train_dataloader.dataset, 'indices': -5}
+    train, val = check_data(cfg, ('train', 'val'))
+    assert (train.contents.images, val.contents.images) == (12, 5)
+    cfg.train_dataloader.batch_size = 5
+    cfg.train_dataloader.dataset.indices = -4
+    (line,) = problems(cfg)
+    assert line == 'train_dataloader.batch_size: expected at most 4, for 4 images, got 5'
+
+
 def test_a_broken_config_of_a_data_set_is_one_of_the_problems(segmentation):
     segmentation.train_dataloader.dataset.type = 'NoDataset'
     segmentation.train_dataloader.dataset.pop('metainfo')

@@ -1,0 +1,45 @@
+"""A classifier of one's own classes is evaluated by the classes that its checkpoint names."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.helpers import scripts
+from tests.helpers.small_training import run, small_config
+
+
+@pytest.fixture
+def trained(colours, tmp_path):
+    """Its config and checkpoint, beside a copy of its data in the folder `data`."""
+    data = shutil.copytree(colours, tmp_path / 'data')
+    cfg = small_config(data, tmp_path / 'training', epochs=2)
+    run(cfg)
+    cfg.work_dir = str(tmp_path / 'work')
+    cfg.dump(tmp_path / 'colours.py')
+    return tmp_path / 'colours.py', tmp_path / 'training' / 'epoch_2.pth'
+
+
+def accuracy(config, checkpoint, work_dir):
+    assert scripts.run('test', config, checkpoint, '--work-dir', work_dir) == 0
+    metrics = json.loads(next(work_dir.glob('*/*.json')).read_text())
+    return metrics['accuracy/top1'], metrics['accuracy/top2']
+
+
+def test_its_training_folder_may_be_absent(trained, tmp_path, capsys):
+    expected = accuracy(*trained, tmp_path / 'before')
+    folder = tmp_path / 'data' / 'train'
+    assert str(folder) not in capsys.readouterr().out
+    shutil.rmtree(folder)
+    assert accuracy(*trained, tmp_path / 'after') == expected
+    assert f'{folder}: not found' in capsys.readouterr().out
+
+
+def test_its_classes_are_not_those_of_other_test_data(trained, tmp_path, capsys):
+    shutil.rmtree(tmp_path / 'data' / 'train')
+    (tmp_path / 'data' / 'val' / 'red').rename(tmp_path / 'data' / 'val' / 'pink')
+    assert scripts.run('test', *trained) == 2
+    error = capsys.readouterr().err
+    assert 'test_dataloader.dataset' in error
+    assert 'red' in error
+    assert 'pink' in error
