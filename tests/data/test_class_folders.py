@@ -301,3 +301,21 @@ def test_every_real_image_is_read(real_data):
     assert len(data) == 409
     means = [data[i]['inputs'].mean().item() for i in range(0, len(data), 9)]
     assert 0.3 < np.mean(means) < 0.6
+
+
+def test_sub_folders_are_read_in_the_order_of_their_names(tmp_path, monkeypatch):
+    """A file system may list them in any order; labels and the seeded order of training would follow it."""
+    for folder in ('a', 'b', 'c'):
+        (tmp_path / 'only' / folder).mkdir(parents=True)
+        Image.new('RGB', (8, 8)).save(tmp_path / 'only' / folder / 'image.png')
+    walk = os.walk
+
+    def backwards(*arguments, **options):
+        for folder, inner, files in walk(*arguments, **options):
+            inner.sort(reverse=True)
+            yield folder, inner, files
+
+    monkeypatch.setattr(os, 'walk', backwards)
+    data = ClassFolders(str(tmp_path), training=False, transform=PLAIN)
+    read = [data.get_data_info(number)['img_path'] for number in range(len(data))]
+    assert read == [str(tmp_path / 'only' / folder / 'image.png') for folder in 'abc']
