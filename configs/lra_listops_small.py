@@ -3,7 +3,7 @@
 A first try without the official files, on short expressions of at most four levels: four minutes of one CPU core. The
 classes are not balanced; a logistic regression on the counts of the tokens reaches 27.9.
 
-    python -m mmpola.sequences.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
+    python -m mmpola.lra.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
         --min-length 20 --max-length 200 --max-depth 4
     python tools/train.py configs/lra_listops_small.py
 

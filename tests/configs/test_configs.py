@@ -17,7 +17,7 @@ from mmpola.checkpoint.hub import short_name
 from mmpola.config_tree import nodes
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.config import schedule_note
-from mmpola.sequences.encoder import SequenceEncoder
+from mmpola.lra.encoder import SequenceEncoder
 from tests.helpers.small_configs import OTHER_HEADS, shrink
 from tools.dev import model_table
 

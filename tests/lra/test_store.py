@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
+from mmpola.lra import texts
 from mmpola.messages import UsageError
-from mmpola.sequences import texts
 from tests.helpers.sequences import write_listops, write_text
 
 

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from mmpola.cache import complete_folder
 from mmpola.engine.progress import progress
-from mmpola.sequences.source import Reading, Sample, Source, Tokens
+from mmpola.lra.source import Reading, Sample, Source, Tokens
 
 FORMAT = 1
 """Increase it when the same files give other tokens or other arrays: older caches are then not used."""

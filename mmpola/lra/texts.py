@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from timm.utils.misc import natural_key
 
+from mmpola.lra.dataset import SequenceDataset
+from mmpola.lra.source import Reading, Sample, Source, Tokens, existing
 from mmpola.registry import DATASETS
-from mmpola.sequences.dataset import SequenceDataset
-from mmpola.sequences.source import Reading, Sample, Source, Tokens, existing
 
 LISTOPS_FILES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 LISTOPS_HEADER = ['Source', 'Target']

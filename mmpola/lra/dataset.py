@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 
 from mmpola.cache import cache_folder
 from mmpola.checkpoint.safe_load import read_pickle
+from mmpola.lra.source import SPLITS, Reading, Sample, Source, Tokens
+from mmpola.lra.store import cached
 from mmpola.messages import UsageError, info, listed
-from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens
-from mmpola.sequences.store import cached
 
 
 class SequenceDataset(Dataset[dict[str, Any]]):

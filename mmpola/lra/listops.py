@@ -1,4 +1,4 @@
-"""Generate ListOps: `python -m mmpola.sequences.listops OUT` writes OUT/basic_{train,val,test}.tsv.
+"""Generate ListOps: `python -m mmpola.lra.listops OUT` writes OUT/basic_{train,val,test}.tsv.
 
 A tree is a digit or an operator with arguments, which are trees. The root has depth 1. Above the greatest depth, a node
 is an operator with probability 0.25; operators and their number of arguments are uniform. Trees with a length between
@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from mmpola.cache import complete_folder
 from mmpola.engine.progress import progress
+from mmpola.lra.texts import CLOSING, LISTOPS_FILES, LISTOPS_HEADER
 from mmpola.messages import UsageError, run_main
-from mmpola.sequences.texts import CLOSING, LISTOPS_FILES, LISTOPS_HEADER
 
 OPERATOR_SHARE = 0.25
 
@@ -140,7 +140,7 @@ def _different_lines(limits: Limits, seed: int) -> Iterator[tuple[str, int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog='mmpola.sequences.listops',
+        prog='mmpola.lra.listops',
         description='Generate ListOps in its official layout',
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

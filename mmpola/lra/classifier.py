@@ -10,8 +10,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
 from mmpola.engine.outputs import loss_or_predictions
+from mmpola.lra.preprocessor import SequencePreprocessor
 from mmpola.registry import MODELS
-from mmpola.sequences.preprocessor import SequencePreprocessor
 
 
 @MODELS.register_module()

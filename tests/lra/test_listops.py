@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from mmpola.lra.listops import Limits, draw_tree, main, write_listops
 from mmpola.messages import UsageError, run_main
-from mmpola.sequences.listops import Limits, draw_tree, main, write_listops
 
 SMALL = Limits(min_length=20, max_length=200, max_depth=4)
 
@@ -98,7 +98,7 @@ def test_the_statistics_are_those_of_the_sample(real_data, tmp_path):
 
 
 def test_impossible_limits_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr('mmpola.sequences.listops.MAX_FRUITLESS', 2)
+    monkeypatch.setattr('mmpola.lra.listops.MAX_FRUITLESS', 2)
     with pytest.raises(UsageError, match='ListOps: expected limits with more different trees'):
         write_listops(tmp_path / 'lists', 20, 1, 1, Limits(0, 5, 1))
     assert list(tmp_path.iterdir()) == []
@@ -130,7 +130,7 @@ def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr('mmpola.sequences.listops.draw_tree', interrupt)
+    monkeypatch.setattr('mmpola.lra.listops.draw_tree', interrupt)
     assert run(monkeypatch, tmp_path / 'new') == 130
     assert capsys.readouterr().err == 'interrupted, nothing written\n'
     assert list(tmp_path.iterdir()) == []

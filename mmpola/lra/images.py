@@ -13,10 +13,10 @@ from PIL import Image
 from timm.utils.misc import natural_key
 
 from mmpola.checkpoint.safe_load import read_pickle
+from mmpola.lra.dataset import SequenceDataset
+from mmpola.lra.source import SPLITS, Reading, Sample, Source, Tokens, existing
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import DATASETS
-from mmpola.sequences.dataset import SequenceDataset
-from mmpola.sequences.source import SPLITS, Reading, Sample, Source, Tokens, existing
 
 SIDE = 32
 """Pixels of an image's side."""
