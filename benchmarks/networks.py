@@ -114,7 +114,7 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure inference of every named backbone on one image: milliseconds, and MB in addition to its weights."""
-    from mmpola.engine.flops import count_macs  # needs MMEngine, which a machine for benchmarks.gpu lacks
+    from mmpola.apps.publish.flops import count_macs  # needs MMEngine, which a machine for benchmarks.gpu lacks
 
     for name, (cls, arguments) in tqdm(ARCHITECTURES.items(), 'zoo'):
         model = cls(**arguments)

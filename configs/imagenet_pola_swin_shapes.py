@@ -2,7 +2,7 @@
 
 A short run of the ImageNet training on generated images: a classifier for single shapes.
 
-    python -m mmpola.shapes data/shapes --images 600
+    python -m mmpola.apps.shapes data/shapes --images 600
     python tools/train.py configs/imagenet_pola_swin_shapes.py
 
 All other settings are those of imagenet_pola_swin_t.py. Images are crops of 64 x 64 pixels with one shape each.

@@ -2,7 +2,7 @@
 
 Training of the quick start, from random weights.
 
-    python -m mmpola.shapes data/shapes --images 600
+    python -m mmpola.apps.shapes data/shapes --images 600
     python tools/train.py configs/mask_rcnn_pola_swin_shapes.py    one process: 10 minutes on two CPU cores
     bash tools/dist_train.sh configs/mask_rcnn_pola_swin_shapes.py 2 \\
         --cfg-options train_dataloader.batch_size=1                two processes, as in the quick start: 6 minutes

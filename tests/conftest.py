@@ -90,7 +90,7 @@ def real_data():
 @pytest.fixture(scope='session')
 def shapes(tmp_path_factory):
     """A small generated data set: 12 training and 4 validation scenes of 96 x 80 pixels."""
-    from mmpola.shapes import write_dataset
+    from mmpola.apps.shapes import write_dataset
 
     folder = tmp_path_factory.mktemp('generated') / 'shapes'
     write_dataset(folder, images=12, val_images=4, size=(96, 80), seed=175)  # with crowds in validation alone

@@ -30,13 +30,13 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 import sys
 
-from mmpola import analysis
-from mmpola.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
+from mmpola.apps import analysis
+from mmpola.apps.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
+from mmpola.apps.prediction.config import add_files_arguments, add_model_arguments, check_device, checked_config
+from mmpola.apps.prediction.files import check_outputs, find_images
+from mmpola.apps.prediction.predict import SKIPPED
+from mmpola.apps.prediction.predictor import load_predictor
 from mmpola.messages import counted, printable, run_main
-from mmpola.prediction.config import add_files_arguments, add_model_arguments, check_device, checked_config
-from mmpola.prediction.files import check_outputs, find_images
-from mmpola.prediction.predict import SKIPPED
-from mmpola.prediction.predictor import load_predictor
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -17,7 +17,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.data.checks import check_data, print_table
+from mmpola.apps.data_checks import check_data, print_table
 from mmpola.engine.config import add_options_argument, load_config
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main

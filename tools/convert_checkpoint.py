@@ -28,9 +28,9 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
+from mmpola.apps.publish.convert import convert, convert_whole, summary, write
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.checkpoint import locate
-from mmpola.engine.convert import convert, convert_whole, summary, write
 from mmpola.messages import run_main
 
 

@@ -20,11 +20,11 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola import analysis
-from mmpola.analysis import explorer
+from mmpola.apps import analysis
+from mmpola.apps.analysis import explorer
+from mmpola.apps.prediction.config import add_model_arguments, add_score_argument, check_device, checked_config
+from mmpola.apps.prediction.predictor import load_predictor
 from mmpola.messages import run_main
-from mmpola.prediction.config import add_model_arguments, add_score_argument, check_device, checked_config
-from mmpola.prediction.predictor import load_predictor
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -31,14 +31,14 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
+from mmpola.apps.publish.export import LOWEST_OPSET, check_packages, export
+from mmpola.apps.publish.export_model import default_shape, export_model
 from mmpola.checkpoint.write import check_destination
 from mmpola.config_tree import leaves
 from mmpola.data.class_folders import name_imagenet_classes
 from mmpola.data.read_image import rgb_image, unreadable
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
-from mmpola.engine.export import LOWEST_OPSET, check_packages, export
-from mmpola.engine.export_model import default_shape, export_model
 from mmpola.engine.validate import EXPORTED, validate_config
 from mmpola.messages import UsageError, first_line, run_main
 

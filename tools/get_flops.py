@@ -13,8 +13,8 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
+from mmpola.apps.publish.flops import print_table
 from mmpola.engine.config import add_options_argument, load_config
-from mmpola.engine.flops import print_table
 from mmpola.messages import UsageError, listed, run_main
 
 

@@ -27,10 +27,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 import sys
 
-from mmpola.engine.config import add_compile_argument
-from mmpola.engine.hooks.compile_backbone import compile_backbone
-from mmpola.messages import UsageError, counted, printable, run_main
-from mmpola.prediction.config import (
+from mmpola.apps.prediction.config import (
     add_files_arguments,
     add_model_arguments,
     add_score_argument,
@@ -38,9 +35,12 @@ from mmpola.prediction.config import (
     checked_config,
     output_suffixes,
 )
-from mmpola.prediction.files import check_outputs, find_images
-from mmpola.prediction.predict import SKIPPED, predict
-from mmpola.prediction.predictor import load_predictor
+from mmpola.apps.prediction.files import check_outputs, find_images
+from mmpola.apps.prediction.predict import SKIPPED, predict
+from mmpola.apps.prediction.predictor import load_predictor
+from mmpola.engine.config import add_compile_argument
+from mmpola.engine.hooks.compile_backbone import compile_backbone
+from mmpola.messages import UsageError, counted, printable, run_main
 
 
 def parse_arguments() -> argparse.Namespace:

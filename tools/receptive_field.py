@@ -26,13 +26,13 @@ from timm.data import create_transform
 from timm.models import PretrainedCfg
 from torch import Tensor, nn
 
-from mmpola.analysis import draw_receptive_fields, effective_receptive_field
-from mmpola.analysis.receptive_field import area_texts
-from mmpola.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
+from mmpola.apps.analysis import draw_receptive_fields, effective_receptive_field
+from mmpola.apps.analysis.receptive_field import area_texts
+from mmpola.apps.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
+from mmpola.apps.prediction.config import check_device
+from mmpola.apps.prediction.files import find_images, read_pixels
 from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, first_line, listed, run_main, suggestion
-from mmpola.prediction.config import check_device
-from mmpola.prediction.files import find_images, read_pixels
 from mmpola.timm import NAMED
 
 

@@ -14,7 +14,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.data.checks import check_data, print_notes, training_images
+from mmpola.apps.data_checks import check_data, print_notes, training_images
 from mmpola.engine.config import (
     add_common_arguments,
     add_compile_argument,

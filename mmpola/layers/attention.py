@@ -37,7 +37,7 @@ class LinearAttention(nn.Module):
 
     Attributes:
         observer: None, or a function that is called with the inputs of both operators, in the order in which they run;
-            `mmpola.analysis` sets it.
+            `mmpola.apps.analysis` sets it.
         complete: whether `forward` runs both operators, as in the published layers; False in some ablations.
         reads_grid: the part of the layer that needs the rows and columns of the tokens; None if no part does.
 

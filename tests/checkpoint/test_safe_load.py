@@ -16,12 +16,12 @@ from mmengine.model import BaseModel
 from mmengine.runner.checkpoint import CheckpointLoader
 
 import mmpola.timm  # noqa: F401  # registers the models with timm
+from mmpola.apps.publish.convert import convert
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.checkpoint.safe_load import read_checkpoint, read_pickle, register_mmengine_reader, stubs_in
 from mmpola.engine import checkpoint as training_checkpoint
-from mmpola.engine.convert import convert
 from mmpola.messages import UsageError
 from tests.helpers.interpreter import interpret
 from tests.helpers.small_training import run, small_config

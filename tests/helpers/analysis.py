@@ -1,4 +1,4 @@
-"""A model of one attention layer, for the tests of mmpola.analysis."""
+"""A model of one attention layer, for the tests of mmpola.apps.analysis."""
 
 from torch import nn
 

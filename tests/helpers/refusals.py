@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmpola.data.checks import check_data
+from mmpola.apps.data_checks import check_data
 from mmpola.messages import UsageError
 
 

@@ -121,8 +121,8 @@ def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, t
     assert (tmp_path / 'out' / 'photo.json').is_file()
     assert scripts.run('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
     predictors = []
-    monkeypatch.setattr('mmpola.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor))
-    monkeypatch.setattr('mmpola.analysis.explorer.serve', lambda *_: None)
+    monkeypatch.setattr('mmpola.apps.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor))
+    monkeypatch.setattr('mmpola.apps.analysis.explorer.serve', lambda *_: None)
     assert scripts.run('explore', config, checkpoint, *options) == 0
     assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
 

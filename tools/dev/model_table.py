@@ -199,7 +199,7 @@ def count(model: Model) -> None:
     """
     from mmengine.config import Config
 
-    from mmpola.engine.flops import count_model  # needs MMEngine; --check does not, if every model is counted
+    from mmpola.apps.publish.flops import count_model  # needs MMEngine; --check does not, if every model is counted
 
     cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
     backbone = cfg.model.backbone

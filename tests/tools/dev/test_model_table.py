@@ -5,10 +5,10 @@ import re
 import pytest
 from mmengine.config import Config
 
+from mmpola.apps.publish.flops import count_model
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.zoo import NAMED
 from mmpola.classification.image_classifier import ImageClassifier
-from mmpola.engine.flops import count_model
 from mmpola.messages import UsageError
 from tools.dev import model_table
 

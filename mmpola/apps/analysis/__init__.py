@@ -1,0 +1,44 @@
+"""What trained linear attention does with an image: weights of queries, entropy, exponents, gates, effective rank."""
+
+from mmpola.apps.analysis.analyze import analyze, check_points, output_suffixes, parse_points
+from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
+from mmpola.apps.analysis.receptive_field import areas, draw_receptive_fields, effective_receptive_field
+from mmpola.apps.analysis.statistics import (
+    EffectiveRanks,
+    GateStatistics,
+    LayerAnalysis,
+    analyze_layer,
+    effective_rank,
+    effective_ranks,
+    gate_statistics,
+    positive_sequence_entropy,
+    row_entropies,
+)
+from mmpola.apps.analysis.weights import KINDS, Factors, attention_rows, polarity_factors
+
+__all__ = [
+    'KINDS',
+    'EffectiveRanks',
+    'Factors',
+    'GateStatistics',
+    'LayerAnalysis',
+    'LayerInputs',
+    'analyze',
+    'analyze_layer',
+    'areas',
+    'attention_rows',
+    'check_points',
+    'choose_layers',
+    'draw_receptive_fields',
+    'effective_rank',
+    'effective_ranks',
+    'effective_receptive_field',
+    'gate_statistics',
+    'linear_layers',
+    'observe',
+    'output_suffixes',
+    'parse_points',
+    'polarity_factors',
+    'positive_sequence_entropy',
+    'row_entropies',
+]

@@ -1,0 +1,1 @@
+"""Publishing a model: converting and exporting checkpoints, counting operations."""

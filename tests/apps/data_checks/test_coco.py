@@ -1,0 +1,273 @@
+"""Problems and notes of data sets in COCO layout, on generated data with one error each."""
+
+import json
+import math
+
+import cv2
+import pytest
+from mmengine.registry import DATASETS
+from PIL import Image
+
+from mmpola.apps.data_checks import check_data
+from mmpola.apps.data_checks.coco import POLYGONS, SOME_POLYGON
+from mmpola.data.read_image import size_as_loaded
+from tests.helpers.refusals import problems
+
+NAMES = 'circle, square, triangle, star, ring and 1 more'
+
+
+def test_polygons_are_replaced_and_nothing_else():
+    text = '{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, {"b": [2], "segmentation" : [[1],\n[-2]]}'
+    assert POLYGONS.sub(SOME_POLYGON, text.encode()) == (
+        b'{"segmentation":[[]], "area": 1, "a": [1]}, {"b": [2], "segmentation":[[]]}'
+    )
+    for other in ('[]', '[1, 2, 3, 4]', '[5]', '[[[1, 2]]]', '[[1, NaN]]', '["1"]', '[[1], 2]', '[[1, "2"]]'):
+        assert POLYGONS.search(f'{{"segmentation": {other}, "area": 1}}'.encode()) is None
+
+
+def test_classes_of_another_data_set(detection, annotations):
+    detection.train_dataloader.dataset.pop('metainfo')
+    assert problems(detection) == [
+        f'{annotations.path}: classes of the config without a category; set metainfo.classes, the file has {NAMES} '
+        '(80): person, bicycle, car, motorcycle, airplane and 75 more',
+        *(
+            f'model.roi_head.{head}_head.num_classes: expected 80, the number of classes in train_dataloader '
+            '(person, bicycle, car, motorcycle, airplane and 75 more), got 6'
+            for head in ('bbox', 'mask')
+        ),
+    ]
+
+
+def test_classes_in_another_order_than_the_file(detection, annotations):
+    detection.train_dataloader.dataset.metainfo.classes = ('square', 'circle', 'triangle', 'star', 'ring', 'cross')
+    assert problems(detection) == [
+        f'{annotations.path}: metainfo.classes: expected the order of the file, by which mmdet numbers them '
+        f'({NAMES}), got square, circle, triangle, star, ring and 1 more'
+    ]
+
+
+def test_ids_and_names_that_are_wrong(detection, annotations):
+    annotations['annotations'][0]['category_id'] = 77
+    annotations['annotations'][1]['image_id'] = 4711
+    annotations['annotations'][2]['id'] = annotations['annotations'][3]['id']
+    annotations['categories'][1]['name'] = 'circle'
+    annotations.save()
+    path = annotations.path
+    assert problems(detection) == [
+        f'{path}: ids of several annotations (1): {annotations["annotations"][3]["id"]}',
+        f'{path}: names of several categories (1): circle',
+        f'{path}: classes of the config without a category; set metainfo.classes, the file has circle, circle, '
+        'triangle, star, ring and 1 more (1): square',
+        f'{path}: category ids of annotations that no category has (1): 77',
+        f'{path}: image ids of annotations that no image has (1): 4711',
+    ]
+
+
+def test_boxes_that_mmdet_drops(detection, annotations):
+    flat, away, beyond = annotations['annotations'][:3]
+    flat['bbox'][3], away['bbox'][0], beyond['bbox'][2] = 0, 96, 96
+    annotations.save()
+    path = annotations.path
+    (train,) = check_data(detection, ('train',))
+    assert train.contents.warnings == [
+        f'{path}: dropped boxes narrower than a pixel or without area, annotations (1): {flat["id"]}',
+        f'{path}: dropped boxes outside their image, annotations (1): {away["id"]}',
+    ]
+    assert train.contents.notes == [f'{path}: boxes that extend beyond their image, annotations (1): {beyond["id"]}']
+    assert problems(detection, strict=True) == train.contents.warnings
+    flat['bbox'][3] = float('nan')
+    annotations.save()
+    assert problems(detection) == [f'{path}: boxes with NaN or infinite values, annotations (1): {flat["id"]}']
+    flat['bbox'][3] = '7'
+    annotations.save()
+    assert problems(detection) == [f"{path}: not a COCO annotation file (TypeError('bbox and area: expected numbers'))"]
+
+
+def test_counts_are_those_of_mmdet(detection, annotations):
+    flat, away, ignored, crowd, *others = annotations['annotations']
+    flat['area'], away['bbox'][0], ignored['ignore'], crowd['iscrowd'] = 0, -99, True, 1
+    narrow, bare = annotations['images'][-2:]
+    narrow['width'] = 31
+    annotations['annotations'] = [a for a in annotations['annotations'] if a['image_id'] != bare['id']]
+    annotations.save()
+    dataset = detection.train_dataloader.dataset
+    dataset.metainfo.classes = ('circle', 'square', 'triangle', 'star', 'ring')
+    dataset.filter_cfg = dict(filter_empty_gt=True, min_size=32)
+    for head in ('bbox_head', 'mask_head'):
+        detection.model.roi_head[head].num_classes = 5
+    (train,) = check_data(detection, ('train',))
+    built = DATASETS.build({**dataset, 'pipeline': []})
+    instances = [
+        [box for box in item['instances'] if not box['ignore_flag']]
+        for item in map(built.get_data_info, range(len(built)))
+    ]
+    annotated = {a['image_id'] for a in annotations['annotations'] if a['category_id'] != 6}
+    empty = [image['file_name'] for image in annotations['images'] if image['id'] not in annotated]
+    assert train.contents.images == len(built) == 11 - len(empty)
+    assert train.contents.annotations == sum(map(len, instances)) < len(others)
+    assert train.contents.unannotated == sum(not boxes for boxes in instances)
+    crosses = sum(a['category_id'] == 6 for a in annotations['annotations'])
+    assert crosses > 0
+    subset = f'{annotations.path}: dropped categories that are not classes of the config (1): cross ({crosses})'
+    assert subset in train.contents.warnings
+    assert train.contents.warnings[-2:] == [
+        f'{annotations.path}: dropped images with a side of less than 32 pixels (filter_cfg.min_size) (1): '
+        f'{narrow["file_name"]}',
+        f'{annotations.path}: dropped images without annotations (filter_cfg.filter_empty_gt) ({len(empty)}): '
+        f'{", ".join(empty)}',
+    ]
+    assert (
+        train.contents.notes[-1] == f'{annotations.path}: annotations of crowds, which are ignored (1): {crowd["id"]}'
+    )
+
+
+@pytest.mark.parametrize('segmentation', [None, []])
+def test_annotations_without_the_mask_that_is_trained_on(detection, annotations, segmentation):
+    bare, dropped = annotations['annotations'][:2]
+    bare['segmentation'] = dropped['segmentation'] = segmentation
+    dropped['area'] = 0
+    annotations.save()
+    assert problems(detection) == [
+        'train_dataloader: expected a segmentation in every annotation, because masks are loaded (with_mask=True), '
+        f'got 1 annotations without one: {bare["id"]}'
+    ]
+    pipeline = detection.train_dataloader.dataset.pipeline
+    next(transform for transform in pipeline if 'with_mask' in transform).with_mask = False
+    assert problems(detection) == [
+        'train_dataloader.dataset.pipeline: expected LoadAnnotations with with_mask=True, for '
+        'model.roi_head.mask_head, got none'
+    ]
+    detection.model.roi_head.mask_head = None
+    check_data(detection, ('train',))
+
+
+@pytest.mark.parametrize(
+    'segmentation',
+    [
+        [[1.0, 2.0, float('nan'), 4.0, 5.0, 6.0]],
+        [[float('inf'), 2.0, 3.0, 4.0, 5.0, 6.0]],
+        [['a', 2.0, 3.0, 4.0, 5.0, 6.0]],
+        [['1', '2', '3', '4', '5', '6']],
+        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],  # a polygon instead of a list of polygons
+        [5],
+        [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]],
+        [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], None],
+    ],
+)
+def test_polygons_that_are_no_lists_of_finite_numbers(detection, annotations, segmentation):
+    annotation = annotations['annotations'][1]
+    annotation['segmentation'] = segmentation
+    annotations.save()
+    assert problems(detection) == [
+        f'{annotations.path}: polygons that are no [[x, y, …], …] of finite numbers, annotations (1): '
+        f'{annotation["id"]}'
+    ]
+
+
+@pytest.mark.parametrize(
+    'damage',
+    [
+        lambda content: [],
+        lambda content: 'text',
+        lambda content: None,
+        lambda content: 5,
+        lambda content: {**content, 'annotations': 5},
+        lambda content: {**content, 'annotations': {'id': 1}},
+        lambda content: {**content, 'annotations': [None]},
+        lambda content: {**content, 'annotations': [{**content['annotations'][0], 'id': [1]}]},
+        lambda content: {**content, 'annotations': [{**content['annotations'][0], 'category_id': {}}]},
+        lambda content: {**content, 'annotations': [{**content['annotations'][0], 'bbox': 4}]},
+        lambda content: {**content, 'images': 'all'},
+        lambda content: {**content, 'images': [{**content['images'][0], 'file_name': 5}]},
+        lambda content: {**content, 'images': [{**content['images'][0], 'width': '96'}]},
+        lambda content: {key: content[key] for key in ('images', 'annotations')},
+        lambda content: {**content, 'categories': [{'id': 1, 'name': ['circle']}]},
+    ],
+)
+def test_json_of_another_structure_is_one_line(detection, annotations, damage):
+    annotations.path.write_text(json.dumps(damage(dict(annotations))))
+    (problem,) = problems(detection)
+    assert problem.startswith(f'{annotations.path}: not a COCO annotation file (')
+    assert '\n' not in problem
+
+
+def test_json_that_is_nested_too_deeply_is_one_line(detection, annotations):
+    annotations.path.write_text('[' * 100_000)
+    (problem,) = problems(detection)
+    assert problem.startswith(f'{annotations.path}: not a COCO annotation file (RecursionError(')
+
+
+@pytest.mark.parametrize(
+    ('orientation', 'size'), [(1, (9, 5)), (4, (9, 5)), *((turned, (5, 9)) for turned in (5, 6, 7, 8))]
+)
+def test_the_size_of_an_image_that_the_camera_turned(orientation, size, tmp_path):
+    image = Image.new('RGB', (9, 5))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / 'turned.jpg', exif=exif)
+    assert size_as_loaded(tmp_path / 'turned.jpg') == size
+    assert cv2.imread(str(tmp_path / 'turned.jpg')).shape[1::-1] == size
+
+
+def test_run_lengths_that_no_mask_has(detection, annotations):
+    sizes = {image['id']: [image['height'], image['width']] for image in annotations['images']}
+    good, long, text, empty, other, *_ = annotations['annotations']
+    area = math.prod(sizes[good['image_id']])
+    for annotation, counts in ((good, [area - 9, 9]), (long, [area, 9]), (text, 'abc'), (other, [0, 80 * 96])):
+        annotation['segmentation'] = {'size': sizes[annotation['image_id']], 'counts': counts}
+    empty['segmentation'] = {'size': sizes[empty['image_id']]}
+    other['segmentation']['size'] = sizes[other['image_id']][::-1]
+    annotations.save()
+    undecoded, resized = problems(detection)
+    invalid = "(ValueError('Invalid RLE mask representation'))"
+    assert undecoded == (
+        f'{annotations.path}: masks that cannot be decoded (3): annotation {long["id"]} {invalid}, '
+        f"annotation {text['id']} {invalid}, annotation {empty['id']} (KeyError('counts'))"
+    )
+    assert resized == (
+        f'{annotations.path}: masks whose size differs from their image (1): '
+        f'annotation {other["id"]} (80 x 96, image 96 x 80)'
+    )
+
+
+def test_nothing_to_train_on(detection, annotations):
+    for annotation in annotations['annotations']:
+        annotation['iscrowd'] = 1
+    annotations.save()
+    count = len(annotations['annotations'])
+    assert problems(detection) == [
+        f'{annotations.path}: has no annotations to train on: none of {count} is left by what the loader drops'
+    ]
+    annotations['annotations'] = []
+    annotations.save()
+    assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
+    annotations['images'] = []
+    annotations.save()
+    assert problems(detection) == [f'{annotations.path}: lists no images']
+    annotations.path.write_text('[')
+    assert problems(detection) == [
+        f"{annotations.path}: not a COCO annotation file (JSONDecodeError('Expecting value: line 1 column 2 (char 1)'))"
+    ]
+
+
+def test_every_image_is_read_in_the_whole_check(detection, annotations, coco):
+    folder = coco / 'train2017'
+    empty, truncated, text, turned, *_ = sorted(folder.iterdir())
+    truncated.write_bytes(truncated.read_bytes()[:1000])
+    empty.write_bytes(b'')
+    text.write_text('no image')
+    with Image.open(turned) as image:
+        exif = image.getexif()
+        exif[0x0112] = 6
+        image.save(turned, exif=exif)
+    check_data(detection, ('train',))  # the fast part opens no image
+    unreadable, resized = problems(detection, whole=True)
+    assert unreadable.startswith(
+        f'{folder}: images that cannot be read (3): {empty.name} (empty file), {truncated.name} '
+        '(OSError: image file is truncated ('
+    )
+    assert unreadable.endswith(f' bytes not processed)), {text.name} (not an image)')
+    assert resized == (
+        f'{folder}: images whose size as loaded differs from instances_train2017.json (1): '
+        f'{turned.name} (80 x 96, not 96 x 80)'
+    )

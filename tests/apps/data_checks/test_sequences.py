@@ -1,0 +1,55 @@
+"""check_data on the data sets of the Long Range Arena."""
+
+import pytest
+from mmengine.config import Config
+
+from mmpola.apps.data_checks import check_data
+from tests.helpers.refusals import problems, refusal
+from tests.helpers.sequences import WRITERS
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def config(name, root):
+    loaders = {
+        f'{place}_dataloader': {'dataset': {'type': f'mmpola.{name}', 'root': str(root), 'split': split}}
+        for place, split in (('train', 'train'), ('val', 'dev'), ('test', 'test'))
+    }
+    return Config({**loaders, 'model': {'num_classes': 3}, 'default_scope': 'mmpola'})
+
+
+@pytest.mark.parametrize(('name', 'sizes'), [('Retrieval', [2, 2, 2]), ('GreyCIFAR', [18, 2, 10])])
+def test_every_split_is_counted(name, sizes, tmp_path):
+    cfg = config(name, WRITERS[name](tmp_path / 'data'))
+    cfg.model.num_classes = 10 if name == 'GreyCIFAR' else 2
+    checked = check_data(cfg)
+    assert [(data.splits, data.name, data.contents.images) for data in checked] == [
+        (['train'], 'sequences', sizes[0]),
+        (['val'], 'sequences', sizes[1]),
+        (['test'], 'sequences', sizes[2]),
+    ]
+    notes = [note for data in checked for note in data.contents.notes]
+    assert bool(notes) == (name == 'GreyCIFAR')
+
+
+def test_problems_of_the_files_and_of_the_classes_are_listed(tmp_path):
+    root = WRITERS['ListOps'](tmp_path / 'data')
+    cfg = config('ListOps', root)
+    assert problems(cfg) == [
+        'model.num_classes: expected 10, the number of classes in train_dataloader (0, 1, 2, 3, 4 and 5 more), got 3'
+    ]
+    path = root / 'basic_train.tsv'
+    path.write_text('Source\tTarget\n1\nx\t1\n')
+    assert problems(cfg) == [
+        f'{path}: expected 2 columns separated by tabs (1): line 2 (got 1)',
+        f'{path}: expected tokens of 0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ] (1): line 3 (got x)',
+    ]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    headline, line, *_ = refusal(check_data, config('ListOps', tmp_path / 'none'), ('train',)).splitlines()
+    assert headline == 'the data is not complete'
+    assert line.startswith(f'  train_dataloader: {tmp_path}/none: not found (looked from ')

@@ -1,0 +1,308 @@
+"""Converting checkpoints: what is kept of every format, what loads the files, what is printed."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import EMAHook
+from mmengine.registry import MODELS
+from mmengine.runner import load_checkpoint
+
+import mmpola
+from mmpola.apps.publish.convert import convert, convert_whole, find_arch, named_weights, sha256, summary, write
+from mmpola.backbones import PolaSwin
+from mmpola.backbones.zoo import NAMED
+from mmpola.checkpoint.load import load_weights
+from mmpola.engine.checkpoint import read_fitting
+from mmpola.engine.validate import build_on_meta
+from mmpola.messages import UsageError
+from tests.helpers.conversions import ARCH, BACKBONE, assert_same, authors_names, classifier, named, run, save
+from tests.helpers.small_training import run as train
+from tests.helpers.small_training import small_config
+
+
+@pytest.fixture(autouse=True)
+def _few_names(monkeypatch):
+    """Search three named models, because building all of them takes seconds."""
+    names = ('pola_pvt_v2_b0', 'pola_pvt_v2_b1', 'pola_swin_tiny')
+    monkeypatch.setattr('mmpola.apps.publish.convert.NAMED', {name: NAMED[name] for name in names})
+
+
+def test_every_format_gives_the_same_file(weights, tmp_path):
+    worse = {key: x + 1 for key, x in weights.items()}
+    formats = {
+        'authors': ({'model': authors_names(weights), 'config': {'SIZE': 224}, 'epoch': 3}, 'model', 'model'),
+        'runner': ({'state_dict': OrderedDict(weights), 'optimizer': {}, 'meta': {'epoch': 3}}, 'state_dict', 'model'),
+        'model_ema': ({'model': authors_names(worse), 'model_ema': authors_names(weights)}, 'model_ema', 'ema'),
+        'timm': (
+            {'state_dict': authors_names(worse), 'state_dict_ema': authors_names(weights), 'arch': 'pola_swin_tiny'},
+            'state_dict_ema',
+            'ema',
+        ),
+        'mmengine_ema': (
+            {
+                'state_dict': weights,
+                'ema_state_dict': {'steps': torch.tensor(3)} | {f'module.{key}': x for key, x in worse.items()},
+            },
+            'state_dict',
+            'ema',
+        ),
+    }
+    for name, (content, container, kind) in formats.items():
+        source = save(content, tmp_path / f'{name}.pth')
+        conversion = convert(source, metric='top-1 12.3')
+        assert_same(conversion.state_dict, dict(weights))
+        assert conversion.container == container, name
+        assert conversion.meta == {
+            'arch': None,
+            'source': f'{name}.pth',
+            'source_sha256': sha256(source),
+            'metric': 'top-1 12.3',
+            'weights': kind,
+            'mmpola_version': mmpola.__version__,
+        }
+
+
+@pytest.mark.parametrize('name', ['pola_swin_mixed', 'pola_pvt_llss', 'polaformer_pp'])
+def test_authors_tensors_are_kept_and_size_dependent_buffers_are_not(name, golden, tmp_path):
+    authors = golden(name)['checkpoint']['model']
+    conversion = convert(save({'model': authors}, tmp_path / 'authors.pth'))
+    skipped = {key for key in authors if key.endswith(('relative_position_index', 'attn_mask', 'angle'))}
+    assert_same(authors_names(conversion.state_dict), {key: x for key, x in authors.items() if key not in skipped})
+    assert conversion.dropped == ({'size-dependent buffers': len(skipped)} if skipped else {})
+    assert {key for key in conversion.state_dict if not key.startswith('backbone.')} == {
+        key for key in authors if key.startswith(('norm.', 'proj.', 'head.'))
+    }
+
+
+def test_every_loader_takes_the_file(weights, tmp_path):
+    slim = tmp_path / 'slim.pth'
+    write(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
+    pretrained = {'type': 'Pretrained', 'checkpoint': str(slim)}
+    inside = {key.removeprefix('backbone.'): x for key, x in weights.items() if key.startswith('backbone.')}
+
+    whole = classifier(init_cfg=pretrained)
+    whole.init_weights()
+    assert_same(whole.state_dict(), weights)
+
+    backbone = MODELS.build({**BACKBONE, 'out_norm': False, 'init_cfg': pretrained})
+    backbone.init_weights()
+    assert_same(backbone.state_dict(), inside)
+
+    plain = classifier()
+    load_checkpoint(plain, str(slim), strict=True)
+    assert_same(plain.state_dict(), weights)
+    plain_backbone = MODELS.build({**BACKBONE, 'out_norm': False})
+    load_checkpoint(plain_backbone, str(slim), strict=False, revise_keys=[(r'^backbone\.', '')])
+    assert_same(plain_backbone.state_dict(), inside)
+
+    assert torch.load(slim, weights_only=True)['meta']['source'] == 'epoch_1.pth'
+
+
+def test_a_detector_starts_from_the_file(weights, tmp_path, root):
+    from mmdet.utils import register_all_modules
+
+    register_all_modules(init_default_scope=False)
+    slim = tmp_path / 'slim.pth'
+    write(convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim)
+    cfg = Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py').model
+    cfg.backbone.arch = ARCH
+    cfg.backbone.pretrain_img_size = 64
+    cfg.backbone.init_cfg = {'type': 'Pretrained', 'checkpoint': str(slim)}
+    cfg.neck.in_channels = [16, 32, 64, 128]
+    detector = MODELS.build({**cfg, '_scope_': 'mmdet'})
+    detector.init_weights()
+    loaded = detector.backbone.state_dict()
+    inside = {key.removeprefix('backbone.'): x for key, x in weights.items() if key.startswith('backbone.')}
+    assert_same({key: loaded[key] for key in inside}, inside)
+
+
+def test_timm_reads_the_file(tmp_path):  # its `checkpoint_path`
+    import timm
+
+    import mmpola.timm  # noqa: F401  # registers the names
+
+    slim = tmp_path / 'slim.pth'
+    write(convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim)
+    model = timm.create_model('pola_pvt_v2_b0', num_classes=10, checkpoint_path=str(slim))
+    assert_same(model.state_dict(), named())
+
+
+@pytest.mark.slow
+def test_averages_of_a_real_training_run_are_what_is_written(colours, tmp_path):
+    """MMEngine's EMAHook saves the averages in `state_dict` and the trained weights in `ema_state_dict`."""
+    options = {'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.3}}
+    runner = train(small_config(colours, tmp_path, epochs=2, options=options))
+    average = next(hook for hook in runner.hooks if isinstance(hook, EMAHook)).ema_model.module.state_dict()
+    conversion = convert(tmp_path / 'epoch_2.pth')
+    assert conversion.meta['weights'] == 'ema'
+    assert_same(conversion.state_dict, average)
+    assert not torch.equal(conversion.state_dict['head.weight'], runner.model.head.weight)
+    assert conversion.dropped_entries == ['ema_state_dict', 'message_hub', 'optimizer', 'param_schedulers']
+
+
+def test_the_backbone_of_a_detector_is_kept(tmp_path):
+    backbone = PolaSwin(ARCH, pretrain_img_size=64).state_dict()
+    others = {
+        'neck.conv.weight': torch.zeros(3),
+        'roi_head.fc.weight': torch.zeros(2),
+        'roi_head.fc.bias': torch.ones(1),
+    }
+    content = {'state_dict': {f'backbone.{key}': x for key, x in backbone.items()} | others, 'optimizer': {}}
+    source = save(content, tmp_path / 'epoch_12.pth')
+    conversion = convert(source)
+    assert_same(authors_names(conversion.state_dict), backbone)
+    assert conversion.dropped == {'neck': 1, 'roi_head': 2}
+    write(conversion, tmp_path / 'slim.pth')
+    report = load_weights(PolaSwin(ARCH, pretrain_img_size=64), tmp_path / 'slim.pth')
+    assert (len(report.loaded), report.new, report.dropped) == (len(backbone), [], [])
+
+
+@pytest.mark.slow
+def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_checkpoint, tmp_path):
+    """The file has no optimizer and is named by its SHA-256; mmdet's inferencer needs nothing beside it."""
+    from mmdet.apis import DetInferencer
+
+    cfg = Config.fromfile(tiny_config)
+    classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
+    meta = {'cfg': cfg.pretty_text, 'dataset_meta': {'classes': classes}, 'epoch': 3, 'seed': 1}
+    source = write_checkpoint(tiny_config, tmp_path / 'epoch_3.pth', meta=meta, optimizer={'state': {}})
+    written = write(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
+    assert written.name == f'detector-{sha256(written)[:8]}.pth'
+    content = torch.load(written, weights_only=True)
+    assert content.keys() == {'state_dict', 'meta'}
+    assert_same(content['state_dict'], torch.load(source, weights_only=True)['state_dict'])
+    assert content['meta'].keys() >= {'cfg', 'dataset_meta', 'metric', 'source_sha256'}
+    assert 'seed' not in content['meta']
+    inferencer = DetInferencer(weights=str(written), device='cpu', show_progress=False)
+    assert inferencer.visualizer.dataset_meta['classes'] == classes
+    checkpoint = read_fitting(written, cfg, build_on_meta(cfg))
+    assert checkpoint.classes == classes
+
+
+def test_a_file_without_config_or_classes_is_no_whole_model(weights, tmp_path):
+    source = save({'state_dict': weights, 'meta': {'epoch': 3}}, tmp_path / 'epoch_3.pth')
+    with pytest.raises(UsageError, match=r'--whole: expected a training checkpoint .* with epoch'):
+        convert_whole(source)
+
+
+def test_the_authors_names_go_there_and_back(tmp_path):
+    """A file with the released names gives the same tensors as the file that it was made from, and none is dropped."""
+    theirs, ours = tmp_path / 'theirs.pth', tmp_path / 'ours.pth'
+    conversion = convert(save({'state_dict': named()}, tmp_path / 'a.pth'), authors=True)
+    assert {'patch_embed1.proj.weight', 'block1.0.attn.power', 'norm4.weight', 'head.weight'} <= set(
+        conversion.state_dict
+    )
+    write(conversion, theirs)
+    assert set(torch.load(theirs, weights_only=True)) == {'model', 'meta'}
+    back = convert(theirs)
+    assert (back.dropped, back.container) == ({}, 'model')
+    write(back, ours)
+    assert_same(torch.load(ours, weights_only=True)['state_dict'], named())
+
+
+def test_the_authors_names_of_an_unknown_model_are_refused(weights, tmp_path):
+    with pytest.raises(UsageError, match='--authors: expected weights of a named model'):
+        convert(save({'state_dict': weights}, tmp_path / 'a.pth'), authors=True)
+
+
+def test_the_head_can_be_left_out(weights, tmp_path):
+    conversion = convert(save({'state_dict': weights}, tmp_path / 'a.pth'), backbone_only=True)
+    assert set(conversion.state_dict) == {key for key in weights if key.startswith('backbone.')}
+    assert conversion.dropped == {'norm': 2, 'head': 2}
+
+
+def test_a_norm_without_a_last_layer_is_not_a_head():
+    weights = {'norm.weight': torch.ones(1), 'stages.0.x': torch.ones(1)}
+    assert set(named_weights(weights, backbone_only=False)) == {'backbone.stages.0.x'}
+
+
+def test_views_and_parameters_are_written_without_their_storage(weights, tmp_path):
+    storage = torch.zeros(1_000_000)
+    weights['head.bias'] = torch.nn.Parameter(storage[:5])
+    slim = tmp_path / 'slim.pth'
+    write(convert(save({'state_dict': weights}, tmp_path / 'a.pth')), slim)
+    assert slim.stat().st_size < (tmp_path / 'a.pth').stat().st_size - 3_900_000
+    assert type(torch.load(slim, weights_only=True)['state_dict']['head.bias']) is torch.Tensor
+
+
+def test_a_name_is_found_if_only_one_fits():
+    weights = dict(named())
+    assert find_arch(weights) == 'pola_pvt_v2_b0'
+    del weights['backbone.stages.0.blocks.0.attn.feature_map.power']
+    assert find_arch(weights) is None
+
+
+def test_the_name_follows_the_size_of_the_tables(monkeypatch):
+    """Base at 224 and at 384 differ only in the grids of their tables; the name that needs no resizing is chosen."""
+    tiny = {'arch': ARCH, 'window_size': 2}
+    entries = {
+        'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),
+        'large': (PolaSwin, tiny | {'pretrain_img_size': 96}),
+    }
+    entries['twin'] = entries['large']
+    monkeypatch.setattr('mmpola.apps.publish.convert.NAMED', entries)
+    weights = {f'backbone.{key}': x for key, x in PolaSwin(**entries['small'][1]).state_dict().items()}
+    assert find_arch(weights) == 'small'
+    weights = {f'backbone.{key}': x for key, x in PolaSwin(**entries['large'][1]).state_dict().items()}
+    assert find_arch(weights) is None  # 'large' and 'twin' fit alike
+
+
+def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
+    """The authors' Pola-PVT files carry a last norm that their forward never reads; here one is added."""
+    source = save({'model': {**named(), 'norm.weight': torch.ones(256)}}, tmp_path / 'a.pth')
+    conversion = convert(source, arch='pola_pvt_v2_b0')
+    assert_same(conversion.state_dict, named())
+    assert conversion.dropped == {'norm': 1}
+
+
+def test_converting_again_keeps_the_description(weights, tmp_path):
+    first, second = tmp_path / 'first.pth', tmp_path / 'second.pth'
+    source = save({'model': weights, 'model_ema': weights}, tmp_path / 'a.pth')
+    write(convert(source, metric='top-1 82.6'), first)
+    write(convert(first, backbone_only=True), second)
+    meta = torch.load(second, weights_only=True)['meta']
+    assert (meta['weights'], meta['metric'], meta['source']) == ('ema', 'top-1 82.6', 'first.pth')
+    write(convert(source, metric='top-1 82.6'), tmp_path / 'again.pth')
+    assert sha256(tmp_path / 'again.pth') == sha256(first)
+
+
+def test_the_script_prints_what_happened(weights, tmp_path, capsys):
+    weights['neck.weight'] = torch.zeros(2)
+    weights['backbone.stages.2.blocks.0.attn.relative_position_index'] = torch.zeros(9, 9, dtype=torch.int64)
+    source, slim = (
+        save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth'),
+        tmp_path / 's.pth',
+    )
+    assert run(source, slim) == 0
+    parameters = sum(parameter.numel() for parameter in classifier().parameters())
+    sizes = [f'{path.stat().st_size / 1e6:.1f} MB' for path in (source, slim)]
+    assert capsys.readouterr().out.splitlines() == [
+        f'{source} -> {slim}',
+        "  weights  averaged (EMA), from 'model_ema'",
+        '  arch     no named model fits: written unverified; --arch NAME lists what differs from NAME',
+        f'  written  {len(weights) - 2} tensors, {parameters:,} parameters, head of 5 classes',
+        '  dropped  neck (1), size-dependent buffers (1); model, optimizer',
+        f'  size     {sizes[0]} -> {sizes[1]}',
+        f'  sha256   {sha256(slim)}',
+        f'  source   sha256 {sha256(source)}',
+    ]
+
+
+def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
+    source, slim = save(named(), tmp_path / 'a.pth'), tmp_path / 's.pth'
+    conversion = convert(source, arch='pola_pvt_v2_b0')
+    conversion.state_dict['backbone.norm.running_mean'] = torch.zeros(1000)
+    write(conversion, slim)
+    expected = sum(x.numel() for x in named().values())
+    assert f' {expected:,} parameters, head of 10 classes' in summary(conversion, source, slim)
+    assert '  arch     pola_pvt_v2_b0, every tensor fits\n' in summary(conversion, source, slim)
+
+
+def test_the_script_writes_into_the_working_directory(weights, tmp_path, monkeypatch, capsys):
+    save({'state_dict': weights}, tmp_path / 'a.pth')
+    monkeypatch.chdir(tmp_path)
+    assert run('a.pth', 'b.pth') == 0
+    assert 'a.pth -> b.pth' in capsys.readouterr().out
+    assert (tmp_path / 'b.pth').stat().st_mode == (tmp_path / 'a.pth').stat().st_mode

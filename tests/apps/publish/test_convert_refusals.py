@@ -1,0 +1,99 @@
+"""What the conversion of checkpoints refuses; existing files are never damaged."""
+
+import errno
+import os
+from collections import deque
+
+import torch
+
+from mmpola.apps.publish.convert import convert, write
+from mmpola.checkpoint.write import check_destination
+from tests.helpers.conversions import assert_same, named, run, save
+from tests.helpers.refusals import refusal
+
+
+def test_a_given_name_must_fit(tmp_path):
+    source = save({'model': named()}, tmp_path / 'a.pth')
+    assert convert(source, arch='pola_pvt_v2_b0').meta['arch'] == 'pola_pvt_v2_b0'
+    message = refusal(convert, source, arch='pola_pvt_v2_b1')
+    assert message.startswith(f'{source}: does not fit pola_pvt_v2_b1: wrong shape: ')
+    assert 'stem.proj.weight expected [64, 3, 7, 7], got [32, 3, 7, 7], ' in message
+    assert message.endswith(' more; nothing was written')
+    assert '\n' not in message
+    message = refusal(convert, source, arch='pola_swin_huge')
+    assert message.startswith('--arch: expected one of pola_pvt_tiny, pola_pvt_small, ')
+    assert message.endswith(', polaformer_pp_b5, got pola_swin_huge')
+
+
+def test_a_file_is_not_written_under_the_name_of_another_format(tmp_path, capsys):
+    source = save({'model': named()}, tmp_path / 'a.pth')
+    assert run(source, tmp_path / 'b.safetensors') == 2
+    assert 'DST: expected the name of a .pth file' in capsys.readouterr().err
+    assert not (tmp_path / 'b.safetensors').exists()
+
+
+def test_a_head_that_does_not_fit_can_be_left_out(tmp_path):
+    source = save({'model': {**named(), 'head.weight': torch.zeros(10, 7)}}, tmp_path / 'a.pth')
+    message = refusal(convert, source, arch='pola_pvt_v2_b0')
+    assert message.startswith(f'{source}: the head does not fit pola_pvt_v2_b0: wrong shape: head.weight expected [10')
+    assert 'head.weight' not in convert(source, backbone_only=True, arch='pola_pvt_v2_b0').state_dict
+
+
+def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
+    good = save({'state_dict': weights}, tmp_path / 'good.pth')
+    cut = tmp_path / 'cut.pth'
+    cut.write_bytes(good.read_bytes()[:2000])
+    weights['head.bias'][1] = float('nan')
+    cases = {
+        tmp_path / 'none.pth': 'no such checkpoint',
+        tmp_path: 'no such checkpoint',
+        cut: 'not a checkpoint, or truncated (',
+        save({'model': weights, 'x': deque([1])}, tmp_path / 'foreign.pth'): 'refused, nothing in it was run (',
+        save({'conv1.weight': torch.zeros(1)}, tmp_path / 'resnet.pth'): (
+            "expected a backbone of mmpola, got 'bare state dict' with conv1.weight"
+        ),
+        save({'state_dict': dict.fromkeys(('head.weight', 'a', 'b.c', 'd'), torch.ones(1))}, tmp_path / 'head.pth'): (
+            "expected a backbone of mmpola, got 'state_dict' with head.weight, a, b.c, d"
+        ),
+        save({'model': weights}, tmp_path / 'nan.pth'): 'NaN or infinite values in head.bias; nothing was written',
+    }
+    for source, message in cases.items():
+        assert run(source, tmp_path / 'out.pth') == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f'error: {source}: {message}')
+        assert error.count('\n') == 1
+        assert not (tmp_path / 'out.pth').exists()
+
+
+def test_nothing_is_overwritten_by_default(weights, tmp_path):
+    source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
+    taken.write_text('precious')
+    link = tmp_path / 'link.pth'
+    link.symlink_to(source)
+    refusals = [
+        (taken, False, f'{taken}: exists already; --overwrite replaces it'),
+        (source, True, f'{source}: expected another file than the one that is read, got the same'),
+        (link, True, f'{link}: expected another file than the one that is read, got the same'),
+        (tmp_path, True, f'{tmp_path}: expected the name of a file to write, got a folder'),
+        (tmp_path / 'no' / 'b.pth', False, f'{tmp_path / "no"}: no such folder to write into'),
+    ]
+    for destination, overwrite, message in refusals:
+        assert refusal(check_destination, destination, overwrite, source) == message
+    assert run(source, taken) == 2
+    assert taken.read_text() == 'precious'
+    assert run(source, taken, '--overwrite') == 0
+    assert_same(torch.load(taken, weights_only=True)['state_dict'], weights)
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_part_of_a_new_one(weights, tmp_path, monkeypatch):
+    source, taken = save({'state_dict': weights}, tmp_path / 'a.pth'), tmp_path / 'taken.pth'
+    taken.write_text('precious')
+    conversion = convert(source)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, 'fsync', full)
+    assert refusal(write, conversion, taken) == f'{taken}: cannot be written (No space left on device)'
+    assert taken.read_text() == 'precious'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['a.pth', 'taken.pth']

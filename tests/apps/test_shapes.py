@@ -1,0 +1,277 @@
+"""Generated shapes: scenes that are reproducible, varied and visible, in three layouts that hold what they show."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+from pycocotools.coco import COCO
+
+from mmpola.apps import shapes
+from mmpola.apps.shapes import CLASSES, draw_scene, polygons, run_lengths, write_dataset
+from mmpola.messages import run_main
+from tests.helpers.interpreter import interpret
+from tests.helpers.refusals import refusal
+
+SMALL = {'images': 2, 'val_images': 1, 'size': (64, 64)}
+
+
+@pytest.fixture(scope='module')
+def scenes():
+    return [draw_scene(seed=5, index=index) for index in range(90)]
+
+
+@pytest.fixture(scope='module')
+def written(tmp_path_factory):
+    """A data set of 40 training and 8 validation scenes, seed 0."""
+    out = tmp_path_factory.mktemp('shapes') / 'set'
+    assert write_dataset(out, images=40)
+    return out
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.mark.parametrize('size', [(192, 160), (64, 64), (301, 97)])
+def test_size_is_width_and_height(size):
+    scene = draw_scene(0, 0, size)
+    assert (scene.image.shape, scene.image.dtype) == ((size[1], size[0], 3), np.uint8)
+    assert scene.instances
+    assert all(i.mask.shape == (size[1], size[0]) and i.mask.dtype == bool for i in scene.instances)
+
+
+def extent(mask):
+    """The longer side of a mask's box in pixels."""
+    return np.ptp(np.nonzero(mask), axis=1).max() + 1
+
+
+def test_every_kind_of_scene_and_object_occurs(scenes):
+    instances = [instance for scene in scenes for instance in scene.instances]
+    objects = [instance for instance in instances if not instance.iscrowd]
+    extents = [extent(instance.mask) for instance in objects]
+    assert {instance.class_index for instance in objects} == set(range(len(CLASSES)))
+    assert 1 <= sum(not scene.instances for scene in scenes) <= 13  # 5 % expected
+    assert 1 <= len(instances) - len(objects) <= 18  # 8 % expected
+    assert max(sum(not i.iscrowd for i in scene.instances) for scene in scenes) == 6
+    assert min(extents) < 16
+    assert max(extents) > 80
+    assert np.mean([24 <= extent <= 96 for extent in extents]) > 0.7
+
+
+def test_masks_hold_the_visible_part_and_enough_of_it(scenes):
+    for scene in scenes:
+        assert np.sum([instance.mask for instance in scene.instances], axis=0).max(initial=0) <= 1
+        for instance in scene.instances:
+            assert instance.mask.sum() >= max(24, 0.3 * instance.pixels)
+    hidden = [i.mask.sum() < i.pixels for scene in scenes for i in scene.instances]
+    assert sum(hidden) >= 20  # occlusion is part of the task
+
+
+def test_objects_contrast_with_their_surroundings(scenes):
+    """Most pixels just inside an edge differ from the mean just outside it."""
+    shares = []
+    for scene in scenes:
+        everything = np.any([i.mask for i in scene.instances], axis=0) if scene.instances else None
+        for instance in scene.instances:
+            grown = np.zeros_like(instance.mask)
+            for shift in range(-3, 4):
+                grown |= np.roll(instance.mask, shift, axis=0) | np.roll(instance.mask, shift, axis=1)
+            outside = scene.image[grown & ~everything]
+            if len(outside) > 20:
+                inside = scene.image[instance.mask].astype(float)
+                shares.append(np.mean(np.linalg.norm(inside - outside.mean(axis=0), axis=1) > 60))
+    assert np.mean(np.array(shares) > 0.8) > 0.95
+
+
+@pytest.mark.parametrize('only', range(len(CLASSES)))
+def test_a_single_object_is_whole(only):
+    (instance,) = draw_scene(0, 3, (64, 64), only).instances
+    assert instance.class_index == only
+    assert instance.mask.sum() == instance.pixels
+    assert 24 <= extent(instance.mask) <= 60
+
+
+def mask_of(*rows):
+    return np.array([[pixel == '#' for pixel in row] for row in rows])
+
+
+MASKS = {
+    'one pixel': mask_of('....', '.#..', '....'),
+    'the whole image': mask_of('####', '####', '####'),
+    'a line': mask_of('......', '.####.', '......'),
+    'a corner of the image': mask_of('##..', '#...', '....'),
+    'two parts': mask_of('##...', '##.##', '...##'),
+    'a hole': mask_of('#####', '#...#', '#####'),
+    'a hole one pixel wide': mask_of('###', '#.#', '###'),
+    'two holes': mask_of('#########', '#..###..#', '#..###..#', '#########'),
+    'a part inside a hole': mask_of('#######', '#.....#', '#..#..#', '#.....#', '#######'),
+}
+
+
+@pytest.mark.parametrize('mask', MASKS.values(), ids=MASKS.keys())
+def test_polygons_and_run_lengths_cover_the_mask_and_not_its_holes(mask):
+    runs = run_lengths(mask)
+    assert runs['size'] == list(mask.shape)
+    assert sum(runs['counts']) == mask.size
+    for encoded in (coco_mask.merge(coco_mask.frPyObjects(polygons(mask), *mask.shape)), runs):
+        if encoded is runs:
+            encoded = coco_mask.frPyObjects(runs, *mask.shape)
+        assert np.array_equal(coco_mask.decode(encoded).astype(bool), mask)
+
+
+def test_polygons_of_scenes_are_inside_the_image_and_have_an_area(scenes):
+    for instance in (instance for scene in scenes for instance in scene.instances):
+        height, width = instance.mask.shape
+        for part in polygons(instance.mask):
+            x, y = np.reshape(part, (-1, 2)).T
+            assert len(part) >= 6
+            assert x.min() >= 0 and y.min() >= 0 and x.max() <= width and y.max() <= height
+            assert abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2 > 0
+
+
+def test_run_lengths_are_by_column_and_begin_with_zeros():
+    assert run_lengths(mask_of('#.', '##'))['counts'] == [0, 2, 1, 1]
+    assert run_lengths(mask_of('..#', '.##'))['counts'] == [3, 3]
+
+
+@pytest.mark.parametrize(('split', 'ade_split', 'number'), [('train', 'training', 40), ('val', 'validation', 8)])
+def test_the_layouts_hold_what_the_scenes_show(written, split, ade_split, number):
+    coco = COCO(written / 'coco' / 'annotations' / f'instances_{split}2017.json')
+    assert [(c['id'], c['name']) for c in coco.dataset['categories']] == list(enumerate(CLASSES, 1))
+    ids = [annotation['id'] for annotation in coco.dataset['annotations']]
+    assert len(set(ids)) == len(ids)
+    assert min(ids) >= 1  # COCOeval treats id 0 as 'no match'
+    assert {i['file_name'] for i in coco.dataset['images']} == {
+        path.name for path in (written / 'coco' / f'{split}2017').iterdir()
+    }
+    assert len(coco.imgs) == number
+    assert any(annotation['iscrowd'] for annotation in coco.dataset['annotations']) or split == 'val'
+    for image_id, listed in coco.imgs.items():
+        scene = draw_scene(seed=0, index=image_id - 1)
+        photo, labels = written / 'coco' / f'{split}2017' / listed['file_name'], np.zeros((160, 192), np.uint8)
+        saved = np.asarray(Image.open(photo)).astype(float)
+        assert saved.shape == (listed['height'], listed['width'], 3) == (160, 192, 3)
+        assert np.abs(saved - scene.image).mean() < 8  # JPEG's loss; swapped colours would be several times that
+        annotations = coco.loadAnns(coco.getAnnIds(image_id))
+        for annotation, instance in zip(annotations, scene.instances, strict=True):
+            labels[instance.mask] = instance.class_index + 1
+            mask = coco.annToMask(annotation).astype(bool)
+            iou = (mask & instance.mask).sum() / (mask | instance.mask).sum()
+            least = 0.9 if instance.mask.sum() > 100 else 0.8
+            assert iou == 1 if instance.iscrowd else iou >= least
+            assert annotation['category_id'] == instance.class_index + 1
+            assert annotation['iscrowd'] == instance.iscrowd
+            assert isinstance(annotation['segmentation'], dict if instance.iscrowd else list)
+            assert annotation['area'] == instance.mask.sum()
+            rows, columns = np.nonzero(instance.mask)
+            x, y, width, height = annotation['bbox']
+            assert (x, y, x + width - 1, y + height - 1) == (columns.min(), rows.min(), columns.max(), rows.max())
+        label_map = Image.open(written / 'ade' / 'annotations' / ade_split / f'{photo.stem}.png')
+        assert label_map.mode == 'L'
+        assert np.array_equal(np.asarray(label_map), labels)
+        assert (written / 'ade' / 'images' / ade_split / photo.name).read_bytes() == photo.read_bytes()
+
+
+@pytest.mark.parametrize(('split', 'number'), [('train', 10), ('val', 4)])
+def test_class_folders_have_an_object_of_their_class_per_image(written, split, number):
+    assert {folder.name for folder in (written / 'classes' / split).iterdir()} == set(CLASSES)
+    for only, name in enumerate(CLASSES):
+        images = sorted((written / 'classes' / split / name).iterdir())
+        assert len(images) == number
+        for path in images:
+            scene = draw_scene(0, int(path.stem) - 1, (64, 64), only)
+            assert np.abs(np.asarray(Image.open(path)).astype(float) - scene.image).mean() < 10
+
+
+def test_no_validation_image_is_a_training_image(written):
+    train, val = ({path.read_bytes() for path in (written / 'coco' / f'{s}2017').iterdir()} for s in ('train', 'val'))
+    assert (len(train), len(val)) == (40, 8)  # one in five, by default
+    assert not train & val
+
+
+def test_the_same_options_give_the_same_bytes_and_more_images_keep_the_first_ones(tmp_path):
+    for name, images in (('one', 2), ('two', 2), ('more', 3)):
+        assert write_dataset(tmp_path / name, **{**SMALL, 'images': images})
+    one, more = content(tmp_path / 'one'), content(tmp_path / 'more')
+    assert content(tmp_path / 'two') == one
+    pictures = [name for name in one if name.startswith('coco') and name.endswith('.jpg')]
+    assert len(pictures) == 3
+    assert all(more[name] == one[name] for name in pictures)
+    assert not np.array_equal(draw_scene(seed=1, index=0).image, draw_scene(seed=0, index=0).image)
+
+
+def test_a_folder_that_holds_files_is_never_touched(tmp_path):
+    out = tmp_path / 'set'
+    out.mkdir()  # an empty folder is taken
+    assert write_dataset(out, **SMALL)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob('*')}
+    assert write_dataset(out, **SMALL) is False
+    (tmp_path / 'photos').mkdir()
+    (tmp_path / 'photos' / 'cat.jpg').write_bytes(b'cat')
+    for folder, seed in ((out, 1), (tmp_path / 'photos', 0)):
+        message = refusal(write_dataset, folder, **SMALL, seed=seed)
+        assert message.startswith(f'{folder}: expected a new or empty folder, or this data set, got ')
+    assert {path: path.stat().st_mtime_ns for path in out.rglob('*')} == before
+    assert content(tmp_path / 'photos') == {'cat.jpg': b'cat'}
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ({'images': 0}, 'images: expected 1 to 1000000'),
+        ({'images': 5, 'val_images': 0}, 'val_images: expected 1 to 1000000'),
+        ({'images': 5, 'seed': -3}, 'seed: expected 0 or more'),
+        ({'images': 5, 'size': (64, 40)}, 'size: expected width and height from 64 to 2048 pixels'),
+        ({'images': 5, 'size': (96,)}, 'size: expected width and height from 64 to 2048 pixels'),
+    ],
+)
+def test_arguments_outside_their_range_are_refused(tmp_path, arguments, message):
+    assert refusal(write_dataset, tmp_path / 'set', **arguments).startswith(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def run(monkeypatch, *arguments):
+    """Run the command in this process and return its exit status."""
+    monkeypatch.setattr('sys.argv', ['shapes', *map(str, arguments)])
+    try:
+        run_main(shapes.main, 'interrupted, nothing written')
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    out, small = tmp_path / 'set', ('--images', 2, '--val-images', 1, '--size', 64, 64)
+    for line in (f'wrote {out}\n', f'{out} already holds this data set: nothing to do\n'):
+        assert run(monkeypatch, out, *small) == 0
+        assert capsys.readouterr().out == line
+    (tmp_path / 'file').touch()
+    for folder in (tmp_path / 'file', tmp_path / 'file' / 'set'):
+        assert run(monkeypatch, folder, *small) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f'error: {folder}: expected a')
+        assert error.count('\n') == 1
+
+
+def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def draw(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return draw_scene(*arguments)
+
+    monkeypatch.setattr(shapes, 'draw_scene', draw)
+    assert run(monkeypatch, tmp_path / 'set', '--images', 4, '--size', 64, 64) == 130
+    assert capsys.readouterr().err == 'interrupted, nothing written\n'
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_without_opencv_one_line_says_what_to_install():
+    missing = "raise ModuleNotFoundError(\"No module named 'cv2'\", name='cv2')"
+    code = "import runpy; runpy.run_module('mmpola.apps.shapes', run_name='__main__')"
+    process = interpret(code, 'out', on_import={'cv2': missing})
+    assert process.returncode == 1
+    assert process.stderr == 'mmpola.apps.shapes needs OpenCV: pip install opencv-python\n'
