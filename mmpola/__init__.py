@@ -23,7 +23,7 @@ _NAMES = {
     'mmpola.classification.hooks': ('ClassCountHook',),
     'mmpola.classification.image_classifier': ('ImageClassifier',),
     'mmpola.classification.preprocessor': ('ClassificationPreprocessor',),
-    'mmpola.data.class_folders': ('ClassFolders',),
+    'mmpola.classification.class_folders': ('ClassFolders',),
     'mmpola.lra.classifier': ('SequenceClassifier',),
     'mmpola.lra.collate': ('sequence_collate',),
     'mmpola.lra.encoder': ('SequenceEncoder',),

@@ -56,7 +56,7 @@ def test_a_backbone_imports_neither_the_runner_nor_data_sets():
         """
     )
     imported = output.split()
-    unneeded = ('mmengine.runner', 'pycocotools', 'mmpola.engine', 'mmpola.data', 'mmpola.lra', 'mmpola.timm')
+    unneeded = ('mmengine.runner', 'pycocotools', 'mmpola.engine', 'mmpola.apps', 'mmpola.lra', 'mmpola.timm')
     assert [name for name in imported if name.startswith(unneeded)] == []
 
 

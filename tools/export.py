@@ -34,13 +34,13 @@ from PIL import Image
 from mmpola.apps.publish.export import LOWEST_OPSET, check_packages, export
 from mmpola.apps.publish.export_model import default_shape, export_model
 from mmpola.checkpoint.write import check_destination
+from mmpola.classification.class_folders import name_imagenet_classes
 from mmpola.config_tree import leaves
-from mmpola.data.class_folders import name_imagenet_classes
-from mmpola.data.read_image import rgb_image, unreadable
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.validate import EXPORTED, validate_config
 from mmpola.messages import UsageError, first_line, run_main
+from mmpola.read_image import rgb_image, unreadable
 
 
 def parse_arguments() -> argparse.Namespace:

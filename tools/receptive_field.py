@@ -31,8 +31,8 @@ from mmpola.apps.analysis.receptive_field import area_texts
 from mmpola.apps.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
 from mmpola.apps.prediction.config import check_device
 from mmpola.apps.prediction.files import find_images, read_pixels
-from mmpola.engine.progress import progress
 from mmpola.messages import UsageError, first_line, listed, run_main, suggestion
+from mmpola.progress import progress
 from mmpola.timm import NAMED
 
 

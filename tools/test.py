@@ -15,7 +15,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import check_data, print_notes
-from mmpola.data.class_folders import name_imagenet_classes, name_trained_classes
+from mmpola.classification.class_folders import name_imagenet_classes, name_trained_classes
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import (
     CHECKPOINT_HELP,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
+from mmpola.classification.outputs import loss_or_predictions
 from mmpola.classification.preprocessor import ClassificationPreprocessor
-from mmpola.engine.outputs import loss_or_predictions
 from mmpola.registry import MODELS
 
 

@@ -9,7 +9,7 @@ from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmpola.engine.outputs import loss_or_predictions
+from mmpola.classification.outputs import loss_or_predictions
 from mmpola.lra.preprocessor import SequencePreprocessor
 from mmpola.registry import MODELS
 

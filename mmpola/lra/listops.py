@@ -18,9 +18,9 @@ from statistics import median
 from typing import NamedTuple
 
 from mmpola.cache import complete_folder
-from mmpola.engine.progress import progress
 from mmpola.lra.texts import CLOSING, LISTOPS_FILES, LISTOPS_HEADER
 from mmpola.messages import UsageError, run_main
+from mmpola.progress import progress
 
 OPERATOR_SHARE = 0.25
 

@@ -17,8 +17,8 @@ import numpy as np
 from filelock import FileLock
 
 from mmpola.cache import complete_folder
-from mmpola.engine.progress import progress
 from mmpola.lra.source import Reading, Sample, Source, Tokens
+from mmpola.progress import progress
 
 FORMAT = 1
 """Increase it when the same files give other tokens or other arrays: older caches are then not used."""

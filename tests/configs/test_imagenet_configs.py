@@ -12,7 +12,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transf
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
 
 import mmpola.timm  # noqa: F401  registers the models
-from mmpola.data.class_folders import ClassFolders
+from mmpola.classification.class_folders import ClassFolders
 from tests.helpers.small_training import run, small_config
 
 ABLATIONS = {

@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from torchvision.transforms.functional import to_tensor
 from torchvision.utils import save_image
 
-from mmpola.data.read_image import IMAGE_SUFFIXES
 from mmpola.messages import UsageError, run_main
+from mmpola.read_image import IMAGE_SUFFIXES
 
 IMAGES, COLUMNS, SIZE = 12, 4, (384, 288)
 """Images on a sheet, images in a row, and the width and height in pixels that each is fitted into."""

@@ -18,9 +18,9 @@ from mmpola.apps.prediction.files import ImageFile
 from mmpola.apps.prediction.geometry import Point, centre, token_at, token_stride, visible_pixels
 from mmpola.apps.prediction.predict import Outcome
 from mmpola.apps.prediction.predictor import Batch, Predictor
-from mmpola.data.read_image import size_as_loaded
-from mmpola.engine.progress import progress
 from mmpola.messages import UsageError
+from mmpola.progress import progress
+from mmpola.read_image import size_as_loaded
 
 CHARTS = {'entropy': draw_entropy, 'parameters': draw_parameters, 'gates': draw_gates, 'rank': draw_rank}
 """Charts of all layers of an image, by the names of their files."""

@@ -240,7 +240,7 @@ def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
     checks = [check for contents in found for check in (*contents.image_files, *contents.label_files)]
     broken = []
     if checks:
-        from mmpola.engine.progress import progress
+        from mmpola.progress import progress
 
         with progress('reading images and masks', len(checks)) as advance, ThreadPoolExecutor() as threads:
             for rules in threads.map(lambda check: check(), checks):

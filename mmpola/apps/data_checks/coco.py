@@ -16,8 +16,8 @@ import numpy as np
 from pycocotools import mask as run_lengths
 
 from mmpola.apps.data_checks.kinds import Contents, apply, check_image
-from mmpola.data.read_image import size_as_loaded
 from mmpola.messages import BrokenRule, listed
+from mmpola.read_image import size_as_loaded
 
 POLYGONS = re.compile(rb'"segmentation"\s*:\s*\[\s*(?:\[\s*[\d.+-][\d\s.,eE+-]*\][\s,]*)+\]')
 """Lists of lists of numbers. The numbers are not checked, but are most of a file: without them COCO's

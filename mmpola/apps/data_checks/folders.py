@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mmpola.apps.data_checks.kinds import Contents, apply
-from mmpola.data.read_image import rgb_image
 from mmpola.messages import BrokenRule
+from mmpola.read_image import rgb_image
 
 
 def inspect_class_folders(dataset: Any) -> Contents:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from mmengine.registry import DATASETS
 
 from mmpola.config_tree import IMAGENET
-from mmpola.data.read_image import unreadable
 from mmpola.messages import BrokenRule, grouped
+from mmpola.read_image import unreadable
 
 FileCheck = Callable[[], list[BrokenRule]]
 """Reads one file and returns the rules that it breaks."""

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from mmpola.apps.data_checks.kinds import Contents, apply, check_image
-from mmpola.data.read_image import size_as_loaded, unreadable
 from mmpola.messages import BrokenRule, listed
+from mmpola.read_image import size_as_loaded, unreadable
 
 ONE_CHANNEL = ('1', 'L', 'P')
 """Pillow's modes of images with one value from 0 to 255 per pixel."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import cv2
 from numpy.typing import NDArray
 
-from mmpola.data.read_image import IMAGE_SUFFIXES, unreadable
 from mmpola.messages import UsageError, listed
+from mmpola.read_image import IMAGE_SUFFIXES, unreadable
 
 OTHER_SUFFIXES = ('.avif', '.gif', '.heic', '.heif', '.jp2', '.jxl')
 """Lower-case suffixes of images that OpenCV or Pillow may be unable to read; in a folder, they are tried."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from mmpola.apps.prediction.drawing import draw_classes
 from mmpola.apps.prediction.files import ImageFile
 from mmpola.apps.prediction.predictor import Predictor
-from mmpola.engine.progress import progress
+from mmpola.progress import progress
 
 SKIPPED = 3
 """Exit status of tools/predict.py and tools/analyze.py if images were skipped."""

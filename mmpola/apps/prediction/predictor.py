@@ -22,8 +22,8 @@ from torchvision.transforms import Resize
 from mmpola.apps.prediction.config import is_classifier
 from mmpola.apps.prediction.files import ImageFile, read_pixels
 from mmpola.apps.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
+from mmpola.classification.class_folders import IMAGENET, class_names, class_source
 from mmpola.config_tree import class_count_problems, leaves
-from mmpola.data.class_folders import IMAGENET, class_names, class_source
 from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.engine.config import evaluation_transform
 from mmpola.messages import UsageError, printable

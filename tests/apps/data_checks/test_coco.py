@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmpola.apps.data_checks import check_data
 from mmpola.apps.data_checks.coco import POLYGONS, SOME_POLYGON
-from mmpola.data.read_image import size_as_loaded
+from mmpola.read_image import size_as_loaded
 from tests.helpers.refusals import problems
 
 NAMES = 'circle, square, triangle, star, ring and 1 more'

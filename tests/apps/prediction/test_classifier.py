@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
 
-from mmpola.data.class_folders import ClassFolders
+from mmpola.classification.class_folders import ClassFolders
 from tests.helpers import scripts
 from tests.helpers.small_training import small_config
 

@@ -12,9 +12,9 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.data.class_folders import IMAGENET, ClassFolders, class_names, class_source
-from mmpola.data.read_image import rgb_image
+from mmpola.classification.class_folders import IMAGENET, ClassFolders, class_names, class_source
 from mmpola.engine.seeding import SampleKey, SeededDataset
+from mmpola.read_image import rgb_image
 
 PLAIN = {'input_size': 8, 'interpolation': 'bilinear', 'crop_pct': 1.0, 'mean': (0, 0, 0), 'std': (1, 1, 1)}
 RECIPE = {

@@ -21,8 +21,8 @@ from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
 from mmpola.config_tree import IMAGENET, leaves
-from mmpola.data.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.messages import listed
+from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.registry import DATASETS
 
 

@@ -1,1 +1,0 @@
-"""Data sets of class folders, and checks of every data set of a config before training."""
