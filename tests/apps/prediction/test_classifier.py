@@ -91,3 +91,18 @@ def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(config, w
     printed = capsys.readouterr().out
     assert f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 256 x 12800000' in printed
     assert (out / 'short.json').exists() and not (out / 'long.json').exists()
+
+
+def test_names_of_classes_in_the_config_are_used(config, write_checkpoint, tmp_path, capsys):
+    Image.new('RGB', (9, 9)).save(tmp_path / 'image.png')
+    bare = write_checkpoint(config, tmp_path / 'bare.pth')
+    out = tmp_path / 'out'
+    option = 'test_dataloader.dataset.classes=[one,two,three]'
+    arguments = [tmp_path / 'image.png', '--out', out, '--cfg-options', option]
+    assert scripts.run('predict', config, bare, *arguments) == 0
+    found = json.loads((out / 'image.json').read_text())['classes']
+    assert {entry['label']: entry['class'] for entry in found} == {0: 'one', 1: 'two', 2: 'three'}
+    few = option.replace(',three', '')
+    assert message(config, bare, tmp_path / 'few', capsys, '--cfg-options', few) == (
+        'model.num_classes: expected 2, the number of classes in test_dataloader.dataset.classes (one, two), got 3'
+    )
