@@ -1,11 +1,10 @@
-"""Work dirs of the small detector `tiny_config`, and the weights that conversions start from."""
+"""Work dirs of the small detector `tiny_config`."""
 
 import os
 
 import pytest
 import torch
 
-from tests.helpers.conversions import classifier
 from tests.helpers.small_configs import STATE
 
 
@@ -28,9 +27,3 @@ def trained_work(work, tiny_config, write_checkpoint):
     """The work dir with a real checkpoint of epoch 2 of 3."""
     write_checkpoint(tiny_config, work / 'epoch_2.pth', **STATE)
     return work
-
-
-@pytest.fixture
-def weights():
-    """Tensors of the small classifier that is converted, by name."""
-    return classifier().state_dict()
