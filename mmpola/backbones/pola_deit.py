@@ -24,6 +24,7 @@ from mmpola.backbones.pyramid import (
     token_grid,
 )
 from mmpola.backbones.weight_names import POLA_DEIT
+from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
     Grid,
     PatchEmbed,
@@ -124,7 +125,7 @@ class PolaDeiT(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)

@@ -13,6 +13,7 @@ from typing import Any
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, StageSpec, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_PVT
+from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import PatchEmbed, PolaAttention, SpatialReductionAttention, TransformerBlock
 from mmpola.registry import MODELS
 
@@ -105,7 +106,7 @@ class PolaPVT(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         check_ratios('pola_sr_ratios', pola_sr_ratios)

@@ -19,6 +19,7 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention
 from mmpola.backbones.pyramid import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_PVT_V2
+from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import Grid, PolaAttention, SpatialReductionAttention, draw_layer
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
@@ -183,7 +184,7 @@ class PolaPVTv2(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         check_ratios('softmax_sr_ratios', softmax_sr_ratios)

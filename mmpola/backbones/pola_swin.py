@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_SWIN
+from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
     Grid,
     PatchEmbed,
@@ -123,7 +124,7 @@ class PolaSwin(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         if window_size < 1:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLAFORMER_PP
+from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, draw_layer
 from mmpola.layers.block import add_branch
 from mmpola.ops.reference import convolve_tokens
@@ -209,7 +210,7 @@ class PolaFormerPP(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         backend: str = 'auto',
-        init_cfg: dict[str, Any] | None = None,
+        init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
         keys = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'layer_scale', 'layer_scale_init')

@@ -63,6 +63,7 @@ def test_the_published_settings(task, variant, root):
     assert cfg.optim_wrapper.clip_grad == {'type': 'value', 'clip_value': 1.0}
     encoder = cfg.model.backbone
     assert (encoder.attention, encoder.get('alpha'), encoder.mask) == (attention, alpha, 'padding')
+    assert encoder.get('attn_drop') == (0.1 if variant == 'softmax' else None)  # Skyformer, src/config.py:25
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     assert sum(p.numel() for p in model.parameters()) == parameters + extra

@@ -108,3 +108,22 @@ def test_all_channels_of_a_sequence_rotate_with_the_position():
     angle = torch.arange(5.0, dtype=torch.float64)[:, None] * torch.tensor([1, 1, 0.01, 0.01, 1e-4, 1e-4]).double()
     torch.testing.assert_close(cos, angle.cos())
     torch.testing.assert_close(sin, angle.sin())
+
+
+def test_weights_of_softmax_attention_are_dropped_in_training_only():
+    attention = layer('softmax', attn_drop=0.5)
+    x = torch.randn(2, 8, 16, dtype=torch.float64)
+    torch.manual_seed(0)
+    first = attention(x)
+    assert not torch.allclose(attention(x), first)
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+    plain = layer('softmax').eval()
+    plain.load_state_dict(attention.state_dict())
+    assert torch.equal(attention(x), plain(x))
+
+
+@pytest.mark.parametrize('attn_drop', [-0.1, 1.0])
+def test_a_dropout_rate_out_of_range_is_refused(attn_drop):
+    with pytest.raises(ValueError, match=f'attn_drop: .* got {attn_drop}'):
+        layer('softmax', attn_drop=attn_drop)
