@@ -1,6 +1,7 @@
 """Report what this environment can be used for: versions, compiled operators, GPU, attention backends.
 
-    python -m mmpola [--openmmlab]
+    mmpola [--openmmlab]           or: python -m mmpola [--openmmlab]
+    mmpola COMMAND ARGUMENTS…      runs a script, see mmpola/commands.py; also: torchrun … -m mmpola COMMAND …
 
 Layers and models for timm need torch, torchvision, timm and einops. Training needs MMEngine too, detection and
 segmentation the other packages of OpenMMLab. Lines marked `ok` work, `--` are packages that only other uses need, and
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import NamedTuple
+
+from mmpola import commands
 
 
 class Requirement(NamedTuple):
@@ -219,10 +222,11 @@ def _hardware(group: str, remedy: str) -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Print the report and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog='python -m mmpola', description='Report what this environment can be used for'
-    )
+    """Run a command, or print the report and return the exit status."""
+    if len(sys.argv) > 1 and not sys.argv[1].startswith('-'):
+        commands.run(sys.argv[1], sys.argv[2:])
+        return 0
+    parser = argparse.ArgumentParser(prog='mmpola', usage=commands.USAGE)
     parser.add_argument('--openmmlab', action='store_true', help='fail if a package of OpenMMLab is missing')
     args = parser.parse_args()
     venv = Path(__file__).resolve().parents[1] / '.venv'

@@ -1,11 +1,15 @@
 """python -m mmpola: the report on this environment, on damaged ones, and on installations without a clone."""
 
 import re
+import subprocess
 import sys
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
 from mmpola import __main__ as report
+from mmpola import commands
 from tests.helpers.interpreter import interpret
 
 
@@ -131,3 +135,45 @@ def test_the_requirements_are_those_of_the_package(root):
     for requirement in report.OPENMMLAB:
         (pinned,) = (x for x in project['optional-dependencies']['openmmlab'] if x.startswith(f'{requirement.name}=='))
         assert pinned in requirement.pip
+
+
+def test_a_command_is_its_script_with_the_configs_of_mmpola(tmp_path):
+    command = [sys.executable, '-m', 'mmpola', 'flops', 'configs/imagenet_pola_pvt_t.py']
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 'backbone' in done.stdout
+
+
+def test_a_config_of_the_working_directory_comes_first(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands.runpy, 'run_path', lambda path, run_name: called.append(list(sys.argv)))
+    monkeypatch.setattr(sys, 'argv', ['mmpola', 'train', 'configs/imagenet_pola_pvt_t.py', '--amp'])
+    assert report.main() == 0
+    (tmp_path / 'configs').mkdir()
+    (tmp_path / 'configs' / 'imagenet_pola_pvt_t.py').write_text('')
+    sys.argv = ['mmpola', 'train', 'configs/imagenet_pola_pvt_t.py', '--amp']
+    assert report.main() == 0
+    first, second = called
+    assert Path(first[1]).is_absolute() and Path(first[1]).is_file()
+    assert second[1:] == ['configs/imagenet_pola_pvt_t.py', '--amp']
+
+
+def test_an_unknown_command_is_refused_with_the_similar_one(monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['mmpola', 'trian', 'config.py'])
+    with pytest.raises(SystemExit) as stopped:
+        report.main()
+    assert stopped.value.code == 2
+    line = capsys.readouterr().err
+    assert line.startswith('mmpola: expected one of train, test, ') and line.endswith(
+        'got trian; did you mean train?\n'
+    )
+
+
+def test_every_command_has_a_script_and_every_script_a_command(root):
+    assert {path.name for path in (root / 'tools').glob('*.py')} == set(commands.SCRIPTS.values())
+
+
+def test_the_command_is_installed():
+    (entry,) = entry_points(group='console_scripts', name='mmpola')
+    assert entry.load() is report.main

@@ -1,0 +1,63 @@
+"""The command `mmpola NAME ARGUMENTS…`: runs a script of `tools/`, in a clone and from a wheel.
+
+The scripts set variables that torch reads when it is loaded, so nothing is imported here that loads torch.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+
+SCRIPTS = {
+    'train': 'train.py',
+    'test': 'test.py',
+    'predict': 'predict.py',
+    'analyze': 'analyze.py',
+    'explore': 'explore.py',
+    'receptive-field': 'receptive_field.py',
+    'check-data': 'check_data.py',
+    'convert': 'convert_checkpoint.py',
+    'export': 'export.py',
+    'flops': 'get_flops.py',
+}
+"""Name of a command -> script."""
+
+USAGE = f"""mmpola [--openmmlab]
+       mmpola COMMAND ARGUMENTS…
+
+Without a command, mmpola reports what this environment can be used for. COMMAND is one of
+{', '.join(SCRIPTS)}.
+`mmpola COMMAND --help` describes its arguments. Configs of mmpola are named configs/NAME.py from
+anywhere, as in a clone."""
+
+
+def carried(name: str) -> Path:
+    """Return a file or folder of the repository: in the package's `.mim`, or next to the package in a clone."""
+    inside = PACKAGE / '.mim' / name
+    return inside if inside.exists() else PACKAGE.parent / name
+
+
+def run(command: str, arguments: list[str]) -> None:
+    """Run the script of a command, as if it had been called itself.
+
+    `configs/NAME.py` is the config of mmpola where the working directory has no such file.
+
+    Raises:
+        SystemExit: status 2 if there is no such command; otherwise as the script ends.
+    """
+    if command not in SCRIPTS:
+        from mmpola.messages import suggestion
+
+        rule = f'expected one of {", ".join(SCRIPTS)}, got {command}'
+        print(f'mmpola: {rule}{suggestion(command, SCRIPTS)}', file=sys.stderr)
+        sys.exit(2)
+    script = str(carried(f'tools/{SCRIPTS[command]}'))
+    found = []
+    for argument in arguments:
+        is_config = argument.startswith('configs/') and not Path(argument).exists()
+        found.append(str(carried(argument)) if is_config else argument)
+    sys.argv = [script, *found]
+    runpy.run_path(script, run_name='__main__')
