@@ -1,4 +1,4 @@
-"""Shows what the linear attention of a trained model does with an image, on a web page of this computer.
+"""Shows what the linear attention of a trained model does with an image, in a local web page.
 
     python tools/explore.py CONFIG CHECKPOINT [IMAGE] [--layers NAME …] [--score-thr 0.3] [--port N]
                             [--device cuda:0] [--cfg-options KEY=VALUE …]
@@ -29,7 +29,7 @@ from mmpola.messages import run_main
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Show what linear attention does with an image, on a web page of this computer', allow_abbrev=False
+        description='Show what linear attention does with an image, in a local web page', allow_abbrev=False
     )
     add_model_arguments(parser)
     parser.add_argument('image', nargs='?', type=Path, help='image file that is shown first')
