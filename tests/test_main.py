@@ -160,13 +160,13 @@ def test_a_config_of_the_working_directory_comes_first(tmp_path, monkeypatch):
 
 
 def test_an_unknown_command_is_refused_with_the_similar_one(monkeypatch, capsys):
-    monkeypatch.setattr(sys, 'argv', ['mmpola', 'trian', 'config.py'])
+    monkeypatch.setattr(sys, 'argv', ['mmpola', 'predictt', 'config.py'])
     with pytest.raises(SystemExit) as stopped:
         report.main()
     assert stopped.value.code == 2
     line = capsys.readouterr().err
     assert line.startswith('mmpola: expected one of train, test, ') and line.endswith(
-        'got trian; did you mean train?\n'
+        'got predictt; did you mean predict?\n'
     )
 
 
