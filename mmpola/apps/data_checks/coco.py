@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pycocotools import mask as run_lengths
 
+from mmpola.apps.data_checks.coco_structure import is_finite, structure_problems
 from mmpola.apps.data_checks.kinds import Contents, apply, check_image
 from mmpola.messages import BrokenRule, listed
 from mmpola.read_image import size_as_loaded
@@ -53,13 +53,18 @@ def inspect(dataset: Any) -> Contents:
     path, folder = Path(dataset.ann_file), Path(dataset.data_prefix['img'])
     contents = Contents(classes=dataset.metainfo.get('classes') or ())
     try:
-        file = _read(path, dataset.test_mode)
-        present = set(os.listdir(folder))  # only names in subfolders need a look-up each
-        names = [image['file_name'] for image in file.images]
-        absent = {name: None for name in names if name not in present and not (folder / name).is_file()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
+    except (ValueError, RecursionError) as error:
         contents.problems.append(f'{path}: not a COCO annotation file ({error!r})')
         return contents
+    contents.problems += structure_problems(path, content, dataset.test_mode)
+    if contents.problems:
+        return contents
+    file = _parsed(content)
+    present = set(os.listdir(folder))  # only names in subfolders need a look-up each
+    names = [image['file_name'] for image in file.images]
+    unlisted = dict.fromkeys(name for name in names if name not in present)
+    absent = dict.fromkeys(name for name in unlisted if not os.path.isfile(folder / name))
     apply([(contents.problems, f'{path} lists images that are not in {folder}', absent)])
     _check_entries(path, file, contents, dataset.test_mode)
     _count(path, file, contents, dataset)
@@ -76,21 +81,11 @@ def inspect(dataset: Any) -> Contents:
     return contents
 
 
-def _read(path: Path, test_mode: bool) -> _File:
-    """Read an annotation file; without annotations if it may have none.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError, RecursionError: it has not the structure of a COCO file.
-    """
-    content = json.loads(POLYGONS.sub(SOME_POLYGON, path.read_bytes()))
+def _parsed(content: dict[str, Any]) -> _File:
+    """Return the content of an annotation file, without annotations if it has none."""
     images = content['images']
-    annotations = content.get('annotations', []) if test_mode else content['annotations']
-    _check_types('images', images, {'id': (int, str), 'file_name': str, 'width': (int, float), 'height': (int, float)})
-    _check_types('categories', content['categories'], {'id': (int, str), 'name': str})
-    _check_types('annotations', annotations, {'id': (int, str), 'image_id': (int, str), 'category_id': (int, str)})
-    boxes = np.array([[*a['bbox'], a['area']] for a in annotations])
-    if boxes.dtype.kind not in 'biuf':
-        raise TypeError('bbox and area: expected numbers')
+    annotations = content.get('annotations', [])
+    boxes = np.array([[*a['bbox'], a['area']] for a in annotations], float)
     return _File(
         images,
         [{'id': category['id'], 'name': category['name']} for category in content['categories']],
@@ -99,18 +94,8 @@ def _read(path: Path, test_mode: bool) -> _File:
         [a['id'] for a in annotations],
         [a['image_id'] for a in annotations],
         [a['category_id'] for a in annotations],
-        boxes.astype(float).reshape(len(annotations), 5),
+        boxes.reshape(len(annotations), 5),
     )
-
-
-def _check_types(name: str, entries: list[dict[str, Any]], types: dict[str, Any]) -> None:
-    """Raise TypeError unless `entries` is a list whose entries have values of these types by key."""
-    if not isinstance(entries, list):
-        raise TypeError(f'{name}: expected a list, got {type(entries).__name__}')
-    for number, entry in enumerate(entries):
-        for key, expected in types.items():
-            if not isinstance(entry[key], expected):
-                raise TypeError(f'{name}[{number}].{key}: got {entry[key]!r}')
 
 
 def _check_entries(path: Path, file: _File, contents: Contents, test_mode: bool) -> None:
@@ -129,11 +114,8 @@ def _check_entries(path: Path, file: _File, contents: Contents, test_mode: bool)
             f'got {listed(classes)}'
         )
     rule = f'classes of the config without a category; set metainfo.classes, the file has {listed(names)}'
-    unreadable = (
-        a['id']
-        for a in file.annotations
-        if isinstance(a.get('segmentation'), list) and not _is_polygons(a['segmentation'])
-    )
+    polygons = [(a['id'], a.get('segmentation')) for a in file.annotations]
+    endless = [key for key, shape in polygons if isinstance(shape, list) and not is_finite(shape)]
     orphans = sorted(set(file.image_ids) - file.sizes.keys(), key=str)
     unknown = sorted(set(file.category_ids) - {category['id'] for category in file.categories}, key=str)
     apply(
@@ -144,7 +126,7 @@ def _check_entries(path: Path, file: _File, contents: Contents, test_mode: bool)
             (problems, f'{path}: {rule}', lacking),
             (problems, f'{path}: category ids of annotations that no category has', unknown),
             (problems, f'{path}: image ids of annotations that no image has', orphans),
-            (problems, f'{path}: polygons that are no [[x, y, …], …] of finite numbers, annotations', unreadable),
+            (problems, f'{path}: polygons with NaN, infinite or no numbers, annotations', endless),
         )
     )
 
@@ -154,7 +136,8 @@ def _count(path: Path, file: _File, contents: Contents, dataset: Any) -> None:
     names = {category['id']: category['name'] for category in file.categories}
     classes, ids = set(contents.classes), np.array(file.ids, object)
     known = np.array([names.get(key) in classes for key in file.category_ids], bool)
-    ignored, crowd = (np.array([a.get(flag, False) for a in file.annotations], bool) for flag in ('ignore', 'iscrowd'))
+    ignored = np.array([bool(a.get('ignore')) for a in file.annotations], bool)
+    crowd = np.array([bool(a.get('iscrowd')) for a in file.annotations], bool)
     others = Counter(names[key] for key in file.category_ids if key in names and names[key] not in classes)
     sizes = np.array([file.sizes.get(key, (np.inf, np.inf)) for key in file.image_ids], float).reshape(-1, 2)
     low, high = file.boxes[:, :2], file.boxes[:, :2] + file.boxes[:, 2:4]
@@ -204,16 +187,6 @@ def _count(path: Path, file: _File, contents: Contents, dataset: Any) -> None:
 
 def _repeated(values: Iterable[Any]) -> list[Any]:
     return [value for value, count in Counter(values).items() if count > 1]
-
-
-def _is_polygons(segmentation: list[Any]) -> bool:
-    """Whether a segmentation is a list of lists of finite numbers, or empty."""
-    for polygon in segmentation:
-        if not isinstance(polygon, list):
-            return False
-        if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in polygon):
-            return False
-    return True
 
 
 def _check_run_lengths(path: Path, annotation: dict[str, Any], size: tuple[int, int]) -> list[BrokenRule]:
