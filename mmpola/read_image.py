@@ -63,5 +63,5 @@ def size_as_loaded(path: Path) -> tuple[int, int] | None:
         with Image.open(path) as image:
             width, height = image.size
             return (height, width) if image.getexif().get(ORIENTATION) in TURNED else (width, height)
-    except OSError:
+    except Exception:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
         return None

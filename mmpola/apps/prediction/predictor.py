@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,20 @@ from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
 from torch import Tensor, nn
-from torchvision.transforms import Resize
 
 from mmpola.apps.prediction.config import is_classifier
 from mmpola.apps.prediction.files import ImageFile, read_pixels
 from mmpola.apps.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
+from mmpola.apps.prediction.sizes import Size, check_sizes, resized_by_transforms
 from mmpola.classification.class_folders import IMAGENET, class_names, class_source
 from mmpola.config_tree import class_count_problems, leaves
 from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.engine.config import evaluation_transform
 from mmpola.messages import UsageError, printable
+from mmpola.read_image import size_as_loaded
 
 Batch = list[tuple[ImageFile, NDArray[Any], Any]]
 """Images with their pixels, BGR uint8 [H, W, 3], and what the test transforms made of them."""
-
-LARGEST_INPUT = 100_000_000
-"""Pixels of an image after it was resized, above which it is refused: they take 1.2 GB in float32."""
 
 OPACITY = 0.6
 """Opacity of a segmentation that is drawn over its image."""
@@ -50,6 +49,7 @@ class Predictor:
         mixed: whether a batch may hold images of several sizes: mmdet pads them, classifiers crop them to one size,
             mmseg stacks them as they are.
         inferencer: mmdet's or mmseg's, which draws; None for a classifier.
+        resized: from the size of an image to those that the transforms resize it to.
     """
 
     model: Any
@@ -58,6 +58,7 @@ class Predictor:
     classes: tuple[str, ...]
     mixed: bool
     inferencer: Any = None
+    resized: Callable[[Size], list[Size]] = lambda size: []
 
     def __call__(self, batch: Batch) -> list[Any]:
         """Predict a batch and return a sample for each image."""
@@ -72,6 +73,10 @@ class Predictor:
             UsageError: it cannot be read, or is too narrow or too long for the test transforms; the message does not
                 name it.
         """
+        size = size_as_loaded(image.path)
+        if size is not None:
+            width, height = size
+            check_sizes((height, width), self.resized)
         pixels = read_pixels(image.path)
         return image, pixels, self._transformed(pixels)
 
@@ -107,8 +112,9 @@ class Predictor:
         """Return where the pixels of an image of (height, width) are in the network's input.
 
         Raises:
-            UsageError: the image is too narrow for the test transforms.
+            UsageError: the image is too narrow or too long for the test transforms.
         """
+        check_sizes(size, self.resized)
         if isinstance(self.transforms, ClassifierTransform):
             return transform_geometry(self.transforms.steps, size)
         return pipeline_geometry(self._transformed(np.zeros((*size, 3), np.uint8)))
@@ -126,8 +132,6 @@ class Predictor:
         return self.collate([item for _, _, item in batch])
 
     def _transformed(self, pixels: NDArray[Any]) -> Any:
-        if isinstance(self.transforms, ClassifierTransform):
-            self.transforms.check_size((pixels.shape[0], pixels.shape[1]))
         try:
             return self.transforms(pixels)
         except cv2.error:  # the shorter side is resized to nothing
@@ -154,14 +158,18 @@ def load_predictor(cfg: Config, on_meta: nn.Module, path: str, device: str, name
     model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
         classes = classifier_classes(cfg, checkpoint, named)
-        return Predictor(model, ClassifierTransform(evaluation_transform(cfg)), default_collate, classes, mixed=True)
+        transform = ClassifierTransform(evaluation_transform(cfg))
+        resized = partial(resized_by_transforms, transform.steps)
+        return Predictor(model, transform, default_collate, classes, mixed=True, resized=resized)
     dataset = next(leaves(cfg.test_dataloader.dataset))
     own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     names = checkpoint.meta.get('dataset_meta') or own
     model.dataset_meta = {key: names.get(key) or own.get(key) for key in ('classes', 'palette')}
     inferencer = _inferencer(cfg, dataset['pipeline'], model, device)
-    classes, mixed = tuple(model.dataset_meta['classes']), cfg.default_scope == 'mmdet'
-    return Predictor(model, inferencer.pipeline, inferencer.collate_fn, classes, mixed, inferencer)
+    classes = tuple(model.dataset_meta['classes'])
+    mixed = cfg.default_scope == 'mmdet'
+    resized = partial(resized_by_pipeline, inferencer.pipeline.transforms)
+    return Predictor(model, inferencer.pipeline, inferencer.collate_fn, classes, mixed, inferencer, resized)
 
 
 def _inferencer(cfg: Config, pipeline: list[dict[str, Any]], model: Any, device: str) -> Any:
@@ -186,6 +194,26 @@ def _inferencer(cfg: Config, pipeline: list[dict[str, Any]], model: Any, device:
     return Built(used, device=device, scope=cfg.default_scope)
 
 
+def resized_by_pipeline(steps: Iterable[Any], size: Size) -> list[Size]:
+    """Return the size after each Resize of mmcv, mmdet or mmseg; other steps have bounds of their own."""
+    from mmcv import rescale_size
+    from mmcv.transforms import Resize
+
+    height, width = size
+    sizes = []
+    for step in steps:
+        if isinstance(step, Resize):
+            scale = step.scale
+            if scale is None:
+                factor_x, factor_y = step.scale_factor
+                scale = (int(width * factor_x + 0.5), int(height * factor_y + 0.5))
+            if step.keep_ratio:
+                scale = rescale_size((width, height), scale)
+            width, height = scale
+            sizes.append((height, width))
+    return sizes
+
+
 class ClassifierTransform:
     """The test transform of a classifier's config, for an image, BGR uint8 [H, W, 3].
 
@@ -199,24 +227,6 @@ class ClassifierTransform:
     def __init__(self, transform: dict[str, Any]) -> None:
         self.transform = create_transform(is_training=False, **transform)
         self.steps: list[Callable[[Any], Any]] = self.transform.transforms
-
-    def check_size(self, size: tuple[int, int]) -> None:
-        """Check that an image of (height, width) does not grow out of bounds when its shorter side is resized.
-
-        A picture of 50,000 x 1 pixels, which is a file of some hundred bytes, would take gigabytes. The transforms of
-        OpenMMLab bound both sides.
-
-        Raises:
-            UsageError: it does; the message does not name it.
-        """
-        for step in self.steps:
-            if isinstance(step, Resize) and isinstance(step.size, int):
-                longer = round(step.size * max(size) / min(size))
-                if step.size * longer > LARGEST_INPUT:
-                    raise UsageError(
-                        f'{size[1]} x {size[0]} pixels, of which the test transforms would make '
-                        f'{step.size} x {longer}; expected at most {LARGEST_INPUT} pixels'
-                    )
 
     def __call__(self, pixels: NDArray[Any]) -> dict[str, Any]:
         return {'inputs': self.transform(Image.fromarray(pixels[..., ::-1]))}

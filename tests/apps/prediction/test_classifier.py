@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
 
+from mmpola.apps.prediction import predictor, sizes
 from mmpola.classification.class_folders import ClassFolders
 from tests.helpers import scripts
 from tests.helpers.small_training import small_config
@@ -89,7 +90,7 @@ def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(config, w
     images = long, tmp_path / 'short.png'
     assert scripts.run('predict', tmp_path / 'center.py', checkpoint, *images, '--out', out) == 3
     printed = capsys.readouterr().out
-    assert f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 256 x 12800000' in printed
+    assert f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 12800000 x 256' in printed
     assert (out / 'short.json').exists() and not (out / 'long.json').exists()
 
 
@@ -106,3 +107,34 @@ def test_names_of_classes_in_the_config_are_used(config, write_checkpoint, tmp_p
     assert message(config, bare, tmp_path / 'few', capsys, '--cfg-options', few) == (
         'model.num_classes: expected 2, the number of classes in test_dataloader.dataset.classes (one, two), got 3'
     )
+
+
+@pytest.mark.parametrize('tool', ['predict', 'analyze'])
+@pytest.mark.parametrize('input_size', [32, (3, 40, 32)])
+def test_a_line_of_pixels_is_skipped_before_it_is_decoded(
+    tool, input_size, config, write_checkpoint, tmp_path, capsys, monkeypatch
+):
+    """With --points, analyze.py also asks for the geometry of every image."""
+    cfg = Config.fromfile(config)
+    transform = cfg.test_dataloader.dataset.transform
+    transform.update(crop_mode='center', input_size=input_size)
+    cfg.dump(tmp_path / 'center.py')
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    line = folder / 'line.png'
+    Image.new('1', (100_000, 1)).save(line)
+    Image.new('RGB', (40, 40)).save(folder / 'usual.png')
+    decoded = []
+    read_pixels = predictor.read_pixels
+    monkeypatch.setattr(predictor, 'read_pixels', lambda path: decoded.append(path) or read_pixels(path))
+    meta = {'dataset_meta': {'classes': CLASSES}}
+    checkpoint = write_checkpoint(tmp_path / 'center.py', tmp_path / 'random.pth', meta=meta)
+    options = ['--points', '20,20', '--format', 'png'] if tool == 'analyze' else []
+    arguments = [tmp_path / 'center.py', checkpoint, folder, '--out', tmp_path / 'out', *options]
+    assert scripts.run(tool, *arguments) == 3
+    printed = capsys.readouterr().out.splitlines()
+    (skipped,) = [text for text in printed if text.startswith('skipped: ')]
+    assert skipped.startswith(f'skipped: {line}: 100000 x 1 pixels, ')
+    assert f'at most {sizes.LARGEST_INPUT} pixels' in skipped
+    assert decoded == [folder / 'usual.png']
+    assert (tmp_path / 'out' / 'usual.json').is_file()
