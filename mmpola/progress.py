@@ -23,7 +23,13 @@ def progress(what: str, total: int, unit: str = '', size: int = 1) -> Iterator[C
     """
     console = Console()
     if console.is_terminal:
-        columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn('{task.description}'),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit.strip()),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(what, total=total / size)
             yield lambda pieces: bar.advance(task, pieces / size)

@@ -33,3 +33,24 @@ def test_strict_refuses_what_a_loader_drops(tiny_config, coco, annotations, caps
     assert f'warning: {line}\n' in capsys.readouterr().out
     assert run('check_data', tiny_config, '--strict', *options) == 2
     assert capsys.readouterr().err.endswith(f'error: the data is not valid\n  {line}\n')
+
+
+def test_names_with_terminal_escapes_are_printed_as_text(tiny_config, coco, annotations, tmp_path, capsys):
+    """In the path of the data, in the names of its images, and in those of its categories."""
+    escape = '\x1b[2J'
+    annotations['categories'].append({'id': 99, 'name': f'other{escape}'})
+    annotations['annotations'][0]['category_id'] = 99
+    annotations.save()
+    data = coco.rename(tmp_path / f'data{escape}')
+    root = f'train_dataloader.dataset.data_root={data}/'
+    assert run('check_data', tiny_config, '--cfg-options', root) == 0
+    printed = capsys.readouterr().out
+    assert 'data\\x1b[2J' in printed
+    assert 'other\\x1b[2J (1)' in printed
+    assert escape not in printed
+    image = next((data / 'train2017').iterdir())
+    image.unlink()
+    assert run('check_data', tiny_config, '--cfg-options', root) == 2
+    printed = capsys.readouterr().err
+    assert 'data\\x1b[2J' in printed
+    assert escape not in printed

@@ -138,3 +138,21 @@ def test_a_line_of_pixels_is_skipped_before_it_is_decoded(
     assert f'at most {sizes.LARGEST_INPUT} pixels' in skipped
     assert decoded == [folder / 'usual.png']
     assert (tmp_path / 'out' / 'usual.json').is_file()
+
+
+@pytest.mark.parametrize('tool', ['predict', 'analyze'])
+def test_file_names_with_terminal_escapes_are_printed_as_text(tool, config, write_checkpoint, tmp_path, capsys):
+    escape = '\x1b[2J'
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    (folder / f'broken{escape}.png').write_bytes(b'no image')
+    Image.new('RGB', (40, 40)).save(folder / f'good{escape}.png')
+    meta = {'dataset_meta': {'classes': [f'{name}{escape}' for name in CLASSES]}}
+    checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta=meta)
+    out = tmp_path / f'out{escape}'
+    assert scripts.run(tool, config, checkpoint, folder, '--out', out) == 3
+    captured = capsys.readouterr()
+    printed = captured.out + captured.err
+    assert 'broken\\x1b[2J.png: not an image' in printed
+    assert 'out\\x1b[2J: 1 image done' in printed
+    assert escape not in printed
