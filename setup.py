@@ -1,6 +1,7 @@
 """Adds configs, tools and the model index to the package's folder `.mim`, as OpenMMLab's projects do.
 
-A wheel contains copies, an editable installation links into the repository. The metadata is in pyproject.toml.
+A wheel contains copies, an editable installation links into the repository. The metadata is in
+pyproject.toml.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ class BuildWithMim(build_py):
             if self.editable_mode:
                 (mim / name).symlink_to(ROOT / name)
             elif (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns(*REPOSITORY_ONLY, *CACHES))
+                shutil.copytree(
+                    ROOT / name,
+                    mim / name,
+                    ignore=shutil.ignore_patterns(*REPOSITORY_ONLY, *CACHES),
+                )
             else:
                 shutil.copy(ROOT / name, mim / name)
 

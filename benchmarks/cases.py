@@ -48,13 +48,21 @@ def _cases(device: str) -> list[Case]:
             for stage, size in enumerate(stages, 1):
                 stride = 2 ** (stage + 1)
                 name = f'{model} stage {stage}, {height}x{width}, batch {batch}'
-                found.append(Case(name, feature_map, batch, -(-height // stride), -(-width // stride), *size))
+                found.append(
+                    Case(name, feature_map, batch, -(-height // stride), -(-width // stride), *size)
+                )
     return found
 
 
 ATTENTION = {device: _cases(device) for device in BATCHES}
-MIX_AND_GATE = {device: [case for case in cases if case.feature_map == 'power'] for device, cases in ATTENTION.items()}
+MIX_AND_GATE = {
+    device: [case for case in cases if case.feature_map == 'power']
+    for device, cases in ATTENTION.items()
+}
 """PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared one."""
 
-SCALING = [Case(f'{side}x{side} tokens', 'power', 1, side, side, heads=2, dim=32) for side in (56, 112, 224, 512)]
+SCALING = [
+    Case(f'{side}x{side} tokens', 'power', 1, side, side, heads=2, dim=32)
+    for side in (56, 112, 224, 512)
+]
 """One sequence of 3,136 to 262,144 tokens."""

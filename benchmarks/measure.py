@@ -40,28 +40,39 @@ class ParityError(Exception):
 def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
     """Return each variant's median seconds over `repeats` rounds, in each of which all variants run in turn."""
     return {
-        name: timing.seconds for name, timing in _timings(variants, repeats, partial(_host_seconds, device)).items()
+        name: timing.seconds
+        for name, timing in _timings(variants, repeats, partial(_host_seconds, device)).items()
     }
 
 
-def interleaved_device_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, Timing]:
+def interleaved_device_seconds(
+    variants: Mapping[str, Run], device: str, repeats: int
+) -> dict[str, Timing]:
     """Return the times that the variants take on the GPU with none of their data in L2; on a CPU those of the host.
 
-    Before each run a large tensor is read, which also writes back what the run before left in the cache: a run pays for
-    its own traffic only. Meanwhile the host launches what follows, so that short kernels are not measured together with
-    their launches.
+    Before each run a large tensor is read, which also writes back what the run before left in the
+    cache: a run pays for its own traffic only. Meanwhile the host launches what follows, so that
+    short kernels are not measured together with their launches.
     """
     if device != 'cuda':
         return _timings(variants, repeats, partial(_host_seconds, device))
-    return _timings(variants, repeats, partial(_event_seconds, torch.zeros(EVICTING_BYTES // 4, device=device)))
+    return _timings(
+        variants, repeats, partial(_event_seconds, torch.zeros(EVICTING_BYTES // 4, device=device))
+    )
 
 
-def _timings(variants: Mapping[str, Run], repeats: int, clock: Callable[[Run], float]) -> dict[str, Timing]:
+def _timings(
+    variants: Mapping[str, Run], repeats: int, clock: Callable[[Run], float]
+) -> dict[str, Timing]:
     """Time the variants in turn, after a tenth of the rounds to warm up."""
-    rounds = [{name: clock(run) for name, run in variants.items()} for _ in range(repeats // 10 + repeats)]
+    rounds = [
+        {name: clock(run) for name, run in variants.items()} for _ in range(repeats // 10 + repeats)
+    ]
     found = {}
     for name in variants:
-        low, middle, high = np.percentile([seconds[name] for seconds in rounds[repeats // 10 :]], [25, 50, 75])
+        low, middle, high = np.percentile(
+            [seconds[name] for seconds in rounds[repeats // 10 :]], [25, 50, 75]
+        )
         found[name] = Timing(float(middle), float(high - low))
     return found
 
@@ -81,7 +92,9 @@ def measured(
     with torch.autocast(device, torch.float16, enabled=device == 'cuda'):
         memory = {name: peak_bytes([*runs.values()][-1], device) for name, runs in variants.items()}
         seconds = {
-            what: interleaved_seconds({name: runs[what] for name, runs in variants.items()}, device, repeats)
+            what: interleaved_seconds(
+                {name: runs[what] for name, runs in variants.items()}, device, repeats
+            )
             for what in passes
         }
     return seconds, memory
@@ -106,7 +119,8 @@ def graphed(run: Run, device: str) -> Run:
 def ratio(values: Mapping[str, float], above: str, below: str) -> float | str:
     """Return the value of one variant over that of another, or 'absent' if one was not measured.
 
-    On a CPU, a small need of memory may be met by what was freed before: 'too small' to be compared with.
+    On a CPU, a small need of memory may be met by what was freed before: 'too small' to be compared
+    with.
     """
     if not {above, below} <= values.keys():
         return 'absent'
@@ -115,7 +129,11 @@ def ratio(values: Mapping[str, float], above: str, below: str) -> float | str:
 
 def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
     """Return the columns 'PEER, WHAT': the peer's time over ours. `seconds`: by WHAT, then by variant."""
-    return {f'{peer}, {what}': ratio(times, peer, 'ours') for peer in peers for what, times in seconds.items()}
+    return {
+        f'{peer}, {what}': ratio(times, peer, 'ours')
+        for peer in peers
+        for what, times in seconds.items()
+    }
 
 
 def peak_bytes(run: Run, device: str) -> int:
@@ -150,7 +168,9 @@ def check_parity(case: str, runs: Mapping[str, Callable[[], Sequence[Tensor]]]) 
         for index, (a, b) in enumerate(zip(found, expected, strict=True)):
             error = ((a.double() - b.double()).norm() / b.double().norm()).item()
             if not error < PARITY:
-                raise ParityError(f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}')
+                raise ParityError(
+                    f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}'
+                )
 
 
 def _event_seconds(other: Tensor, run: Run) -> float:
@@ -174,5 +194,9 @@ def _host_seconds(device: str, run: Run) -> float:
 
 
 def _resident(field: str) -> int:
-    line = next(line for line in Path('/proc/self/status').read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path('/proc/self/status').read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024

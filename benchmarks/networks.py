@@ -24,7 +24,15 @@ from mmpola.backbones.zoo import ARCHITECTURES
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
 
-IMAGE_SIZES = [(224, 224), (384, 384), (512, 512), (768, 768), (800, 1344), (1280, 1280), (1600, 1600)]
+IMAGE_SIZES = [
+    (224, 224),
+    (384, 384),
+    (512, 512),
+    (768, 768),
+    (800, 1344),
+    (1280, 1280),
+    (1600, 1600),
+]
 """(height, width) in pixels; 800 x 1344 is COCO's usual test size, padded to a multiple of 32."""
 
 SIBLINGS = {'Pola-PVT-T': 'PVT-T', 'Pola-Swin-T': 'Swin-T'}
@@ -56,28 +64,37 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         others: dict[str, Any] = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
         compiled = partial(torch.compile, dynamic=False)
         if size == (224, 224):  # the only one of timm's model
-            swin = timm.create_model('swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0).to(device)
+            swin = timm.create_model(
+                'swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0
+            ).to(device)
             others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
         networks: dict[str, Any] = {'ours': model, 'compiled': compiled(model)}
-        networks |= {name: network.to(device) for name, network in others.items() if network is not None}
+        networks |= {
+            name: network.to(device) for name, network in others.items() if network is not None
+        }
         case = f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'
         yield {'case': case, **compare(case, networks, image, peers, repeats)}
 
 
-def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str], repeats: int) -> Row:
+def compare(
+    case: str, networks: dict[str, Any], image: Tensor, peers: list[str], repeats: int
+) -> Row:
     """Check that networks agree in float32, then compare times and, in training, memory, with AMP on a GPU.
 
     Args:
-        networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the literal equations,
-            which the peer 'literal' stands for.
+        networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the
+            literal equations, which the peer 'literal' stands for.
     """
     runs: dict[str, Callable[[bool], Any]] = {
-        name: partial(run_network, network, image) for name, network in networks.items() if name in ('ours', *peers)
+        name: partial(run_network, network, image)
+        for name, network in networks.items()
+        if name in ('ours', *peers)
     }
     if 'literal' in peers:
         runs['literal'] = literal_equations()(runs['ours'])
     passes = {
-        name: {'inference': partial(run, False), 'training step': partial(run, True)} for name, run in runs.items()
+        name: {'inference': partial(run, False), 'training step': partial(run, True)}
+        for name, run in runs.items()
     }
     same = ('ours', 'compiled', 'literal')
     check_parity(case, {name: runs['inference'] for name, runs in passes.items() if name in same})
@@ -91,8 +108,8 @@ def compare(case: str, networks: dict[str, Any], image: Tensor, peers: list[str]
 def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure seconds and peak bytes of inference on one image; yields one row per size.
 
-    The backbones of a pair have the same stages, widths and depths but compute different functions, so parity is not
-    checked. Weights are float32, with float16 autocast on a GPU.
+    The backbones of a pair have the same stages, widths and depths but compute different functions,
+    so parity is not checked. Weights are float32, with float16 autocast on a GPU.
     """
     networks = {'Pola-PVT-T': PolaPVT('tiny'), 'Pola-Swin-T': PolaSwin('tiny')}
     siblings = {name: mmdet_backbone(name) for name in SIBLINGS.values() if 'mmdet' in peers}
@@ -114,7 +131,9 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure inference of every named backbone on one image: milliseconds, and MB in addition to its weights."""
-    from mmpola.apps.publish.flops import count_macs  # needs MMEngine, which a machine for benchmarks.gpu lacks
+    from mmpola.apps.publish.flops import (
+        count_macs,
+    )  # needs MMEngine, which a machine for benchmarks.gpu lacks
 
     for name, (cls, arguments) in tqdm(ARCHITECTURES.items(), 'zoo'):
         model = cls(**arguments)
@@ -125,18 +144,24 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         }
         model.to(device)
         for height, width in ((224, 224), (800, 1333)):
-            run = partial(run_network, model, torch.randn(1, 3, height, width, device=device), False)
+            run = partial(
+                run_network, model, torch.randn(1, 3, height, width, device=device), False
+            )
             seconds, memory = measured({name: {'inference': run}}, device, repeats)
             size = f'{height}x{width}'
-            row |= {f'ms, {size}': seconds['inference'][name] * 1e3, f'MB, {size}': memory[name] / 1e6}
+            row |= {
+                f'ms, {size}': seconds['inference'][name] * 1e3,
+                f'MB, {size}': memory[name] / 1e6,
+            }
         yield row
 
 
 def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure one layer on one sample of N tokens of 256 channels; yields one row per N and layer.
 
-    'softmax' is torch.nn.MultiheadAttention, which computes another function. 'literal' is PolaAttention on the
-    equations written literally, as the class that is commonly copied from the authors' code; the two must agree.
+    'softmax' is torch.nn.MultiheadAttention, which computes another function. 'literal' is
+    PolaAttention on the equations written literally, as the class that is commonly copied from the
+    authors' code; the two must agree.
     """
     layers: dict[str, nn.Module] = {
         'PolaAttention': PolaAttention(DIM, HEADS),
@@ -153,15 +178,22 @@ def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         x = torch.randn(1, side**2, DIM, device=device, requires_grad=True)
         grad = torch.randn(1, side**2, DIM, device=device)
         passes = {
-            name: Call([x, *module.parameters()], (x, (side, side)), {}, grad).passes(functions[name])
+            name: Call([x, *module.parameters()], (x, (side, side)), {}, grad).passes(
+                functions[name]
+            )
             for name, module in layers.items()
         }
         same = ('PolaAttention', 'literal')
-        check_parity(f'{side**2} tokens', {name: partial(all_tensors, passes[name]) for name in same if name in passes})
+        check_parity(
+            f'{side**2} tokens',
+            {name: partial(all_tensors, passes[name]) for name in same if name in passes},
+        )
         seconds, memory = measured(passes, device, repeats)
         for name in (name for name in passes if name != 'softmax'):
             row: Row = {'case': f'{side} x {side}', 'tokens': side**2, 'layer': name}
-            row |= {f'softmax, {what}': ratio(times, 'softmax', name) for what, times in seconds.items()}
+            row |= {
+                f'softmax, {what}': ratio(times, 'softmax', name) for what, times in seconds.items()
+            }
             row['memory over softmax'] = ratio(memory, name, 'softmax')
             yield row | {'seconds': seconds, 'bytes': memory}
 

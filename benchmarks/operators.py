@@ -22,7 +22,12 @@ from benchmarks.measure import (
     ratio,
     time_ratios,
 )
-from benchmarks.peers import literal_attention, literal_mix_and_gate, published_port, softmax_attention
+from benchmarks.peers import (
+    literal_attention,
+    literal_mix_and_gate,
+    published_port,
+    softmax_attention,
+)
 from benchmarks.records import Row
 from mmpola.layers import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
@@ -67,7 +72,9 @@ class Call(NamedTuple):
 
     def _step(self, function: Function) -> tuple[Tensor | None, ...]:
         output = function(*self.positional, **self.named)
-        return torch.autograd.grad(output, self.leaves, self.grad.to(output.dtype), allow_unused=True)
+        return torch.autograd.grad(
+            output, self.leaves, self.grad.to(output.dtype), allow_unused=True
+        )
 
 
 def all_tensors(passes: dict[str, Run]) -> list[Tensor]:
@@ -104,15 +111,30 @@ def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         for _ in range(50):
             run()
 
-    for operator, feature_map in (('attention', 'power'), ('attention', 'exp'), ('mix_and_gate', 'power')):
-        call = OPERATORS[operator][1](Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device])
-        runs = {name: call.passes(function) for name, function in functions_of(operator, peers).items()}
+    for operator, feature_map in (
+        ('attention', 'power'),
+        ('attention', 'exp'),
+        ('mix_and_gate', 'power'),
+    ):
+        call = OPERATORS[operator][1](
+            Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device]
+        )
+        runs = {
+            name: call.passes(function) for name, function in functions_of(operator, peers).items()
+        }
         seconds = {
-            what: interleaved_seconds({name: partial(repeat, x[what]) for name, x in runs.items()}, device, repeats)
+            what: interleaved_seconds(
+                {name: partial(repeat, x[what]) for name, x in runs.items()}, device, repeats
+            )
             for what in MOVED
         }
         micro = {f'µs, {what}': round(1e6 * times['ours'] / 50) for what, times in seconds.items()}
-        yield {'case': f'{operator}, {feature_map}', **micro, **time_ratios(seconds, peers), 'seconds': seconds}
+        yield {
+            'case': f'{operator}, {feature_map}',
+            **micro,
+            **time_ratios(seconds, peers),
+            'seconds': seconds,
+        }
 
 
 def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
@@ -122,9 +144,18 @@ def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     size = (case.heads, case.dim)
     grad = torch.randn(shape, device=device, dtype=dtype)
     if case.feature_map == 'exp':
-        temperatures = [torch.rand(size[0], 2 * size[1], device=device).requires_grad_() for _ in range(2)]
-        tables = rotary_tables((case.rows, case.columns), 2 * case.dim, packed.device, torch.float32)
-        return Call([packed, *temperatures], (*packed.unbind(2), ExpMap(*temperatures)), {'rotary': tables}, grad)
+        temperatures = [
+            torch.rand(size[0], 2 * size[1], device=device).requires_grad_() for _ in range(2)
+        ]
+        tables = rotary_tables(
+            (case.rows, case.columns), 2 * case.dim, packed.device, torch.float32
+        )
+        return Call(
+            [packed, *temperatures],
+            (*packed.unbind(2), ExpMap(*temperatures)),
+            {'rotary': tables},
+            grad,
+        )
     position = torch.randn(shape[1:], device=device, requires_grad=True)
     exponent = (1 + 4 * torch.rand(size, device=device)).requires_grad_()
     scale = (0.5 + torch.rand(size, device=device)).requires_grad_()
@@ -136,8 +167,12 @@ def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
 def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     """Draw attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
     shape = (case.batch, case.tokens, case.heads, case.dim)
-    attended, values = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
-    gate = torch.randn(*shape[:2], case.heads * case.dim, device=device, dtype=dtype, requires_grad=True)
+    attended, values = (
+        torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(2)
+    )
+    gate = torch.randn(
+        *shape[:2], case.heads * case.dim, device=device, dtype=dtype, requires_grad=True
+    )
     weight = torch.randn(case.dim, 1, 5, 5, device=device, requires_grad=True)
     bias = torch.randn(case.dim, device=device, requires_grad=True)
     leaves = [attended, values, gate, weight, bias]
@@ -145,7 +180,9 @@ def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     return Call(leaves, (*leaves, (case.rows, case.columns)), {}, grad)
 
 
-OPERATORS: dict[str, tuple[Function, Callable[[Case, str, torch.dtype], Call], dict[str, Function | None]]] = {
+OPERATORS: dict[
+    str, tuple[Function, Callable[[Case, str, torch.dtype], Call], dict[str, Function | None]]
+] = {
     'attention': (
         polarity_attention,
         attention_call,
@@ -171,12 +208,20 @@ def functions_of(operator: str, peers: list[str], backend: str = 'auto') -> dict
     found: dict[str, Function] = {'ours': partial(function, backend=backend)}
     for name in peers:
         if peer := others[name.removeprefix('compiled ')]:
-            found[name] = torch.compile(peer, dynamic=False) if name.startswith('compiled ') else peer
+            found[name] = (
+                torch.compile(peer, dynamic=False) if name.startswith('compiled ') else peer
+            )
     return found
 
 
 def measure_case(
-    operator: str, case: Case, device: str, repeats: int, peers: list[str], bandwidth: float, backend: str = 'auto'
+    operator: str,
+    case: Case,
+    device: str,
+    repeats: int,
+    peers: list[str],
+    bandwidth: float,
+    backend: str = 'auto',
 ) -> Row:
     """Check that an operator and its peers agree on a case in float32, then compare their times and memory.
 
@@ -196,7 +241,9 @@ def measure_case(
     call = make(case, device, TIMED_DTYPE[device])
     runs = {name: call.passes(f) for name, f in functions.items()}
     seconds, memory = measured(runs, device, repeats)
-    with torch.autocast(device, torch.float16, enabled=device == 'cuda', cache_enabled=False):  # for the graphs
+    with torch.autocast(
+        device, torch.float16, enabled=device == 'cuda', cache_enabled=False
+    ):  # for the graphs
         replays = {what: graphed(run, device) for what, run in runs['ours'].items()}
         alone = interleaved_device_seconds(replays, device, repeats)
     row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}

@@ -25,8 +25,14 @@ def literal_features(
     if isinstance(feature_map, ExpMap):
         query, key = q.transpose(1, 2).contiguous(), k.transpose(1, 2).contiguous()
         same = torch.cat([query.relu(), (-query).relu()], dim=-1) * feature_map.same.unsqueeze(-2)
-        opposite = torch.cat([(-query).relu(), query.relu()], dim=-1) * feature_map.opposite.unsqueeze(-2)
-        return torch.cat([key.relu(), (-key).relu()], dim=-1).exp() - 1, same.exp() - 1, opposite.exp() - 1
+        opposite = torch.cat(
+            [(-query).relu(), query.relu()], dim=-1
+        ) * feature_map.opposite.unsqueeze(-2)
+        return (
+            torch.cat([key.relu(), (-key).relu()], dim=-1).exp() - 1,
+            same.exp() - 1,
+            opposite.exp() - 1,
+        )
     assert feature_map.scale is not None
     scale, exponent = feature_map.scale, feature_map.exponent.unsqueeze(-2)
     query = (q / scale).transpose(1, 2).contiguous()
@@ -75,7 +81,9 @@ def published_port() -> Callable[..., Tensor] | None:
         return None
     from flash_bla.ops.linear_attn.fused import linear_attention
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, feature_map: PowerMap, *, key_position: Tensor) -> Tensor:
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, feature_map: PowerMap, *, key_position: Tensor
+    ) -> Tensor:
         psi, *phis = literal_features(q, k, feature_map, key_position)
         values = v.transpose(1, 2).contiguous().chunk(2, dim=-1)
         reads = [linear_attention(phi, psi, value) for phi, value in zip(phis, values, strict=True)]

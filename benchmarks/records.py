@@ -34,9 +34,17 @@ def table(rows: list[Row]) -> str:
     """Return a Markdown table of the first row's columns, except those of dicts."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
     lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
-    lines += ['| ' + ' | '.join(_cell(row.get(name, '')) for name in columns) + ' |' for row in rows]
+    lines += [
+        '| ' + ' | '.join(_cell(row.get(name, '')) for name in columns) + ' |' for row in rows
+    ]
     return '\n'.join(lines)
 
 
 def _cell(value: Any) -> str:
-    return f'{value:.2f}' if isinstance(value, float) else f'{value:,}' if isinstance(value, int) else str(value)
+    return (
+        f'{value:.2f}'
+        if isinstance(value, float)
+        else f'{value:,}'
+        if isinstance(value, int)
+        else str(value)
+    )

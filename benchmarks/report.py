@@ -39,10 +39,20 @@ BACKBONES: dict[str, Style] = {
 }
 
 LAYERS: dict[str, Style] = {
-    'softmax': {'label': 'nn.MultiheadAttention', 'color': '#555555', 'marker': 'o', 'linewidth': 2.2},
+    'softmax': {
+        'label': 'nn.MultiheadAttention',
+        'color': '#555555',
+        'marker': 'o',
+        'linewidth': 2.2,
+    },
     'PolaMultiheadAttention': {'label': 'PolaMultiheadAttention', 'color': BLUE, 'marker': 'o'},
     'PolaAttention': {'label': 'PolaAttention', 'color': VERMILION, 'marker': 's'},
-    'literal': {'label': 'PolaAttention, written literally', 'color': VERMILION, 'marker': 's', 'linestyle': '--'},
+    'literal': {
+        'label': 'PolaAttention, written literally',
+        'color': VERMILION,
+        'marker': 's',
+        'linestyle': '--',
+    },
     'PolaPlusAttention': {'label': 'PolaPlusAttention', 'color': GREEN, 'marker': '^'},
 }
 
@@ -54,7 +64,9 @@ def section(path: Path) -> str:
     """Return heading and table of one result file in Markdown."""
     record = json.loads(path.read_text())
     processor = f'{record["processor"]}, ' if 'processor' in record else ''
-    made = f'{processor}torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
+    made = (
+        f'{processor}torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
+    )
     return '\n\n'.join([f'## {path.stem}, {record["machine"]}', f'{made}.', table(record['rows'])])
 
 
@@ -68,7 +80,10 @@ def draw(path: Path, png: Path) -> None:
         _plot(axis, title, [row['pixels'] / 1e6 for row in rows], lines, BACKBONES)
         axis.set(xlim=(0, None), ylim=(0, None), xlabel='image size in pixels (to scale)')
         ticks = [row for row in rows if row['case'] in TICKS]
-        axis.set_xticks([row['pixels'] / 1e6 for row in ticks], [row['case'].replace('x', ' x ') for row in ticks])
+        axis.set_xticks(
+            [row['pixels'] / 1e6 for row in ticks],
+            [row['case'].replace('x', ' x ') for row in ticks],
+        )
         plt.setp(axis.get_xticklabels(), rotation=30, ha='right', rotation_mode='anchor')
     axes[0].legend(frameon=False)
     _save(figure, png)
@@ -77,12 +92,15 @@ def draw(path: Path, png: Path) -> None:
 def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
     """Return the number of tokens from which on a layer's step is faster than softmax attention's; None if it never is.
 
-    Between two measured lengths, logarithms of the times' ratio are interpolated over the logarithm of the length.
+    Between two measured lengths, logarithms of the times' ratio are interpolated over the logarithm
+    of the length.
     """
     ratios = [row['seconds']['step'][name] / row['seconds']['step']['softmax'] for row in rows]
     if ratios[-1] >= 1:
         return None
-    last = max((i for i, ratio in enumerate(ratios) if ratio >= 1), default=-1)  # the last length at which it is not
+    last = max(
+        (i for i, ratio in enumerate(ratios) if ratio >= 1), default=-1
+    )  # the last length at which it is not
     if last < 0:
         return float(rows[0]['tokens'])
     share = math.log(ratios[last]) / math.log(ratios[last] / ratios[last + 1])
@@ -109,11 +127,19 @@ def draw_layers(path: Path, png: Path) -> None:
         axis.set_xticks(tokens, [f'{n:,}' for n in tokens])
         axis.yaxis.set_major_formatter('{x:,.0f}')
         axis.minorticks_off()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=2, frameon=False, fontsize=8)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(),
+        loc='outside lower center',
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+    )
     _save(figure, png)
 
 
-def _plot(axis: Axes, title: str, x: list[float], lines: dict[str, list[float]], styles: dict[str, Style]) -> None:
+def _plot(
+    axis: Axes, title: str, x: list[float], lines: dict[str, list[float]], styles: dict[str, Style]
+) -> None:
     for name, values in lines.items():
         axis.plot(x, values, markersize=4, **styles[name])
     axis.set_title(title, loc='left', fontweight='bold')
@@ -122,17 +148,26 @@ def _plot(axis: Axes, title: str, x: list[float], lines: dict[str, list[float]],
 
 
 def _save(figure: Figure, png: Path) -> None:
-    figure.savefig(png, dpi=200, metadata={'Software': None})  # twice a page's resolution, for high-density screens
+    figure.savefig(
+        png, dpi=200, metadata={'Software': None}
+    )  # twice a page's resolution, for high-density screens
     plt.close(figure)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description='Write the tables of benchmarks/README.md and the figures of the docs')
-    parser.add_argument('--check', action='store_true', help='change nothing; fail if the page is out of date')
+    parser = argparse.ArgumentParser(
+        description='Write the tables of benchmarks/README.md and the figures of the docs'
+    )
+    parser.add_argument(
+        '--check', action='store_true', help='change nothing; fail if the page is out of date'
+    )
     check = parser.parse_args().check
-    # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own report.
+    # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own
+    # report.
     files = sorted((FOLDER / 'results').glob('*/*.json'))
-    sections = '\n\n'.join(section(path) for path in files if 'rows' in json.loads(path.read_text()))
+    sections = '\n\n'.join(
+        section(path) for path in files if 'rows' in json.loads(path.read_text())
+    )
     page = FOLDER / 'README.md'
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)

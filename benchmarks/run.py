@@ -2,7 +2,8 @@
 
     python -m benchmarks.run SUITE [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
-Writes benchmarks/results/MACHINE/SUITE.json and prints a table; benchmarks/README.md describes suites and columns.
+Writes benchmarks/results/MACHINE/SUITE.json and prints a table; benchmarks/README.md describes
+suites and columns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ SUITES: dict[str, tuple[Suite, list[str]]] = {
         [*OPERATOR_PEERS, 'compiled torch', 'softmax', 'published port'],
     ),
     'mix_and_gate': (partial(operator_suite, 'mix_and_gate'), OPERATOR_PEERS),
-    'backbones': (backbones, ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T']),
+    'backbones': (
+        backbones,
+        ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
+    ),
     'scaling': (scaling, []),
     'image_size': (image_size, ['mmdet']),
     'zoo': (zoo, []),
@@ -56,9 +60,13 @@ SLOW_ON_CPU = ('image_size', 'zoo')
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description='Compare implementations in time and memory within one run')
+    parser = argparse.ArgumentParser(
+        description='Compare implementations in time and memory within one run'
+    )
     parser.add_argument('suite', choices=SUITES)
-    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument(
+        '--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu'
+    )
     parser.add_argument(
         '--repeats',
         type=int,
@@ -76,9 +84,16 @@ def main() -> int:
     try:
         rows = list(suite(args.device, repeats, peers))
     except ParityError as error:
-        print(f'error: the variants compute different functions, so nothing is timed: {error}', file=sys.stderr)
+        print(
+            f'error: the variants compute different functions, so nothing is timed: {error}',
+            file=sys.stderr,
+        )
         return 1
-    machine = f'cpu-{torch.get_num_threads()}-threads' if args.device == 'cpu' else torch.cuda.get_device_name()
+    machine = (
+        f'cpu-{torch.get_num_threads()}-threads'
+        if args.device == 'cpu'
+        else torch.cuda.get_device_name()
+    )
     record = {
         'machine': machine,
         'processor': _processor() if args.device == 'cpu' else machine,
@@ -99,7 +114,10 @@ def main() -> int:
 def _processor() -> str:
     """Return the name of the CPU as Linux gives it."""
     lines = Path('/proc/cpuinfo').read_text().splitlines()
-    return next((line.partition(': ')[2] for line in lines if line.startswith('model name')), platform.machine())
+    return next(
+        (line.partition(': ')[2] for line in lines if line.startswith('model name')),
+        platform.machine(),
+    )
 
 
 if __name__ == '__main__':

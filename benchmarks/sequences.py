@@ -1,6 +1,7 @@
 """Training of the Long Range Arena's models: throughput and peak memory of each attention, as ratios to softmax.
 
-PyTorch's softmax attention never stores the N x N matrix of weights; "stored softmax" does, as was usual before.
+PyTorch's softmax attention never stores the N x N matrix of weights; "stored softmax" does, as was
+usual before.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ BATCHES = {
 }
 """Task -> samples per step; on a GPU those of the configs. A sample of Retrieval is a pair of sequences."""
 
-RATIOS = (('pola', 'softmax'), ('pola', 'stored softmax'), ('pola_plus', 'softmax'), ('linear', 'softmax'))
+RATIOS = (
+    ('pola', 'softmax'),
+    ('pola', 'stored softmax'),
+    ('pola_plus', 'softmax'),
+    ('linear', 'softmax'),
+)
 """The pairs of variants that are compared."""
 
 
 def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure training steps of the configs' models on random sequences of the greatest length, without padding.
 
-    The variants compute different functions, so instead of their results their shapes are compared. Weights are
-    float32, with float16 autocast on a GPU.
+    The variants compute different functions, so instead of their results their shapes are compared.
+    Weights are float32, with float16 autocast on a GPU.
     """
     for task, batch in tqdm(BATCHES[device].items(), 'tasks'):
         models = {name: _model(task, name).to(device) for name in ('softmax', 'pola', *peers)}
@@ -51,20 +57,31 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         }
         if 'stored softmax' in runs:
             runs['stored softmax'] = sdpa_kernel(SDPBackend.MATH)(runs['stored softmax'])
-        by_pass, memory = measured({name: {'step': run} for name, run in runs.items()}, device, repeats)
+        by_pass, memory = measured(
+            {name: {'step': run} for name, run in runs.items()}, device, repeats
+        )
         seconds = by_pass['step']
         row: Row = {'case': f'{task}, batch {batch}', 'tokens': length}
         for name, base in RATIOS:
             row[f'{name} over {base}, throughput'] = ratio(seconds, base, name)
             row[f'{name} over {base}, peak memory'] = ratio(memory, name, base)
-        yield {**row, 'samples per second': {name: batch / s for name, s in seconds.items()}, 'bytes': memory}
+        yield {
+            **row,
+            'samples per second': {name: batch / s for name, s in seconds.items()},
+            'bytes': memory,
+        }
 
 
 def check_shapes(task: str, models: dict[str, Any], data: dict[str, Any]) -> None:
     """Raise ParityError unless all models have softmax's parameters, perhaps among others, and logits of one shape."""
-    shapes = {name: {key: x.shape for key, x in model.named_parameters()} for name, model in models.items()}
+    shapes = {
+        name: {key: x.shape for key, x in model.named_parameters()}
+        for name, model in models.items()
+    }
     for name, found in shapes.items():
-        if differing := [key for key, shape in shapes['softmax'].items() if found.get(key) != shape]:
+        if differing := [
+            key for key, shape in shapes['softmax'].items() if found.get(key) != shape
+        ]:
             raise ParityError(f'{task}: {name} and softmax differ in {", ".join(differing)}')
     with torch.no_grad():
         logits = {name: model(data['inputs']).shape for name, model in models.items()}
@@ -83,7 +100,10 @@ def _model(task: str, variant: str) -> Any:
 def _batch(model: Any, batch: int, device: str) -> dict[str, Any]:
     encoder, rows = model.backbone, 2 * batch if model.paired else batch
     tokens = torch.randint(1, encoder.vocab_size, (rows, encoder.length), device=device)
-    return {'inputs': tokens, 'data_samples': [BaseDataElement(gt_label=i % model.num_classes) for i in range(batch)]}
+    return {
+        'inputs': tokens,
+        'data_samples': [BaseDataElement(gt_label=i % model.num_classes) for i in range(batch)],
+    }
 
 
 def _step(model: nn.Module, optimizer: AdamW, data: dict[str, Any]) -> Tensor:

@@ -10,7 +10,11 @@ random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
 
-_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x.py']
+_base_ = [
+    './_base_/cascade_mask_rcnn.py',
+    './_base_/coco_instance_multiscale.py',
+    './_base_/coco_3x.py',
+]
 
 model = dict(
     backbone=dict(

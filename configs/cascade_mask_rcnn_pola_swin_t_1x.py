@@ -11,7 +11,11 @@ add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """
 
-_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_1x.py']
+_base_ = [
+    './_base_/cascade_mask_rcnn.py',
+    './_base_/coco_instance_multiscale.py',
+    './_base_/coco_1x.py',
+]
 
 model = dict(
     backbone=dict(

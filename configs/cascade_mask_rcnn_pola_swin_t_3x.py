@@ -11,7 +11,11 @@ add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
 Expected box AP / mask AP: 51.1 / 44.4 (paper, table 2); ours: not yet run.
 """
 
-_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x.py']
+_base_ = [
+    './_base_/cascade_mask_rcnn.py',
+    './_base_/coco_instance_multiscale.py',
+    './_base_/coco_3x.py',
+]
 
 model = dict(
     backbone=dict(

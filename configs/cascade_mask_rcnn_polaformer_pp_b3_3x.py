@@ -11,7 +11,11 @@ from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` t
 Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
-_base_ = ['./_base_/cascade_mask_rcnn.py', './_base_/coco_instance_multiscale.py', './_base_/coco_3x_pp.py']
+_base_ = [
+    './_base_/cascade_mask_rcnn.py',
+    './_base_/coco_instance_multiscale.py',
+    './_base_/coco_3x_pp.py',
+]
 
 model = dict(
     backbone=dict(

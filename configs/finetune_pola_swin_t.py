@@ -3,8 +3,9 @@
     python tools/train.py configs/finetune_pola_swin_t.py --cfg-options model.num_classes=10
 
 Needs data/finetune/train and data/finetune/val with one folder per class. The backbone starts from
-checkpoints/pola_swin_t.pth if it exists, else from the authors' file, which is downloaded; the head is new. `--amp`
-trains in fp16. Batches of 32 images; the learning rate follows the batch. docs/pretrain.md describes data and options.
+checkpoints/pola_swin_t.pth if it exists, else from the authors' file, which is downloaded; the head
+is new. `--amp` trains in fp16. Batches of 32 images; the learning rate follows the batch.
+docs/pretrain.md describes data and options.
 
 Expected top-1: not in the paper; ours: not yet run.
 """

@@ -5,7 +5,8 @@ A short run of the ImageNet training on generated images: a classifier for singl
     python -m mmpola.apps.shapes data/shapes --images 600
     python tools/train.py configs/imagenet_pola_swin_shapes.py
 
-All other settings are those of imagenet_pola_swin_t.py. Images are crops of 64 x 64 pixels with one shape each.
+All other settings are those of imagenet_pola_swin_t.py. Images are crops of 64 x 64 pixels with one
+shape each.
 
 Expected top-1 on held-out crops: not in the paper; ours: 30.6 (one CPU core, log).
 """
@@ -33,7 +34,12 @@ train_dataloader = dict(
     dataset=dict(
         root=data_root + 'train',
         transform=dict(
-            _delete_=True, input_size=image_size, scale=(0.6, 1.0), ratio=(0.8, 1.25), vflip=0.5, color_jitter=0.4
+            _delete_=True,
+            input_size=image_size,
+            scale=(0.6, 1.0),
+            ratio=(0.8, 1.25),
+            vflip=0.5,
+            color_jitter=0.4,
         ),
     ),
 )
@@ -42,7 +48,9 @@ val_dataloader = dict(
     num_workers=1,
     pin_memory=False,
     dataset=dict(
-        root=data_root + 'val', classes=data_root + 'train', transform=dict(input_size=image_size, crop_pct=1.0)
+        root=data_root + 'val',
+        classes=data_root + 'train',
+        transform=dict(input_size=image_size, crop_pct=1.0),
     ),
 )
 test_dataloader = val_dataloader
@@ -53,7 +61,14 @@ optim_wrapper = dict(optimizer=dict(lr=1e-3))
 auto_scale_lr = dict(enable=False)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, T_max=epochs, convert_to_iter_based=True),
+    dict(
+        type='CosineAnnealingLR',
+        by_epoch=True,
+        begin=0,
+        end=epochs,
+        T_max=epochs,
+        convert_to_iter_based=True,
+    ),
 ]
 train_cfg = dict(max_epochs=epochs, val_interval=3)
 default_hooks = dict(logger=dict(interval=25), checkpoint=dict(interval=3, max_keep_ckpts=1))

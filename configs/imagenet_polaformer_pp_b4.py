@@ -20,4 +20,6 @@ train_dataloader = dict(batch_size=128)
 train_cfg = dict(max_epochs=_base_.epochs + cooldown)
 optim_wrapper = dict(clip_grad=dict(max_norm=1.0))
 param_scheduler = _base_.param_scheduler
-param_scheduler[0].update(warmup=5, end=_base_.epochs + cooldown, start_factor=2e-4, eta_min_ratio=2e-2)
+param_scheduler[0].update(
+    warmup=5, end=_base_.epochs + cooldown, start_factor=2e-4, eta_min_ratio=2e-2
+)

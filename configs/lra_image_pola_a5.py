@@ -3,7 +3,8 @@
     python tools/train.py configs/lra_image_pola_a5.py    one GPU; batch 256
 
 Trains from random weights. Needs data/lra/cifar-10-batches-py/{data_batch_1…5,test_batch}.
-The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in fp16, as in Skyformer.
+The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
+fp16, as in Skyformer.
 
 Expected accuracy: 41.91 (paper, table 4); ours: not yet run.
 """

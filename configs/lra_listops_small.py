@@ -1,7 +1,8 @@
 """Sequence classifier, PolaFormer (alpha = 3), generated ListOps, 1,500 steps.
 
-A first try without the official files, on short expressions of at most four levels: four minutes of one CPU core. The
-classes are not balanced; a logistic regression on the counts of the tokens reaches 27.9.
+A first try without the official files, on short expressions of at most four levels: four minutes of
+one CPU core. The classes are not balanced; a logistic regression on the counts of the tokens
+reaches 27.9.
 
     python -m mmpola.lra.listops data/lra/listops-small --train 20000 --dev 1000 --test 1000 \
         --min-length 20 --max-length 200 --max-depth 4
@@ -26,7 +27,9 @@ test_dataloader = dict(num_workers=1, dataset=dict(root=data_root))
 
 optim_wrapper = dict(optimizer=dict(lr=lr))
 param_scheduler = _base_.param_scheduler
-for scheduler, (begin, end) in zip(param_scheduler, [(0, warmup), (warmup - 1, steps)] * 2, strict=True):
+for scheduler, (begin, end) in zip(
+    param_scheduler, [(0, warmup), (warmup - 1, steps)] * 2, strict=True
+):
     scheduler.update(begin=begin, end=end)
 param_scheduler[1].eta_min = lr / 25e4
 del scheduler, begin, end

@@ -3,10 +3,11 @@
     python tools/train.py configs/mask2former_pola_swin_t_50e.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/mask2former_pola_swin_t_50e.py 8    Mask2Former's batch: 8 GPUs x 2 images
 
-The model is mmdet's Mask2Former for instance segmentation, with large-scale jittering. The backbone trains at a tenth
-of the learning rate, as in Mask2Former.
-Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded. To
-train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+The model is mmdet's Mask2Former for instance segmentation, with large-scale jittering. The backbone
+trains at a tenth of the learning rate, as in Mask2Former.
+Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are
+downloaded. To train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp`
+trains in fp16.
 
 Expected box AP / mask AP: not in the paper; ours: not yet run.
 """
@@ -24,7 +25,8 @@ model = dict(
     panoptic_head=dict(in_channels=[96, 192, 384, 768]),
     init_cfg=None,
 )
-# The base inherits the label maps of mmdet's panoptic config, which instance segmentation does not read.
+# The base inherits the label maps of mmdet's panoptic config, which instance segmentation does not
+# read.
 train_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img='train2017/')))
 val_dataloader = dict(dataset=dict(data_prefix=dict(_delete_=True, img='val2017/')))
 test_dataloader = val_dataloader

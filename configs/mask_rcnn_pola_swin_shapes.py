@@ -7,9 +7,9 @@ Training of the quick start, from random weights.
     bash tools/dist_train.sh configs/mask_rcnn_pola_swin_shapes.py 2 \\
         --cfg-options train_dataloader.batch_size=1                two processes, as in the quick start: 6 minutes
 
-All other settings are those of mask_rcnn_pola_swin_t_1x.py. Images are 192 x 160 pixels, so heads, anchors and the
-numbers of proposals are smaller as well. Initialisation, group norms and small batches are chosen for learning from
-random weights in few steps.
+All other settings are those of mask_rcnn_pola_swin_t_1x.py. Images are 192 x 160 pixels, so heads,
+anchors and the numbers of proposals are smaller as well. Initialisation, group norms and small
+batches are chosen for learning from random weights in few steps.
 
 Expected mask AP50 on held-out scenes: not in the paper; ours: 84.8 (two CPU cores, log).
 """
@@ -49,7 +49,13 @@ model = dict(
             norm_cfg=norm_cfg,
         ),
         mask_roi_extractor=roi_extractor,
-        mask_head=dict(in_channels=channels, conv_out_channels=channels, num_convs=2, num_classes=6, norm_cfg=norm_cfg),
+        mask_head=dict(
+            in_channels=channels,
+            conv_out_channels=channels,
+            num_convs=2,
+            num_classes=6,
+            norm_cfg=norm_cfg,
+        ),
     ),
     train_cfg=dict(
         rpn=dict(sampler=dict(num=64)),
@@ -70,7 +76,10 @@ test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=image_scale, keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+    dict(
+        type='PackDetInputs',
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+    ),
 ]
 
 train_dataloader = dict(
@@ -92,10 +101,19 @@ val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
 # Random weights need a larger learning rate and more decay than fine-tuning does.
-optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.05, fused=True), clip_grad=dict(max_norm=10.0))
+optim_wrapper = dict(
+    optimizer=dict(lr=1e-3, weight_decay=0.05, fused=True), clip_grad=dict(max_norm=10.0)
+)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100),
-    dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, T_max=epochs, convert_to_iter_based=True),
+    dict(
+        type='CosineAnnealingLR',
+        by_epoch=True,
+        begin=0,
+        end=epochs,
+        T_max=epochs,
+        convert_to_iter_based=True,
+    ),
 ]
 train_cfg = dict(max_epochs=epochs, val_interval=epochs)
 default_hooks = dict(

@@ -10,7 +10,11 @@ from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` t
 Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
-_base_ = ['./_base_/mask_rcnn.py', 'mmdet::_base_/datasets/coco_instance.py', './_base_/coco_1x_pp.py']
+_base_ = [
+    './_base_/mask_rcnn.py',
+    'mmdet::_base_/datasets/coco_instance.py',
+    './_base_/coco_1x_pp.py',
+]
 
 model = dict(
     backbone=dict(

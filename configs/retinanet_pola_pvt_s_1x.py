@@ -11,7 +11,11 @@ checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. To train from
 Expected box AP: 43.2 (paper, table 2); ours: not yet run.
 """
 
-_base_ = ['./_base_/retinanet.py', 'mmdet::_base_/datasets/coco_detection.py', './_base_/coco_1x.py']
+_base_ = [
+    './_base_/retinanet.py',
+    'mmdet::_base_/datasets/coco_detection.py',
+    './_base_/coco_1x.py',
+]
 
 model = dict(
     backbone=dict(

@@ -11,7 +11,11 @@ model.backbone.init_cfg=None`. `--amp` trains in fp16.
 Expected box AP: not printed (PolaFormer++ README); ours: not yet run.
 """
 
-_base_ = ['./_base_/retinanet.py', 'mmdet::_base_/datasets/coco_detection.py', './_base_/coco_1x.py']
+_base_ = [
+    './_base_/retinanet.py',
+    'mmdet::_base_/datasets/coco_detection.py',
+    './_base_/coco_1x.py',
+]
 
 model = dict(
     backbone=dict(
@@ -23,4 +27,6 @@ model = dict(
     neck=dict(in_channels=[128, 320, 512]),
 )
 
-optim_wrapper = dict(_delete_=True, type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-4, weight_decay=1e-4))
+optim_wrapper = dict(
+    _delete_=True, type='OptimWrapper', optimizer=dict(type='AdamW', lr=1e-4, weight_decay=1e-4)
+)

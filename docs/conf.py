@@ -44,7 +44,9 @@ nb_execution_mode = 'force'  # notebooks are stored without outputs
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 # Read the Docs installs no mmcv, which is built from source.
-nb_execution_excludepatterns = [] if find_spec('mmdet') else ['notebooks/detector_from_config_to_picture.ipynb']
+nb_execution_excludepatterns = (
+    [] if find_spec('mmdet') else ['notebooks/detector_from_config_to_picture.ipynb']
+)
 nb_execution_timeout = 600  # of a cell, seconds
 nb_output_stderr = 'remove'  # warnings of other libraries
 nb_merge_streams = True
@@ -76,7 +78,9 @@ SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
 PLURAL = re.compile(r'(?<=\w`)(?=\w)')
 
 
-def escape_docstring(app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def escape_docstring(
+    app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
     """Escape literal text in docstrings that reStructuredText would read as markup: |x|, 2 * x, name_, `Name`s.
 
     An indented block after a paragraph is a command or code and becomes a literal block.
@@ -87,18 +91,27 @@ def escape_docstring(app: Any, what: str, name: str, obj: object, options: Any, 
         if in_code and (not line or line.startswith('    ')):
             written.append(line)
             continue
-        in_code = line.startswith('    ') and number > 0 and not lines[number - 1] and paragraph[:1] not in ('', ' ')
+        in_code = (
+            line.startswith('    ')
+            and number > 0
+            and not lines[number - 1]
+            and paragraph[:1] not in ('', ' ')
+        )
         if in_code:
             written += ['::', '', line]
             continue
         paragraph = line or paragraph
         parts = LITERAL.split(line)
-        escaped = ''.join(part if i % 2 else SPECIAL.sub(r'\\\1', part) for i, part in enumerate(parts))
+        escaped = ''.join(
+            part if i % 2 else SPECIAL.sub(r'\\\1', part) for i, part in enumerate(parts)
+        )
         written.append(PLURAL.sub(r'\\ ', escaped))
     lines[:] = written
 
 
-def skip_method(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+def skip_method(
+    app: Any, what: str, name: str, obj: object, skip: bool, options: Any
+) -> bool | None:
     """Leave out members of a class that are not part of its public interface."""
     return True if what == 'class' and name not in SHOWN_METHODS else None
 

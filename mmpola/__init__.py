@@ -1,7 +1,7 @@
 """mmpola: polarity-aware linear attention backbones for OpenMMLab, timm and plain PyTorch.
 
-Every public name is an attribute of this package, `mmpola.PolaSwin` in Python as in a config, and its module is
-imported on first use (PEP 562). `dir(mmpola)` lists the names.
+Every public name is an attribute of this package, `mmpola.PolaSwin` in Python as in a config, and
+its module is imported on first use (PEP 562). `dir(mmpola)` lists the names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Any
 __version__ = '0.1.0'
 
 _NAMES = {
-    'mmpola.ops': ('ExpMap', 'PowerMap', 'available_backends', 'mix_and_gate', 'polarity_attention'),
+    'mmpola.ops': (
+        'ExpMap',
+        'PowerMap',
+        'available_backends',
+        'mix_and_gate',
+        'polarity_attention',
+    ),
     'mmpola.layers': ('PolaAttention', 'PolaMultiheadAttention', 'PolaPlusAttention'),
     'mmpola.backbones.pola_deit': ('PolaDeiT',),
     'mmpola.backbones.pola_pvt': ('PolaPVT',),

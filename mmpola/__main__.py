@@ -3,11 +3,12 @@
     mmpola [--openmmlab]           or: python -m mmpola [--openmmlab]
     mmpola COMMAND ARGUMENTS…      runs a script, see mmpola/commands.py; also: torchrun … -m mmpola COMMAND …
 
-Layers and models for timm need torch, torchvision, timm and einops. Training needs MMEngine too, detection and
-segmentation the other packages of OpenMMLab. Lines marked `ok` work, `--` are packages that only other uses need, and
-`!!` must be mended. Exit status 1 if there is such a line, else 0; with --openmmlab, which tools/install.sh passes, all
-packages are needed. Every line that is not `ok` names its fix: pip commands, or `bash tools/install.sh` in the
-environment that this script has made. Packages that may be missing or broken are imported inside functions.
+Layers and models for timm need torch, torchvision, timm and einops. Training needs MMEngine too,
+detection and segmentation the other packages of OpenMMLab. Lines marked `ok` work, `--` are
+packages that only other uses need, and `!!` must be mended. Exit status 1 if there is such a line,
+else 0; with --openmmlab, which tools/install.sh passes, all packages are needed. Every line that is
+not `ok` names its fix: pip commands, or `bash tools/install.sh` in the environment that this script
+has made. Packages that may be missing or broken are imported inside functions.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Requirement(NamedTuple):
     fork: tuple[str, str] | None = None
 
 
-BUILD_MMCV = 'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0'
+BUILD_MMCV = (
+    'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0'
+)
 """With build isolation, mmcv is silently installed without its operators."""
 
 TORCH = 'pip install --upgrade torch torchvision'
@@ -63,7 +66,15 @@ OPENMMLAB = (  # mmdet 3.3 and mmseg 1.2.2 refuse mmcv 2.2
         'training',
         ('onedl-mmengine', '0.10.12'),
     ),
-    Requirement('mmcv', '2.0.0', '2.2.0', BUILD_MMCV, 'mmcv.ops', 'mmdet and mmsegmentation', ('onedl-mmcv', '2.3.6')),
+    Requirement(
+        'mmcv',
+        '2.0.0',
+        '2.2.0',
+        BUILD_MMCV,
+        'mmcv.ops',
+        'mmdet and mmsegmentation',
+        ('onedl-mmcv', '2.3.6'),
+    ),
     Requirement(
         'mmdet',
         '3.3.0',
@@ -120,9 +131,10 @@ def findings(by_installer: bool, all_needed: bool) -> Iterator[Finding]:
     """Yield every line of the report, in the order in which the parts depend on each other.
 
     Args:
-        by_installer: whether tools/install.sh, which then is the fix of everything, has made this environment.
-        all_needed: whether all of OpenMMLab is needed. Otherwise a package of it may be missing unless another one,
-            which is installed, needs it.
+        by_installer: whether tools/install.sh, which then is the fix of everything, has made this
+            environment.
+        all_needed: whether all of OpenMMLab is needed. Otherwise a package of it may be missing
+            unless another one, which is installed, needs it.
     """
     openmmlab = [_installed(requirement) for requirement in OPENMMLAB]
     installer = INSTALLER if openmmlab == [*OPENMMLAB] else f'{INSTALLER} --forks'
@@ -134,7 +146,12 @@ def findings(by_installer: bool, all_needed: bool) -> Iterator[Finding]:
         return installer if by_installer else pip
 
     group = 'layers and timm'
-    yield Finding(group, 'Python', platform.python_version(), '' if sys.version_info >= (3, 10) else 'needs >= 3.10')
+    yield Finding(
+        group,
+        'Python',
+        platform.python_version(),
+        '' if sys.version_info >= (3, 10) else 'needs >= 3.10',
+    )
     for requirement in NEEDED:
         yield from _package(group, requirement, remedy(requirement.pip), needed=True)
     group = 'OpenMMLab'
@@ -155,7 +172,9 @@ def _installed(requirement: Requirement) -> Requirement:
     """Return the rule for the fork if that is installed and the distribution itself is not."""
     if requirement.fork and not _version(requirement.name) and _version(requirement.fork[0]):
         name, lowest = requirement.fork
-        return requirement._replace(name=name, lowest=lowest, limit=None, pip=f'pip install --upgrade {name}')
+        return requirement._replace(
+            name=name, lowest=lowest, limit=None, pip=f'pip install --upgrade {name}'
+        )
     return requirement
 
 
@@ -205,7 +224,9 @@ def _hardware(group: str, remedy: str) -> Iterator[Finding]:
         import torch
 
         if torch.cuda.is_available():
-            names = ', '.join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+            names = ', '.join(
+                torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())
+            )
             yield Finding(group, 'GPU', f'{names} (CUDA {torch.version.cuda})')
         else:
             yield Finding(group, 'GPU', 'none: training runs on the CPU')
@@ -218,7 +239,12 @@ def _hardware(group: str, remedy: str) -> Iterator[Finding]:
         for name, reasons in unavailable_backends().items():
             yield Finding(group, f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
     except Exception as error:
-        yield Finding(group, 'attention backends', f'mmpola.ops cannot be imported: {_first_line(error)}', remedy)
+        yield Finding(
+            group,
+            'attention backends',
+            f'mmpola.ops cannot be imported: {_first_line(error)}',
+            remedy,
+        )
 
 
 def main() -> int:
@@ -227,7 +253,9 @@ def main() -> int:
         commands.run(sys.argv[1], sys.argv[2:])
         return 0
     parser = argparse.ArgumentParser(prog='mmpola', usage=commands.USAGE)
-    parser.add_argument('--openmmlab', action='store_true', help='fail if a package of OpenMMLab is missing')
+    parser.add_argument(
+        '--openmmlab', action='store_true', help='fail if a package of OpenMMLab is missing'
+    )
     args = parser.parse_args()
     venv = Path(__file__).resolve().parents[1] / '.venv'
     by_installer = Path(sys.prefix).resolve() == venv.resolve()
@@ -239,7 +267,10 @@ def main() -> int:
         if row.group != group:
             group = row.group
             print(f'{group}:')
-        print(f'{row.mark}  {row.what:<{width}}  {row.found}' + (f'  -> {row.remedy}' if row.remedy else ''))
+        print(
+            f'{row.mark}  {row.what:<{width}}  {row.found}'
+            + (f'  -> {row.remedy}' if row.remedy else '')
+        )
     return int(any(row.mark == BROKEN for row in rows))
 
 

@@ -1,6 +1,7 @@
 """The command `mmpola NAME ARGUMENTS…`: runs a script of `tools/`, in a clone and from a wheel.
 
-The scripts set variables that torch reads when it is loaded, so nothing is imported here that loads torch.
+The scripts set variables that torch reads when it is loaded, so nothing is imported here that loads
+torch.
 """
 
 from __future__ import annotations

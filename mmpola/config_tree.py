@@ -37,11 +37,15 @@ def predicted_classes(model: Any) -> list[tuple[str, int]]:
     return [
         (f'{key}.num_classes', node['num_classes'])
         for key, node in nodes(model, 'model')
-        if 'num_classes' in node and (key == 'model' or 'head' in key) and 'rpn_head' not in key.split('.')
+        if 'num_classes' in node
+        and (key == 'model' or 'head' in key)
+        and 'rpn_head' not in key.split('.')
     ]
 
 
-def class_count_problems(predicted: Iterable[tuple[str, int]], classes: Sequence[str], dataloader: str) -> list[str]:
+def class_count_problems(
+    predicted: Iterable[tuple[str, int]], classes: Sequence[str], dataloader: str
+) -> list[str]:
     """Describe every mismatch between the classes of a model and those of a data set.
 
     Args:

@@ -10,7 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str = '', size: int = 1) -> Iterator[Callable[[int], None]]:
+def progress(
+    what: str, total: int, unit: str = '', size: int = 1
+) -> Iterator[Callable[[int], None]]:
     """Show the progress of long work.
 
     Yields a function to call with the number of items that were just finished.
@@ -19,7 +21,8 @@ def progress(what: str, total: int, unit: str = '', size: int = 1) -> Iterator[C
         what: the work, in a few words.
         total: number of items.
         unit: what is counted, behind the numbers.
-        size: items in a unit; where the whole is less than 1,000 units, nothing is shown outside of a terminal.
+        size: items in a unit; where the whole is less than 1,000 units, nothing is shown outside of
+            a terminal.
     """
     console = Console()
     if console.is_terminal:

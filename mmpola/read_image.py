@@ -23,9 +23,9 @@ TURNED = (5, 6, 7, 8)
 def rgb_image(data: bytes) -> Image.Image:
     """Decode an image of any mode to RGB.
 
-    16-bit greyscale keeps its upper 8 bits (Pillow's own conversion clips it to white) and transparency is dropped.
-    Pixels stay as stored: an EXIF rotation is not applied, as in torchvision and timm, which gave the published
-    numbers.
+    16-bit greyscale keeps its upper 8 bits (Pillow's own conversion clips it to white) and
+    transparency is dropped. Pixels stay as stored: an EXIF rotation is not applied, as in
+    torchvision and timm, which gave the published numbers.
 
     Raises:
         Exception: Pillow cannot decode it; the type depends on the format.
@@ -34,7 +34,9 @@ def rgb_image(data: bytes) -> Image.Image:
         file.load()
         image: Image.Image = file
         if image.mode.startswith('I'):
-            image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+            image = Image.fromarray(
+                (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+            )
         elif 'transparency' in image.info:
             image = image.convert('RGBA')
         return image.convert('RGB')
@@ -52,7 +54,9 @@ def unreadable(path: Path) -> str | None:
             image.load()
     except UnidentifiedImageError:
         return 'not an image'
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
+    except (
+        Exception
+    ) as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
         return first_line(error)
     return None
 
@@ -62,6 +66,8 @@ def size_as_loaded(path: Path) -> tuple[int, int] | None:
     try:
         with Image.open(path) as image:
             width, height = image.size
-            return (height, width) if image.getexif().get(ORIENTATION) in TURNED else (width, height)
+            return (
+                (height, width) if image.getexif().get(ORIENTATION) in TURNED else (width, height)
+            )
     except Exception:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
         return None

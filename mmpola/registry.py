@@ -1,8 +1,9 @@
 """The MMEngine registries of scope 'mmpola'.
 
-MMEngine imports this module for a config with `type='mmpola.…'`, so no config needs `custom_imports`. It reports an
-ImportError raised here as 'not in the registry', so nothing that may fail is imported. Without MMEngine, which is an
-optional extra, nothing is registered and the classes are used by their Python names.
+MMEngine imports this module for a config with `type='mmpola.…'`, so no config needs
+`custom_imports`. It reports an ImportError raised here as 'not in the registry', so nothing that
+may fail is imported. Without MMEngine, which is an optional extra, nothing is registered and the
+classes are used by their Python names.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ else:
 
     def _child(parent: str) -> Any:
         registry = getattr(mmengine_registry, parent)
-        return _LazyRegistry(registry.name, parent=registry, scope='mmpola', locations=sorted({*MODULES.values()}))
+        return _LazyRegistry(
+            registry.name, parent=registry, scope='mmpola', locations=sorted({*MODULES.values()})
+        )
 
 
 MODELS = _child('MODELS')

@@ -1,9 +1,10 @@
 """Imported by every script before anything else: Ctrl-C, text and OpenMP, from the first import on.
 
-Importing torch, MMEngine and mmdet takes seconds, before `run_main` is called. torch reads OpenMP's variables when it
-is loaded: waiting threads sleep instead of spinning, because on cores that others use too, training is then several
-times faster. Their number is that of the cores this process may use, divided by the processes that torchrun started
-here. Variables that the user has set stay as they are.
+Importing torch, MMEngine and mmdet takes seconds, before `run_main` is called. torch reads OpenMP's
+variables when it is loaded: waiting threads sleep instead of spinning, because on cores that others
+use too, training is then several times faster. Their number is that of the cores this process may
+use, divided by the processes that torchrun started here. Variables that the user has set stay as
+they are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ CPU_QUOTA = Path('/sys/fs/cgroup/cpu.max')
 
 def usable_cores() -> int:
     """Return how many cores this process may use: its affinity, and the quota of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    )
     try:
         quota, period = CPU_QUOTA.read_text().split()
         return max(1, min(cores, int(quota) // int(period)))
@@ -41,9 +44,12 @@ def set_environment() -> None:
 def prepare() -> None:
     """End with one line on Ctrl-C until `run_main` is called, and without a home directory; print in any locale.
 
-    Until then nothing is collected as garbage: to look for it would take a fifth of the time of the imports.
+    Until then nothing is collected as garbage: to look for it would take a fifth of the time of the
+    imports.
     """
-    if multiprocessing.current_process().name == 'MainProcess':  # spawned workers import the script, but run no main
+    if (
+        multiprocessing.current_process().name == 'MainProcess'
+    ):  # spawned workers import the script, but run no main
         gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, 'reconfigure'):
@@ -53,7 +59,9 @@ def prepare() -> None:
     try:
         Path.home()
     except RuntimeError:  # MMEngine cannot be imported: yapf looks for its cache
-        sys.exit('error: HOME: expected a folder, got none, and this user has no home directory; set HOME')
+        sys.exit(
+            'error: HOME: expected a folder, got none, and this user has no home directory; set HOME'
+        )
 
 
 def _end(number: int, frame: Any) -> None:

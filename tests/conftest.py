@@ -60,11 +60,13 @@ def _seed():
 def _data_workers(monkeypatch):
     """End data workers with their test.
 
-    An iterator that is collected as garbage finds its queues closed, and waits for ten seconds for workers that it
-    cannot tell to end.
+    An iterator that is collected as garbage finds its queues closed, and waits for ten seconds for
+    workers that it cannot tell to end.
     """
     loaders, start = [], DataLoader._get_iterator
-    monkeypatch.setattr(DataLoader, '_get_iterator', lambda loader: loaders.append(loader) or start(loader))
+    monkeypatch.setattr(
+        DataLoader, '_get_iterator', lambda loader: loaders.append(loader) or start(loader)
+    )
     yield
     for loader in loaders:
         iterator, loader._iterator = loader._iterator, None
@@ -93,7 +95,9 @@ def shapes(tmp_path_factory):
     from mmpola.apps.shapes import write_dataset
 
     folder = tmp_path_factory.mktemp('generated') / 'shapes'
-    write_dataset(folder, images=12, val_images=4, size=(96, 80), seed=175)  # with crowds in validation alone
+    write_dataset(
+        folder, images=12, val_images=4, size=(96, 80), seed=175
+    )  # with crowds in validation alone
     return folder
 
 
@@ -177,7 +181,12 @@ def start_tool(root):
     def start(tool, *arguments):
         command = [sys.executable, str(root / 'tools' / tool), *map(str, arguments)]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root, env=environment()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=root,
+            env=environment(),
         )
         started.append(process)
         return process

@@ -65,7 +65,9 @@ def load(folder, tmp_path, monkeypatch):
         else:
             cfg.train_cfg.update(max_iters=2, val_interval=2 if evaluate else 3)
         cfg.default_hooks.logger.interval = 1
-        cfg.visualizer.name = f'{name} in {tmp_path}'  # MMEngine keeps visualizers by name, one process long
+        cfg.visualizer.name = (
+            f'{name} in {tmp_path}'  # MMEngine keeps visualizers by name, one process long
+        )
         cfg.work_dir, cfg.log_level = str(tmp_path / name), 'ERROR'
         return cfg
 
@@ -79,7 +81,10 @@ def train(cfg):
 
 
 def backbone_weights(runner):
-    return {name: parameter.detach().clone() for name, parameter in runner.model.backbone.named_parameters()}
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in runner.model.backbone.named_parameters()
+    }
 
 
 def test_every_recipe_is_tested(root):
@@ -122,7 +127,9 @@ def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
     runner = train(load('three_classes', evaluate=True))
     assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4  # and background
     assert len(runner.val_dataloader.dataset.metainfo['classes']) == 3
-    labels = torch.cat([item['data_samples'].gt_instances.labels for item in runner.train_dataloader.dataset])
+    labels = torch.cat(
+        [item['data_samples'].gt_instances.labels for item in runner.train_dataloader.dataset]
+    )
     assert set(labels.tolist()) <= {0, 1, 2}
     assert len(labels.unique()) > 1
 
@@ -139,7 +146,9 @@ def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
 def test_three_labels_train_and_evaluate_and_variants_are_averaged(load):
     runner = train(load('three_labels', evaluate=True))
     assert runner.model.decode_head.conv_seg.out_channels == 3
-    values = [item['data_samples'].gt_sem_seg.data.unique() for item in runner.train_dataloader.dataset]
+    values = [
+        item['data_samples'].gt_sem_seg.data.unique() for item in runner.train_dataloader.dataset
+    ]
     assert set(torch.cat(values).tolist()) <= {0, 1, 2, 255}
 
     flipped = load('labels_flipped')
@@ -181,8 +190,18 @@ def count_calls(model):
 
 
 INFERENCERS = {
-    'DetInferencer': ('three_classes', 'epoch_1', 'epoch_12', 'assert boxes.shape[1] == 4 and len(boxes)'),
-    'MMSegInferencer': ('three_labels', 'iter_2', 'iter_80000', 'assert labels.shape[1:] == (80, 96)'),
+    'DetInferencer': (
+        'three_classes',
+        'epoch_1',
+        'epoch_12',
+        'assert boxes.shape[1] == 4 and len(boxes)',
+    ),
+    'MMSegInferencer': (
+        'three_labels',
+        'iter_2',
+        'iter_80000',
+        'assert labels.shape[1:] == (80, 96)',
+    ),
 }
 """Inferencer -> config, checkpoint that is written, the one that the page names, check of the results."""
 
@@ -199,7 +218,9 @@ def test_inferencers_read_a_training_checkpoint(load, root, shapes, tmp_path):
             cfg.model.test_cfg.rcnn.score_thr = 0.0  # untrained scores count too
         cfg.dump(tmp_path / f'{name}.py')
         (tmp_path / 'work_dirs' / name).mkdir(parents=True)
-        (tmp_path / 'work_dirs' / name / f'{shown}.pth').symlink_to(f'{runner.work_dir}/{written}.pth')
+        (tmp_path / 'work_dirs' / name / f'{shown}.pth').symlink_to(
+            f'{runner.work_dir}/{written}.pth'
+        )
         code += f'{code_with(root, inferencer)}{check}\n'
     (tmp_path / 'photos').mkdir()
     (photo,) = sorted((shapes / 'coco' / 'val2017').iterdir())[:1]
@@ -259,8 +280,16 @@ def test_frozen_stages_do_not_change(load):
     runner = Runner.from_cfg(load('frozen'))
     before = backbone_weights(runner)
     runner.train()
-    moved = {name for name, weights in backbone_weights(runner).items() if not torch.equal(weights, before[name])}
-    frozen = {name for name in before if name.startswith(('stem.', 'stages.0.', 'stages.1.', 'norms.0.', 'norms.1.'))}
+    moved = {
+        name
+        for name, weights in backbone_weights(runner).items()
+        if not torch.equal(weights, before[name])
+    }
+    frozen = {
+        name
+        for name in before
+        if name.startswith(('stem.', 'stages.0.', 'stages.1.', 'norms.0.', 'norms.1.'))
+    }
     assert moved == before.keys() - frozen
 
 

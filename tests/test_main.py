@@ -49,7 +49,9 @@ def installed(monkeypatch, **versions):
 )
 def test_versions_that_do_not_work_name_their_fix(by_installer, torch, mmcv, monkeypatch):
     installed(monkeypatch, mmcv='2.2.0', torch='2.0.1+cpu', mmdet='3.3.0')
-    remedies = {finding.what: finding.remedy for finding in report.findings(by_installer, all_needed=False)}
+    remedies = {
+        finding.what: finding.remedy for finding in report.findings(by_installer, all_needed=False)
+    }
     assert remedies['torch'] == f'needs >= 2.6: {torch}'
     assert remedies['mmcv'] == f'needs >= 2.0.0, < 2.2.0: {mmcv}'
     assert remedies['mmdet'] == ''
@@ -80,28 +82,44 @@ def test_the_lowest_torch(torch, expected, monkeypatch):
     assert broken() == expected
 
 
-@pytest.mark.parametrize(('arguments', 'status', 'mark'), [([], 0, '--'), (['--openmmlab'], 1, '!!')])
+@pytest.mark.parametrize(
+    ('arguments', 'status', 'mark'), [([], 0, '--'), (['--openmmlab'], 1, '!!')]
+)
 def test_an_environment_for_timm_alone(arguments, status, mark, tmp_path, monkeypatch, capsys):
     installed(monkeypatch, **WORKING)
     monkeypatch.setattr(sys, 'argv', ['mmpola', *arguments])
-    monkeypatch.setattr(sys, 'prefix', str(tmp_path))  # of no environment that the installer has made
+    monkeypatch.setattr(
+        sys, 'prefix', str(tmp_path)
+    )  # of no environment that the installer has made
     assert report.main() == status
     output = capsys.readouterr().out
-    assert re.search(f'{mark}  mmdet +not installed .*detection.* -> .*pip install mmdet==3.3.0', output)
+    assert re.search(
+        f'{mark}  mmdet +not installed .*detection.* -> .*pip install mmdet==3.3.0', output
+    )
     assert 'install.sh' not in output
 
 
 def test_the_maintained_forks_are_openmmlab_too(monkeypatch):
     forks = dict(requirement.fork for requirement in report.OPENMMLAB)
     installed(monkeypatch, **WORKING, **forks)
-    findings = {finding.what: finding for finding in report.findings(by_installer=True, all_needed=True)}
+    findings = {
+        finding.what: finding for finding in report.findings(by_installer=True, all_needed=True)
+    }
     assert not any(finding.remedy for finding in findings.values())
     assert findings['onedl-mmcv'].found == '2.3.6'
     installed(monkeypatch, **{**WORKING, **forks, 'torch': '2.5', 'onedl-mmcv': '2.3.5'})
-    for by_installer, command in ((True, 'install.sh --forks'), (False, 'pip install --upgrade onedl-mmcv')):
-        remedies = {finding.what: finding.remedy for finding in report.findings(by_installer, all_needed=False)}
+    for by_installer, command in (
+        (True, 'install.sh --forks'),
+        (False, 'pip install --upgrade onedl-mmcv'),
+    ):
+        remedies = {
+            finding.what: finding.remedy
+            for finding in report.findings(by_installer, all_needed=False)
+        }
         assert remedies['onedl-mmcv'].endswith(command)
-        assert remedies['torch'].endswith('install.sh --forks' if by_installer else 'torch torchvision')
+        assert remedies['torch'].endswith(
+            'install.sh --forks' if by_installer else 'torch torchvision'
+        )
 
 
 @pytest.mark.slow
@@ -117,7 +135,9 @@ def test_it_runs_where_torch_is_broken_and_mmengine_missing():
     assert 'Traceback' not in result.stderr
     reason = 'OSError: libcudart.so.13: cannot open'
     assert re.search(rf'!!  GPU +unknown, torch does not work: {reason}', result.stdout)
-    assert re.search(rf'!!  attention backends +mmpola.ops cannot be imported: {reason}', result.stdout)
+    assert re.search(
+        rf'!!  attention backends +mmpola.ops cannot be imported: {reason}', result.stdout
+    )
     assert re.search(r'!!  mmdet.models +(OSError|ModuleNotFoundError): ', result.stdout)
 
 
@@ -133,7 +153,11 @@ def test_the_requirements_are_those_of_the_package(root):
         name: version for name, version in expected.items() if name != 'torchvision'
     }
     for requirement in report.OPENMMLAB:
-        (pinned,) = (x for x in project['optional-dependencies']['openmmlab'] if x.startswith(f'{requirement.name}=='))
+        (pinned,) = (
+            x
+            for x in project['optional-dependencies']['openmmlab']
+            if x.startswith(f'{requirement.name}==')
+        )
         assert pinned in requirement.pip
 
 
@@ -147,7 +171,9 @@ def test_a_command_is_its_script_with_the_configs_of_mmpola(tmp_path):
 def test_a_config_of_the_working_directory_comes_first(tmp_path, monkeypatch):
     called = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands.runpy, 'run_path', lambda path, run_name: called.append(list(sys.argv)))
+    monkeypatch.setattr(
+        commands.runpy, 'run_path', lambda path, run_name: called.append(list(sys.argv))
+    )
     monkeypatch.setattr(sys, 'argv', ['mmpola', 'train', 'configs/imagenet_pola_pvt_t.py', '--amp'])
     assert report.main() == 0
     (tmp_path / 'configs').mkdir()

@@ -5,12 +5,24 @@ import gc
 import pytest
 from mmengine.config import Config
 
-from mmpola.messages import UsageError, counted, first_line, listed, nearest, printable, run_main, suggestion
+from mmpola.messages import (
+    UsageError,
+    counted,
+    first_line,
+    listed,
+    nearest,
+    printable,
+    run_main,
+    suggestion,
+)
 
 
 @pytest.mark.parametrize(
     ('error', 'status', 'line'),
-    [(UsageError('--out: no'), 2, 'error: --out: no\n'), (KeyboardInterrupt(), 130, 'interrupted\n')],
+    [
+        (UsageError('--out: no'), 2, 'error: --out: no\n'),
+        (KeyboardInterrupt(), 130, 'interrupted\n'),
+    ],
 )
 def test_a_mistake_and_ctrl_c_end_a_script_with_one_line(error, status, line, capsys):
     def main():

@@ -19,7 +19,14 @@ def limits(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('quota', 'cores'), [(None, 8), ('max 100000', 8), ('300000 100000', 3), ('50000 100000', 1), ('1600000 100000', 8)]
+    ('quota', 'cores'),
+    [
+        (None, 8),
+        ('max 100000', 8),
+        ('300000 100000', 3),
+        ('50000 100000', 1),
+        ('1600000 100000', 8),
+    ],
 )
 def test_cores_are_limited_by_the_containers_quota(quota, cores, limits):
     if quota:
@@ -42,7 +49,9 @@ def test_a_script_sets_them_before_torch_is_imported():
     found = interpret(
         "import runpy; runpy.run_path('tools/train.py')",
         on_import={'torch': f'import os; print(*map(os.environ.get, {NAMES})); sys.exit(0)'},
-        environment={key: value for key, value in os.environ.items() if not key.startswith(('OMP_', 'GOMP_'))},
+        environment={
+            key: value for key, value in os.environ.items() if not key.startswith(('OMP_', 'GOMP_'))
+        },
     )
     assert found.stdout.split()[1:] == ['PASSIVE', '0'], found.stderr
     assert int(found.stdout.split()[0]) == script.usable_cores()

@@ -55,7 +55,9 @@ def source(root, tmp_path_factory):
     """A copy of the repository for builds to write into, with a linter's cache in tools/."""
     copy = tmp_path_factory.mktemp('source') / 'mmpola'
     for name in SOURCE:
-        shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns('__pycache__', '.mim'))
+        shutil.copytree(
+            root / name, copy / name, ignore=shutil.ignore_patterns('__pycache__', '.mim')
+        )
     for path in root.iterdir():
         if path.is_file():
             shutil.copy(path, copy)
@@ -72,8 +74,8 @@ def wheel(source, tmp_path_factory):
 def environment(folder, *install):
     """Create a virtual environment that also sees the packages of this one, except an editable mmpola.
 
-    Its own packages come first. Python does not process the .pth files in a folder that is itself named by a .pth
-    file, and an editable installation consists of such a file.
+    Its own packages come first. Python does not process the .pth files in a folder that is itself
+    named by a .pth file, and an editable installation consists of such a file.
 
     Returns:
         The path of its interpreter.
@@ -84,7 +86,16 @@ def environment(folder, *install):
     others = [path for path in sys.path if Path(path).name in ('site-packages', 'dist-packages')]
     (own / 'packages.pth').write_text('\n'.join(others) + '\n')
     run(
-        sys.executable, '-m', 'pip', '--python', python, 'install', *OFFLINE, '--ignore-installed', *install, cwd=folder
+        sys.executable,
+        '-m',
+        'pip',
+        '--python',
+        python,
+        'install',
+        *OFFLINE,
+        '--ignore-installed',
+        *install,
+        cwd=folder,
     )
     return python
 
@@ -119,7 +130,9 @@ def test_the_wheel_contains_configs_scripts_and_the_model_index(wheel, root):
         for path in sources
         if path.suffix in ('.py', '.sh', '.yml') and not REPOSITORY_ONLY & set(path.parts)
     }
-    inside = {name.removeprefix('mmpola/.mim/') for name in content if name.startswith('mmpola/.mim/')}
+    inside = {
+        name.removeprefix('mmpola/.mim/') for name in content if name.startswith('mmpola/.mim/')
+    }
     assert inside == expected | {'model-index.yml'}
     assert 'mmpola/ops/README.md' in content
     assert {name.split('/')[0] for name in content} == {'mmpola', 'mmpola-0.1.0.dist-info'}
@@ -181,7 +194,9 @@ def test_a_detector_trains_from_the_wheel(python, mim, project, shapes):
     """In a folder with a space in its name, with the installed script."""
     (project / 'data').symlink_to(shapes)
     base = str(mim / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
-    (project / 'tiny.py').write_text(TINY.format(base=base, data='data/coco/') + ONE_EPOCH_OF_ONE_STEP)
+    (project / 'tiny.py').write_text(
+        TINY.format(base=base, data='data/coco/') + ONE_EPOCH_OF_ONE_STEP
+    )
     output = run(python, mim / 'tools' / 'train.py', 'tiny.py', cwd=project)
     assert f'mmpola is {mim.parent}\n' in output
     assert 'coco/segm_mAP_50' in output
@@ -191,7 +206,9 @@ def test_a_detector_trains_from_the_wheel(python, mim, project, shapes):
 def test_a_segmenter_trains_from_the_wheel_with_mmsegs_script(python, mim, project, shapes):
     base = str(mim / 'configs' / 'semantic_fpn_pola_pvt_t_40k.py')
     (project / 'data').symlink_to(shapes)
-    (project / 'tiny.py').write_text(TINY_SEGMENTATION.format(base=base, data='data/ade') + ONE_STEP)
+    (project / 'tiny.py').write_text(
+        TINY_SEGMENTATION.format(base=base, data='data/ade') + ONE_STEP
+    )
     output = run(python, installed('mmseg') / 'tools' / 'train.py', 'tiny.py', cwd=project)
     assert f'mmpola is {mim.parent}\n' in output
     assert 'mIoU' in output

@@ -10,7 +10,9 @@ from mmpola.progress import progress
 
 
 def test_bytes_on_a_terminal_have_their_unit(monkeypatch, capsys):
-    monkeypatch.setattr(module, 'Console', partial(Console, force_terminal=True, color_system=None, width=100))
+    monkeypatch.setattr(
+        module, 'Console', partial(Console, force_terminal=True, color_system=None, width=100)
+    )
     with progress('reading', 306_400, unit=' kB', size=1000) as advance:
         advance(122_700)
     assert '122/306 kB' in capsys.readouterr().out

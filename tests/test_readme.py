@@ -40,7 +40,9 @@ def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, root, tmp_path):
         model = MODELS.build(cfg.model)
     assert isinstance(model.backbone, PolaSwin)
     assert model.backbone.init_cfg['checkpoint'] == 'mmpola://pola_swin_tiny'
-    assert sum(parameter.numel() for parameter in model.parameters()) == 48_791_944  # of mask_rcnn_pola_swin_t_1x
+    assert (
+        sum(parameter.numel() for parameter in model.parameters()) == 48_791_944
+    )  # of mask_rcnn_pola_swin_t_1x
     assert isinstance(build_optim_wrapper(model, cfg.optim_wrapper).optimizer, torch.optim.AdamW)
     assert recipe(cfg) == recipe(Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_t_1x.py'))
 
@@ -49,7 +51,11 @@ def recipe(cfg):
     """Return the optimizer with its learning rate, and the constructor, which says what has no weight decay."""
     torch_defaults = {'betas': (0.9, 0.999)}
     wrapper = cfg.optim_wrapper
-    return {**torch_defaults, **wrapper.optimizer}, wrapper.constructor, wrapper.get('paramwise_cfg')
+    return (
+        {**torch_defaults, **wrapper.optimizer},
+        wrapper.constructor,
+        wrapper.get('paramwise_cfg'),
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,14 +67,19 @@ def recipe(cfg):
 )
 def test_own_projects_train_by_the_same_recipe(name, config, root, tmp_path):
     (tmp_path / name).write_text(config_files(root)[name])
-    assert recipe(Config.fromfile(tmp_path / name)) == recipe(Config.fromfile(root / 'configs' / config))
+    assert recipe(Config.fromfile(tmp_path / name)) == recipe(
+        Config.fromfile(root / 'configs' / config)
+    )
 
 
 def test_pages_on_weights_begin_with_the_command_that_checks_them(root):
     for page in ('weights.md', 'pretrain.md'):
         text = (root / 'docs' / page).read_text()
         first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
-        assert 'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n' in first
+        assert (
+            'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n'
+            in first
+        )
 
 
 def test_the_tables_of_weights_list_what_the_authors_publish(root):
@@ -97,7 +108,9 @@ def test_the_tables_of_weights_list_what_the_authors_publish(root):
 
 
 def test_nothing_tells_to_install_a_package_that_is_not_published(root):
-    files = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        ['git', 'ls-files', '-z'], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
     named = re.compile(r'pip install [^\n]*\bmmpola(\[|[=<>]|$|[\'"` ])', re.MULTILINE)
     told = {
         name
@@ -153,4 +166,7 @@ def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
     assert names['computed'].shape == (1, 10)
     torch.testing.assert_close(torch.from_numpy(names['computed']), names['logits'])
     exec(int8_block, names)
-    assert Path('pola_deit_tiny_int8.onnx').stat().st_size < 0.6 * Path('pola_deit_tiny.onnx').stat().st_size
+    assert (
+        Path('pola_deit_tiny_int8.onnx').stat().st_size
+        < 0.6 * Path('pola_deit_tiny.onnx').stat().st_size
+    )

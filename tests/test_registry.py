@@ -56,7 +56,14 @@ def test_a_backbone_imports_neither_the_runner_nor_data_sets():
         """
     )
     imported = output.split()
-    unneeded = ('mmengine.runner', 'pycocotools', 'mmpola.engine', 'mmpola.apps', 'mmpola.lra', 'mmpola.timm')
+    unneeded = (
+        'mmengine.runner',
+        'pycocotools',
+        'mmpola.engine',
+        'mmpola.apps',
+        'mmpola.lra',
+        'mmpola.timm',
+    )
     assert [name for name in imported if name.startswith(unneeded)] == []
 
 
@@ -73,7 +80,9 @@ def test_every_registered_name_is_public():
         if isinstance(registry, Registry):
             registry.import_from_location()
             for name, registered in registry.module_dict.items():
-                if registered.__module__.startswith('mmpola.'):  # not what other tests have registered
+                if registered.__module__.startswith(
+                    'mmpola.'
+                ):  # not what other tests have registered
                     assert registered is getattr(mmpola, name)
 
 

@@ -1,5 +1,6 @@
 """What holds from a script's first import on: Ctrl-C, any locale, no home directory."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 from tests.helpers.interpreter import interpret
 from tests.helpers.small_training import ROOT
 
+IMPORTS = (ast.Import, ast.ImportFrom)
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
 
 
@@ -16,8 +18,9 @@ def test_every_script_imports_it_before_anything_else():
     for script in SCRIPTS:
         text = script.read_text()
         assert 'run_main(main)' in text, script
-        imports = [line for line in text.splitlines() if line.startswith(('import ', 'from '))]
-        assert imports[1].startswith('import mmpola.script'), script  # the first one is `annotations`
+        imports = [ast.unparse(node) for node in ast.parse(text).body if isinstance(node, IMPORTS)]
+        assert imports[0] == 'from __future__ import annotations', script
+        assert imports[1] == 'import mmpola.script', script
 
 
 @pytest.mark.slow
@@ -29,7 +32,11 @@ def test_ctrl_c_during_the_imports_is_one_line(package):
     sys.argv[0] = 'tools/train.py'
     runpy.run_path('tools/train.py', run_name='__main__')
     """
-    found = interpret(code, '--help', on_import={package: 'import os, signal; os.kill(os.getpid(), signal.SIGINT)'})
+    found = interpret(
+        code,
+        '--help',
+        on_import={package: 'import os, signal; os.kill(os.getpid(), signal.SIGINT)'},
+    )
     assert (found.returncode, found.stdout, found.stderr) == (130, '', 'interrupted\n')
 
 
@@ -74,4 +81,7 @@ def test_without_a_home_directory():
     """
     found = interpret(code)
     assert found.returncode == 1
-    assert found.stderr == 'error: HOME: expected a folder, got none, and this user has no home directory; set HOME\n'
+    assert (
+        found.stderr
+        == 'error: HOME: expected a folder, got none, and this user has no home directory; set HOME\n'
+    )

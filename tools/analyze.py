@@ -4,9 +4,9 @@
                             [--format pdf …] [--dpi 300] [--cmap NAME] [--width-inches WIDTH] [--no-title]
                             [--overwrite] [--cfg-options KEY=VALUE …]
 
-IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
-as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains, as PNG and as SVG or in
-the formats of --format,
+IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets
+the same subfolders as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains,
+as PNG and as SVG or in the formats of --format,
 
     NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and opposite-signed stream,
                        both together, and softmax attention with the same q and k
@@ -17,10 +17,11 @@ the formats of --format,
 
 and NAME.json with the numbers. docs/analysis.md defines them.
 
-Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre. Without --layers all
-linear attention layers of the backbone are analyzed. Existing results are overwritten only with --overwrite, input
-images never. Exit status 0: all images are done; 2: the arguments are invalid, nothing was done; 3: images that are
-unreadable or too narrow were named and skipped, all others are done; 130: stopped by Ctrl-C.
+Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre.
+Without --layers all linear attention layers of the backbone are analyzed. Existing results are
+overwritten only with --overwrite, input images never. Exit status 0: all images are done; 2: the
+arguments are invalid, nothing was done; 3: images that are unreadable or too narrow were named and
+skipped, all others are done; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ import sys
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
-from mmpola.apps.prediction.config import add_files_arguments, add_model_arguments, check_device, checked_config
+from mmpola.apps.prediction.config import (
+    add_files_arguments,
+    add_model_arguments,
+    check_device,
+    checked_config,
+)
 from mmpola.apps.prediction.files import check_outputs, find_images
 from mmpola.apps.prediction.predict import SKIPPED
 from mmpola.apps.prediction.predictor import load_predictor
@@ -41,18 +47,34 @@ from mmpola.messages import counted, printable, run_main
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Draw what linear attention does with images, and write it as JSON', allow_abbrev=False
+        description='Draw what linear attention does with images, and write it as JSON',
+        allow_abbrev=False,
     )
     add_model_arguments(parser)
     add_files_arguments(parser)
     parser.add_argument(
-        '--points', nargs='+', default=[], metavar='X,Y', help='pixels whose queries are drawn (default: the centre)'
+        '--points',
+        nargs='+',
+        default=[],
+        metavar='X,Y',
+        help='pixels whose queries are drawn (default: the centre)',
     )
-    parser.add_argument('--layers', nargs='+', metavar='NAME', help='attention layers of the backbone (default: all)')
+    parser.add_argument(
+        '--layers',
+        nargs='+',
+        metavar='NAME',
+        help='attention layers of the backbone (default: all)',
+    )
     formats = f'formats of the figures (default: {" ".join(DEFAULT_FORMATS)})'
-    parser.add_argument('--format', nargs='+', choices=FORMATS, default=DEFAULT_FORMATS, help=formats)
+    parser.add_argument(
+        '--format', nargs='+', choices=FORMATS, default=DEFAULT_FORMATS, help=formats
+    )
     add_style_arguments(parser)
-    parser.add_argument('--no-title', action='store_true', help='leave out the titles of figures, not of their panels')
+    parser.add_argument(
+        '--no-title',
+        action='store_true',
+        help='leave out the titles of figures, not of their panels',
+    )
     args = parser.parse_args()
     args.style = style_of(args, title=not args.no_title)
     args.points = analysis.parse_points(args.points)
@@ -68,7 +90,9 @@ def main() -> None:
     layers = analysis.choose_layers(predictor.model.backbone, args.layers)
     check_outputs(images, args.out, analysis.output_suffixes(layers, args.format), args.overwrite)
     analysis.check_points(args.points, images, predictor)
-    outcome = analysis.analyze(predictor, images, args.out, args.points, layers, args.format, args.style)
+    outcome = analysis.analyze(
+        predictor, images, args.out, args.points, layers, args.format, args.style
+    )
     done = f'{counted(outcome.done, "image")} done, {outcome.skipped} skipped'
     print(printable(f'{args.out}: {done}; {counted(len(layers), "layer")} each'))
     if outcome.skipped:

@@ -2,13 +2,14 @@
 
     python tools/check_data.py CONFIG [--strict] [--cfg-options KEY=VALUE …]
 
-Prints a table of what the loaders return, and warns of what they drop, such as boxes without area. If something is
-wrong, it prints a list of problems, with long lists shortened, and exits with status 2. With --strict, what a loader
-drops is wrong.
+Prints a table of what the loaders return, and warns of what they drop, such as boxes without area.
+If something is wrong, it prints a list of problems, with long lists shortened, and exits with
+status 2. With --strict, what a loader drops is wrong.
 
-train.py and test.py start with the fast part, which takes seconds on COCO: whether the model can be built, whether all
-files exist, whether the annotations are consistent and hold what the model needs, whether the classes match the config
-and the model, and the labels in a sample of the label maps.
+train.py and test.py start with the fast part, which takes seconds on COCO: whether the model can be
+built, whether all files exist, whether the annotations are consistent and hold what the model
+needs, whether the classes match the config and the model, and the labels in a sample of the label
+maps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from mmpola.messages import run_main
 def main() -> None:
     parser = argparse.ArgumentParser(description='Check a config and the data that it names')
     parser.add_argument('config', help='config file')
-    parser.add_argument('--strict', action='store_true', help='treat what a loader drops as an error')
+    parser.add_argument(
+        '--strict', action='store_true', help='treat what a loader drops as an error'
+    )
     add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)

@@ -4,21 +4,24 @@
     python tools/convert_checkpoint.py SRC DST [--whole] [--backbone-only] [--authors] [--arch NAME]
                                        [--metric 'top-1 82.6'] [--overwrite]
 
-SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the authors, or a bare
-state dict. Averaged (EMA) weights are preferred to plain ones. DST is `{'state_dict', 'meta'}` with the names of an
-ImageClassifier: `backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a detector's
-backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
+SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the
+authors, or a bare state dict. Averaged (EMA) weights are preferred to plain ones. DST is
+`{'state_dict', 'meta'}` with the names of an ImageClassifier: `backbone.…`, `norm.…`, `proj.…`,
+`head.…`. It can be loaded by `init_cfg` of a backbone, a detector's backbone or an ImageClassifier,
+by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
 
-With --whole it writes all of a detector, segmenter or classifier: weights, config and classes of a training checkpoint,
-without optimizer, hooks and history. DST becomes NAME-XXXXXXXX.pth, with the first digits of the file's SHA-256. The
-file is read by torch.load, the scripts in tools/ and the inferencers of mmdet and mmseg.
+With --whole it writes all of a detector, segmenter or classifier: weights, config and classes of a
+training checkpoint, without optimizer, hooks and history. DST becomes NAME-XXXXXXXX.pth, with the
+first digits of the file's SHA-256. The file is read by torch.load, the scripts in tools/ and the
+inferencers of mmdet and mmseg.
 
-With --authors DST is `{'model', 'meta'}` with the names of the released files, which the authors' code reads with
-`load_state_dict(strict=False)`: it computes its buffers itself.
+With --authors DST is `{'model', 'meta'}` with the names of the released files, which the authors'
+code reads with `load_state_dict(strict=False)`: it computes its buffers itself.
 
-NAME is a model name in timm, such as pola_swin_tiny or polaformer_pp_b2; `timm.list_models('pola*')` lists them after
-`import mmpola.timm`. Every tensor must fit the named model. Without --arch the name is found from the tensors; a
-backbone that fits no named model is written unverified, with `arch` None.
+NAME is a model name in timm, such as pola_swin_tiny or polaformer_pp_b2;
+`timm.list_models('pola*')` lists them after `import mmpola.timm`. Every tensor must fit the named
+model. Without --arch the name is found from the tensors; a backbone that fits no named model is
+written unverified, with `arch` None.
 """
 
 from __future__ import annotations
@@ -35,23 +38,39 @@ from mmpola.messages import run_main
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Convert a checkpoint for publishing', allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description='Convert a checkpoint for publishing', allow_abbrev=False
+    )
     parser.add_argument('source', metavar='SRC', help='checkpoint to read: a path, URL or name')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
     parts = parser.add_mutually_exclusive_group()
-    parts.add_argument('--whole', action='store_true', help='write all of a detector, segmenter or classifier')
-    parts.add_argument('--backbone-only', action='store_true', help='leave out the classification head')
-    parser.add_argument('--authors', action='store_true', help="use the names of the authors' files")
-    parser.add_argument(
-        '--arch', metavar='NAME', help='name of the model in timm, e.g. pola_swin_tiny; the tensors must fit it'
+    parts.add_argument(
+        '--whole', action='store_true', help='write all of a detector, segmenter or classifier'
     )
-    parser.add_argument('--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`")
+    parts.add_argument(
+        '--backbone-only', action='store_true', help='leave out the classification head'
+    )
+    parser.add_argument(
+        '--authors', action='store_true', help="use the names of the authors' files"
+    )
+    parser.add_argument(
+        '--arch',
+        metavar='NAME',
+        help='name of the model in timm, e.g. pola_swin_tiny; the tensors must fit it',
+    )
+    parser.add_argument(
+        '--metric', metavar='TEXT', help="result of the weights, e.g. 'top-1 82.6'; kept in `meta`"
+    )
     parser.add_argument('--overwrite', action='store_true', help='overwrite DST')
     args = parser.parse_args()
     if args.whole and (args.authors or args.arch):
-        parser.error('--whole: expected neither --authors nor --arch, which name weights of a backbone')
+        parser.error(
+            '--whole: expected neither --authors nor --arch, which name weights of a backbone'
+        )
     if args.destination.suffix == '.safetensors':
-        parser.error(f'DST: expected the name of a .pth file, which torch.save writes, got {args.destination}')
+        parser.error(
+            f'DST: expected the name of a .pth file, which torch.save writes, got {args.destination}'
+        )
     source = locate(args.source)
     check_destination(args.destination, args.overwrite, source)
     if args.whole:

@@ -3,8 +3,8 @@
     python tools/export.py CONFIG CHECKPOINT OUT.onnx [--shape H W | --dynamic] [--backbone] [--half] [--opset N]
                            [--image PATH] [--overwrite] [--cfg-options KEY=VALUE …]
 
-The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255; it normalises them itself. Without
---dynamic it takes one image of the given height and width. Its outputs:
+The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255; it normalises them
+itself. Without --dynamic it takes one image of the given height and width. Its outputs:
 
     classifier            logits [B, classes]
     segmenter             logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
@@ -15,8 +15,8 @@ The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 2
                           non-maximum suppression; RoI heads are not exported
     --backbone            map0, map1 … [B, C, h, w] of the backbone
 
-OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4, with --half 2e-2. Exit
-status 2: it does not, or the arguments cannot work; nothing was written.
+OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4, with
+--half 2e-2. Exit status 2: it does not, or the arguments cannot work; nothing was written.
 """
 
 from __future__ import annotations
@@ -61,12 +61,18 @@ def parse_arguments() -> argparse.Namespace:
         'size of the test data for classifiers)',
     )
     sizes.add_argument('--dynamic', action='store_true', help='any batch, height and width')
-    parser.add_argument('--backbone', action='store_true', help='export the maps of the backbone only')
+    parser.add_argument(
+        '--backbone', action='store_true', help='export the maps of the backbone only'
+    )
     parser.add_argument('--half', action='store_true', help='float16 weights and activations')
     parser.add_argument(
-        '--opset', type=int, help=f"version of ONNX's operators, from {LOWEST_OPSET} (default: torch's)"
+        '--opset',
+        type=int,
+        help=f"version of ONNX's operators, from {LOWEST_OPSET} (default: torch's)",
     )
-    parser.add_argument('--image', type=Path, help='image to compare on (default: the first of the test data)')
+    parser.add_argument(
+        '--image', type=Path, help='image to compare on (default: the first of the test data)'
+    )
     parser.add_argument('--overwrite', action='store_true', help='overwrite OUT')
     add_options_argument(parser)
     args = parser.parse_args()
@@ -75,7 +81,9 @@ def parse_arguments() -> argparse.Namespace:
     if args.out.suffix != '.onnx':
         raise UsageError(f'OUT: expected a name that ends in .onnx, got {args.out}')
     if args.shape is not None and min(args.shape) < 1:
-        raise UsageError(f'--shape: expected two integers from 1, got {args.shape[0]} {args.shape[1]}')
+        raise UsageError(
+            f'--shape: expected two integers from 1, got {args.shape[0]} {args.shape[1]}'
+        )
     return args
 
 
@@ -94,7 +102,9 @@ def read_image(path: Path | None, cfg: Config) -> Image.Image:
         dataset = DATASETS.build(next(leaves(cfg.test_dataloader.dataset)))
         return rgb_image(Path(dataset.get_data_info(0)['img_path']).read_bytes())
     except Exception as error:  # missing or broken data, in the words of three libraries
-        raise UsageError(f'no image of the test data can be read ({first_line(error)}); name one by --image') from error
+        raise UsageError(
+            f'no image of the test data can be read ({first_line(error)}); name one by --image'
+        ) from error
 
 
 def main() -> None:

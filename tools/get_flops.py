@@ -2,9 +2,9 @@
 
     python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH | --shape TOKENS]
 
-Counts matrix products and convolutions, including those inside scaled_dot_product_attention, for inference on one
-image, sequence or pair of sequences. A detector's region heads get as many proposals, and its mask head as many boxes,
-as its config keeps.
+Counts matrix products and convolutions, including those inside scaled_dot_product_attention, for
+inference on one image, sequence or pair of sequences. A detector's region heads get as many
+proposals, and its mask head as many boxes, as its config keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from mmpola.messages import UsageError, listed, run_main
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Count parameters and multiply-accumulates of a model')
+    parser = argparse.ArgumentParser(
+        description='Count parameters and multiply-accumulates of a model'
+    )
     parser.add_argument('config', help='config file')
     parser.add_argument(
         '--shape',
@@ -34,7 +36,9 @@ def main() -> None:
     is_sequence = 'length' in (cfg.model.get('backbone') or {})
     size = args.shape or ([cfg.model.backbone.length] if is_sequence else [800, 1280])
     if len(size) != (1 if is_sequence else 2):
-        raise UsageError(f'--shape: expected {"TOKENS" if is_sequence else "HEIGHT WIDTH"}, got {listed(size)}')
+        raise UsageError(
+            f'--shape: expected {"TOKENS" if is_sequence else "HEIGHT WIDTH"}, got {listed(size)}'
+        )
     print(f'{args.config} at {" x ".join(map(str, size))}')
     print_table(cfg, size)
 

@@ -3,8 +3,8 @@
     python tools/predict.py CONFIG CHECKPOINT IMAGES… --out DIR [--score-thr 0.3] [--batch-size 1] [--device cuda:0]
                             [--overwrite] [--compile [BACKEND]] [--cfg-options KEY=VALUE …]
 
-IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets the same subfolders
-as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
+IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets
+the same subfolders as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
 
     NAME.jpg     detection: boxes and masks above --score-thr, drawn by mmdet. Segmentation: drawn over the image by
                  mmseg. Classification: the five best classes with their probabilities, beside the image
@@ -15,9 +15,9 @@ as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains
                  classification: {image, width, height, classes: [{label, class, score}]}, the five best
     NAME.png     segmentation: the label of every pixel, as numbered in the JSON
 
-Existing results are overwritten only with --overwrite, input images never. Exit status 0: all images are done; 2: the
-arguments are invalid, nothing was done; 3: images that are unreadable or too narrow were named and skipped, all others
-are done; 130: stopped by Ctrl-C.
+Existing results are overwritten only with --overwrite, input images never. Exit status 0: all
+images are done; 2: the arguments are invalid, nothing was done; 3: images that are unreadable or
+too narrow were named and skipped, all others are done; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def parse_arguments() -> argparse.Namespace:
     add_model_arguments(parser)
     add_files_arguments(parser)
     add_score_argument(parser)
-    parser.add_argument('--batch-size', type=int, default=1, help='images per forward pass (default: 1)')
+    parser.add_argument(
+        '--batch-size', type=int, default=1, help='images per forward pass (default: 1)'
+    )
     add_compile_argument(parser)
     args = parser.parse_args()
     if args.batch_size < 1:

@@ -4,9 +4,10 @@
                                     [--images PATH …] [--number N] [--size SIDE] [--device cuda:0] [--overwrite]
                                     [--dpi 300] [--cmap NAME] [--width-inches WIDTH]
 
-MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny. CHECKPOINT is a file that fits the
-whole model; of mmpola's models, a path, URL or name in any format that mmpola reads. docs/analysis.md defines the
-field, describes the arguments, and shows how to draw the field of any other backbone, such as mmdet's.
+MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny. CHECKPOINT is a
+file that fits the whole model; of mmpola's models, a path, URL or name in any format that mmpola
+reads. docs/analysis.md defines the field, describes the arguments, and shows how to draw the field
+of any other backbone, such as mmdet's.
 """
 
 from __future__ import annotations
@@ -37,33 +38,57 @@ from mmpola.timm import NAMED
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description='Draw effective receptive fields side by side', allow_abbrev=False)
-    parser.add_argument('models', nargs='+', metavar='MODEL[=CHECKPOINT]', help='models of timm or mmpola')
+    parser = argparse.ArgumentParser(
+        description='Draw effective receptive fields side by side', allow_abbrev=False
+    )
+    parser.add_argument(
+        'models', nargs='+', metavar='MODEL[=CHECKPOINT]', help='models of timm or mmpola'
+    )
     parser.add_argument('--out', type=Path, required=True, help='the figure, a .pdf, .png or .svg')
-    parser.add_argument('--pretrained', action='store_true', help='published weights for models without CHECKPOINT')
-    parser.add_argument('--labels', nargs='+', metavar='LABEL', help='titles of the panels (default: the models)')
-    parser.add_argument('--images', nargs='+', metavar='PATH', help='images, resized to the size (default: noise)')
-    parser.add_argument('--number', type=int, default=16, metavar='N', help='images, at most (default: 16)')
-    parser.add_argument('--size', type=int, default=224, metavar='SIDE', help='pixels of their side (default: 224)')
+    parser.add_argument(
+        '--pretrained', action='store_true', help='published weights for models without CHECKPOINT'
+    )
+    parser.add_argument(
+        '--labels', nargs='+', metavar='LABEL', help='titles of the panels (default: the models)'
+    )
+    parser.add_argument(
+        '--images', nargs='+', metavar='PATH', help='images, resized to the size (default: noise)'
+    )
+    parser.add_argument(
+        '--number', type=int, default=16, metavar='N', help='images, at most (default: 16)'
+    )
+    parser.add_argument(
+        '--size', type=int, default=224, metavar='SIDE', help='pixels of their side (default: 224)'
+    )
     parser.add_argument('--device', help='default: a GPU if there is one, else the CPU')
     parser.add_argument('--overwrite', action='store_true', help='overwrite FILE')
     add_style_arguments(parser)
     args = parser.parse_args()
-    args.style, args.device, args.labels = style_of(args), check_device(args.device), args.labels or args.models
+    args.style, args.device, args.labels = (
+        style_of(args),
+        check_device(args.device),
+        args.labels or args.models,
+    )
     for model in args.models:
         name = model.partition('=')[0]
         if not timm.is_model(name):
             known = suggestion(name, timm.list_models())
-            raise UsageError(f'MODEL: expected a name of timm.list_models() or of mmpola, got {name}{known}')
+            raise UsageError(
+                f'MODEL: expected a name of timm.list_models() or of mmpola, got {name}{known}'
+            )
     if len(set(args.labels)) != len(args.models):
-        raise UsageError(f'--labels: expected {len(args.models)} different ones, got {listed(args.labels)}')
+        raise UsageError(
+            f'--labels: expected {len(args.models)} different ones, got {listed(args.labels)}'
+        )
     for option, value in (('--number', args.number), ('--size', args.size)):
         if value < 1:
             raise UsageError(f'{option}: expected at least 1, got {value}')
     if args.out.suffix.removeprefix('.') not in FORMATS:
         raise UsageError(f'--out: expected a file of the formats {listed(FORMATS)}, got {args.out}')
     if args.out.exists() and not args.overwrite:
-        raise UsageError(f'--out: expected a new file, got {args.out}, which exists; --overwrite permits that')
+        raise UsageError(
+            f'--out: expected a new file, got {args.out}, which exists; --overwrite permits that'
+        )
     return args
 
 
@@ -92,13 +117,21 @@ def build(model: str, size: int, pretrained: bool) -> nn.Module:
 def read_images(paths: list[Path], model: str, size: int) -> Tensor:
     """Return the images [N, 3, size, size] of files as a model reads them."""
     cfg = timm.get_pretrained_cfg(model.partition('=')[0]) or PretrainedCfg()
-    transform: Any = create_transform((3, size, size), mean=cfg.mean, std=cfg.std, crop_pct=1.0, crop_mode='squash')
-    return torch.stack([transform(Image.fromarray(read_pixels(path)[..., ::-1].copy())) for path in paths])
+    transform: Any = create_transform(
+        (3, size, size), mean=cfg.mean, std=cfg.std, crop_pct=1.0, crop_mode='squash'
+    )
+    return torch.stack(
+        [transform(Image.fromarray(read_pixels(path)[..., ::-1].copy())) for path in paths]
+    )
 
 
 def main() -> None:
     args = parse_arguments()
-    paths = [image.path for image in find_images(args.images, args.out)][: args.number] if args.images else []
+    paths = (
+        [image.path for image in find_images(args.images, args.out)][: args.number]
+        if args.images
+        else []
+    )
     networks = []
     for model in args.models:
         torch.manual_seed(0)
@@ -111,7 +144,9 @@ def main() -> None:
         for model, label, network in zip(args.models, args.labels, networks, strict=True):
             images = read_images(paths, model, args.size) if paths else noise
             with naming(model):
-                fields[label] = effective_receptive_field(network.to(args.device), images.to(args.device), advance)
+                fields[label] = effective_receptive_field(
+                    network.to(args.device), images.to(args.device), advance
+                )
     save_figure(draw_receptive_fields(fields, args.width_inches), args.out, args.style)
     for label, field in fields.items():
         print(f'{label}: {", ".join(area_texts(field))} of the area')

@@ -4,8 +4,8 @@
     python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny    the authors' weights
     bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
-CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a bare state dict or
-.safetensors; docs/weights.md describes the names that it may be given by.
+CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a
+bare state dict or .safetensors; docs/weights.md describes the names that it may be given by.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
-    parser.add_argument('--show-dir', help='draw predictions next to the ground truth into this folder')
+    parser.add_argument(
+        '--show-dir', help='draw predictions next to the ground truth into this folder'
+    )
     add_compile_argument(parser)
     add_common_arguments(parser)
     return parser.parse_args()

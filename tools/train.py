@@ -4,8 +4,9 @@
                                   [--amp [float16|bfloat16]] [--compile [BACKEND]]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
-Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go to the work dir,
-which belongs to one config; checkpoints in it are overwritten only when resuming from the newest, or with --overwrite.
+Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go
+to the work dir, which belongs to one config; checkpoints in it are overwritten only when resuming
+from the newest, or with --overwrite.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def parse_arguments() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='resume from this checkpoint; without a value, or with auto, from the newest one in the work dir',
     )
-    parser.add_argument('--overwrite', action='store_true', help='overwrite the checkpoints of an earlier run')
+    parser.add_argument(
+        '--overwrite', action='store_true', help='overwrite the checkpoints of an earlier run'
+    )
     parser.add_argument(
         '--amp',
         nargs='?',

@@ -3,9 +3,10 @@
     python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
     python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
 
-Writes run.json, report.md and launches.json into benchmarks/results/GPU; the operators read the last, a launch table,
-where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against float64 fails, a kernel has no launches to
-choose from or the GPU stops answering, and 2 without a usable GPU.
+Writes run.json, report.md and launches.json into benchmarks/results/GPU; the operators read the
+last, a launch table, where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against
+float64 fails, a kernel has no launches to choose from or the GPU stops answering, and 2 without a
+usable GPU.
 """
 
 from __future__ import annotations
@@ -27,23 +28,32 @@ from mmpola.messages import UsageError, run_main
 if TYPE_CHECKING:
     from benchmarks.gpu.session import Session
 
-# Processes that compile and check import this module again: torch and Triton are imported when they are needed.
+# Processes that compile and check import this module again: torch and Triton are imported when they
+# are needed.
 
 TABLE = 'launches.json'
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog='python -m benchmarks.gpu', description=(__doc__ or '').splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog='python -m benchmarks.gpu', description=(__doc__ or '').splitlines()[0]
+    )
     parser.add_argument('--minutes', type=float, default=8, help='budget of time (default: 8)')
     parser.add_argument('--fresh', action='store_true', help='repeat what earlier runs measured')
-    parser.add_argument('--results', type=Path, metavar='FOLDER', help='default: benchmarks/results/GPU')
-    parser.add_argument('--dry-run', action='store_true', help="tiny shapes in Triton's interpreter, on a CPU")
+    parser.add_argument(
+        '--results', type=Path, metavar='FOLDER', help='default: benchmarks/results/GPU'
+    )
+    parser.add_argument(
+        '--dry-run', action='store_true', help="tiny shapes in Triton's interpreter, on a CPU"
+    )
     args = parser.parse_args()
     if args.minutes <= 0:
         raise UsageError(f'--minutes: expected more than 0, got {args.minutes:g}')
     if args.dry_run:
         os.environ['TRITON_INTERPRET'] = '1'
-        os.environ['PYTHONWARNINGS'] = 'ignore::RuntimeWarning'  # NumPy, which interprets the kernels, warns of log2(0)
+        os.environ['PYTHONWARNINGS'] = (
+            'ignore::RuntimeWarning'  # NumPy, which interprets the kernels, warns of log2(0)
+        )
         warnings.simplefilter('ignore', RuntimeWarning)
     elif os.environ.get('TRITON_INTERPRET') == '1':
         raise UsageError('TRITON_INTERPRET: expected to be unset, got 1, which --dry-run is for')
@@ -56,27 +66,45 @@ def run(args: argparse.Namespace) -> int:
     from mmpola.ops.triton import backend
 
     if reasons := backend.missing():
-        raise UsageError(f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; --dry-run needs none')
+        raise UsageError(
+            f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; --dry-run needs none'
+        )
     import torch
 
     from benchmarks.gpu.processes import Checker
     from benchmarks.gpu.report import write_report
-    from benchmarks.gpu.session import HARD_STOP, DeviceLostError, Session, earlier_parts, environment_of, hard_stop
+    from benchmarks.gpu.session import (
+        HARD_STOP,
+        DeviceLostError,
+        Session,
+        earlier_parts,
+        environment_of,
+        hard_stop,
+    )
 
     device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
     environment = environment_of(device)
-    usual = ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(environment['gpu'])
+    usual = (
+        ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(environment['gpu'])
+    )
     folder = args.results or usual
     folder.mkdir(parents=True, exist_ok=True)
     parts = {} if args.fresh else earlier_parts(folder, environment)
-    session = Session(folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, Checker(device))
+    session = Session(
+        folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, Checker(device)
+    )
 
     def report() -> int:
         required, targets = write_report(session)
-        for verdict in [*required, *([] if args.dry_run else targets)]:  # tiny shapes say nothing about speed
+        for verdict in [
+            *required,
+            *([] if args.dry_run else targets),
+        ]:  # tiny shapes say nothing about speed
             print(f'{verdict["result"]:12} {verdict["target"]}: {verdict["worst result"]}')
-        print(f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use the launches')
+        print(
+            f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use the launches'
+        )
         return int(any(verdict['result'] == 'not reached' for verdict in required))
 
     def stopped() -> int:
@@ -104,7 +132,10 @@ def measure(session: Session) -> None:
     from mmpola.ops.triton.tables import parse_table, use_table
 
     capability: Any = tuple(session.environment['capability'])
-    checks, every = calls(session.dry_run), {target.name: target for target in targets(session.dry_run)}
+    checks, every = (
+        calls(session.dry_run),
+        {target.name: target for target in targets(session.dry_run)},
+    )
     pool = start_pool(1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1))
     compiling = partial(compile_call, (9, 0) if session.dry_run else capability)
     try:
@@ -118,11 +149,18 @@ def measure(session: Session) -> None:
                     gate, keys = every[name].gate, every[name].keys
                     launches = [dict.fromkeys(keys, launch) for launch in every[name].candidates]
                     tried[name] = [pool.submit(compiling, gate, x) for x in launches]
-            items = {name: partial(session.checker.check, call, {}) for name, call in checks.items()}
+            items = {
+                name: partial(session.checker.check, call, {}) for name, call in checks.items()
+            }
             session.perform('correctness', items, compiled)
             before = table_content(session)
-            tuned = {name: partial(tune, session, target, tried.get(name, [])) for name, target in every.items()}
-            session.perform('tuning', tuned, {name: futures[-1:] for name, futures in tried.items()})
+            tuned = {
+                name: partial(tune, session, target, tried.get(name, []))
+                for name, target in every.items()
+            }
+            session.perform(
+                'tuning', tuned, {name: futures[-1:] for name, futures in tried.items()}
+            )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         session.checker.close()

@@ -57,7 +57,8 @@ def resident_programs(binary: Binary, gpu: Any) -> int:
     return min(
         gpu.regs_per_multiprocessor // registers_per_warp // binary.warps,
         gpu.max_threads_per_multi_processor // 32 // binary.warps,
-        gpu.shared_memory_per_multiprocessor // (binary.shared + 1024),  # a program reserves 1 KB for the driver
+        gpu.shared_memory_per_multiprocessor
+        // (binary.shared + 1024),  # a program reserves 1 KB for the driver
         32,
     )
 
@@ -66,7 +67,11 @@ def launches_to_try(fields: dict[str, tuple[int, ...]], block: int) -> list[Laun
     """Return the launches with values of `fields`, for kernels with `block` channels."""
     every = [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
     least, most = ELEMENTS_PER_THREAD
-    return [launch for launch in every if least <= _elements(launch, block) / (32 * launch['warps']) <= most]
+    return [
+        launch
+        for launch in every
+        if least <= _elements(launch, block) / (32 * launch['warps']) <= most
+    ]
 
 
 def _elements(launch: Launch, block: int) -> int:

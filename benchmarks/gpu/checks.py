@@ -32,8 +32,8 @@ DTYPES = {
     'float32 in tf32': (torch.float32, True, 12.0),
 }
 """Name -> dtype of the tokens, whether torch's tf32 switch is on, and the largest error of the case 'exp, large inputs'
-in units of BACKEND_EXCESS, as the kernels' tests allow it: the weights of few keys are then nearly 1, and what is left
-of them is a small difference."""
+in units of BACKEND_EXCESS, as the kernels' tests allow it: the weights of few keys are then nearly
+1, and what is left of them is a small difference."""
 
 POWER: Arguments = {'feature_map': 'PowerMap', 'batch': 2, 'heads': 2}
 EXP: Arguments = {'feature_map': 'ExpMap', 'batch': 2, 'heads': 2, 'position_dtype': None}
@@ -59,7 +59,10 @@ CASES: dict[str, tuple[int, Arguments]] = {
     'rotary, 66,800 tokens': (64, {**ROTARY, 'queries': 66800, 'keys': 66800, 'heads': 1}),
     'mix_and_gate': (32, {**GRID, 'grid': (56, 56)}),
     'mix_and_gate, odd grid': (64, {**GRID, 'grid': (25, 42)}),
-    'mix_and_gate, a kernel per head': (40, {**GRID, 'grid': (19, 37), 'is_shared': False, 'has_bias': False}),
+    'mix_and_gate, a kernel per head': (
+        40,
+        {**GRID, 'grid': (19, 37), 'is_shared': False, 'has_bias': False},
+    ),
     'mix_and_gate, one column': (32, {**GRID, 'grid': (577, 1), 'window': (3, 3)}),
     'mix_and_gate, kernel wider than the grid': (16, {**GRID, 'grid': (2, 3), 'window': (7, 7)}),
     'mix_and_gate, a sequence': (32, {**GRID, 'grid': (1, 4096), 'window': (1, 5)}),
@@ -76,8 +79,14 @@ DRY_CASES: dict[str, tuple[int, Arguments]] = {
 SHORTENED = {'queries': 64, 'keys': 64, 'batch': 1}
 """The most of each that a shortened call has."""
 
-OPERATORS: dict[str, tuple[Callable[..., Problem], Callable[[Any], Tensor], Callable[[Any], Tensor]]] = {
-    'polarity_attention': (attention_problem, polarity_attention_triton, polarity_attention_chunked),
+OPERATORS: dict[
+    str, tuple[Callable[..., Problem], Callable[[Any], Tensor], Callable[[Any], Tensor]]
+] = {
+    'polarity_attention': (
+        attention_problem,
+        polarity_attention_triton,
+        polarity_attention_chunked,
+    ),
     'mix_and_gate': (mix_and_gate_problem, mix_and_gate_triton, mix_and_gate_reference),
 }
 """How the problems of an operator are drawn, its kernels, and the reference."""
@@ -107,8 +116,16 @@ class Call:
 
     def shortened(self) -> Call:
         """Return the call that compiles the same kernels on one short sample."""
-        shorter = {name: min(most, self.arguments[name]) for name, most in SHORTENED.items() if name in self.arguments}
-        grid = {'grid': tuple(min(8, n) for n in self.arguments['grid'])} if 'grid' in self.arguments else {}
+        shorter = {
+            name: min(most, self.arguments[name])
+            for name, most in SHORTENED.items()
+            if name in self.arguments
+        }
+        grid = (
+            {'grid': tuple(min(8, n) for n in self.arguments['grid'])}
+            if 'grid' in self.arguments
+            else {}
+        )
         return replace(self, arguments={**self.arguments, **shorter, **grid})
 
     def problem(self, device: torch.device) -> Problem:
@@ -138,18 +155,23 @@ def calls(dry_run: bool) -> dict[str, Call]:
 
 def gate(feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool) -> Call:
     """Return the call that a launch must compute correctly before the tuning times it."""
-    name = {'power': 'power', 'rotary': 'rotary, padded channels', 'any': 'mix_and_gate'}[feature_map]
+    name = {'power': 'power', 'rotary': 'rotary, padded channels', 'any': 'mix_and_gate'}[
+        feature_map
+    ]
     return Call(dtype, dim, (DRY_CASES if dry_run else CASES)[name][1])
 
 
 def check(call: Call, device: torch.device) -> dict[str, Any]:
     """Run a call twice and compare it with float64; 'failure' is '' or says what is wrong.
 
-    Memory is filled with NaN when the first run allocates it: elements that a kernel does not write are noticed.
+    Memory is filled with NaN when the first run allocates it: elements that a kernel does not write
+    are noticed.
     """
     try:
         problem = call.problem(device)
-        torch.use_deterministic_algorithms(True, warn_only=True)  # with it, torch fills what it allocates
+        torch.use_deterministic_algorithms(
+            True, warn_only=True
+        )  # with it, torch fills what it allocates
         try:
             found = call.run(problem)
         finally:
@@ -165,7 +187,11 @@ def check(call: Call, device: torch.device) -> dict[str, Any]:
         failure = f'the error of the {worst} is {budgets[worst]:.1f} times the budget'
     elif differing:
         failure = f'two runs differ in the {differing[0]}'
-    return {'failure': failure, 'worst result': worst, 'error over budget': budgets[worst] / call.allowed}
+    return {
+        'failure': failure,
+        'worst result': worst,
+        'error over budget': budgets[worst] / call.allowed,
+    }
 
 
 def _budgets(call: Call, problem: Problem, found: dict[str, Tensor]) -> dict[str, float]:

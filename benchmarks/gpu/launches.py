@@ -80,12 +80,15 @@ def recorded(**options: Any) -> Iterator[list[Launched]]:
 def compile_only(run: Callable[[], object], capability: tuple[int, int]) -> list[Binary]:
     """Compile each launch of a function, whose tensors are on the CPU, for a GPU instead of running it.
 
-    Triton keeps the machine code on disk, where a process that runs the kernels on that GPU finds it.
+    Triton keeps the machine code on disk, where a process that runs the kernels on that GPU finds
+    it.
     """
     target = GPUTarget('cuda', 10 * capability[0] + capability[1], 32)
     paper = SimpleNamespace(  # stands in for the driver of a GPU
         get_current_target=lambda: target,
-        get_current_device=lambda: f'paper {target.arch}',  # its own entry among the devices for which kernels are kept
+        get_current_device=lambda: (
+            f'paper {target.arch}'
+        ),  # its own entry among the devices for which kernels are kept
         get_current_stream=lambda device: 0,
     )
     with mock.patch.object(driver, '_active', paper), recorded(warmup=True) as launches:
@@ -109,4 +112,6 @@ def _inspect(name: str, binary: Any) -> Binary:
             [tool, '--dump-resource-usage', file], capture_output=True, text=True, check=True
         ).stdout
     registers, stack = (int(re.search(rf'{word}:(\d+)', report)[1]) for word in ('REG', 'STACK'))  # type: ignore[index]
-    return Binary(name, instructions, registers, stack, binary.metadata.shared, binary.metadata.num_warps)
+    return Binary(
+        name, instructions, registers, stack, binary.metadata.shared, binary.metadata.num_warps
+    )

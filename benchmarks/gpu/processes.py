@@ -62,7 +62,9 @@ class Checker:
             if self._started is None:
                 pool = start_pool(1)
                 self._started = pool, pool.submit(os.getpid).result()
-            return self._started[0].submit(_check, self._device, call, launches).result(CHECK_SECONDS)
+            return (
+                self._started[0].submit(_check, self._device, call, launches).result(CHECK_SECONDS)
+            )
         except TimeoutError:
             failure = f'the check did not end within {CHECK_SECONDS:g} s'
         except BrokenProcessPool:

@@ -37,12 +37,42 @@ GROUPS = {
 """Results that are judged together: beginnings of their names, and a column with its smallest value, if any."""
 
 SPEED = (
-    ('operator, forward, % of the copy bandwidth from 16 MB per tensor', 'large', 'copy %, forward', 'at least', 70),
-    ('operator, step, % of the copy bandwidth from 16 MB per tensor', 'large', 'copy %, step', 'at least', 50),
+    (
+        'operator, forward, % of the copy bandwidth from 16 MB per tensor',
+        'large',
+        'copy %, forward',
+        'at least',
+        70,
+    ),
+    (
+        'operator, step, % of the copy bandwidth from 16 MB per tensor',
+        'large',
+        'copy %, step',
+        'at least',
+        50,
+    ),
     ('operator, step, times as fast as literal', 'peers', 'literal, step', 'at least', 8),
-    ('operator, step, times as fast as compiled literal', 'peers', 'compiled literal, step', 'at least', 2.5),
-    ('operator, step, times as fast as the published port', 'peers', 'published port, step', 'at least', 3),
-    ('operator, forward, times as fast as softmax from 12,544 tokens', 'long', 'softmax, forward', 'at least', 20),
+    (
+        'operator, step, times as fast as compiled literal',
+        'peers',
+        'compiled literal, step',
+        'at least',
+        2.5,
+    ),
+    (
+        'operator, step, times as fast as the published port',
+        'peers',
+        'published port, step',
+        'at least',
+        3,
+    ),
+    (
+        'operator, forward, times as fast as softmax from 12,544 tokens',
+        'long',
+        'softmax, forward',
+        'at least',
+        20,
+    ),
     (
         "Pola-Swin-T, step at 800x1344, times as fast as mmdet's Swin-T",
         'swin',
@@ -50,10 +80,28 @@ SPEED = (
         'at least',
         1.37,
     ),
-    ("Pola-PVT-T, step at 800x1344, times as fast as mmdet's PVT-T", 'pvt', 'mmdet, training step', 'at least', 2.44),
+    (
+        "Pola-PVT-T, step at 800x1344, times as fast as mmdet's PVT-T",
+        'pvt',
+        'mmdet, training step',
+        'at least',
+        2.44,
+    ),
     ("training step at 800x1344, memory over mmdet's", 'detection', MMDET_MEMORY, 'at most', 1),
-    ('training step with --compile, time over eager', 'compiled networks', 'compiled, training step', 'at most', 1),
-    ("Pola-Swin-T, inference at 800x1344, times as fast as timm's", 'swin', 'timm, inference', 'at least', 1.3),
+    (
+        'training step with --compile, time over eager',
+        'compiled networks',
+        'compiled, training step',
+        'at most',
+        1,
+    ),
+    (
+        "Pola-Swin-T, inference at 800x1344, times as fast as timm's",
+        'swin',
+        'timm, inference',
+        'at least',
+        1.3,
+    ),
     ('kernels that a new image size compiles', 'new size', 'compiled kernels', 'at most', 0),
 )
 """Targets: what is judged, the group of results, the column, and the bound of its worst value."""
@@ -65,7 +113,10 @@ def write_report(session: Session) -> tuple[list[Row], list[Row]]:
     required, targets = requirements(session), speed(results)
     rows = {name: row for name, row in results.items() if not row.get('failure')}
     sections = {'Targets': [*required, *targets]}
-    sections |= {heading: [rows[name] for name in rows if name.startswith(x)] for heading, x in SECTIONS.items()}
+    sections |= {
+        heading: [rows[name] for name in rows if name.startswith(x)]
+        for heading, x in SECTIONS.items()
+    }
     sections['Kernels'] = [
         {'operator': row['operator'], 'case': row['case'], 'kernel': name, 'microseconds': 1e6 * kernel['seconds'],
          'copy %': kernel['copy %']}
@@ -77,14 +128,22 @@ def write_report(session: Session) -> tuple[list[Row], list[Row]]:
         for name, choice in [*found.get('kernels', {}).items(), (f'split {target}', found.get('split'))] if choice
     ]  # fmt: skip
     sections['Checks'] = [
-        {'check': name, **{column: x.get(column, '') for column in ('worst result', 'error over budget', 'failure')}}
+        {
+            'check': name,
+            **{
+                column: x.get(column, '')
+                for column in ('worst result', 'error over budget', 'failure')
+            },
+        }
         for name, x in session.results('correctness').items()
     ]
     sections['Failures'] = [
         {'measurement': f'{part}, {name}', 'failure': x['failure']}
         for part, items in session.parts.items() for name, x in items.items() if x.get('failure')
     ]  # fmt: skip
-    made = ', '.join(f'{name} {session.environment[name]}' for name in ('torch', 'triton', 'commit'))
+    made = ', '.join(
+        f'{name} {session.environment[name]}' for name in ('torch', 'triton', 'commit')
+    )
     text = [f'# {session.environment["gpu"]}', f'{made}.', NOTES]
     text += [f'## {heading}\n\n{table(rows)}' for heading, rows in sections.items() if rows]
     write_atomically(session.folder / 'report.md', '\n\n'.join([*text, '']).encode())
@@ -96,12 +155,21 @@ def requirements(session: Session) -> list[Row]:
     checks, tuned = session.results('correctness').values(), session.results('tuning').values()
     failed = sum(bool(check['failure']) for check in checks)
     kernels = [kernel for x in tuned for kernel in x.get('kernels', {}).values()]
-    without, spoilt = sum(not kernel['ranked'] for kernel in kernels), sum('kernels' not in x for x in tuned)
+    without, spoilt = (
+        sum(not kernel['ranked'] for kernel in kernels),
+        sum('kernels' not in x for x in tuned),
+    )
     missing, tried = (sum(x.get(name, 0) for x in tuned) for name in ('not compiled', 'tried'))
     text = f'{without} of {len(kernels)} had none, {missing} of {tried} compilations and {spoilt} targets failed'
     return [
-        _verdict('every check against float64 passes', checks and f'{failed} of {len(checks)} fail', not failed),
-        _verdict('every kernel had launches to choose from', tuned and text, not (without or spoilt)),
+        _verdict(
+            'every check against float64 passes',
+            checks and f'{failed} of {len(checks)} fail',
+            not failed,
+        ),
+        _verdict(
+            'every kernel had launches to choose from', tuned and text, not (without or spoilt)
+        ),
     ]
 
 
@@ -110,18 +178,28 @@ def speed(results: dict[str, Row]) -> list[Row]:
     verdicts = []
     for target, group, column, relation, bound in SPEED:
         names, size, least = GROUPS[group]
-        rows = [row for name, row in results.items() if name.startswith(names) and row.get(size, 0) >= least]
+        rows = [
+            row
+            for name, row in results.items()
+            if name.startswith(names) and row.get(size, 0) >= least
+        ]
         values = [x for row in rows if isinstance(x := row.get(column), int | float)]
         worst = (min if relation == 'at least' else max)(values, default=0)
         holds = worst >= bound if relation == 'at least' else worst <= bound
-        verdicts.append(_verdict(f'{target}: {relation} {bound:g}', values and f'{worst:.3g}', holds))
+        verdicts.append(
+            _verdict(f'{target}: {relation} {bound:g}', values and f'{worst:.3g}', holds)
+        )
     return verdicts
 
 
 def _verdict(target: str, worst: Any, holds: bool) -> Row:
     """Return a row of the targets; `worst` is empty if nothing was measured."""
     result = 'reached' if holds else 'not reached'
-    return {'target': target, 'worst result': worst or 'not measured', 'result': result if worst else 'not measured'}
+    return {
+        'target': target,
+        'worst result': worst or 'not measured',
+        'result': result if worst else 'not measured',
+    }
 
 
 def _launch_row(name: str, choice: Row) -> Row:

@@ -56,7 +56,12 @@ DEPTHWISE = (
 
 DRY_NETWORKS = {'Pola-PVT-T': ('pola_pvt_tiny', 'pvt_v2_b0')}
 DRY_SIZES: dict[tuple[int, int], int] = {(32, 32): 1}
-DRY_ARCH = {'embed_dims': (16,) * 4, 'depths': (1,) * 4, 'num_heads': (1,) * 4, 'mlp_ratios': (1,) * 4}
+DRY_ARCH = {
+    'embed_dims': (16,) * 4,
+    'depths': (1,) * 4,
+    'num_heads': (1,) * 4,
+    'mlp_ratios': (1,) * 4,
+}
 
 
 def results(session: Session) -> dict[str, Measure]:
@@ -65,29 +70,43 @@ def results(session: Session) -> dict[str, Measure]:
     attention, networks, sizes = [cases[name] for name in ATTENTION_CASES], NETWORKS, SIZES
     depthwise: tuple[Case, ...] = DEPTHWISE
     if session.dry_run:
-        attention, networks, sizes = [Case('tiny', 'power', 1, 3, 6, 1, 16)], DRY_NETWORKS, DRY_SIZES
+        attention, networks, sizes = (
+            [Case('tiny', 'power', 1, 3, 6, 1, 16)],
+            DRY_NETWORKS,
+            DRY_SIZES,
+        )
         depthwise = (Case('tiny', 'exp', 1, 3, 6, 1, 16),)
     gates = attention[:2]
     items: dict[str, Measure] = {
-        'copy': lambda: {'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS))}
+        'copy': lambda: {
+            'bytes per second': copy_bandwidth(session.device.type, session.rounds(ROUNDS))
+        }
     }
     for case in attention:
         peers = ['literal', ANOTHER_FUNCTION, PORT] if case in attention[:PEER_CASES] else []
         items[f'attention, {case.name}'] = partial(operator_row, session, 'attention', case, peers)
     for case in gates:
-        items[f'mix_and_gate, {case.name}'] = partial(operator_row, session, 'mix_and_gate', case, ['literal'])
+        items[f'mix_and_gate, {case.name}'] = partial(
+            operator_row, session, 'mix_and_gate', case, ['literal']
+        )
     for case in gates:
-        items[f'float32, without tf32, {case.name}'] = partial(kernel_row, session, 'attention', case, torch.float32)
+        items[f'float32, without tf32, {case.name}'] = partial(
+            kernel_row, session, 'attention', case, torch.float32
+        )
     for case in depthwise:
         items[f'depth-wise, {case.name}'] = partial(depthwise_row, session, case)
     items['a new image size'] = partial(new_size, session)
     for size in sizes:
         for model, names in networks.items():
-            items[f'{model}, {size[0]}x{size[1]}'] = partial(network_row, session, model, names, size, sizes[size])
+            items[f'{model}, {size[0]}x{size[1]}'] = partial(
+                network_row, session, model, names, size, sizes[size]
+            )
     for model, size in () if session.dry_run else COMPILED:
         items[f'--compile, {model}'] = partial(compiled_row, session, model, size, sizes[size])
     for case in [] if session.dry_run else attention[:3]:
-        items[f'compiled, {case.name}'] = partial(operator_row, session, 'attention', case, ['compiled literal'])
+        items[f'compiled, {case.name}'] = partial(
+            operator_row, session, 'attention', case, ['compiled literal']
+        )
     return items
 
 
@@ -96,7 +115,12 @@ def operator_row(session: Session, operator: str, case: Case, peers: list[str]) 
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     row = measure_case(operator, case, device, session.rounds(ROUNDS), peers, bandwidth, 'triton')
     kernels = kernel_row(session, operator, case, torch.float16)
-    return {**kernels, 'MB per tensor': case.elements * torch.float16.itemsize / 1e6, **row, 'operator': operator}
+    return {
+        **kernels,
+        'MB per tensor': case.elements * torch.float16.itemsize / 1e6,
+        **row,
+        'operator': operator,
+    }
 
 
 def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) -> Row:
@@ -105,13 +129,25 @@ def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) 
     with recorded() as launched:
         triton_step(operator, case, device, dtype)()
     numbered = {f'{i} {x.kernel}': x for i, x in enumerate(launched, 1)}
-    timings = interleaved_device_seconds({name: x.run for name, x in numbered.items()}, device, session.rounds(ROUNDS))
+    timings = interleaved_device_seconds(
+        {name: x.run for name, x in numbered.items()}, device, session.rounds(ROUNDS)
+    )
     kernels = {}
     for name, timing in timings.items():
-        tokens = {x.data_ptr(): x.nbytes for x in numbered[name].tensors if x.numel() == case.elements}
+        tokens = {
+            x.data_ptr(): x.nbytes for x in numbered[name].tensors if x.numel() == case.elements
+        }
         moved = sum(tokens.values())
-        kernels[name] = {**timing._asdict(), 'bytes': moved, 'copy %': 100 * moved / bandwidth / timing.seconds}
-    return {'operator': f'{operator}, {str(dtype).removeprefix("torch.")}', 'case': case.name, 'kernels': kernels}
+        kernels[name] = {
+            **timing._asdict(),
+            'bytes': moved,
+            'copy %': 100 * moved / bandwidth / timing.seconds,
+        }
+    return {
+        'operator': f'{operator}, {str(dtype).removeprefix("torch.")}',
+        'case': case.name,
+        'kernels': kernels,
+    }
 
 
 def depthwise_row(session: Session, case: Case) -> Row:
@@ -121,7 +157,9 @@ def depthwise_row(session: Session, case: Case) -> Row:
     """
     device, dtype = session.device.type, torch.float16
     grid, channels = (case.rows, case.columns), case.heads * case.dim
-    x = torch.randn(case.batch, case.tokens, channels, device=device, dtype=dtype, requires_grad=True)
+    x = torch.randn(
+        case.batch, case.tokens, channels, device=device, dtype=dtype, requires_grad=True
+    )
     weight = torch.randn(channels, 1, 3, 3, device=device, dtype=dtype, requires_grad=True)
     bias = torch.randn(channels, device=device, dtype=dtype, requires_grad=True)
     ones = torch.ones_like(x)
@@ -138,7 +176,10 @@ def depthwise_row(session: Session, case: Case) -> Row:
         return mix_and_gate(heads, heads, ones, weight, bias, grid, backend='triton')
 
     call = Call([x, weight, bias], (), {}, torch.randn_like(x))
-    passes = {name: call.passes(run) for name, run in {'cuDNN': cudnn, 'PyTorch': own, 'mix_and_gate': kernel}.items()}
+    passes = {
+        name: call.passes(run)
+        for name, run in {'cuDNN': cudnn, 'PyTorch': own, 'mix_and_gate': kernel}.items()
+    }
     row: Row = {'case': case.name}
     for what in ('forward', 'step'):
         runs = {name: found[what] for name, found in passes.items()}
@@ -154,16 +195,25 @@ def new_size(session: Session) -> Row:
     for rows in (5, 7):
         with recorded() as launched:
             for operator in OPERATORS:
-                triton_step(operator, Case('', 'power', 1, rows, 11, 1, 32), session.device.type, torch.float16)()
+                triton_step(
+                    operator,
+                    Case('', 'power', 1, rows, 11, 1, 32),
+                    session.device.type,
+                    torch.float16,
+                )()
         binaries.append({id(x.binary) for x in launched})
     return {'case': 'another image size', 'compiled kernels': len(binaries[1] - binaries[0])}
 
 
-def network_row(session: Session, model: str, names: tuple[str, str], size: tuple[int, int], batch: int) -> Row:
+def network_row(
+    session: Session, model: str, names: tuple[str, str], size: tuple[int, int], batch: int
+) -> Row:
     """Compare a network with itself on the literal equations and with timm's, in inference and training with AMP."""
     ours, theirs = names
     arch = {'arch': DRY_ARCH} if session.dry_run else {}
-    arguments: dict[str, dict[str, Any]] = {ours: {'backend': 'triton', 'drop_path_rate': 0.0, **arch}}
+    arguments: dict[str, dict[str, Any]] = {
+        ours: {'backend': 'triton', 'drop_path_rate': 0.0, **arch}
+    }
     arguments[theirs] = {'img_size': size} if theirs.startswith('swin') else {}
     networks = {
         label: timm.create_model(name, features_only=True, **arguments[name]).to(session.device)
@@ -183,7 +233,9 @@ def compiled_row(session: Session, model: str, size: tuple[int, int], batch: int
     """Compare a network with itself as `--compile` compiles it, with symbolic sizes, in inference and training."""
     torch.compiler.reset()
     name = NETWORKS[model][0]
-    network = timm.create_model(name, features_only=True, backend='triton', drop_path_rate=0.0).to(session.device)
+    network = timm.create_model(name, features_only=True, backend='triton', drop_path_rate=0.0).to(
+        session.device
+    )
     networks = {'ours': network, 'compiled': torch.compile(network, dynamic=True)}
     image = torch.randn(batch, 3, *size, device=session.device)
     case = f'{model}, {size[0]}x{size[1]}, batch {batch}'

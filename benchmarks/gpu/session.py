@@ -75,20 +75,26 @@ class Session:
     def missing(self, part: str, names: Iterable[str]) -> list[str]:
         """Return what has no result, what failed in an earlier run last."""
         done = self.results(part)
-        return sorted((x for x in names if x not in done or done[x].get('failure')), key=done.__contains__)
+        return sorted(
+            (x for x in names if x not in done or done[x].get('failure')), key=done.__contains__
+        )
 
     def rounds(self, number: int) -> int:
         """Return in how many rounds variants are timed."""
         return 1 if self.dry_run else number
 
     def perform(
-        self, part: str, items: Mapping[str, Measure], compilations: Mapping[str, Sequence[Future[Any]]] | None = None
+        self,
+        part: str,
+        items: Mapping[str, Measure],
+        compilations: Mapping[str, Sequence[Future[Any]]] | None = None,
     ) -> None:
         """Measure and save the items that have no result yet, while the part has time.
 
         Args:
             items: by name.
-            compilations: what has to end before an item, if anything; its errors are raised again by the launch.
+            compilations: what has to end before an item, if anything; its errors are raised again
+                by the launch.
 
         Raises:
             DeviceLostError: an item failed, and after it the GPU answers nothing any more.
@@ -100,10 +106,14 @@ class Session:
         for number, name in enumerate(missing, known):
             left, compiled = self.left(SHARES[part]), (compilations or {}).get(name, ())
             if not left or wait(compiled, left).not_done:
-                self.say(f'{part}: out of time, {len(items) - number} are left out: run the command again')
+                self.say(
+                    f'{part}: out of time, {len(items) - number} are left out: run the command again'
+                )
                 return
             self.say(f'{part} {number + 1} of {len(items)}: {name}')
-            done[name] = {'failure': 'the run ended during it'}  # unless a result or an error takes its place
+            done[name] = {
+                'failure': 'the run ended during it'
+            }  # unless a result or an error takes its place
             self.save()
             try:
                 done[name] = items[name]()
@@ -113,7 +123,9 @@ class Session:
                     try:
                         torch.cuda.synchronize(self.device)
                     except Exception as lost:
-                        raise DeviceLostError(f'{name}: the GPU cannot be used after it ({first_line(lost)})') from lost
+                        raise DeviceLostError(
+                            f'{name}: the GPU cannot be used after it ({first_line(lost)})'
+                        ) from lost
             finally:
                 self.save()
             if failure := done[name].get('failure'):
@@ -133,7 +145,8 @@ class Session:
 def hard_stop(seconds: float, report: Callable[[], int]) -> Timer:
     """Report and end the process with the returned status after a time, unless the returned timer is cancelled.
 
-    A thread does this, because a signal handler would not run while a kernel that hangs is waited for.
+    A thread does this, because a signal handler would not run while a kernel that hangs is waited
+    for.
     """
 
     def stop() -> None:

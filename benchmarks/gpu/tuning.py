@@ -21,7 +21,15 @@ from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
 from benchmarks.operators import triton_step
 from mmpola.messages import first_line
 from mmpola.ops.triton.launch import find_launch, find_tile
-from mmpola.ops.triton.tables import FIELDS, FORMAT, LIMITS, TILE_FIELDS, Key, LaunchTable, use_table
+from mmpola.ops.triton.tables import (
+    FIELDS,
+    FORMAT,
+    LIMITS,
+    TILE_FIELDS,
+    Key,
+    LaunchTable,
+    use_table,
+)
 
 TODAY = 'today'
 """The variant with the launch that the table lacks, which launch.py has."""
@@ -29,7 +37,14 @@ TODAY = 'today'
 TIMED = 4
 """Launches of each kernel that are timed, besides today's: the best on paper."""
 
-SPLITS = [{'waves': 0.5}, {'waves': 2.0}, {'waves': 3.0}, {'share': 15.0}, {'share': 30.0}, {'share': 100.0}]
+SPLITS = [
+    {'waves': 0.5},
+    {'waves': 2.0},
+    {'waves': 3.0},
+    {'share': 15.0},
+    {'share': 30.0},
+    {'share': 100.0},
+]
 """Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels of a target."""
 
 WORTHWHILE = 0.02
@@ -65,7 +80,11 @@ class Target:
     @property
     def keys(self) -> list[Key]:
         """The keys of the launches."""
-        kernels = [name for name, fields in FIELDS.items() if (fields == TILE_FIELDS) == (self.feature_map == 'any')]
+        kernels = [
+            name
+            for name, fields in FIELDS.items()
+            if (fields == TILE_FIELDS) == (self.feature_map == 'any')
+        ]
         return [Key.of(kernel, self.feature_map, self.dtype, self.block) for kernel in kernels]
 
     @property
@@ -95,25 +114,38 @@ def targets(dry_run: bool) -> list[Target]:
     """Return what is tuned, the most important first."""
     if dry_run:
         power, exp = (Case('tiny', feature_map, 1, 3, 6, 1, 16) for feature_map in ('power', 'exp'))
-        return [Target('power', torch.float16, (power,), True), Target('any', torch.float16, (exp,), True)]
+        return [
+            Target('power', torch.float16, (power,), True),
+            Target('any', torch.float16, (exp,), True),
+        ]
     cases = {case.name: case for case in ATTENTION['cuda']}
     found = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        for feature_map, model in (('power', 'Pola-Swin-T'), ('power', 'Pola-PVT-T'), ('rotary', 'PolaFormer++ b2')):
-            named = [cases[f'{model} stage 1, {size}'] for size in ('224x224, batch 64', '800x1333, batch 2')]
+        for feature_map, model in (
+            ('power', 'Pola-Swin-T'),
+            ('power', 'Pola-PVT-T'),
+            ('rotary', 'PolaFormer++ b2'),
+        ):
+            named = [
+                cases[f'{model} stage 1, {size}']
+                for size in ('224x224, batch 64', '800x1333, batch 2')
+            ]
             found.append(Target(feature_map, dtype, tuple(named)))
         found.append(Target('any', dtype, found[-2].cases))
     return found
 
 
-def tune(session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]) -> dict[str, Any]:
+def tune(
+    session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]
+) -> dict[str, Any]:
     """Choose the launch of each kernel of a target, then the split of the tokens over programs for all together.
 
     Args:
         compilations: of the target's candidates, in their order.
 
     Returns:
-        `launches` by key, the choices `kernels` and `split`, how many launches were `tried`, and `not compiled`.
+        `launches` by key, the choices `kernels` and `split`, how many launches were `tried`, and
+        `not compiled`.
 
     Raises:
         RuntimeError: no launch could be compiled, or today's compute a wrong result.
@@ -123,9 +155,13 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
     pairs = [(launch, x) for launch, x in zip(launches, compilations, strict=True) if x in ended]
     compiled = [(launch, x.result()) for launch, x in pairs if not x.exception()]
     if failures := [first_line(error) for _, x in pairs if (error := x.exception())]:
-        session.say(f'{target.name}: {len(failures)} of {len(pairs)} compilations failed, the first by {failures[0]}')
+        session.say(
+            f'{target.name}: {len(failures)} of {len(pairs)} compilations failed, the first by {failures[0]}'
+        )
     if not compiled:
-        raise RuntimeError(f'none of {len(launches)} launches could be compiled; {"".join(failures[:1])}')
+        raise RuntimeError(
+            f'none of {len(launches)} launches could be compiled; {"".join(failures[:1])}'
+        )
     if failure := session.checker.check(target.gate, {})['failure']:
         raise RuntimeError(f"today's launches: {failure}")  # whole steps run here, with them
     kernels = {key: _tune_kernel(session, target, key, compiled) for key in target.keys}
@@ -135,11 +171,15 @@ def tune(session: Session, target: Target, compilations: Sequence[Future[list[Bi
     if target.feature_map != 'any':
         found['split'] = _tune_split(session, target, table)
         table = changed(table, found['split']['launch'])
-    found['launches'] = {str(key): {**launch, 'timings': kernels[key]['timings']} for key, launch in table.items()}
+    found['launches'] = {
+        str(key): {**launch, 'timings': kernels[key]['timings']} for key, launch in table.items()
+    }
     return found
 
 
-def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device) -> list[Launch]:
+def rank(
+    key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.device
+) -> list[Launch]:
     """Return the launches with which a kernel fits on the GPU, the best on paper first.
 
     If the kernel's launches have `waves`, then as many programs as fit on a multiprocessor.
@@ -152,7 +192,11 @@ def rank(key: Key, compiled: list[tuple[Launch, list[Binary]]], device: torch.de
         binaries = [x for x in every if x.kernel == key.kernel]
         cost = max((estimate(x, launch, key.block, gpu) for x in binaries), default=math.inf)
         if cost < math.inf:
-            waves = {'waves': min(resident_programs(x, gpu) for x in binaries)} if 'waves' in launch else {}
+            waves = (
+                {'waves': min(resident_programs(x, gpu) for x in binaries)}
+                if 'waves' in launch
+                else {}
+            )
             costs.append((cost, {**launch, **waves}))
     return [launch for _, launch in sorted(costs, key=lambda pair: pair[0])]
 
@@ -164,10 +208,15 @@ def _tune_kernel(
     today, ranked = target.today(key, session.device), rank(key, compiled, session.device)
     best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
     step = target.steps(session.device)[0]
-    launches = {TODAY: today, **{' '.join(f'{field}={value}' for field, value in x.items()): x for x in best}}
+    launches = {
+        TODAY: today,
+        **{' '.join(f'{field}={value}' for field, value in x.items()): x for x in best},
+    }
     variants, rejected = {}, {}
     for name, launch in launches.items():
-        if launch is not today and (failure := session.checker.check(target.gate, {key: launch})['failure']):
+        if launch is not today and (
+            failure := session.checker.check(target.gate, {key: launch})['failure']
+        ):
             rejected[name] = failure
             continue
         with use_table({key: launch}), recorded() as launched:
@@ -180,7 +229,10 @@ def _tune_kernel(
 def _tune_split(session: Session, target: Target, table: LaunchTable) -> dict[str, Any]:
     """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest, those of all cases."""
     device, steps = session.device, target.steps(session.device)
-    choices = {TODAY: {}, **{str(split): split for split in SPLITS[: 1 if session.dry_run else None]}}
+    choices = {
+        TODAY: {},
+        **{str(split): split for split in SPLITS[: 1 if session.dry_run else None]},
+    }
     variants = {
         name: graphed(use_table(changed(table, split))(partial(_run_all, steps)), device.type)
         for name, split in choices.items()
@@ -201,7 +253,9 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
     """
     order = sorted(timings, key=lambda name: timings[name].seconds)
     best, today = timings[order[0]], timings[TODAY]
-    is_faster = today.seconds - best.seconds > max(WORTHWHILE * today.seconds, best.spread, today.spread)
+    is_faster = today.seconds - best.seconds > max(
+        WORTHWHILE * today.seconds, best.spread, today.spread
+    )
     chosen = order[0] if is_faster else TODAY
     evidence = {name: timings[name]._asdict() for name in order}
     return {'launch': launch_of[chosen], 'chosen': chosen, 'timings': evidence}
@@ -220,5 +274,7 @@ def changed(table: LaunchTable, split: Mapping[str, float]) -> LaunchTable:
 def table_content(session: Session) -> dict[str, Any]:
     """Return the launch table of all results as a file has it, with what was measured beside each launch."""
     tuned = session.results('tuning').values()
-    launches = {name: launch for found in tuned for name, launch in found.get('launches', {}).items()}
+    launches = {
+        name: launch for found in tuned for name, launch in found.get('launches', {}).items()
+    }
     return {'format': FORMAT, **session.environment, 'launches': launches}

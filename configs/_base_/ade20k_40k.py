@@ -29,7 +29,11 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(
-        type='mmpola.AtomicCheckpointHook', by_epoch=False, interval=steps // 10, max_keep_ckpts=3, save_best='mIoU'
+        type='mmpola.AtomicCheckpointHook',
+        by_epoch=False,
+        interval=steps // 10,
+        max_keep_ckpts=3,
+        save_best='mIoU',
     ),
     preemption=dict(type='mmpola.PreemptionHook'),
     finite_loss=dict(type='mmpola.FiniteLossHook'),

@@ -46,7 +46,9 @@ val_dataloader = dict(
         root=data_root + 'val',
         classes=data_root + 'train',
         training=False,
-        transform=dict(input_size=image_size, interpolation='bicubic', crop_pct=0.875, crop_mode='squash'),
+        transform=dict(
+            input_size=image_size, interpolation='bicubic', crop_pct=0.875, crop_mode='squash'
+        ),
     ),
 )
 test_dataloader = val_dataloader

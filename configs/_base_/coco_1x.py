@@ -27,7 +27,9 @@ optim_wrapper = dict(optimizer=dict(lr=1e-4, weight_decay=1e-4))
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 
 default_hooks = dict(
-    checkpoint=dict(type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'),
+    checkpoint=dict(
+        type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'
+    ),
     preemption=dict(type='mmpola.PreemptionHook'),
     finite_loss=dict(type='mmpola.FiniteLossHook'),
 )

@@ -1,6 +1,7 @@
 """The 3x schedule on COCO: 36 epochs, steps after 27 and 33, else like the 1x schedule.
 
-The paper (appendix A.2) says three times 12 epochs; the steps are those of Swin's detectors and of PolaFormer++.
+The paper (appendix A.2) says three times 12 epochs; the steps are those of Swin's detectors and of
+PolaFormer++.
 """
 
 _base_ = ['./coco_1x.py']

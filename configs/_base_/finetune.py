@@ -1,8 +1,9 @@
 """Fine-tuning a classifier on your own classes: 20 epochs, AdamW 5e-4 per 64 images, one epoch of warm-up.
 
-Made for some hundred to some ten thousand images and pretrained weights. The new head learns with the full rate; each
-block of the backbone has 0.8 times the rate of the one after it. Light augmentation (crops, flips, colours, label
-smoothing). The learning rate is scaled with the batch (auto_scale_lr). The last epoch and the best one are kept.
+Made for some hundred to some ten thousand images and pretrained weights. The new head learns with
+the full rate; each block of the backbone has 0.8 times the rate of the one after it. Light
+augmentation (crops, flips, colours, label smoothing). The learning rate is scaled with the batch
+(auto_scale_lr). The last epoch and the best one are kept.
 """
 
 _base_ = ['./classification.py', './adamw.py']
@@ -17,7 +18,9 @@ train_dataloader = dict(
     num_workers=4,
     dataset=dict(root=data_root + 'train', transform=dict(scale=(0.35, 1.0), color_jitter=0.3)),
 )
-val_dataloader = dict(batch_size=32, num_workers=4, dataset=dict(root=data_root + 'val', classes=data_root + 'train'))
+val_dataloader = dict(
+    batch_size=32, num_workers=4, dataset=dict(root=data_root + 'val', classes=data_root + 'train')
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(topk=(1,))
 test_evaluator = val_evaluator
@@ -30,7 +33,14 @@ optim_wrapper = dict(
 )
 auto_scale_lr = dict(enable=True, base_batch_size=64)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-2, by_epoch=True, begin=0, end=warmup, convert_to_iter_based=True),
+    dict(
+        type='LinearLR',
+        start_factor=1e-2,
+        by_epoch=True,
+        begin=0,
+        end=warmup,
+        convert_to_iter_based=True,
+    ),
     dict(
         type='CosineAnnealingLR',
         eta_min_ratio=1e-2,

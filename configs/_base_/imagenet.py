@@ -18,7 +18,9 @@ epochs = 300
 warmup = 20
 
 model = dict(
-    data_preprocessor=dict(mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0, prob=1.0, switch_prob=0.5)),
+    data_preprocessor=dict(
+        mixup=dict(mixup_alpha=0.8, cutmix_alpha=1.0, prob=1.0, switch_prob=0.5)
+    ),
 )
 train_dataloader = dict(
     dataset=dict(

@@ -12,6 +12,8 @@ train_dataloader = dict(batch_size=256)
 param_scheduler = _base_.param_scheduler
 param_scheduler[0].update(eta_min_ratio=2e-4)
 default_hooks = dict(
-    average=dict(type='EMAHook', ema_type='ExponentialMovingAverage', momentum=1.8e-4, update_buffers=True),  # 0.99982
+    average=dict(
+        type='EMAHook', ema_type='ExponentialMovingAverage', momentum=1.8e-4, update_buffers=True
+    ),  # 0.99982
     buffers=dict(type='mmpola.MeanBuffersHook'),
 )

@@ -12,4 +12,6 @@ cooldown = 10
 train_cfg = dict(max_epochs=_base_.epochs + cooldown)
 optim_wrapper = dict(clip_grad=None)
 param_scheduler = _base_.param_scheduler
-param_scheduler[0].update(warmup=warmup, end=_base_.epochs + cooldown, start_factor=2e-3, eta_min_ratio=2e-2)
+param_scheduler[0].update(
+    warmup=warmup, end=_base_.epochs + cooldown, start_factor=2e-3, eta_min_ratio=2e-2
+)

@@ -15,7 +15,9 @@ model = dict(
         seg_pad_val=255,
         size=(512, 512),
     ),
-    backbone=dict(type='mmpola.PolaFormerPP', out_indices=(1, 2, 3), norm_eval=True),  # as the authors' backbone
+    backbone=dict(
+        type='mmpola.PolaFormerPP', out_indices=(1, 2, 3), norm_eval=True
+    ),  # as the authors' backbone
     decode_head=dict(
         type='LightHamHead',
         in_index=[0, 1, 2],

@@ -1,12 +1,13 @@
 """The Long Range Arena: optimizer, schedule, loops and hooks of all tasks; a task's base adds model, data and rates.
 
-Settings are PolaFormer's where it states them, else those of Skyformer's implementation, which it follows: AdamW
-without weight decay, gradients clipped by value, and one cycle of 50,000 steps, in which the learning rate rises
-linearly from a 25th and falls to a 250,000th, while Adam's first beta falls from 0.95 to 0.85 and rises again. With
-another train_cfg.max_iters the cycle stays that of 50,000 steps, and tools/train.py names the options that change it.
+Settings are PolaFormer's where it states them, else those of Skyformer's implementation, which it
+follows: AdamW without weight decay, gradients clipped by value, and one cycle of 50,000 steps, in
+which the learning rate rises linearly from a 25th and falls to a 250,000th, while Adam's first beta
+falls from 0.95 to 0.85 and rises again. With another train_cfg.max_iters the cycle stays that of
+50,000 steps, and tools/train.py names the options that change it.
 
-Every `val_interval` steps the whole dev split is evaluated. The checkpoint with the best accuracy is kept, and is
-evaluated once on the test split when training ends.
+Every `val_interval` steps the whole dev split is evaluated. The checkpoint with the best accuracy
+is kept, and is evaluated once on the test split when training ends.
 """
 
 _base_ = ['./runtime.py']

@@ -1,7 +1,7 @@
 """Runtime of classifiers: hooks, logs, environment; the checkpoint with the best accuracy is kept.
 
-All random numbers are functions of the seed, so a resumed run sees the same samples and random numbers as an
-uninterrupted one.
+All random numbers are functions of the seed, so a resumed run sees the same samples and random
+numbers as an uninterrupted one.
 """
 
 default_scope = 'mmengine'
@@ -13,8 +13,13 @@ default_hooks = dict(
     finite_loss=dict(type='mmpola.FiniteLossHook'),
     class_count=dict(type='mmpola.ClassCountHook'),
 )
-visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
-env_cfg = dict(cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork'), dist_cfg=dict(backend='nccl'))
+visualizer = dict(
+    type='Visualizer',
+    vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
+)
+env_cfg = dict(
+    cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork'), dist_cfg=dict(backend='nccl')
+)
 randomness = dict(seed=0)
 log_level = 'INFO'
 load_from = None

@@ -2,8 +2,9 @@
 
     python -m mmpola.apps.shapes OUT --images 600
 
-draws seeded scenes of six shapes and writes them as COCO instances (`OUT/coco`), as label maps in ADE20K's layout
-(`OUT/ade`) and, one shape per image, in class folders (`OUT/classes`). A second run with the same options does nothing.
+draws seeded scenes of six shapes and writes them as COCO instances (`OUT/coco`), as label maps in
+ADE20K's layout (`OUT/ade`) and, one shape per image, in class folders (`OUT/classes`). A second run
+with the same options does nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Mask = NDArray[np.bool_]
 """[H, W]."""
 
 SIDES = (64, 2048)  # of an image, pixels
-FIRST_VAL = 1_000_000  # index of the first validation scene, and the largest number of scenes of a split
+FIRST_VAL = (
+    1_000_000  # index of the first validation scene, and the largest number of scenes of a split
+)
 SINGLE = 64  # side of an image of one shape, pixels
 EMPTY_SCENES, CROWD_SCENES = 0.05, 0.08  # share of all scenes
 SMALL_OBJECTS = 0.15  # share of all objects
@@ -73,14 +76,17 @@ class Scene:
     instances: list[Instance]
 
 
-def draw_scene(seed: int, index: int, size: tuple[int, int] = (192, 160), only: int | None = None) -> Scene:
+def draw_scene(
+    seed: int, index: int, size: tuple[int, int] = (192, 160), only: int | None = None
+) -> Scene:
     """Draw scene number `index` of the series of a seed; the same arguments always give the same scene.
 
     Args:
         seed: seed of the series, 0 or more.
         index: number of the scene, 0 or more.
         size: (width, height) in pixels, each 64 to 2048.
-        only: draw a single large object of this class, an index into CLASSES; None: up to six of any class.
+        only: draw a single large object of this class, an index into CLASSES; None: up to six of
+            any class.
 
     Raises:
         UsageError: an argument is out of range.
@@ -89,7 +95,9 @@ def draw_scene(seed: int, index: int, size: tuple[int, int] = (192, 160), only: 
         if value < 0:
             raise UsageError(f'{name}: expected 0 or more, got {value}')
     if len(size) != 2 or not all(SIDES[0] <= side <= SIDES[1] for side in size):
-        raise UsageError(f'size: expected width and height from {SIDES[0]} to {SIDES[1]} pixels, got {tuple(size)}')
+        raise UsageError(
+            f'size: expected width and height from {SIDES[0]} to {SIDES[1]} pixels, got {tuple(size)}'
+        )
     rng = np.random.default_rng([seed, index, 0 if only is None else only + 1])
     painting = _Painting(rng, size)
     if only is not None:
@@ -119,13 +127,20 @@ class _Painting:
         for _ in range(PLACEMENTS):
             small = not single and self.rng.uniform() < SMALL_OBJECTS
             smallest, largest = (0.5, 0.9) if single else (28 / min(self.size), 0.6)
-            diameter = self.rng.uniform(12, 24) if small else self.rng.uniform(smallest, largest) * min(self.size)
-            margin = (0.5 if single else 0.3) * diameter  # the frame may cut an object of several, but not in half
+            diameter = (
+                self.rng.uniform(12, 24)
+                if small
+                else self.rng.uniform(smallest, largest) * min(self.size)
+            )
+            margin = (
+                0.5 if single else 0.3
+            ) * diameter  # the frame may cut an object of several, but not in half
             centre = self.rng.uniform(margin, np.subtract(self.size, margin))
             coverage = self._coverage(class_index, centre, diameter)
             mask = coverage >= 0.5
             if mask.sum() >= LEAST_VISIBLE_PIXELS and all(
-                (other.mask & ~mask).sum() >= max(LEAST_VISIBLE_SHARE * other.pixels, LEAST_VISIBLE_PIXELS)
+                (other.mask & ~mask).sum()
+                >= max(LEAST_VISIBLE_SHARE * other.pixels, LEAST_VISIBLE_PIXELS)
                 for other in self.instances
             ):
                 self._paint(coverage)
@@ -146,14 +161,22 @@ class _Painting:
             mask |= coverage >= 0.5
         self._cover(Instance(class_index, mask, int(mask.sum()), iscrowd=True))
 
-    def _coverage(self, class_index: int, centre: NDArray[np.float64], diameter: float) -> NDArray[np.float32]:
+    def _coverage(
+        self, class_index: int, centre: NDArray[np.float64], diameter: float
+    ) -> NDArray[np.float32]:
         """Return the share of each pixel, [H, W] in 0 … 1, inside a shape turned by a random angle."""
         angle = self.rng.uniform(0, 2 * np.pi)
         turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
         fine = np.zeros((self.size[1] * FINE, self.size[0] * FINE), np.uint8)
-        contours = [contour @ turn * (diameter / 2) + centre for contour in _outline(class_index, self.rng)]
-        cv2.fillPoly(fine, [np.rint(contour * FINE - 0.5).astype(np.int32) for contour in contours], 255)
-        return cv2.resize(fine, self.size, interpolation=cv2.INTER_AREA).astype(np.float32) / np.float32(255)
+        contours = [
+            contour @ turn * (diameter / 2) + centre for contour in _outline(class_index, self.rng)
+        ]
+        cv2.fillPoly(
+            fine, [np.rint(contour * FINE - 0.5).astype(np.int32) for contour in contours], 255
+        )
+        return cv2.resize(fine, self.size, interpolation=cv2.INTER_AREA).astype(
+            np.float32
+        ) / np.float32(255)
 
     def _paint(self, coverage: NDArray[np.float32]) -> None:
         """Paint a shape in the one of eight random colours that contrasts most with the pixels around it."""
@@ -174,7 +197,8 @@ class _Painting:
 def _outline(class_index: int, rng: np.random.Generator) -> list[NDArray[np.float64]]:
     """Return the contours of a class inside the unit circle, each [P, 2] as (x, y); the inside of two is a hole.
 
-    Proportions that do not define the class (a star's depth, a ring's or a cross's thickness) are random.
+    Proportions that do not define the class (a star's depth, a ring's or a cross's thickness) are
+    random.
     """
     match CLASSES[class_index]:
         case 'circle':
@@ -189,8 +213,14 @@ def _outline(class_index: int, rng: np.random.Generator) -> list[NDArray[np.floa
             return [_regular(64), _regular(64) * rng.uniform(0.50, 0.62)]
         case _:  # cross
             reach, half = 0.95, rng.uniform(0.24, 0.31)
-            arm = np.array([[half, half], [reach, half], [reach, -half]])  # a quarter of the outline
-            return [np.concatenate([arm @ np.linalg.matrix_power([[0, -1], [1, 0]], k) for k in range(4)])]
+            arm = np.array(
+                [[half, half], [reach, half], [reach, -half]]
+            )  # a quarter of the outline
+            return [
+                np.concatenate(
+                    [arm @ np.linalg.matrix_power([[0, -1], [1, 0]], k) for k in range(4)]
+                )
+            ]
 
 
 def _regular(corners: int) -> NDArray[np.float64]:
@@ -201,7 +231,8 @@ def _regular(corners: int) -> NDArray[np.float64]:
 def polygons(mask: Mask) -> list[list[float]]:
     """Return polygons [x0, y0, x1, y1, …] in pixels that together cover a mask to half a pixel.
 
-    COCO's polygons have no holes: a mask with a hole is cut in two along a column through it, recursively.
+    COCO's polygons have no holes: a mask with a hole is cut in two along a column through it,
+    recursively.
     """
     # On a finer grid, contours follow the edges of pixels, not their centres.
     fine = mask.astype(np.uint8).repeat(FINE, axis=0).repeat(FINE, axis=1)
@@ -224,13 +255,18 @@ def run_lengths(mask: Mask) -> dict[str, list[int]]:
 
 
 def write_dataset(
-    out: str | Path, images: int, val_images: int | None = None, size: tuple[int, int] = (192, 160), seed: int = 0
+    out: str | Path,
+    images: int,
+    val_images: int | None = None,
+    size: tuple[int, int] = (192, 160),
+    seed: int = 0,
 ) -> bool:
     """Write training and validation images in all layouts.
 
     Args:
         out: folder, which appears when the data set is complete.
-        images: number of training scenes; every class folder has a quarter as many images, and at least four.
+        images: number of training scenes; every class folder has a quarter as many images, and at
+            least four.
         val_images: the same of validation scenes; None: a fifth of `images`.
         size: (width, height) of the scenes in pixels.
         seed: seed of the scenes.
@@ -247,36 +283,63 @@ def write_dataset(
         if not 1 <= number <= FIRST_VAL:
             raise UsageError(f'{name}: expected 1 to {FIRST_VAL}, got {number}')
     draw_scene(seed, 0, size)  # checks the other arguments
-    options = {'images': images, 'val_images': val_images, 'size': size, 'seed': seed, 'drawing': DRAWING}
+    options = {
+        'images': images,
+        'val_images': val_images,
+        'size': size,
+        'seed': seed,
+        'drawing': DRAWING,
+    }
     out, record = Path(out), json.dumps(options) + '\n'
     try:
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             if (out / 'shapes.json').is_file() and (out / 'shapes.json').read_text() == record:
                 return False
-            raise UsageError(f'{out}: expected a new or empty folder, or this data set, got one that holds other files')
+            raise UsageError(
+                f'{out}: expected a new or empty folder, or this data set, got one that holds other files'
+            )
         with complete_folder(out) as folder:
             _write_split(folder, 'train', 'training', range(images), size, seed)
-            _write_split(folder, 'val', 'validation', range(FIRST_VAL, FIRST_VAL + val_images), size, seed)
+            _write_split(
+                folder, 'val', 'validation', range(FIRST_VAL, FIRST_VAL + val_images), size, seed
+            )
             (folder / 'shapes.json').write_text(record)
     except OSError as error:
         raise UsageError(f'{out}: expected a folder that can be written, got {error}') from None
     return True
 
 
-def _write_split(root: Path, split: str, ade_split: str, indices: range, size: tuple[int, int], seed: int) -> None:
+def _write_split(
+    root: Path, split: str, ade_split: str, indices: range, size: tuple[int, int], seed: int
+) -> None:
     """Write the scenes `indices`, whose image ids are one higher: COCOeval takes an id of 0 for none."""
     coco, photos, maps = (
-        root / name for name in (f'coco/{split}2017', f'ade/images/{ade_split}', f'ade/annotations/{ade_split}')
+        root / name
+        for name in (f'coco/{split}2017', f'ade/images/{ade_split}', f'ade/annotations/{ade_split}')
     )
     for folder in (coco, photos, maps):
         folder.mkdir(parents=True)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     console = Console(stderr=True)
-    for index in track(indices, f'drawing {split}', console=console, transient=True, disable=not console.is_terminal):
+    for index in track(
+        indices,
+        f'drawing {split}',
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ):
         scene, name = draw_scene(seed, index, size), f'{index + 1:012d}'
         height, width = scene.image.shape[:2]
-        images.append({'id': index + 1, 'file_name': f'{name}.jpg', 'width': width, 'height': height, 'license': 1})
+        images.append(
+            {
+                'id': index + 1,
+                'file_name': f'{name}.jpg',
+                'width': width,
+                'height': height,
+                'license': 1,
+            }
+        )
         labels = np.zeros((height, width), np.uint8)  # 0 is background, as in ADE20K
         for instance in scene.instances:
             mask, number = instance.mask, instance.class_index + 1
@@ -297,10 +360,17 @@ def _write_split(root: Path, split: str, ade_split: str, indices: range, size: t
         _save(maps / f'{name}.png', labels)
     content = {
         'info': {'description': 'Shapes, drawn by mmpola.apps.shapes', 'version': '1.0'},
-        'licenses': [{'id': 1, 'name': 'CC0 1.0', 'url': 'https://creativecommons.org/publicdomain/zero/1.0/'}],
+        'licenses': [
+            {
+                'id': 1,
+                'name': 'CC0 1.0',
+                'url': 'https://creativecommons.org/publicdomain/zero/1.0/',
+            }
+        ],
         'images': images,
         'categories': [
-            {'id': number, 'name': name, 'supercategory': 'shape'} for number, name in enumerate(CLASSES, 1)
+            {'id': number, 'name': name, 'supercategory': 'shape'}
+            for number, name in enumerate(CLASSES, 1)
         ],
         'annotations': annotations,
     }
@@ -326,13 +396,29 @@ def main() -> None:
         prog='mmpola.apps.shapes',
         description='Draw a data set of shapes in three layouts: OUT/coco, OUT/ade and OUT/classes',
     )
-    parser.add_argument('out', metavar='OUT', help='folder to write; it appears when the data set is complete')
-    parser.add_argument('--images', type=int, default=600, metavar='N', help='training scenes (default: 600)')
-    parser.add_argument('--val-images', type=int, metavar='N', help='validation scenes (default: a fifth of --images)')
     parser.add_argument(
-        '--size', type=int, nargs=2, default=(192, 160), metavar=('W', 'H'), help='pixels (default: 192 160)'
+        'out', metavar='OUT', help='folder to write; it appears when the data set is complete'
     )
-    parser.add_argument('--seed', type=int, default=0, metavar='S', help='seed of the scenes (default: 0)')
+    parser.add_argument(
+        '--images', type=int, default=600, metavar='N', help='training scenes (default: 600)'
+    )
+    parser.add_argument(
+        '--val-images',
+        type=int,
+        metavar='N',
+        help='validation scenes (default: a fifth of --images)',
+    )
+    parser.add_argument(
+        '--size',
+        type=int,
+        nargs=2,
+        default=(192, 160),
+        metavar=('W', 'H'),
+        help='pixels (default: 192 160)',
+    )
+    parser.add_argument(
+        '--seed', type=int, default=0, metavar='S', help='seed of the scenes (default: 0)'
+    )
     args = parser.parse_args()
     if write_dataset(args.out, args.images, args.val_images, tuple(args.size), args.seed):
         print(f'wrote {args.out}')

@@ -24,10 +24,13 @@ class Stage(WithPositionTable):
     """The blocks at one resolution, after the down-sampling to it and its position table.
 
     Args:
-        blocks: modules with attention `attn`, called as block(x, *arguments), see `block_arguments`.
-        downsample: module that turns a map [B, C', h', w'] into tokens [B, N, C] and their grid; None after the stem.
+        blocks: modules with attention `attn`, called as block(x, *arguments), see
+            `block_arguments`.
+        downsample: module that turns a map [B, C', h', w'] into tokens [B, N, C] and their grid;
+            None after the stem.
         grid: token grid (h, w) of the training images.
-        table: channels C of a learned position table that is added to the tokens; None for no table.
+        table: channels C of a learned position table that is added to the tokens; None for no
+            table.
         drop: dropout rate on the tokens that the blocks read.
     """
 
@@ -45,7 +48,9 @@ class Stage(WithPositionTable):
         super().__init__()
         self.grid = grid
         self.downsample = downsample
-        self.pos_embed = None if table is None else nn.Parameter(torch.empty(1, grid[0] * grid[1], table))
+        self.pos_embed = (
+            None if table is None else nn.Parameter(torch.empty(1, grid[0] * grid[1], table))
+        )
         self.drop = nn.Dropout(drop)
         self.blocks = nn.ModuleList(blocks)
         self.reset_parameters()
@@ -86,14 +91,16 @@ class Stage(WithPositionTable):
 class Backbone(Loadable):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per entry of `out_indices`.
 
-    A subclass builds the stem and the stages up to the last of `out_indices` (DistributedDataParallel needs a gradient
-    for every parameter) and passes them to this constructor, which freezes those of `frozen_stages`. Every module has
-    drawn its initial weights in its own `reset_parameters`. Parameters have the same names in all families: `stem`,
-    `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J from 0. `load_state_dict`
-    takes the names of the released files too.
+    A subclass builds the stem and the stages up to the last of `out_indices`
+    (DistributedDataParallel needs a gradient for every parameter) and passes them to this
+    constructor, which freezes those of `frozen_stages`. Every module has drawn its initial weights
+    in its own `reset_parameters`. Parameters have the same names in all families: `stem`,
+    `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J from
+    0. `load_state_dict` takes the names of the released files too.
 
     Args:
-        stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid (h, w).
+        stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid
+            (h, w).
         stages: the stages to build.
         embed_dims: channels of each stage, including those that are not built.
         strides: pixels per token of each stage.
@@ -101,12 +108,14 @@ class Backbone(Loadable):
         out_indices: stages to return, from 0, in ascending order.
         out_norm: whether to apply a LayerNorm to each output.
         norm_eps: its epsilon.
-        frozen_stages: -1 freezes nothing, 0 the stem, i also the stages 1 ... i with the down-sampling, the position
-            table and the output norm of each. Frozen parameters need no gradient; frozen modules stay in eval mode.
+        frozen_stages: -1 freezes nothing, 0 the stem, i also the stages 1 ... i with the
+            down-sampling, the position table and the output norm of each. Frozen parameters need no
+            gradient; frozen modules stay in eval mode.
         norm_eval: keep BatchNorm layers in eval mode while training.
         with_cp: recompute each block's activations in the backward pass to save memory.
         init_cfg: None, dict(type='Pretrained', checkpoint=PATH), an initializer of MMEngine such as
-            dict(type='TruncNormal', layer='Linear', std=0.02), or a list of them; read by `init_weights()`.
+            dict(type='TruncNormal', layer='Linear', std=0.02), or a list of them; read by
+            `init_weights()`.
 
     Raises:
         ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
@@ -138,14 +147,26 @@ class Backbone(Loadable):
     ) -> None:
         super().__init__()
         self.embed_dims, self.strides = tuple(embed_dims), tuple(strides)
-        self.in_channels, self.out_indices, self.out_norm = in_channels, tuple(out_indices), out_norm
+        self.in_channels, self.out_indices, self.out_norm = (
+            in_channels,
+            tuple(out_indices),
+            out_norm,
+        )
         if frozen_stages not in range(-1, len(stages) + 1):
             raise ValueError(f'frozen_stages: expected -1 ... {len(stages)}, got {frozen_stages}')
         check_init_cfg(init_cfg)
-        self.frozen_stages, self.norm_eval, self.with_cp, self.init_cfg = frozen_stages, norm_eval, with_cp, init_cfg
+        self.frozen_stages, self.norm_eval, self.with_cp, self.init_cfg = (
+            frozen_stages,
+            norm_eval,
+            with_cp,
+            init_cfg,
+        )
 
         self.stem, self.stages = stem, nn.ModuleList(stages)
-        norms = {index: nn.LayerNorm(embed_dims[int(index)], eps=norm_eps) for index in self._norms_in_use(len(stages))}
+        norms = {
+            index: nn.LayerNorm(embed_dims[int(index)], eps=norm_eps)
+            for index in self._norms_in_use(len(stages))
+        }
         self.norms = nn.ModuleDict(norms)
         for part in self._frozen_parts():
             part.requires_grad_(False)
@@ -169,7 +190,8 @@ class Backbone(Loadable):
         """
         tracer: Any = getattr(x, 'tracer', None)
         if isinstance(x, torch.fx.Proxy) and tracer.root is not self:
-            # torch.fx cannot record what depends on the image size (padding, masks, tables): the backbone is one node.
+            # torch.fx cannot record what depends on the image size (padding, masks, tables): the
+            # backbone is one node.
             return tracer.create_proxy('call_module', tracer.path_of_module(self), (x,), {})
         self.check_images(x)
         outputs = []
@@ -183,7 +205,9 @@ class Backbone(Loadable):
     def check_images(self, x: Tensor) -> None:
         """Raise ValueError unless x is [B, in_channels, H, W]."""
         if x.ndim != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}')
+            raise ValueError(
+                f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}'
+            )
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """Yield the tokens [B, N, C] of each built stage, without optional output norm, and their grid (h, w)."""
@@ -207,25 +231,32 @@ class Backbone(Loadable):
     def prune_stages(self, number: int) -> None:
         """Remove the stages after the first `number`, as if they had not been built.
 
-        If none of `out_indices` is left, the last remaining stage is returned, without an optional output norm.
+        If none of `out_indices` is left, the last remaining stage is returned, without an optional
+        output norm.
         """
         del self.stages[number:]
         kept = tuple(index for index in self.out_indices if index < number)
-        self.out_indices, self.out_norm = kept or (number - 1,), self.out_norm and bool(kept or self.chained_norms)
+        self.out_indices, self.out_norm = (
+            kept or (number - 1,),
+            self.out_norm and bool(kept or self.chained_norms),
+        )
         for index in set(self.norms) - set(self._norms_in_use(number)):
             del self.norms[index]
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Resize all position tables to the token grids of another image size, as if trained on it.
 
-        A forward pass interpolates the tables wherever the image's grid is another, so this changes no output at
-        `img_size`. It saves that interpolation and makes the tables of the new size trainable. Tables that change are
-        new parameters: call it before the optimizer is created. Windows keep their size.
+        A forward pass interpolates the tables wherever the image's grid is another, so this changes
+        no output at `img_size`. It saves that interpolation and makes the tables of the new size
+        trainable. Tables that change are new parameters: call it before the optimizer is created.
+        Windows keep their size.
 
         Args:
             img_size: side of the images in pixels, or (height, width).
         """
-        for stride, part in zip((self.strides[0], *self.strides), (self.stem, *self.stages), strict=False):
+        for stride, part in zip(
+            (self.strides[0], *self.strides), (self.stem, *self.stages), strict=False
+        ):
             for module in part.modules():
                 if isinstance(module, WithPositionTable):
                     module.set_token_grid(token_grid(img_size, stride))
@@ -242,7 +273,9 @@ class Backbone(Loadable):
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename released names, with or without the prefix `backbone.`, to those of this backbone; others stay."""
-        return to_ours({name.removeprefix('backbone.'): x for name, x in weights.items()}, self.released_names)
+        return to_ours(
+            {name.removeprefix('backbone.'): x for name, x in weights.items()}, self.released_names
+        )
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of tensors that a pretrained file may lack: the output norms."""
@@ -251,7 +284,10 @@ class Backbone(Loadable):
     @final
     def _norms_in_use(self, stages: int) -> list[str]:
         """Return the keys of `norms` for so many stages: the outputs, and with chained norms all but the last stage."""
-        used = {*(self.out_indices if self.out_norm else ()), *range(stages - 1 if self.chained_norms else 0)}
+        used = {
+            *(self.out_indices if self.out_norm else ()),
+            *range(stages - 1 if self.chained_norms else 0),
+        }
         return [str(index) for index in sorted(used)]
 
     @final

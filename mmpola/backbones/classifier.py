@@ -47,7 +47,9 @@ def head_spec(backbone: Any) -> HeadSpec:
         if isinstance(backbone, type) and issubclass(backbone, cls):
             return spec
     known = ', '.join(cls.__name__ for cls in HEADS)
-    raise ValueError(f'backbone: expected one of {known}, got {getattr(backbone, "__name__", backbone)}')
+    raise ValueError(
+        f'backbone: expected one of {known}, got {getattr(backbone, "__name__", backbone)}'
+    )
 
 
 def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Module:
@@ -66,13 +68,16 @@ def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Modu
 def split_head(weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a file's tensors into the backbone's, without the prefix `backbone.`, and all others.
 
-    Where no name has that prefix, as in the authors' files, all that do not begin with `HEAD_PREFIXES` are its own.
+    Where no name has that prefix, as in the authors' files, all that do not begin with
+    `HEAD_PREFIXES` are its own.
     """
     if any(name.startswith('backbone.') for name in weights):
         others = {name: x for name, x in weights.items() if not name.startswith('backbone.')}
     else:
         others = {name: x for name, x in weights.items() if name.startswith(HEAD_PREFIXES)}
-    return {name.removeprefix('backbone.'): x for name, x in weights.items() if name not in others}, others
+    return {
+        name.removeprefix('backbone.'): x for name, x in weights.items() if name not in others
+    }, others
 
 
 class ModelWithBackbone(Loadable):
@@ -83,7 +88,9 @@ class ModelWithBackbone(Loadable):
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename a file's tensors to `backbone.…` and the head's names; without that prefix all others are its own."""
         own, head = split_head(weights)
-        return {f'backbone.{name}': x for name, x in self.backbone.rename_weights(own).items()} | head
+        return {
+            f'backbone.{name}': x for name, x in self.backbone.rename_weights(own).items()
+        } | head
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""
@@ -93,8 +100,9 @@ class ModelWithBackbone(Loadable):
 class Classifier(ModelWithBackbone):
     """A backbone and the head that it was published with: images to logits.
 
-    PolaPVT and PolaPVTv2: mean over tokens, linear `head`. PolaSwin and PolaDeiT: LayerNorm `norm`, mean, linear
-    `head`. PolaFormerPP: 1x1 convolution `proj`, BatchNorm `norm`, SiLU, mean, 1x1 convolution `head`.
+    PolaPVT and PolaPVTv2: mean over tokens, linear `head`. PolaSwin and PolaDeiT: LayerNorm `norm`,
+    mean, linear `head`. PolaFormerPP: 1x1 convolution `proj`, BatchNorm `norm`, SiLU, mean, 1x1
+    convolution `head`.
 
     Attributes:
         num_features: channels C of the last map.
@@ -104,9 +112,11 @@ class Classifier(ModelWithBackbone):
     Args:
         backbone: class of the backbone.
         num_classes: length of the logits; 0 to return the pooled features instead.
-        projection: channels of `proj`; None: 2,048, or four times the backbone's if that is more (b5: 2,560).
+        projection: channels of `proj`; None: 2,048, or four times the backbone's if that is more
+            (b5: 2,560).
         arguments: arguments of the backbone, without `out_norm`, which follows from the head.
-        base: arguments of the next class in the method resolution order, if this class is combined with another.
+        base: arguments of the next class in the method resolution order, if this class is combined
+            with another.
 
     Raises:
         ValueError: an argument is invalid; the message names it.
@@ -136,7 +146,9 @@ class Classifier(ModelWithBackbone):
         self.backbone = backbone(**arguments)
         self.backbone.out_indices = self.backbone.out_indices[-1:]  # the head reads no other map
         channels = self.backbone.embed_dims[self.backbone.out_indices[0]]
-        self.norm: nn.Module = nn.Identity() if spec.norm_eps is None else nn.LayerNorm(channels, eps=spec.norm_eps)
+        self.norm: nn.Module = (
+            nn.Identity() if spec.norm_eps is None else nn.LayerNorm(channels, eps=spec.norm_eps)
+        )
         self.proj: nn.Conv2d | None = None
         self.num_features = self.head_hidden_size = channels
         if spec.projection:
@@ -162,8 +174,8 @@ class Classifier(ModelWithBackbone):
         """Classify the map [B, C, h, w] of `forward_features`.
 
         Returns:
-            Logits [B, num_classes]; with `pre_logits` or without classes the input [B, F] of `head`. Without global
-            pooling both are maps, [B, num_classes, h, w] and [B, F, h, w].
+            Logits [B, num_classes]; with `pre_logits` or without classes the input [B, F] of
+            `head`. Without global pooling both are maps, [B, num_classes, h, w] and [B, F, h, w].
         """
         if self.proj is not None:
             x = F.silu(self.norm(self.proj(x)))

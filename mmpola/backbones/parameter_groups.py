@@ -16,8 +16,8 @@ NO_WEIGHT_DECAY = (
 )
 """Substrings of the names of parameters that should have no weight decay, in addition to norms and biases.
 
-Exponents, scales and temperatures of attention, position tables and layer scales: decay would pull exponents to the
-middle of their range and shrink tables and branches.
+Exponents, scales and temperatures of attention, position tables and layer scales: decay would pull
+exponents to the middle of their range and shrink tables and branches.
 """
 
 BLOCK = re.compile(r'stages\.(\d+)\.blocks\.(\d+)(?:\.|$)')
@@ -32,9 +32,9 @@ def without_weight_decay(names: Iterable[str]) -> set[str]:
 class BackboneLayers:
     """Numbers the layers of a backbone by its parameters' names: 0 is the stem, 1 ... `number` are the blocks in order.
 
-    Down-sampling and position table at the start of a stage belong to its first block, in the first stage to the stem.
-    A norm between stages belongs to the block before it. Output norms, which a pretrained file need not have, belong
-    to the heads: `number` + 1.
+    Down-sampling and position table at the start of a stage belong to its first block, in the first
+    stage to the stem. A norm between stages belongs to the block before it. Output norms, which a
+    pretrained file need not have, belong to the heads: `number` + 1.
 
     Args:
         names: names of all parameters of the backbone.
@@ -47,7 +47,9 @@ class BackboneLayers:
             if match := BLOCK.match(name):
                 stage, block = map(int, match.groups())
                 depths[stage] = max(depths.get(stage, 0), block + 1)
-        self.starts = [sum(depths[before] for before in range(stage)) for stage in range(len(depths) + 1)]
+        self.starts = [
+            sum(depths[before] for before in range(stage)) for stage in range(len(depths) + 1)
+        ]
         self.number = self.starts[-1]
         self.optional = optional
 
@@ -69,7 +71,9 @@ class BackboneLayers:
             if match[1] == 'norms':
                 return self.starts[stage + 1]
             return self.starts[stage] + 1 if stage else 0
-        raise ValueError(f'layer-wise decay: expected the name of a known layer of the backbone, got {name!r}')
+        raise ValueError(
+            f'layer-wise decay: expected the name of a known layer of the backbone, got {name!r}'
+        )
 
     def stage_of(self, layer: int) -> int:
         """Return a layer's group at one group per stage: 0 is the stem, then the stages, then the heads."""

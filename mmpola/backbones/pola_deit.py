@@ -1,7 +1,7 @@
 """Pola-DeiT: DeiT with linear polarity-aware attention in every block, its ablations and its softmax baseline.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 3; block
-layout from DeiT (ICML 2021). No weights of these models have been published.
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 3;
+block layout from DeiT (ICML 2021). No weights of these models have been published.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Stem(PatchEmbed, WithPositionTable):
 class PolaDeiT(Backbone):
     """Pola-DeiT without a class token. Arguments that are not described here are those of `Backbone`.
 
-    Each block counts as a stage, of stride 16: there is one map [B, C, ceil(H / 16), ceil(W / 16)] per entry of
-    `out_indices`.
+    Each block counts as a stage, of stride 16: there is one map [B, C, ceil(H / 16), ceil(W / 16)]
+    per entry of `out_indices`.
 
     Args:
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depth: int, num_heads: int).
@@ -88,10 +88,12 @@ class PolaDeiT(Backbone):
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
-        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
+        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of
+            the position tables.
         drop_rate: dropout rate on tokens, projections and MLPs.
         drop_path_rate: stochastic depth rate of the last block, rising linearly from 0.
-        out_indices: blocks to return, from 0, in ascending order; None: the last. Later blocks are not built.
+        out_indices: blocks to return, from 0, in ascending order; None: the last. Later blocks are
+            not built.
         out_norm: whether to apply a LayerNorm to each output.
         frozen_stages: -1 freezes nothing, 0 the stem, i also blocks 1 ... i and their output norms.
         norm_eval, with_cp, init_cfg: see `Backbone`.
@@ -152,7 +154,9 @@ class PolaDeiT(Backbone):
 
         stem = Stem(in_channels, dim, grid)
         stages: list[Stage] = []
-        for attn_type, rate in zip(types[:built], drop_path_rates(drop_path_rate, depth)[:built], strict=True):
+        for attn_type, rate in zip(
+            types[:built], drop_path_rates(drop_path_rate, depth)[:built], strict=True
+        ):
             attn = softmax(dim, heads) if attn_type == 'S' else linear(dim, heads, grid=grid)
             block = make_block(attn, dim, mlp_ratio, drop_path=rate)
             stages.append(Stage([block], None, grid, drop=0.0 if stages else drop_rate))

@@ -11,7 +11,14 @@ from functools import partial
 from typing import Any
 
 from mmpola.backbones.base import Backbone, Stage
-from mmpola.backbones.pyramid import AttnTypes, StageSpec, check_rate, check_ratios, resolve_arch, stage_specs
+from mmpola.backbones.pyramid import (
+    AttnTypes,
+    StageSpec,
+    check_rate,
+    check_ratios,
+    resolve_arch,
+    stage_specs,
+)
 from mmpola.backbones.weight_names import POLA_PVT
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import PatchEmbed, PolaAttention, SpatialReductionAttention, TransformerBlock
@@ -44,39 +51,48 @@ def pvt_attention(
     Args:
         attn_type: 'L' linear attention, or 'S' softmax attention.
         spec: the block's stage.
-        pola_sr_ratios, softmax_sr_ratios: per stage, the stride at which linear or softmax attention reduces its keys
-            and values.
+        pola_sr_ratios, softmax_sr_ratios: per stage, the stride at which linear or softmax
+            attention reduces its keys and values.
         qkv_bias: bias of the projections.
         drop: dropout rate after the output projection.
         pola: `alpha`, `dwc_kernel_size` and `backend` of linear attention.
     """
     shared: dict[str, Any] = {'qkv_bias': qkv_bias, 'drop': drop}
     if attn_type == 'S':
-        return SpatialReductionAttention(spec.dim, spec.num_heads, sr_ratio=softmax_sr_ratios[spec.index], **shared)
+        return SpatialReductionAttention(
+            spec.dim, spec.num_heads, sr_ratio=softmax_sr_ratios[spec.index], **shared
+        )
     sr_ratio = pola_sr_ratios[spec.index]
-    return PolaAttention(spec.dim, spec.num_heads, grid=spec.grid, sr_ratio=sr_ratio, joint=False, **shared, **pola)
+    return PolaAttention(
+        spec.dim, spec.num_heads, grid=spec.grid, sr_ratio=sr_ratio, joint=False, **shared, **pola
+    )
 
 
 @MODELS.register_module()
 class PolaPVT(Backbone):
     """Pola-PVT as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
-    Position tables are resized from their own stage's training grid whenever the input's grid differs from it. Images,
-    and maps between stages, are padded with zeros below and on the right where patches do not divide them.
+    Position tables are resized from their own stage's training grid whenever the input's grid
+    differs from it. Images, and maps between stages, are padded with zeros below and on the right
+    where patches do not divide them.
 
     Args:
-        arch: 'tiny', 'small', 'medium', 'large', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
-        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter per block.
-        pola_sr_ratios: per stage, the stride at which linear attention reduces its keys and values (1 in all released
-            models).
+        arch: 'tiny', 'small', 'medium', 'large', or dict(embed_dims, depths, num_heads,
+            mlp_ratios), four entries each.
+        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter
+            per block.
+        pola_sr_ratios: per stage, the stride at which linear attention reduces its keys and values
+            (1 in all released models).
         softmax_sr_ratios: the same for softmax attention.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
-        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
+        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of
+            the position tables.
         drop_rate: dropout rate on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the authors' for `arch`.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the
+            authors' for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
@@ -128,7 +144,9 @@ class PolaPVT(Backbone):
         stem = PatchEmbed(in_channels, settings['embed_dims'][0], 4)
         stages: list[Stage] = []
         for spec in specs:
-            downsample = PatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 2) if stages else None
+            downsample = (
+                PatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 2) if stages else None
+            )
             blocks = [
                 make_block(attention(attn_type, spec), spec.dim, spec.mlp_ratio, drop_path=rate)
                 for attn_type, rate in spec.blocks

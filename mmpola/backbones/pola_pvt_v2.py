@@ -1,7 +1,8 @@
 """Pola-PVTv2: PVT v2 with linear polarity-aware attention over all tokens.
 
-Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 5 (b0, b1); block layout
-and initial weights from PVT v2 (Computational Visual Media, 2022). No weights of these models have been published.
+Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 5
+(b0, b1); block layout and initial weights from PVT v2 (Computational Visual Media, 2022). No
+weights of these models have been published.
 """
 
 from __future__ import annotations
@@ -138,23 +139,27 @@ class PvtV2Block(nn.Module):
 class PolaPVTv2(Backbone):
     """Pola-PVTv2 as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
-    No position table is added to the tokens: positions follow from the zero padding of the convolutions and from the
-    key table of linear attention. A stage ends with a LayerNorm as in PVT v2, and the next stage reads the normalised
-    map.
+    No position table is added to the tokens: positions follow from the zero padding of the
+    convolutions and from the key table of linear attention. A stage ends with a LayerNorm as in PVT
+    v2, and the next stage reads the normalised map.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios), four entries each.
-        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter per block.
-        softmax_sr_ratios: per stage, the stride at which softmax attention reduces its keys and values.
+        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, reduced keys), or a letter
+            per block.
+        softmax_sr_ratios: per stage, the stride at which softmax attention reduces its keys and
+            values.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
-        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the key tables.
+        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of
+            the key tables.
         drop_rate: dropout rate on projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: PVT v2's for `arch`.
-        out_norm: return each map after its stage's norm, as PVT v2 does; if False, before it, and the last stage has no
-            norm.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: PVT
+            v2's for `arch`.
+        out_norm: return each map after its stage's norm, as PVT v2 does; if False, before it, and
+            the last stage has no norm.
         out_indices, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
@@ -204,7 +209,11 @@ class PolaPVTv2(Backbone):
         stem = OverlapPatchEmbed(in_channels, settings['embed_dims'][0], 7, 4)
         stages: list[Stage] = []
         for spec in specs:
-            downsample = OverlapPatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 3, 2) if stages else None
+            downsample = (
+                OverlapPatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 3, 2)
+                if stages
+                else None
+            )
             blocks = [
                 PvtV2Block(attention(attn_type, spec), spec.dim, spec.mlp_ratio, drop_rate, rate)
                 for attn_type, rate in spec.blocks

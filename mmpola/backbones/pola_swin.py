@@ -31,9 +31,24 @@ from mmpola.layers import (
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
-    'tiny': {'embed_dims': 96, 'depths': (2, 2, 6, 2), 'num_heads': (3, 6, 12, 24), 'drop_path_rate': 0.2},
-    'small': {'embed_dims': 96, 'depths': (2, 2, 18, 2), 'num_heads': (3, 6, 12, 24), 'drop_path_rate': 0.3},
-    'base': {'embed_dims': 128, 'depths': (2, 2, 18, 2), 'num_heads': (4, 8, 16, 32), 'drop_path_rate': 0.5},
+    'tiny': {
+        'embed_dims': 96,
+        'depths': (2, 2, 6, 2),
+        'num_heads': (3, 6, 12, 24),
+        'drop_path_rate': 0.2,
+    },
+    'small': {
+        'embed_dims': 96,
+        'depths': (2, 2, 18, 2),
+        'num_heads': (3, 6, 12, 24),
+        'drop_path_rate': 0.3,
+    },
+    'base': {
+        'embed_dims': 128,
+        'depths': (2, 2, 18, 2),
+        'num_heads': (4, 8, 16, 32),
+        'drop_path_rate': 0.5,
+    },
 }
 NORM_EPS = 1e-5
 
@@ -41,7 +56,8 @@ NORM_EPS = 1e-5
 class PatchMerging(nn.Module):
     """Merge 2 x 2 neighbours into one token of twice the channels; odd sides are padded with zeros.
 
-    Same function and parameters as timm's PatchMerging, whose import would load all of timm's models.
+    Same function and parameters as timm's PatchMerging, whose import would load all of timm's
+    models.
     """
 
     def __init__(self, dim: int) -> None:
@@ -84,17 +100,21 @@ class PolaSwin(Backbone):
     """Pola-Swin as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
     Args:
-        arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depths, num_heads); channels double per stage.
-        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, shifted windows), or a letter per block.
+        arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depths, num_heads); channels double
+            per stage.
+        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, shifted windows), or a
+            letter per block.
         window_size: side of the softmax windows, in tokens (12 in the released 384 model).
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
         mlp_ratio: hidden channels of the MLP, as a multiple of the stage's channels.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
-        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of the position tables.
+        pretrain_img_size: side of the training images in pixels, or (height, width): the grid of
+            the position tables.
         drop_rate: dropout rate on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the authors' for `arch`.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the
+            authors' for `arch`.
         out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
@@ -141,7 +161,9 @@ class PolaSwin(Backbone):
             drop=drop_rate,
             backend=backend,
         )
-        softmax = partial(WindowAttention, window_size=window_size, qkv_bias=qkv_bias, drop=drop_rate)
+        softmax = partial(
+            WindowAttention, window_size=window_size, qkv_bias=qkv_bias, drop=drop_rate
+        )
         make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
 
         stem = PatchEmbed(in_channels, embed_dims[0])
@@ -152,11 +174,15 @@ class PolaSwin(Backbone):
             for number, (attn_type, rate) in enumerate(spec.blocks):
                 attn: nn.Module
                 if attn_type == 'S':
-                    attn = softmax(spec.dim, spec.num_heads, shift=window_size // 2 if number % 2 else 0)
+                    attn = softmax(
+                        spec.dim, spec.num_heads, shift=window_size // 2 if number % 2 else 0
+                    )
                 else:
                     attn = linear(spec.dim, spec.num_heads, grid=spec.grid)
                 blocks.append(make_block(attn, spec.dim, spec.mlp_ratio, drop_path=rate))
-            stages.append(SwinStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
+            stages.append(
+                SwinStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate)
+            )
         super().__init__(
             stem,
             stages,

@@ -1,6 +1,7 @@
 """PolaFormer++: linear attention with exponential features in early stages, softmax over all tokens in late ones.
 
-Source: PolaFormer++ (github.com/ZacharyMeng/PolaFormerPP); equations E9 and E10 in mmpola/ops/README.md.
+Source: PolaFormer++ (github.com/ZacharyMeng/PolaFormerPP); equations E9 and E10 in
+mmpola/ops/README.md.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = self.drop(F.gelu(self.fc1(x)))
-        return self.drop(self.fc2(x + convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid)))
+        return self.drop(
+            self.fc2(x + convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid))
+        )
 
 
 class PolaFormerPPBlock(nn.Module):
@@ -156,7 +159,11 @@ class PolaFormerPPBlock(nn.Module):
         self.ffn = ConvMlp(dim, int(dim * mlp_ratio), drop)
         self.drop_path = DropPath(drop_path)
         for name in ('gamma_1', 'gamma_2'):
-            gamma = None if layer_scale is None else nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
+            gamma = (
+                None
+                if layer_scale is None
+                else nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
+            )
             self.register_parameter(name, gamma)
         self.reset_parameters()
 
@@ -178,15 +185,19 @@ class PolaFormerPP(Backbone):
     """PolaFormer++ as a feature pyramid. Arguments that are not described here are those of `Backbone`.
 
     Args:
-        arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios, layer_scale, layer_scale_init), four
-            entries each: `layer_scale` says which stages have layer scale, `layer_scale_init` its initial values.
-        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, all tokens), or a letter per block.
+        arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios, layer_scale,
+            layer_scale_init), four entries each: `layer_scale` says which stages have layer scale,
+            `layer_scale_init` its initial values.
+        attn_types: per stage 'L' (linear, all tokens) or 'S' (softmax, all tokens), or a letter per
+            block.
         in_channels: channels of the image.
-        pretrain_img_size: accepted as by every backbone, but not used: positions are computed, not learned.
+        pretrain_img_size: accepted as by every backbone, but not used: positions are computed, not
+            learned.
         drop_rate: dropout rate on tokens, projections and MLPs.
-        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the authors' for `arch`.
-        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`. Frozen stages keep their
-            BatchNorm layers in eval mode.
+        drop_path_rate: stochastic depth rate of the last block, rising linearly from 0; None: the
+            authors' for `arch`.
+        out_indices, out_norm, frozen_stages, norm_eval, with_cp, init_cfg: see `Backbone`. Frozen
+            stages keep their BatchNorm layers in eval mode.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`.
 
     Raises:
@@ -213,7 +224,14 @@ class PolaFormerPP(Backbone):
         init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
-        keys = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios', 'layer_scale', 'layer_scale_init')
+        keys = (
+            'embed_dims',
+            'depths',
+            'num_heads',
+            'mlp_ratios',
+            'layer_scale',
+            'layer_scale_init',
+        )
         settings = resolve_arch(arch, ARCHS, keys=keys)
         embed_dims = settings['embed_dims']
         specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
@@ -223,12 +241,18 @@ class PolaFormerPP(Backbone):
         stages: list[Stage] = []
         for spec in specs:
             downsample = Downsample(embed_dims[spec.index - 1], spec.dim) if stages else None
-            gamma = settings['layer_scale_init'][spec.index] if settings['layer_scale'][spec.index] else None
+            gamma = (
+                settings['layer_scale_init'][spec.index]
+                if settings['layer_scale'][spec.index]
+                else None
+            )
             blocks = []
             for attn_type, rate in spec.blocks:
                 attention = RotarySoftmaxAttention if attn_type == 'S' else PolaPlusAttention
                 attn = attention(spec.dim, spec.num_heads, drop=drop_rate, backend=backend)
-                blocks.append(PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma))
+                blocks.append(
+                    PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma)
+                )
             stages.append(Stage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
         super().__init__(
             stem,

@@ -40,17 +40,22 @@ def stage_specs(
     """Describe the stages to build: those up to the last of `out_indices`.
 
     Args:
-        settings: `embed_dims`, `depths`, `num_heads` and `mlp_ratios`, four entries each; may hold `drop_path_rate`.
+        settings: `embed_dims`, `depths`, `num_heads` and `mlp_ratios`, four entries each; may hold
+            `drop_path_rate`.
         attn_types: see `AttnTypes`.
         out_indices: stages that the backbone returns, from 0, in ascending order.
         pretrain_img_size: side of the training images in pixels, or (height, width).
-        drop_path_rate: stochastic depth rate of the network's last block, rising linearly from 0 in its first; None:
-            the one in `settings`, or 0.
+        drop_path_rate: stochastic depth rate of the network's last block, rising linearly from 0 in
+            its first; None: the one in `settings`, or 0.
 
     Raises:
         ValueError: an argument is invalid; the message names it.
     """
-    embed_dims, depths, num_heads = settings['embed_dims'], settings['depths'], settings['num_heads']
+    embed_dims, depths, num_heads = (
+        settings['embed_dims'],
+        settings['depths'],
+        settings['num_heads'],
+    )
     check_heads(embed_dims, num_heads)
     built = stages_to_build(out_indices, len(embed_dims))
     letters = block_types(attn_types, depths)
@@ -71,7 +76,9 @@ def stage_specs(
     ]
 
 
-def resolve_arch(arch: str | dict[str, Any], known: dict[str, dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+def resolve_arch(
+    arch: str | dict[str, Any], known: dict[str, dict[str, Any]], keys: Sequence[str]
+) -> dict[str, Any]:
     """Return the settings of a named `arch`, or a copy of a dict that has exactly the given keys.
 
     Raises:
@@ -95,7 +102,9 @@ def stages_to_build(out_indices: Sequence[int], available: int) -> int:
     """
     stages = list(range(available))
     if not out_indices or list(out_indices) != sorted(set(out_indices) & set(stages)):
-        raise ValueError(f'out_indices: expected ascending stages out of {stages}, got {tuple(out_indices)}')
+        raise ValueError(
+            f'out_indices: expected ascending stages out of {stages}, got {tuple(out_indices)}'
+        )
     return out_indices[-1] + 1
 
 
@@ -106,7 +115,9 @@ def drop_path_rates(last: float, blocks: int) -> list[float]:
         ValueError: `last` is not in [0, 1).
     """
     check_rate('drop_path_rate', last)
-    return cast('list[float]', calculate_drop_path_rates(last, blocks))  # timm declares a union with nested lists
+    return cast(
+        'list[float]', calculate_drop_path_rates(last, blocks)
+    )  # timm declares a union with nested lists
 
 
 def token_grid(image_size: int | tuple[int, int], stride: int) -> Grid:
@@ -121,7 +132,9 @@ def block_types(attn_types: AttnTypes, depths: Sequence[int], known: str = 'LS')
         ValueError: the entries do not match the stages or the blocks, or a letter is unknown.
     """
     if len(attn_types) != len(depths):
-        raise ValueError(f'attn_types: expected {len(depths)} entries, one per stage, got {attn_types!r}')
+        raise ValueError(
+            f'attn_types: expected {len(depths)} entries, one per stage, got {attn_types!r}'
+        )
     types = []
     for entry, depth in zip(attn_types, depths, strict=True):
         letters = entry * depth if len(entry) == 1 else entry
@@ -141,7 +154,9 @@ def check_rate(name: str, rate: float) -> None:
 
 def check_ratios(name: str, ratios: Sequence[int]) -> None:
     """Raise ValueError unless `ratios`, the argument called `name`, has a stride of at least 1 for each stage."""
-    if len(ratios) != len(STRIDES) or any(not isinstance(ratio, int) or ratio < 1 for ratio in ratios):
+    if len(ratios) != len(STRIDES) or any(
+        not isinstance(ratio, int) or ratio < 1 for ratio in ratios
+    ):
         raise ValueError(f'{name}: expected four positive integers, one per stage, got {ratios!r}')
 
 
@@ -149,7 +164,9 @@ def check_heads(embed_dims: Sequence[int], num_heads: Sequence[int]) -> None:
     """Raise ValueError unless the channels of every stage divide into heads of an even dimension."""
     for dim, heads in zip(embed_dims, num_heads, strict=True):
         if dim % heads:
-            raise ValueError(f'embed_dims: expected multiples of num_heads, got {dim} channels and {heads} heads')
+            raise ValueError(
+                f'embed_dims: expected multiples of num_heads, got {dim} channels and {heads} heads'
+            )
         if dim // heads % 2:
             raise ValueError(
                 f'num_heads: expected an even head dimension (values split into two streams), '

@@ -21,7 +21,8 @@ class ReleasedNames(NamedTuple):
     """How the names of a family's released files are turned into ours and back.
 
     Attributes:
-        to_ours: pairs (pattern, replacement) of re.sub, all of which are applied to a released name, in this order.
+        to_ours: pairs (pattern, replacement) of re.sub, all of which are applied to a released
+            name, in this order.
         to_released: the same for the other direction.
     """
 
@@ -66,7 +67,10 @@ POLA_PVT = ReleasedNames(
         (r'^block2\.', 'stages.1.blocks.'),
         (r'^block3\.', 'stages.2.blocks.'),
         (r'^block4\.', 'stages.3.blocks.'),
-        (r'^(patch_embed|pos_embed|block)\d', r'stages.\g<0>'),  # of a fifth stage, which strict loading refuses
+        (
+            r'^(patch_embed|pos_embed|block)\d',
+            r'stages.\g<0>',
+        ),  # of a fifth stage, which strict loading refuses
         FEATURE_MAP_TO_OURS,
     ],
     to_released=[
@@ -120,7 +124,8 @@ POLA_DEIT = ReleasedNames(
     ],
 )
 
-# The first convolution of the stem has a name of its own here, and a LayerNorm is no module inside a module.
+# The first convolution of the stem has a name of its own here, and a LayerNorm is no module inside
+# a module.
 POLAFORMER_PP = ReleasedNames(
     to_ours=[
         (r'^patch_embed\.proj\.0\.', 'stem.proj.'),

@@ -25,7 +25,10 @@ NAMED: dict[str, tuple[type[Backbone], dict[str, Any]]] = {
     'pola_swin_tiny': (PolaSwin, {'arch': 'tiny'}),
     'pola_swin_small': (PolaSwin, {'arch': 'small'}),
     'pola_swin_base': (PolaSwin, {'arch': 'base'}),
-    'pola_swin_small_384': (PolaSwin, {'arch': 'small', 'pretrain_img_size': 384, 'window_size': 12}),
+    'pola_swin_small_384': (
+        PolaSwin,
+        {'arch': 'small', 'pretrain_img_size': 384, 'window_size': 12},
+    ),
     'pola_swin_base_384': (PolaSwin, {'arch': 'base', 'pretrain_img_size': 384, 'window_size': 12}),
     'pola_deit_tiny': (PolaDeiT, {'arch': 'tiny'}),
     'pola_deit_small': (PolaDeiT, {'arch': 'small'}),

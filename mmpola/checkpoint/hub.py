@@ -5,9 +5,9 @@
     hf://OWNER/REPOSITORY/FILE                                              downloaded into the Hugging Face cache
     mmpola://pola_swin_tiny                                                 the authors' weights of that model
 
-A download shows a progress bar, happens once per machine however many processes ask for it, keeps to
-the limits of `mmpola.checkpoint.download`, and is checked for its length, its format and, where the
-hub publishes one, its SHA-256; what fails a check is not kept. `HF_ENDPOINT`, `HF_HUB_CACHE`,
+A download shows a progress bar, happens once per machine however many processes ask for it, keeps
+to the limits of `mmpola.checkpoint.download`, and is checked for its length, its format and, where
+the hub publishes one, its SHA-256; what fails a check is not kept. `HF_ENDPOINT`, `HF_HUB_CACHE`,
 `HF_HUB_OFFLINE` and `TORCH_HOME` work as usual.
 """
 
@@ -76,8 +76,8 @@ def resolve_checkpoint(name: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: there is no such local file.
-        CheckpointError: the scheme is unknown, the file cannot be downloaded or is incomplete, or the released files
-            do not name the model uniquely; the message says what to do.
+        CheckpointError: the scheme is unknown, the file cannot be downloaded or is incomplete, or
+            the released files do not name the model uniquely; the message says what to do.
     """
     scheme, separator, rest = str(name).partition('://')
     if not separator:
@@ -225,8 +225,13 @@ def remove_and_repeat(path: str | Path) -> str:
     """The end of a message about a broken file: which one to remove if it was downloaded, '' for a file of the user."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    real = Path(path).resolve()  # the hub's cache names a file by a link to it; without the file, it downloads again
-    downloaded = any(real.is_relative_to(Path(folder).resolve()) for folder in (torch.hub.get_dir(), HF_HUB_CACHE))
+    real = (
+        Path(path).resolve()
+    )  # the hub's cache names a file by a link to it; without the file, it downloads again
+    downloaded = any(
+        real.is_relative_to(Path(folder).resolve())
+        for folder in (torch.hub.get_dir(), HF_HUB_CACHE)
+    )
     return f'; remove {real} to download it again' if downloaded else ''
 
 

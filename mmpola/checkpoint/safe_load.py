@@ -1,9 +1,10 @@
 """Read files of other people without executing what they contain.
 
-Checkpoints are read by `torch.load(weights_only=True)`. It refuses a file with any class besides tensors and plain
-containers, so for this one load every other name in the file stands for an inert class: the authors' files hold their
-yacs config, older training checkpoints MMEngine's log history. Pickled data sets are read by `SafeUnpickler`, which
-knows plain values and NumPy arrays and refuses everything else.
+Checkpoints are read by `torch.load(weights_only=True)`. It refuses a file with any class besides
+tensors and plain containers, so for this one load every other name in the file stands for an inert
+class: the authors' files hold their yacs config, older training checkpoints MMEngine's log history.
+Pickled data sets are read by `SafeUnpickler`, which knows plain values and NumPy arrays and refuses
+everything else.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class _Dtype:
     def __init__(self, name: str | bytes, *_: Any) -> None:
         self.dtype = np.dtype(name.decode() if isinstance(name, bytes) else str(name))
         if self.dtype.kind not in 'biufcSUO':
-            raise CheckpointError(f'dtype: expected booleans, numbers, text or objects, got {self.dtype}')
+            raise CheckpointError(
+                f'dtype: expected booleans, numbers, text or objects, got {self.dtype}'
+            )
 
     def __setstate__(self, state: Any) -> None:
         order: Any = state[1].decode() if isinstance(state[1], bytes) else state[1]
@@ -55,7 +58,9 @@ class _Array(np.ndarray[Any, Any]):
         kind, size = (list, 1) if dtype.dtype.hasobject else (bytes, dtype.dtype.itemsize)
         fits = type(data) is kind and all(type(n) is int and n >= 0 for n in shape)
         if self.size or not fits or math.prod(shape) * size != len(data):
-            raise CheckpointError(f'array: expected {kind.__name__} that fill the shape {shape} once')
+            raise CheckpointError(
+                f'array: expected {kind.__name__} that fill the shape {shape} once'
+            )
         state = (1, shape, dtype.dtype, bool(fortran), data)
         super().__setstate__(state)
 
@@ -83,7 +88,8 @@ pickle could assign attributes of the class itself."""
 class _Inert:
     """Stands in for any other class or function of a checkpoint: a call returns an empty dict and runs nothing.
 
-    The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class` is its class.
+    The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class`
+    is its class.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
@@ -106,7 +112,10 @@ class SafeUnpickler(pickle.Unpickler):
     """An unpickler of plain values and of NumPy arrays of booleans, numbers, text and plain values."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ('_codecs', 'encode'):  # how protocol 2 writes bytes; a built-in function has no state
+        if (module, name) == (
+            '_codecs',
+            'encode',
+        ):  # how protocol 2 writes bytes; a built-in function has no state
             return _codecs.encode
         if found := NUMPY.get(f'{module}.{name}'):
             return found
@@ -117,15 +126,18 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
     """Return the object that a checkpoint file holds, without executing anything in it.
 
     Args:
-        name: path or name, see `resolve_checkpoint`, of a file written by torch.save, or a .safetensors file.
+        name: path or name, see `resolve_checkpoint`, of a file written by torch.save, or a
+            .safetensors file.
         map_location: as in torch.load; for a .safetensors file a device.
 
     Returns:
-        The content. An instance of any class that torch.load does not know is a dict, see `stubs_in`.
+        The content. An instance of any class that torch.load does not know is a dict, see
+        `stubs_in`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the file cannot be downloaded, is truncated or damaged, or is not a checkpoint.
+        CheckpointError: the file cannot be downloaded, is truncated or damaged, or is not a
+            checkpoint.
     """
     path = resolve_checkpoint(name)
     with _errors_in_one_line(path, 'a checkpoint'):
@@ -143,9 +155,13 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
             try:
                 return torch.load(path, map_location=map_location, weights_only=True)
             except (pickle.UnpicklingError, TypeError, ValueError) as error:
-                reason = str(error.__context__ or error).partition('\n')[0]  # torch wraps the reason in twenty lines
+                reason = str(error.__context__ or error).partition('\n')[
+                    0
+                ]  # torch wraps the reason in twenty lines
                 besides = f'; besides tensors it holds {listed(sorted(names))}' if names else ''
-                raise CheckpointError(f'refused, nothing in it was run ({reason}{besides})') from error
+                raise CheckpointError(
+                    f'refused, nothing in it was run ({reason}{besides})'
+                ) from error
 
 
 def _foreign_names(path: Path) -> set[str]:
@@ -154,8 +170,15 @@ def _foreign_names(path: Path) -> set[str]:
         if file.read(2) == b'PK':
             _check_sums(path)
             return set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-        file.seek(0)  # the format before torch 1.6: pickles of a magic number, a version, the system and the content
-        found = [str(arg) for _ in range(4) for op, arg, _ in pickletools.genops(file) if op.name == 'GLOBAL']
+        file.seek(
+            0
+        )  # the format before torch 1.6: pickles of a magic number, a version, the system and the content
+        found = [
+            str(arg)
+            for _ in range(4)
+            for op, arg, _ in pickletools.genops(file)
+            if op.name == 'GLOBAL'
+        ]
     return {name.replace(' ', '.').replace('__builtin__', 'builtins') for name in found}
 
 
@@ -211,16 +234,20 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
     """Make MMEngine read checkpoints with `read_checkpoint`, in resuming as in `init_cfg` and `load_from`.
 
     Args:
-        already_read: contents by path. MMEngine gets these instead of reading the file again; each is then removed from
-            this dict, so that its memory is freed.
+        already_read: contents by path. MMEngine gets these instead of reading the file again; each
+            is then removed from this dict, so that its memory is freed.
     """
     from mmengine.runner.checkpoint import CheckpointLoader
 
     contents = {} if already_read is None else already_read
 
-    def load_from_name(filename: str, map_location: Any = None) -> Any:  # MMEngine logs the name after `load_from_`
+    def load_from_name(
+        filename: str, map_location: Any = None
+    ) -> Any:  # MMEngine logs the name after `load_from_`
         if filename in contents:
             return contents.pop(filename)
         return read_checkpoint(filename, map_location)
 
-    CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True)
+    CheckpointLoader.register_scheme(
+        prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True
+    )

@@ -23,7 +23,9 @@ def check_destination(path: Path, overwrite: bool, source: Path | None = None) -
     if not path.parent.is_dir():
         raise UsageError(f'{printable(path.parent)}: no such folder to write into')
     if source is not None and path.exists() and path.samefile(source):
-        raise UsageError(f'{printable(path)}: expected another file than the one that is read, got the same')
+        raise UsageError(
+            f'{printable(path)}: expected another file than the one that is read, got the same'
+        )
     if os.path.lexists(path) and not overwrite:
         raise UsageError(f'{printable(path)}: exists already; --overwrite replaces it')
 
@@ -36,7 +38,8 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
         content: the whole content.
 
     Raises:
-        OSError: the system refuses the write; the old file is unchanged and no partial file is left.
+        OSError: the system refuses the write; the old file is unchanged and no partial file is
+            left.
     """
     path, partial = Path(path), Path(f'{path}{PARTIAL}')
     try:
@@ -53,7 +56,8 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
 def plain_values(value: Any) -> Any:
     """Return a nested value with plain Python instead of NumPy values, configs and paths.
 
-    `torch.load(weights_only=True)` reads the result anywhere. Values of other classes stay as they are.
+    `torch.load(weights_only=True)` reads the result anywhere. Values of other classes stay as they
+    are.
     """
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()

@@ -17,12 +17,13 @@ from mmpola.registry import METRICS
 class Accuracy(BaseMetric):
     """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `accuracy/top5`.
 
-    Images with a score that is NaN count as wrong; if there are any, `accuracy/nan_scores` is their number.
+    Images with a score that is NaN count as wrong; if there are any, `accuracy/nan_scores` is their
+    number.
 
     Args:
         topk: the values of k.
-        collect_device: 'gpu' collects through the process group, on any device; 'cpu' through files, which needs a
-            folder that all machines share.
+        collect_device: 'gpu' collects through the process group, on any device; 'cpu' through
+            files, which needs a folder that all machines share.
         prefix: prefix of the metrics' names.
 
     Raises:
@@ -31,7 +32,9 @@ class Accuracy(BaseMetric):
 
     default_prefix = 'accuracy'
 
-    def __init__(self, topk: Sequence[int] = (1, 5), collect_device: str = 'gpu', prefix: str | None = None) -> None:
+    def __init__(
+        self, topk: Sequence[int] = (1, 5), collect_device: str = 'gpu', prefix: str | None = None
+    ) -> None:
         super().__init__(collect_device=collect_device, prefix=prefix)
         if not topk or min(topk) < 1:
             raise ValueError(f'topk: expected positive integers, got {topk}')
@@ -57,7 +60,9 @@ class Accuracy(BaseMetric):
         """
         scores = torch.stack([sample['pred_score'] for sample in data_samples])
         self._check_topk(scores.shape[1])
-        labels = torch.tensor([int(sample['gt_label']) for sample in data_samples], device=scores.device)
+        labels = torch.tensor(
+            [int(sample['gt_label']) for sample in data_samples], device=scores.device
+        )
         hits = scores.topk(max(self.topk), dim=1).indices == labels[:, None]
         ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).float()
         self.results += ranks.masked_fill(scores.isnan().any(1), math.inf).tolist()
@@ -73,4 +78,6 @@ class Accuracy(BaseMetric):
 
     def _check_topk(self, classes: int) -> None:
         if max(self.topk) > classes:
-            raise ValueError(f'topk: expected at most the number of classes, {classes}, got {max(self.topk)}')
+            raise ValueError(
+                f'topk: expected at most the number of classes, {classes}, got {max(self.topk)}'
+            )

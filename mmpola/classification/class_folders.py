@@ -1,7 +1,8 @@
 """A data set of images in class folders, ROOT/CLASS/**/IMAGE, augmented by timm.
 
-timm's and torchvision's folder readers are not used: the first skips a class folder without images, which shifts every
-later label, the second sorts class 10 before class 2, and both read hidden files and follow links in circles.
+timm's and torchvision's folder readers are not used: the first skips a class folder without images,
+which shifts every later label, the second sorts class 10 before class 2, and both read hidden files
+and follow links in circles.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from mmpola.registry import DATASETS
 class ClassFolders(Dataset[dict[str, Any]]):
     """Images below ROOT/CLASS at any depth, with timm's transforms. Links are followed, hidden files left out.
 
-    An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int `gt_label` and, in the
-    metainfo, `img_path`.
+    An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int
+    `gt_label` and, in the metainfo, `img_path`.
 
     Args:
         root: folder of the class folders.
         training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
-        classes: what defines the labels: the training folder, a .txt file with one class name per line,
-            a list of names, or 'imagenet-1k', of whose classes some may be absent. None: the class
-            folders, in natural order (2 before 10).
+        classes: what defines the labels: the training folder, a .txt file with one class name per
+            line, a list of names, or 'imagenet-1k', of whose classes some may be absent. None: the
+            class folders, in natural order (2 before 10).
         indices: part of the images to keep: the first n for an int, the last n for -n, or a list of
             indices. Images are in the order of their classes: the first ones are all of the first
             class. All classes stay, also those without images. None: all images.
@@ -48,9 +49,9 @@ class ClassFolders(Dataset[dict[str, Any]]):
         labels: int64 [N], one per image.
 
     Raises:
-        ValueError: a folder, classes or images are missing, classes differ, or links lead to a folder twice; the
-            message lists all problems. Or `transform` has an unknown name, or `indices` keep no image or are out of
-            range.
+        ValueError: a folder, classes or images are missing, classes differ, or links lead to a
+            folder twice; the message lists all problems. Or `transform` has an unknown name, or
+            `indices` keep no image or are out of range.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class ClassFolders(Dataset[dict[str, Any]]):
         images, names = _find_images(self.root, classes)
         found = [images.get(name, []) for name in names]
         self.labels = np.repeat(np.arange(len(names)), list(map(len, found)))
-        # An array of bytes is shared with the workers; Python's strings would be copied into each of them.
+        # An array of bytes is shared with the workers; Python's strings would be copied into each
+        # of them.
         self._paths = np.array([os.fsencode(path) for paths in found for path in paths])
         if indices is not None:
             kept = _kept(len(self.labels), indices)
@@ -96,7 +98,9 @@ class ClassFolders(Dataset[dict[str, Any]]):
             image = rgb_image(Path(path).read_bytes())
         except MemoryError:
             raise
-        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error …
+        except (
+            Exception
+        ) as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error …
             raise OSError(f'{path}: expected an image that can be read, got {error!r}') from error
         sample = BaseDataElement(metainfo={'img_path': path}, gt_label=found['gt_label'])
         return {'inputs': self.transform(image), 'data_samples': sample}
@@ -114,15 +118,19 @@ def class_names(source: str | Sequence[str]) -> list[str]:
         return names
     if source.endswith('.txt'):
         return [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
-    folders = (entry.name for entry in os.scandir(source) if entry.is_dir() and not entry.name.startswith('.'))
+    folders = (
+        entry.name
+        for entry in os.scandir(source)
+        if entry.is_dir() and not entry.name.startswith('.')
+    )
     return sorted(folders, key=natural_key)
 
 
 def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[str]:
     """Return what defines the classes of a classifier's test data: its `classes`, else its `root`.
 
-    A classifier of 1,000 classes has those of ImageNet, unless that folder or file exists and has 1,000 classes too:
-    released weights can be used without the training images.
+    A classifier of 1,000 classes has those of ImageNet, unless that folder or file exists and has
+    1,000 classes too: released weights can be used without the training images.
 
     Args:
         dataset: config of the data.
@@ -133,7 +141,9 @@ def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[st
         return list(given)
     source = Path(str(given or dataset.get('root') or 'test_dataloader.dataset.classes'))
     if num_classes == 1000 and not source.is_file():
-        return str(source) if sum(path.is_dir() for path in source.glob('[!.]*')) == 1000 else IMAGENET
+        return (
+            str(source) if sum(path.is_dir() for path in source.glob('[!.]*')) == 1000 else IMAGENET
+        )
     return str(source)
 
 
@@ -170,11 +180,15 @@ def name_trained_classes(cfg: Config, names: Sequence[str]) -> None:
 
 def _check_transform(transform: dict[str, Any]) -> None:
     """Raise ValueError if timm.data.create_transform does not know the name of an argument."""
-    known = [name for name in inspect.signature(create_transform).parameters if name != 'is_training']
+    known = [
+        name for name in inspect.signature(create_transform).parameters if name != 'is_training'
+    ]
     if not isinstance(transform, dict):
         raise ValueError(f'transform: expected a dict of {listed(known, None)}, got {transform!r}')
     if unknown := [name for name in transform if name not in known]:
-        raise ValueError(f'transform: expected some of {listed(known, None)}, got {listed(unknown)}')
+        raise ValueError(
+            f'transform: expected some of {listed(known, None)}, got {listed(unknown)}'
+        )
 
 
 def _kept(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
@@ -188,14 +202,18 @@ def _kept(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
         kept = every[:indices] if indices >= 0 else every[indices:]
     else:
         if outside := [index for index in indices if not -count <= index < count]:
-            raise ValueError(f'indices: expected integers from {-count} to {count - 1}, got {listed(outside)}')
+            raise ValueError(
+                f'indices: expected integers from {-count} to {count - 1}, got {listed(outside)}'
+            )
         kept = every[list(indices)]
     if not len(kept):
         raise ValueError(f'indices: expected at least one image, got {indices!r}')
     return kept
 
 
-def _find_images(root: str, classes: str | Sequence[str] | None) -> tuple[dict[str, list[str]], list[str]]:
+def _find_images(
+    root: str, classes: str | Sequence[str] | None
+) -> tuple[dict[str, list[str]], list[str]]:
     """Return the images of each class, as paths below `root`, and the names of the classes in the order of the labels.
 
     Raises:
@@ -232,7 +250,9 @@ def _problems(
     source = classes if isinstance(classes, str) else 'the list `classes`'
     problems = []
     if empty := [name for name, found in images.items() if not found]:
-        problems.append(f'{root}: class folders without images ({" ".join(IMAGE_SUFFIXES)}): {listed(empty)}')
+        problems.append(
+            f'{root}: class folders without images ({" ".join(IMAGE_SUFFIXES)}): {listed(empty)}'
+        )
     missing = [name for name in names if name not in images]
     if missing and classes != IMAGENET:
         problems.append(f'{root}: lacks classes that {source} has: {listed(missing)}')
@@ -250,12 +270,15 @@ def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str
     """Yield the images of a class; `seen` are all folders so far, by their path without links.
 
     Raises:
-        ValueError: a link leads to one of them: its images would be read twice, perhaps as another class, or endlessly.
+        ValueError: a link leads to one of them: its images would be read twice, perhaps as another
+            class, or endlessly.
     """
     for folder, inner, files in os.walk(os.path.join(root, name), followlinks=True):
         first = seen.setdefault(os.path.realpath(folder), folder)
         if first != folder:
-            raise ValueError(f'{root}: expected every folder once, got {folder}, which is the same as {first}')
+            raise ValueError(
+                f'{root}: expected every folder once, got {folder}, which is the same as {first}'
+            )
         inner.sort()
         for file in sorted(filter(_is_image, files)):
             yield os.path.relpath(os.path.join(folder, file), root)

@@ -15,7 +15,8 @@ from mmpola.registry import HOOKS
 class ClassCountHook(Hook):
     """Checks that the model's `num_classes` is that of the data set, before training, validation and test.
 
-    tools/train.py and tools/test.py check the config by the same rule; the hook covers other uses of MMEngine's Runner.
+    tools/train.py and tools/test.py check the config by the same rule; the hook covers other uses
+    of MMEngine's Runner.
 
     Raises:
         ValueError: the numbers differ.

@@ -20,14 +20,16 @@ class ImageClassifier(Classifier, BaseModel):
     """A backbone of mmpola with the head that it was published with, trained with cross entropy.
 
     Args:
-        backbone: config of a backbone, whose last map is used; the head determines its `out_norm`. If it has
-            its own `init_cfg`, only the backbone is loaded, as for fine-tuning on another number of classes.
+        backbone: config of a backbone, whose last map is used; the head determines its `out_norm`.
+            If it has its own `init_cfg`, only the backbone is loaded, as for fine-tuning on another
+            number of classes.
         num_classes: length of the logits.
-        data_preprocessor: config of `ClassificationPreprocessor`, whose number of classes is set to `num_classes`, or
-            of one of MMEngine's; None: the batch is only moved to the model's device.
+        data_preprocessor: config of `ClassificationPreprocessor`, whose number of classes is set to
+            `num_classes`, or of one of MMEngine's; None: the batch is only moved to the model's
+            device.
         projection: channels of PolaFormerPP's head; None: the published number.
-        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from one file; or what
-            else a `Backbone` takes.
+        init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from
+            one file; or what else a `Backbone` takes.
 
     Raises:
         ValueError: an argument is out of range; the message names it.
@@ -68,15 +70,21 @@ class ImageClassifier(Classifier, BaseModel):
         if not from_file:
             self.backbone.init_weights()
 
-    def forward(self, inputs: Tensor, data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor') -> Any:
+    def forward(
+        self,
+        inputs: Tensor,
+        data_samples: list[BaseDataElement] | None = None,
+        mode: str = 'tensor',
+    ) -> Any:
         """Classify images.
 
         Args:
             inputs: images [B, in_channels, H, W].
-            data_samples: one per image, with `gt_label`, a class index, or `gt_score` [num_classes], its soft target.
-            mode: what is returned. 'tensor': logits [B, num_classes]. 'loss': dict(loss=...). 'predict': the data
-                samples, or new ones, with `pred_score` [num_classes], which sums to 1, and `pred_label`, the index of
-                its largest entry.
+            data_samples: one per image, with `gt_label`, a class index, or `gt_score`
+                [num_classes], its soft target.
+            mode: what is returned. 'tensor': logits [B, num_classes]. 'loss': dict(loss=...).
+                'predict': the data samples, or new ones, with `pred_score` [num_classes], which
+                sums to 1, and `pred_label`, the index of its largest entry.
 
         Raises:
             ValueError: the mode is unknown, or data samples lack targets in mode 'loss'.

@@ -10,14 +10,18 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 
-def loss_or_predictions(logits: Tensor, data_samples: list[BaseDataElement] | None, mode: str) -> Any:
+def loss_or_predictions(
+    logits: Tensor, data_samples: list[BaseDataElement] | None, mode: str
+) -> Any:
     """Return what `forward` of a classifier returns in a mode.
 
     Args:
         logits: [B, num_classes].
-        data_samples: one per row, with `gt_label`, a class index, or `gt_score` [num_classes], its soft target.
-        mode: 'tensor': the logits. 'loss': dict(loss=...), the cross entropy. 'predict': the data samples, or new ones,
-            with `pred_score` [num_classes], which sums to 1, and `pred_label`, the index of its largest entry.
+        data_samples: one per row, with `gt_label`, a class index, or `gt_score` [num_classes], its
+            soft target.
+        mode: 'tensor': the logits. 'loss': dict(loss=...), the cross entropy. 'predict': the data
+            samples, or new ones, with `pred_score` [num_classes], which sums to 1, and
+            `pred_label`, the index of its largest entry.
 
     Raises:
         ValueError: the mode is unknown, or data samples lack targets in mode 'loss'.
@@ -45,7 +49,9 @@ def _targets(data_samples: list[BaseDataElement] | None) -> Tensor:
     )
 
 
-def _predictions(logits: Tensor, data_samples: list[BaseDataElement] | None) -> list[BaseDataElement]:
+def _predictions(
+    logits: Tensor, data_samples: list[BaseDataElement] | None
+) -> list[BaseDataElement]:
     samples = [BaseDataElement() for _ in logits] if data_samples is None else data_samples
     for sample, score in zip(samples, logits.softmax(1), strict=True):
         sample.pred_score, sample.pred_label = score, score.argmax()

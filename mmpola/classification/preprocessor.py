@@ -21,8 +21,8 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
     Mixup and cutmix use NumPy's random numbers, which `ExactEpochLoop` seeds for every step.
 
     Args:
-        mixup: arguments of timm.data.Mixup except `num_classes` and `label_smoothing`; None: no mixing. The last image
-            of an odd batch is not mixed.
+        mixup: arguments of timm.data.Mixup except `num_classes` and `label_smoothing`; None: no
+            mixing. The last image of an odd batch is not mixed.
         label_smoothing: in [0, 1); with 0 and no mixup the targets stay class indices.
         channels_last: use this memory format for the batch.
         non_blocking: copy to the device without waiting for it.
@@ -52,15 +52,18 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         if mixup is not None:
             self.mixer = Mixup(**mixup, label_smoothing=label_smoothing)
             if self.mixer.mixup_alpha <= 0 and self.mixer.cutmix_alpha <= 0:
-                raise ValueError(f'mixup: expected mixup_alpha or cutmix_alpha above 0, got {mixup}')
+                raise ValueError(
+                    f'mixup: expected mixup_alpha or cutmix_alpha above 0, got {mixup}'
+                )
 
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
         """Convert dict(inputs, data_samples) of a data loader to the same for a model.
 
         Args:
-            data: `inputs` [B, 3, H, W] or B images [3, H, W]; `data_samples`, which need `gt_label` for training only.
-            training: apply mixup, and set the target of every sample on the device: `gt_score` [num_classes], or
-                `gt_label`.
+            data: `inputs` [B, 3, H, W] or B images [3, H, W]; `data_samples`, which need `gt_label`
+                for training only.
+            training: apply mixup, and set the target of every sample on the device: `gt_score`
+                [num_classes], or `gt_label`.
 
         Raises:
             ValueError: a label is not below num_classes.
@@ -68,7 +71,9 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         inputs, samples = data['inputs'], data.get('data_samples')
         if not isinstance(inputs, Tensor):
             inputs = torch.stack(list(inputs))
-        inputs = inputs.to(self.device, non_blocking=self._non_blocking, memory_format=self.memory_format)
+        inputs = inputs.to(
+            self.device, non_blocking=self._non_blocking, memory_format=self.memory_format
+        )
         if training:
             inputs = self._set_targets(inputs, samples or [])
         return {'inputs': inputs, 'data_samples': samples}
@@ -78,14 +83,18 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         for number, sample in zip(numbers, samples, strict=True):
             if self.num_classes is not None and not 0 <= number < self.num_classes:
                 path = sample.metainfo.get('img_path', 'data_samples')
-                raise ValueError(f'{path}: expected a gt_label below num_classes={self.num_classes}, got {number}')
+                raise ValueError(
+                    f'{path}: expected a gt_label below num_classes={self.num_classes}, got {number}'
+                )
         labels = torch.tensor(numbers, device=self.device)
         if self.mixer is None and self.label_smoothing == 0:
             for sample, label in zip(samples, labels, strict=True):
                 sample.gt_label = label
             return images
         if self.num_classes is None:
-            raise ValueError('num_classes: expected the number of classes for soft targets, got None')
+            raise ValueError(
+                'num_classes: expected the number of classes for soft targets, got None'
+            )
         targets = mixup_target(labels, self.num_classes, smoothing=self.label_smoothing)
         if self.mixer is not None:
             self.mixer.num_classes = self.num_classes

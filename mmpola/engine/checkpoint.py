@@ -1,7 +1,7 @@
 """Checkpoints for the model of a config: what they hold, whether they fit it, and the model with their weights.
 
-MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with a partly loaded
-model. It looks for weights under `state_dict` only.
+MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with
+a partly loaded model. It looks for weights under `state_dict` only.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def read(name: str | Path) -> TrainingCheckpoint:
 def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
     """Read the weights of a config's whole model, and print which of a file's weights are used, if there is a choice.
 
-    A classifier's are fitted to it as by `init_cfg`: any names, with tables resized. Those of other models must be its
-    state dict.
+    A classifier's are fitted to it as by `init_cfg`: any names, with tables resized. Those of other
+    models must be its state dict.
 
     Args:
         name: of the file, see `locate`.
@@ -133,8 +133,9 @@ def check_fits(
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns; see there for `exact`.
 
     Raises:
-        UsageError: the file is that of a backbone or of another network, the model predicts another number of classes,
-            or tensors are missing, unknown, of another shape or not finite; the message names the first of each.
+        UsageError: the file is that of a backbone or of another network, the model predicts another
+            number of classes, or tensors are missing, unknown, of another shape or not finite; the
+            message names the first of each.
     """
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
     origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
@@ -149,7 +150,9 @@ def check_fits(
     if not report.problems:
         return weights, report
     listing = '\n  '.join(report.problems)
-    raise UsageError(f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}')
+    raise UsageError(
+        f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}'
+    )
 
 
 def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) -> None:
@@ -204,11 +207,12 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
 def check_pretrained(cfg: Config) -> None:
     """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
 
-    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are left to MMEngine.
+    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are
+    left to MMEngine.
 
     Raises:
-        UsageError: a file is missing or cannot be downloaded; the message names its key and says how to train without
-            it.
+        UsageError: a file is missing or cannot be downloaded; the message names its key and says
+            how to train without it.
     """
     for key, _, name in _pretrained(cfg.model):
         if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
@@ -239,13 +243,15 @@ def _pretrained(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
     """Build the config's model in eval mode, with the checkpoint's weights; `check_fits` has compared the two.
 
-    The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time augmentation is left
-    out.
+    The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time
+    augmentation is left out.
     """
     model_cfg = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
     model_cfg = model_cfg.get('module', model_cfg)
     remove_pretrained(model_cfg)
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     model = revert_sync_batchnorm(MODELS.build(model_cfg))
-    model.load_state_dict(checkpoint.weights, strict=False)  # BatchNorm layers in old files lack their counter
+    model.load_state_dict(
+        checkpoint.weights, strict=False
+    )  # BatchNorm layers in old files lack their counter
     return model.eval()

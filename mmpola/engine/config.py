@@ -24,7 +24,13 @@ SPLITS = ('train', 'val', 'test')
 
 READ = {
     *inspect.signature(Runner).parameters,
-    *('activation_checkpointing', 'compile', 'efficient_conv_bn_eval', 'find_unused_parameters', 'model_wrapper_cfg'),
+    *(
+        'activation_checkpointing',
+        'compile',
+        'efficient_conv_bn_eval',
+        'find_unused_parameters',
+        'model_wrapper_cfg',
+    ),
     *('sync_bn', 'custom_imports', 'tta_model', 'tta_pipeline'),
 }
 """Keys of a config that MMEngine's Runner, or a script of OpenMMLab, reads; others are variables inside the file."""
@@ -41,7 +47,9 @@ DICT = re.compile(r'(^|[\[(,])\s*(dict\(|\{)')
 
 BEGINS_LIKE_A_NUMBER = re.compile(r'[-+]?\.?\d')
 
-CHECKPOINT_HELP = 'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
+CHECKPOINT_HELP = (
+    'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
+)
 
 
 class OptionsAction(DictAction):
@@ -54,11 +62,15 @@ class OptionsAction(DictAction):
             if DICT.search(value):
                 place = f'{key}.0' if value.startswith(('[', '(')) else key
                 rule = 'a number, name, list or tuple, or the entries of a dict one by one'
-                raise UsageError(f'--cfg-options: {key}: expected {rule} ({place}.NAME=VALUE), got {value}')
+                raise UsageError(
+                    f'--cfg-options: {key}: expected {rule} ({place}.NAME=VALUE), got {value}'
+                )
         try:
             super().__call__(*arguments)
         except (AssertionError, ValueError):
-            raise UsageError(f'--cfg-options: expected KEY=VALUE, got {listed(arguments[2], None)}') from None
+            raise UsageError(
+                f'--cfg-options: expected KEY=VALUE, got {listed(arguments[2], None)}'
+            ) from None
 
 
 def add_options_argument(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +87,9 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that OpenMMLab's scripts for training and testing have."""
-    parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG_NAME)')
+    parser.add_argument(
+        '--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG_NAME)'
+    )
     add_options_argument(parser)
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
 
@@ -95,8 +109,8 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file, apply `--cfg-options` and `--launcher`, and set the work dir.
 
     Raises:
-        UsageError: the file does not exist, is a base of its own or cannot be read with its bases, or an option has no
-            place in it.
+        UsageError: the file does not exist, is a base of its own or cannot be read with its bases,
+            or an option has no place in it.
     """
     if not Path(args.config).is_file():
         raise UsageError(f'{args.config}: no such config file')
@@ -104,13 +118,17 @@ def load_config(args: argparse.Namespace) -> Config:
     try:
         cfg = Config.fromfile(args.config)
     except Exception as error:  # a config is a program, which can raise anything
-        raise UsageError(f'{args.config}: expected a config, got {type(error).__name__}: {error}') from error
+        raise UsageError(
+            f'{args.config}: expected a config, got {type(error).__name__}: {error}'
+        ) from error
     cfg.launcher = args.launcher
     if args.cfg_options is not None:
         apply_options(cfg, args.cfg_options)
     _switch_off_persistent_workers(cfg)
     _save_plain_files(cfg)
-    cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
+    cfg.work_dir = (
+        args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
+    )
     return cfg
 
 
@@ -127,7 +145,9 @@ def check_bases(config: Path, above: tuple[Path, ...] = ()) -> None:
     chain = (*above, path)
     if path in above:
         cycle = ' -> '.join(file.name for file in chain[above.index(path) :])
-        raise UsageError(f'{above[0]}: expected _base_ files that do not inherit from each other, got {cycle}')
+        raise UsageError(
+            f'{above[0]}: expected _base_ files that do not inherit from each other, got {cycle}'
+        )
     try:
         bases = Config._get_base_files(str(path))
     except Exception:  # a config is a program, which can raise anything
@@ -139,15 +159,17 @@ def check_bases(config: Path, above: tuple[Path, ...] = ()) -> None:
 
 def is_variable(cfg: Config, name: str) -> bool:
     """Return whether a top-level key of a config is not read by MMEngine, but used in the text of its files."""
-    return name not in READ and re.search(rf'\b{re.escape(name)}\b(?!\s*=[^=])', cfg.text) is not None
+    return (
+        name not in READ and re.search(rf'\b{re.escape(name)}\b(?!\s*=[^=])', cfg.text) is not None
+    )
 
 
 def apply_options(cfg: Config, options: dict[str, Any]) -> None:
     """Write `options`, values by dotted key, into a config.
 
     Raises:
-        UsageError: a key leads to nothing in the config that could be read, or to a variable, which the file has been
-            computed from already.
+        UsageError: a key leads to nothing in the config that could be read, or to a variable, which
+            the file has been computed from already.
     """
     for key in options:
         _check_option(cfg, key, options)
@@ -174,19 +196,27 @@ def _check_option(cfg: Config, key: str, options: dict[str, Any]) -> None:
         if name == '_delete_' or f'{above}._delete_' in options:
             return
         if isinstance(node, list) and (not name.isdigit() or int(name) >= len(node)):
-            raise UsageError(f'--cfg-options: {key}: expected an index below {len(node)} after {above}, got {name}')
+            raise UsageError(
+                f'--cfg-options: {key}: expected an index below {len(node)} after {above}, got {name}'
+            )
         if not isinstance(node, (dict, list)):
-            raise UsageError(f'--cfg-options: {key}: expected a dict or list at {above}, got {node!r}')
+            raise UsageError(
+                f'--cfg-options: {key}: expected a dict or list at {above}, got {node!r}'
+            )
         if isinstance(node, dict) and name not in node:
             if not (name in READ if not depth else 'type' in node or above in checked):
                 known = node if depth else {*node, *READ}
                 meant = suggestion(name, known)
-                raise UsageError(f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}{meant}')
+                raise UsageError(
+                    f'--cfg-options: {key}: expected a key of {above or "the config"}, got {name}{meant}'
+                )
             return
         node = node[int(name)] if isinstance(node, list) else node[name]
     value = options[key]
     if type(node) in (int, float) and isinstance(value, str) and BEGINS_LIKE_A_NUMBER.match(value):
-        raise UsageError(f'--cfg-options: {key}: expected a number, as {node} in the config, got {value}')
+        raise UsageError(
+            f'--cfg-options: {key}: expected a number, as {node} in the config, got {value}'
+        )
 
 
 def _switch_off_persistent_workers(cfg: Config) -> None:
@@ -200,7 +230,9 @@ def _switch_off_persistent_workers(cfg: Config) -> None:
 def _save_plain_files(cfg: Config) -> None:
     """Replace MMEngine's CheckpointHook, whose files torch.load refuses, by ours with the same arguments."""
     hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-    if hook.get('type') == 'CheckpointHook' and not hook.get('backend_args'):  # ours writes to local folders
+    if hook.get('type') == 'CheckpointHook' and not hook.get(
+        'backend_args'
+    ):  # ours writes to local folders
         hook['type'] = 'mmpola.AtomicCheckpointHook'
 
 
@@ -208,8 +240,8 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
     """Write --amp, --auto-scale-lr and --resume into the config.
 
     Raises:
-        UsageError: --amp in float16 without a GPU, or in bfloat16 for a model of mmdet; or no auto_scale_lr in the
-            config.
+        UsageError: --amp in float16 without a GPU, or in bfloat16 for a model of mmdet; or no
+            auto_scale_lr in the config.
     """
     if args.amp:
         on_gpu = torch.cuda.is_available()
@@ -234,7 +266,9 @@ def apply_arguments(cfg: Config, args: argparse.Namespace) -> None:
                 cfg.optim_wrapper.pop(name, None)
     if args.auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise UsageError(f'{args.config}: --auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
+            raise UsageError(
+                f'{args.config}: --auto-scale-lr needs auto_scale_lr.base_batch_size in the config'
+            )
         cfg.auto_scale_lr.enable = True
     if args.resume is not None:
         cfg.resume = True
@@ -253,10 +287,14 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
 
     They are those of the first test data; of data without such arguments, timm's defaults apply.
     """
-    dataset: dict[str, Any] = next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}
+    dataset: dict[str, Any] = (
+        next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}
+    )
     given = dataset.get('transform')
     if not isinstance(given, dict):
-        info("test_dataloader.dataset.transform: no arguments for timm's transforms; its defaults are used")
+        info(
+            "test_dataloader.dataset.transform: no arguments for timm's transforms; its defaults are used"
+        )
         given = {}
     return {'input_size': cfg.model.backbone.get('pretrain_img_size', 224), **given}
 
@@ -264,28 +302,36 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
 def schedule_note(cfg: Config) -> str | None:
     """Return a line if the schedule of a training ends at another epoch or step than training itself, else None.
 
-    The line names the options that scale the schedule: beginnings, ends, periods and milestones. It says so
-    if a part would be left without an epoch or step.
+    The line names the options that scale the schedule: beginnings, ends, periods and milestones. It
+    says so if a part would be left without an epoch or step.
     """
     parts = cfg.get('param_scheduler') or []
     parts = parts if isinstance(parts, list) else [parts]
     for unit, by_epoch in (('epochs', True), ('iters', False)):
         length = cfg.train_cfg.get(f'max_{unit}')
         ends = {
-            i: part['end'] for i, part in enumerate(parts) if 'end' in part and part.get('by_epoch', True) == by_epoch
+            i: part['end']
+            for i, part in enumerate(parts)
+            if 'end' in part and part.get('by_epoch', True) == by_epoch
         }
         if length and ends and (end := max(ends.values())) != length:
             scaled = {i: _scaled(parts[i], length / end) for i in ends}
             options = ' '.join(
                 f'"{option}"' if '[' in option else option
                 for i, part in scaled.items()
-                for option in (f'param_scheduler.{i}.{name}={value}'.replace(' ', '') for name, value in part.items())
+                for option in (
+                    f'param_scheduler.{i}.{name}={value}'.replace(' ', '')
+                    for name, value in part.items()
+                )
             )
             too_short = any(part.get('begin', 0) >= part['end'] for part in scaled.values())
-            return f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}; ' + (
-                'too short for the same proportions, so learning rates are those of the first part of the schedule'
-                if too_short
-                else f'to end it there too, in the same proportions: --cfg-options {options}'
+            return (
+                f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}; '
+                + (
+                    'too short for the same proportions, so learning rates are those of the first part of the schedule'
+                    if too_short
+                    else f'to end it there too, in the same proportions: --cfg-options {options}'
+                )
             )
     return None
 
@@ -293,12 +339,18 @@ def schedule_note(cfg: Config) -> str | None:
 def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     """Return the epochs or steps of a part of a schedule, multiplied by a factor."""
     scaled: dict[str, Any] = {
-        name: max(1, round(part[name] * factor)) for name in ('begin', 'warmup', 'end', 'T_max') if part.get(name)
+        name: max(1, round(part[name] * factor))
+        for name in ('begin', 'warmup', 'end', 'T_max')
+        if part.get(name)
     }
-    if 'T_max' in scaled and part['T_max'] == part['end'] - part.get('begin', 0):  # also after rounding
+    if 'T_max' in scaled and part['T_max'] == part['end'] - part.get(
+        'begin', 0
+    ):  # also after rounding
         scaled['T_max'] = scaled['end'] - scaled.get('begin', 0)
     if 'milestones' in part:
-        scaled['milestones'] = [max(1, round(milestone * factor)) for milestone in part['milestones']]
+        scaled['milestones'] = [
+            max(1, round(milestone * factor)) for milestone in part['milestones']
+        ]
     return scaled
 
 
@@ -311,7 +363,9 @@ def draw_predictions(cfg: Config, folder: str) -> None:
     hook = cfg.default_hooks.get('visualization')
     if hook is None:
         raise UsageError('--show-dir: the config has no default_hooks.visualization')
-    folder = str(Path(folder).resolve())  # MMEngine joins a relative folder to the work dir and a time stamp
+    folder = str(
+        Path(folder).resolve()
+    )  # MMEngine joins a relative folder to the work dir and a time stamp
     hook.update(draw=True, interval=1)
     if cfg.default_scope == 'mmdet':
         hook.test_out_dir = folder

@@ -2,8 +2,8 @@
 
     python -m mmpola.engine.launch [options of torchrun] SCRIPT [arguments of SCRIPT]
 
-If the process that failed first has ended with status 2, as scripts do whose arguments or config are invalid, so does
-this program. Every other failure is reported as torchrun reports it.
+If the process that failed first has ended with status 2, as scripts do whose arguments or config
+are invalid, so does this program. Every other failure is reported as torchrun reports it.
 """
 
 from __future__ import annotations

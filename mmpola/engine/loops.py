@@ -27,15 +27,17 @@ MMEngine logs all keys that begin with `train`, `val` or `test`.
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop, which can also resume in the middle of an epoch.
 
-    A checkpoint from the middle of an epoch resumes with exactly the remaining samples and the same random numbers. On
-    a CPU, and on one GPU with deterministic algorithms, the weights are then bit for bit those of an uninterrupted run;
-    several GPUs add gradients in an order that may change. A checkpoint between two steps of the optimizer, with
-    `accumulative_counts`, lacks the gradients that were already added, of which MMEngine warns.
+    A checkpoint from the middle of an epoch resumes with exactly the remaining samples and the same
+    random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then bit
+    for bit those of an uninterrupted run; several GPUs add gradients in an order that may change. A
+    checkpoint between two steps of the optimizer, with `accumulative_counts`, lacks the gradients
+    that were already added, of which MMEngine warns.
 
-    All generators are seeded before every sample from the run's seed and the sample's number (see `SampleKey`), and
-    before every step from the run's seed, the step's number and the rank. The random numbers of dropout, drop path and
-    mixup therefore depend neither on earlier steps nor on validation, and no generator state is saved. A run that was
-    stopped between training and validation validates first when it resumes.
+    All generators are seeded before every sample from the run's seed and the sample's number (see
+    `SampleKey`), and before every step from the run's seed, the step's number and the rank. The
+    random numbers of dropout, drop path and mixup therefore depend neither on earlier steps nor on
+    validation, and no generator state is saved. A run that was stopped between training and
+    validation validates first when it resumes.
 
     Args:
         runner, max_epochs, val_begin, val_interval, dynamic_intervals: as in EpochBasedTrainLoop.
@@ -134,7 +136,11 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             )
         if within:
             return self._iter - began['iter']
-        position = {'epoch': self._epoch, 'iter': self._iter, 'images_per_step': self.images_per_step}
+        position = {
+            'epoch': self._epoch,
+            'iter': self._iter,
+            'images_per_step': self.images_per_step,
+        }
         hub.update_info(POSITION, position)
         return 0
 
@@ -142,7 +148,9 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         """Note, before checkpoints are written, whether validation follows after `done` of `end` epochs or steps."""
         interval = self.dynamic_intervals[bisect(self.dynamic_milestones, done + 1) - 1]
         due = done >= self.val_begin and (done % interval == 0 or done == end)
-        self.runner.message_hub.update_info(VALIDATION_DUE, due and self.runner.val_loop is not None)
+        self.runner.message_hub.update_info(
+            VALIDATION_DUE, due and self.runner.val_loop is not None
+        )
 
     def _validate_if_due(self) -> None:
         hub = self.runner.message_hub
@@ -155,8 +163,8 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(ExactEpochLoop):
     """MMEngine's IterBasedTrainLoop, which resumes as exactly as ExactEpochLoop, and at once.
 
-    MMEngine's own loop reads all batches of the steps that are done once more. A sampler that ends, such as
-    DefaultSampler, starts again with the next epoch's order; workers are kept.
+    MMEngine's own loop reads all batches of the steps that are done once more. A sampler that ends,
+    such as DefaultSampler, starts again with the next epoch's order; workers are kept.
 
     Args:
         runner, max_iters, val_begin, val_interval, dynamic_intervals: as in IterBasedTrainLoop.
@@ -181,7 +189,9 @@ class ExactIterLoop(ExactEpochLoop):
         """Train; after resuming, with the seed of the checkpoint."""
         self._set_seed()
         self.runner.call_hook('before_train')
-        self.runner.call_hook('before_train_epoch')  # MMEngine's hooks see the whole run as one epoch
+        self.runner.call_hook(
+            'before_train_epoch'
+        )  # MMEngine's hooks see the whole run as one epoch
         self._steps_done()
         self._validate_if_due()
         self.batches.start(self._iter, skip=self._iter)
@@ -201,4 +211,6 @@ class ExactIterLoop(ExactEpochLoop):
         super().run_iter(idx, data_batch)
 
     def _decide_current_val_interval(self) -> None:
-        self.val_interval = self.dynamic_intervals[bisect(self.dynamic_milestones, self._iter + 1) - 1]
+        self.val_interval = self.dynamic_intervals[
+            bisect(self.dynamic_milestones, self._iter + 1) - 1
+        ]

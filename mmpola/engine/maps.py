@@ -38,14 +38,21 @@ def check_channels(settings: dict[str, Any], model: Any) -> None:
         return
     backbone, source = model.backbone, 'model.backbone'
     if isinstance(backbone, Backbone):
-        sizes = [(backbone.embed_dims[i], IMAGE_SIZE // backbone.strides[i]) for i in backbone.out_indices]
-        maps: list[Tensor] | None = [torch.empty(1, dim, side, side, device='meta') for dim, side in sizes]
+        sizes = [
+            (backbone.embed_dims[i], IMAGE_SIZE // backbone.strides[i])
+            for i in backbone.out_indices
+        ]
+        maps: list[Tensor] | None = [
+            torch.empty(1, dim, side, side, device='meta') for dim, side in sizes
+        ]
     else:
         maps = _maps(backbone, torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device='meta'))
     if maps and settings.get('neck'):
         neck = settings['neck'][0] if isinstance(settings['neck'], list) else settings['neck']
         if isinstance(neck.get('in_channels'), (list, tuple)):
-            _compare('model.neck.in_channels', neck['in_channels'], [x.shape[1] for x in maps], source)
+            _compare(
+                'model.neck.in_channels', neck['in_channels'], [x.shape[1] for x in maps], source
+            )
         maps, source = _maps(model.neck, maps), 'model.neck'
     channels = [x.shape[1] for x in maps or ()]
     for key in heads if maps else ():
@@ -61,12 +68,16 @@ def _maps(module: nn.Module, x: Any) -> list[Tensor] | None:
     try:
         with torch.no_grad():
             maps = module.eval()(x)
-    except Exception:  # such as operators of other packages that have no implementation for that device
+    except (
+        Exception
+    ):  # such as operators of other packages that have no implementation for that device
         return None
     return list(maps) if all(isinstance(x, Tensor) and x.ndim == 4 for x in maps) else None
 
 
-def _compare_head(key: str, head: dict[str, Any], module: Any, channels: list[int], source: str) -> None:
+def _compare_head(
+    key: str, head: dict[str, Any], module: Any, channels: list[int], source: str
+) -> None:
     """Compare a head's `in_channels` with the maps that its `in_index`, if it has one, selects, else with all."""
     given, index = head.get('in_channels'), getattr(module, 'in_index', None)
     several = isinstance(given, (list, tuple))
@@ -77,7 +88,12 @@ def _compare_head(key: str, head: dict[str, Any], module: Any, channels: list[in
         if max(indices) >= len(channels):
             raise UsageError(f'{key}.in_index: expected indices below {len(channels)}, got {index}')
         channels = [channels[i] for i in indices]
-    _compare(f'{key}.in_channels', given, channels if several or len(set(channels)) > 1 else channels[0], source)
+    _compare(
+        f'{key}.in_channels',
+        given,
+        channels if several or len(set(channels)) > 1 else channels[0],
+        source,
+    )
 
 
 def _compare(key: str, given: Any, expected: Any, source: str) -> None:
@@ -93,7 +109,8 @@ def check_batch_norm(cfg: Config, model: nn.Module) -> None:
         model: what `validate_config` returned for it.
 
     Raises:
-        UsageError: there is such a layer, which would get one value per channel; torch refuses that.
+        UsageError: there is such a layer, which would get one value per channel; torch refuses
+            that.
     """
     loader = cfg.get('train_dataloader') or {}
     if loader.get('batch_size') != 1:
@@ -102,7 +119,9 @@ def check_batch_norm(cfg: Config, model: nn.Module) -> None:
     synchronised = torch.cuda.is_available() and place(cfg.get('launcher', 'none')).processes > 1
     for name, module in model.named_modules():
         norms = _norms_of_one_pixel(module) if isinstance(module, nn.Sequential) else []
-        alone = [norm for norm in norms if not (synchronised and isinstance(norm, nn.SyncBatchNorm))]
+        alone = [
+            norm for norm in norms if not (synchronised and isinstance(norm, nn.SyncBatchNorm))
+        ]
         if alone:
             raise UsageError(
                 f'train_dataloader.batch_size: expected at least 2 images per GPU, because BatchNorm in '

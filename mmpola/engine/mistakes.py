@@ -31,7 +31,9 @@ def mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception
     return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
 
 
-def wrong_name_in(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str | None:
+def wrong_name_in(
+    key: str, node: dict[str, Any], registry: Registry, error: Exception
+) -> str | None:
     """Describe in one line a type or an argument that does not exist; None if the error is another one.
 
     Args:
@@ -54,7 +56,9 @@ def wrong_name_in(key: str, node: dict[str, Any], registry: Registry, error: Exc
 
 
 def _first_line_of(error: Exception) -> str:
-    return str(error.args[0] if error.args else '').partition('\n')[0]  # str() of a KeyError has quotes
+    return str(error.args[0] if error.args else '').partition('\n')[
+        0
+    ]  # str() of a KeyError has quotes
 
 
 def _similar_type(name: str, registry: Registry) -> str:
@@ -63,7 +67,11 @@ def _similar_type(name: str, registry: Registry) -> str:
         registry.children['mmpola'].import_from_location()
     with registry.switch_scope_and_registry(None) as scoped:
         known = [*scoped.module_dict, *registry.module_dict]
-    known += [f'{scope}.{each}' for scope, child in registry.children.items() for each in child.module_dict]
+    known += [
+        f'{scope}.{each}'
+        for scope, child in registry.children.items()
+        for each in child.module_dict
+    ]
     in_other_scopes = [each for each in known if each.endswith(f'.{name}')]
     if in_other_scopes:
         return suggestion(name, in_other_scopes, similarity=0)

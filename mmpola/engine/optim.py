@@ -10,9 +10,9 @@
         paramwise_cfg=dict(decay_rate=0.8),
     )
 
-With `decay_rate=1.0, backbone_lr_mult=0.1` the pretrained layers train at a tenth of the learning rate, as in DETR-like
-detectors, and keep their rules for weight decay: in MMEngine's `custom_keys`, an entry `backbone` replaces those of
-norms and biases.
+With `decay_rate=1.0, backbone_lr_mult=0.1` the pretrained layers train at a tenth of the learning
+rate, as in DETR-like detectors, and keep their rules for weight decay: in MMEngine's `custom_keys`,
+an entry `backbone` replaces those of norms and biases.
 """
 
 from __future__ import annotations
@@ -36,21 +36,29 @@ from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     """MMEngine's constructor, without weight decay on norms, biases and the parameters of `NO_WEIGHT_DECAY`.
 
-    Those are learned exponents, scales and temperatures of attention, position tables and layer scales.
+    Those are learned exponents, scales and temperatures of attention, position tables and layer
+    scales.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `weight_decay`.
-        paramwise_cfg: settings of MMEngine's constructor, which are added to these rules or replace them.
+        paramwise_cfg: settings of MMEngine's constructor, which are added to these rules or replace
+            them.
 
     Raises:
         ValueError: the optimizer has no `weight_decay`.
     """
 
-    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None
+    ) -> None:
         if optim_wrapper_cfg['optimizer'].get('weight_decay') is None:
-            raise ValueError('optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, got None')
+            raise ValueError(
+                'optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, got None'
+            )
         given = paramwise_cfg or {}
-        keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY} | given.get('custom_keys', {})
+        keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY} | given.get(
+            'custom_keys', {}
+        )
         rules = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0, **given, 'custom_keys': keys}
         super().__init__(optim_wrapper_cfg, rules)
 
@@ -59,20 +67,24 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
 class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
     """NoDecayOptimizerConstructor with learning rates multiplied by decay_rate ** distance from the heads.
 
-    The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i; everything outside the
-    backbone, and its output norms, have distance 0. An `lr_mult` in `paramwise_cfg` is an additional factor.
+    The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i;
+    everything outside the backbone, and its output norms, have distance 0. An `lr_mult` in
+    `paramwise_cfg` is an additional factor.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `lr`.
-        paramwise_cfg: `decay_rate` in (0, 1], optionally `backbone_lr_mult`, a positive factor for all layers whose
-            distance is not 0 (default 1), and the settings of MMEngine's constructor.
+        paramwise_cfg: `decay_rate` in (0, 1], optionally `backbone_lr_mult`, a positive factor for
+            all layers whose distance is not 0 (default 1), and the settings of MMEngine's
+            constructor.
 
     Raises:
-        ValueError: a setting is missing or out of range, or the model's backbone is not one of mmpola's; the message
-            names it.
+        ValueError: a setting is missing or out of range, or the model's backbone is not one of
+            mmpola's; the message names it.
     """
 
-    def __init__(self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, optim_wrapper_cfg: dict[str, Any], paramwise_cfg: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(optim_wrapper_cfg, paramwise_cfg)
         rate = self.paramwise_cfg.get('decay_rate')
         if not isinstance(rate, (int, float)) or not 0 < rate <= 1:
@@ -87,10 +99,16 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
                     f'{self.paramwise_cfg[key]!r}'
                 )
         if self.base_lr is None:
-            raise ValueError('optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got None')
+            raise ValueError(
+                'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got None'
+            )
 
     def add_params(
-        self, params: list[dict[str, Any]], module: nn.Module, prefix: str = '', is_dcn_module: Any = None
+        self,
+        params: list[dict[str, Any]],
+        module: nn.Module,
+        prefix: str = '',
+        is_dcn_module: Any = None,
     ) -> None:
         """Add MMEngine's parameter groups, one per parameter, then multiply the learning rates of the whole model."""
         super().add_params(params, module, prefix, is_dcn_module)
@@ -103,11 +121,16 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
             )
         names = {id(parameter): name for name, parameter in backbone.named_parameters()}
         layers = BackboneLayers(names.values(), backbone.optional_prefixes())
-        rate, factor = self.paramwise_cfg['decay_rate'], self.paramwise_cfg.get('backbone_lr_mult', 1.0)
+        rate, factor = (
+            self.paramwise_cfg['decay_rate'],
+            self.paramwise_cfg.get('backbone_lr_mult', 1.0),
+        )
         for group in params:
             name = names.get(id(group['params'][0]))
             distance = 0 if name is None else layers.number + 1 - layers.layer_of(name)
-            group['lr'] = group.get('lr', self.base_lr) * rate**distance * (factor if distance else 1.0)
+            group['lr'] = (
+                group.get('lr', self.base_lr) * rate**distance * (factor if distance else 1.0)
+            )
         lowest = factor * rate ** (layers.number + 1)
         info(f'layer-wise decay {rate}: {layers.number} blocks, learning rates from x {lowest:.3g}')
 

@@ -41,15 +41,21 @@ class Place(NamedTuple):
 def place(launcher: str) -> Place:
     """Return the place of this process, also before the process group is initialised."""
     names = PLACES.get(launcher, ('', '', ''))
-    return Place(*(int(os.environ.get(name, default)) for name, default in zip(names, (0, 0, 1), strict=True)))
+    return Place(
+        *(
+            int(os.environ.get(name, default))
+            for name, default in zip(names, (0, 0, 1), strict=True)
+        )
+    )
 
 
 @cache
 def end_children_with_this_process() -> None:
     """Make every process that is forked from now on end when its parent dies.
 
-    A data loader's worker waits for ever for a reader of its queue when its parent is killed, and holds the parent's
-    output open. If this process was itself started by torchrun, it gets SIGTERM when torchrun dies.
+    A data loader's worker waits for ever for a reader of its queue when its parent is killed, and
+    holds the parent's output open. If this process was itself started by torchrun, it gets SIGTERM
+    when torchrun dies.
     """
     parent = os.getpid()
 
@@ -66,7 +72,9 @@ def end_with(parent: int, number: signal.Signals) -> None:
     """Make this process get the signal `number` when its parent process, `parent`, dies."""
     if prctl is None:
         threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
-    elif prctl(PR_SET_PDEATHSIG, number) != 0 or os.getppid() != parent:  # it may have died before the call
+    elif (
+        prctl(PR_SET_PDEATHSIG, number) != 0 or os.getppid() != parent
+    ):  # it may have died before the call
         os.kill(os.getpid(), number)
 
 

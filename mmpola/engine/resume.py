@@ -20,8 +20,8 @@ STATE = ('meta', 'message_hub', 'optimizer')
 def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
     """Decide what a training run resumes from, and check that it may use its work dir.
 
-    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in the work dir. If
-    there is no checkpoint, training starts from the first step, as in MMEngine.
+    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in
+    the work dir. If there is no checkpoint, training starts from the first step, as in MMEngine.
 
     Args:
         cfg: config of the run; its `load_from` is set to the path.
@@ -29,9 +29,9 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
         model: what `validate_config` returned for the config.
 
     Raises:
-        UsageError: the work dir holds checkpoints of another config, or checkpoints that would be overwritten; or the
-            checkpoint to resume from is missing, is not a training checkpoint, was written by another config, or does
-            not fit the model.
+        UsageError: the work dir holds checkpoints of another config, or checkpoints that would be
+            overwritten; or the checkpoint to resume from is missing, is not a training checkpoint,
+            was written by another config, or does not fit the model.
     """
     path = None
     if cfg.get('resume'):
@@ -43,7 +43,9 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
         checkpoint = read(path)
     except UsageError as error:
         older = _newest_intact(cfg)
-        raise UsageError(f'{error}; the newest intact one: --resume {older}' if older else str(error)) from None
+        raise UsageError(
+            f'{error}; the newest intact one: --resume {older}' if older else str(error)
+        ) from None
     _check_state(checkpoint)
     check_fits(checkpoint, cfg, model)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
@@ -68,7 +70,8 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     """Return the checkpoint that MMEngine recorded in `last_checkpoint`, None if there is no such record.
 
     Raises:
-        UsageError: neither the recorded file nor a file of its name in the work dir (which may have been moved) exists.
+        UsageError: neither the recorded file nor a file of its name in the work dir (which may have
+            been moved) exists.
     """
     record = Path(work_dir) / 'last_checkpoint'
     if not record.is_file():
@@ -86,7 +89,8 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
 def written_folders(cfg: Config) -> list[Path]:
     """List the folders that a run writes checkpoints to: its work dir, then that of `out_dir`, if set.
 
-    `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to it.
+    `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to
+    it.
     """
     work_dir = Path(cfg.work_dir)
     hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
@@ -136,7 +140,11 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         newest = newest_checkpoint(work_dir) or checkpoints[-1]
         if path.resolve() == newest.resolve():
             return
-        if not _is_intact(newest) and (older := _newest_intact(cfg)) and path.resolve() == older.resolve():
+        if (
+            not _is_intact(newest)
+            and (older := _newest_intact(cfg))
+            and path.resolve() == older.resolve()
+        ):
             return
     elif cfg.get('resume'):
         raise UsageError(
@@ -153,12 +161,16 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
     """Raise UsageError if an entry that resuming needs is missing, malformed or cannot be rebuilt."""
     path, content = checkpoint.path, checkpoint.content
     restart = restart_advice(path)
-    whole = checkpoint.container == 'state_dict'  # else other weights than the optimizer's would be loaded
+    whole = (
+        checkpoint.container == 'state_dict'
+    )  # else other weights than the optimizer's would be loaded
     if lacking := [name for name in STATE if not whole or name not in content]:
         raise UsageError(
             f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
         )
-    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {LOG_HISTORY}:
+    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {
+        LOG_HISTORY
+    }:
         raise UsageError(
             f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
         )

@@ -15,9 +15,10 @@ from mmpola.registry import PARAM_SCHEDULERS
 class WarmupCosineLR(LRSchedulerMixin, _ParamScheduler):
     """A linear warm-up that replaces the beginning of a cosine, and a constant rate after it.
 
-    This is timm's cosine schedule with `warmup_prefix=False`, which the authors' training code uses. The cosine starts
-    at step 0, so the rate drops a little when the warm-up ends. MMEngine's schedulers cannot be combined to this: its
-    cosine starts from the rate that it finds, and its warm-up ends one step earlier.
+    This is timm's cosine schedule with `warmup_prefix=False`, which the authors' training code
+    uses. The cosine starts at step 0, so the rate drops a little when the warm-up ends. MMEngine's
+    schedulers cannot be combined to this: its cosine starts from the rate that it finds, and its
+    warm-up ends one step earlier.
 
     With base rate r, the rate of step t (or of epoch t) is
 
@@ -33,7 +34,8 @@ class WarmupCosineLR(LRSchedulerMixin, _ParamScheduler):
         eta_min_ratio: the last rate, as a part of the base rate.
         end: step at which the schedule ends; T_max plus the steps of a cool-down.
         by_epoch: whether `warmup`, `T_max` and `end` count epochs instead of steps. With
-            `convert_to_iter_based=True` in a config they count epochs, and the rate changes at every step.
+            `convert_to_iter_based=True` in a config they count epochs, and the rate changes at
+            every step.
         base: other arguments of MMEngine's schedulers.
 
     Raises:
@@ -53,7 +55,9 @@ class WarmupCosineLR(LRSchedulerMixin, _ParamScheduler):
         **base: Any,
     ) -> None:
         if not 0 <= warmup < T_max:
-            raise ValueError(f'warmup: expected a number in [0, T_max) with T_max={T_max}, got {warmup}')
+            raise ValueError(
+                f'warmup: expected a number in [0, T_max) with T_max={T_max}, got {warmup}'
+            )
         self.warmup = warmup
         self.T_max = T_max
         self.start_factor = start_factor

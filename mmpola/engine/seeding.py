@@ -25,7 +25,8 @@ SAMPLE, STEP = 0, 1
 class SampleKey(NamedTuple):
     """A request for a sample: its index in the data set, the run's seed, and the number of the sample in the whole run.
 
-    Samples are numbered over all steps and processes, in the order of the sampler: step, place in the batch, rank.
+    Samples are numbered over all steps and processes, in the order of the sampler: step, place in
+    the batch, rank.
     """
 
     index: Any
@@ -54,7 +55,10 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
     if not isinstance(dataloader, dict):
         raise ValueError(f'train_dataloader: expected a dict, got {type(dataloader).__name__}')
     config = dict(dataloader)
-    batches = {'batches': config.pop('batch_sampler', None), 'drop_last': config.pop('drop_last', False)}
+    batches = {
+        'batches': config.pop('batch_sampler', None),
+        'drop_last': config.pop('drop_last', False),
+    }
     config['batch_sampler'] = {'type': 'mmpola.SeededBatchSampler', 'endless': endless, **batches}
     config['dataset'] = {'type': 'mmpola.SeededDataset', 'dataset': config['dataset']}
     return config
@@ -64,7 +68,8 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
 class SeededDataset(Dataset[Any]):
     """A data set whose random transforms depend on the `SampleKey` alone; it passes all other attributes on.
 
-    Transforms that remember earlier samples, such as mmdet's CachedMosaic, additionally depend on the worker.
+    Transforms that remember earlier samples, such as mmdet's CachedMosaic, additionally depend on
+    the worker.
 
     Args:
         dataset: the data set, or its config, which is built in the default scope.
@@ -138,7 +143,10 @@ class SeededBatchSampler(Sampler[list[SampleKey]]):
         rank, world = get_dist_info()
         for step, batch in enumerate(islice(self._indices(), self.skip, None), self.step):
             first = step * self.batch_size
-            yield [SampleKey(index, self.seed, (first + place) * world + rank) for place, index in enumerate(batch)]
+            yield [
+                SampleKey(index, self.seed, (first + place) * world + rank)
+                for place, index in enumerate(batch)
+            ]
 
     def _indices(self) -> Iterator[list[Any]]:
         if not self.endless:

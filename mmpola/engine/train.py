@@ -32,7 +32,9 @@ from mmpola.engine.training_state import Runner
 from mmpola.messages import CTRL_C, UsageError
 
 
-def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = None, overwrite: bool = False) -> None:
+def train(
+    cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = None, overwrite: bool = False
+) -> None:
     """Train with MMEngine's Runner; on Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
 
     Args:
@@ -46,8 +48,8 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
             `load_from` does not fit its backbone, the checkpoint that it resumes from does not fit
             the run's optimizer, schedules or hooks, or another training is running in a folder that
             checkpoints are written to.
-        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be written, or
-            the loss or the weights are not finite.
+        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be
+            written, or the loss or the weights are not finite.
     """
     start = resume
     if start is None:
@@ -56,11 +58,17 @@ def train(cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = Non
             start = read(cfg.load_from)
             print(check_start(start, cfg, model))
         if cfg.get('resume'):
-            print(f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step')
+            print(
+                f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step'
+            )
     else:
-        remove_pretrained(cfg.model)  # the pretrained file may be gone since; the checkpoint holds all weights
+        remove_pretrained(
+            cfg.model
+        )  # the pretrained file may be gone since; the checkpoint holds all weights
     with _locked(cfg):
-        if overwrite and not cfg.get('resume'):  # else a later --resume would continue from the end of the earlier run
+        if overwrite and not cfg.get(
+            'resume'
+        ):  # else a later --resume would continue from the end of the earlier run
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
         prepare_process(cfg, start)
         _run(cfg)
@@ -89,7 +97,9 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
         make_writable(folder)
         return FileLock(folder / 'training.lock', timeout=0).acquire()
     except Timeout:
-        raise UsageError(f'{folder}: another training is running in it; use another --work-dir') from None
+        raise UsageError(
+            f'{folder}: another training is running in it; use another --work-dir'
+        ) from None
     except OSError as error:
         raise UsageError(
             f'{folder}/training.lock: expected a file that can be written to, got '
@@ -154,7 +164,8 @@ def prepare_process(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -
 
     Args:
         cfg: config of the run; on a CPU, SyncBN is replaced in it, because that needs CUDA.
-        checkpoint: named by `cfg.load_from`. It is not read again, and emptied here: MMEngine frees what it has loaded.
+        checkpoint: named by `cfg.load_from`. It is not read again, and emptied here: MMEngine frees
+            what it has loaded.
     """
     contents = {}
     if checkpoint is not None:
@@ -163,12 +174,16 @@ def prepare_process(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -
     register_mmengine_reader(contents)
     end_children_with_this_process()
     if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
-        # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already exists, and its
-        # DDP wrapper passes device_ids, which a model on the CPU refuses.
+        # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group
+        # already exists, and its DDP wrapper passes device_ids, which a model on the CPU refuses.
         torch.distributed.init_process_group('gloo')
         if _replace_sync_bn(cfg.model):
-            print('no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images')
-        cfg.model_wrapper_cfg = dict(type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
+            print(
+                'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images'
+            )
+        cfg.model_wrapper_cfg = dict(
+            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
+        )
 
 
 def _replace_sync_bn(model: Any) -> int:

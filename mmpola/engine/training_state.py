@@ -32,8 +32,17 @@ class Runner(MMEngineRunner):
             super().resume(filename, *args, **kwargs)
         except torch.OutOfMemoryError:
             raise
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UsageError(_refusal(filename, 'the state of this training run', first_line(error))) from error
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise UsageError(
+                _refusal(filename, 'the state of this training run', first_line(error))
+            ) from error
 
 
 def check_entries(content: Mapping[str, Any], path: str) -> None:
@@ -98,13 +107,17 @@ def _wrong_in_hub(hub: Mapping[str, Any], steps: int) -> Iterator[Wrong]:
 
 def _wrong_in_optimizer(optimizer: Mapping[str, Any]) -> Iterator[Wrong]:
     optimizers = {'optimizer': optimizer}
-    if optimizer and all(isinstance(x, Mapping) and 'param_groups' in x for x in optimizer.values()):
+    if optimizer and all(
+        isinstance(x, Mapping) and 'param_groups' in x for x in optimizer.values()
+    ):
         optimizers = {f'optimizer.{name}': value for name, value in optimizer.items()}
     for key, value in optimizers.items():
         groups = value.get('param_groups')
         if not isinstance(value.get('state'), Mapping):
             yield f'{key}.state', 'a dict', value.get('state')
-        if not isinstance(groups, (list, tuple)) or not all(isinstance(group, Mapping) for group in groups):
+        if not isinstance(groups, (list, tuple)) or not all(
+            isinstance(group, Mapping) for group in groups
+        ):
             yield f'{key}.param_groups', 'a list of dicts', groups
 
 

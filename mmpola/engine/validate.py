@@ -1,7 +1,7 @@
 """Find the mistakes in a config that are seen without its data and weights: `validate_config` is the entry.
 
-The config's model is built on the meta device, where tensors have shapes, but need no memory. That takes a second and
-finds every mistake in `model` that a constructor finds.
+The config's model is built on the meta device, where tensors have shapes, but need no memory. That
+takes a second and finds every mistake in `model` that a constructor finds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,14 @@ WITH_NUMBERS = (HOOKS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS)
 REMOVED = ('priority', 'convert_to_iter_based', 'constructor', 'paramwise_cfg')
 """Entries of hooks, schedules and wrappers of optimizers that MMEngine removes before it builds them."""
 
-OF_LOADERS = ('sampler', 'batch_sampler', 'dataset', 'collate_fn', 'worker_init_fn', 'num_batch_per_epoch')
+OF_LOADERS = (
+    'sampler',
+    'batch_sampler',
+    'dataset',
+    'collate_fn',
+    'worker_init_fn',
+    'num_batch_per_epoch',
+)
 """Entries of a loader's config that are not, or not as they are, arguments of torch's DataLoader."""
 
 
@@ -87,11 +94,14 @@ def validate_config(cfg: Config, used: tuple[str, ...] = TRAINED) -> nn.Module:
         The model, on the meta device.
 
     Raises:
-        UsageError: something is wrong; the message is one line that names the config key, the rule and what was given.
+        UsageError: something is wrong; the message is one line that names the config key, the rule
+            and what was given.
     """
     _check_names(cfg, used)
     _check_numbers(cfg, used)
-    model = build_on_meta(cfg)  # first: it sets the default scope, in which the other parts are looked up
+    model = build_on_meta(
+        cfg
+    )  # first: it sets the default scope, in which the other parts are looked up
     check_channels(cfg.model.get('module', cfg.model), model)
     for key, node, registry in _parts(cfg):
         if not _matches(key, used):
@@ -112,21 +122,29 @@ def build_on_meta(cfg: Config) -> nn.Module:
     """Build the config's model on the meta device; the config stays as it is.
 
     Raises:
-        UsageError: it cannot be built; the message is one line that names the config key, the rule and what was given.
+        UsageError: it cannot be built; the message is one line that names the config key, the rule
+            and what was given.
     """
     if not isinstance(cfg.get('model'), dict):
         raise UsageError(f'model: expected a dict, got {cfg.get("model")}')
     scope = cfg.get('default_scope', 'mmengine')
     if scope not in MODELS.children and importlib.util.find_spec(scope) is None:
-        raise UsageError(f'default_scope: expected an installed package, such as mmdet, got {scope}')
+        raise UsageError(
+            f'default_scope: expected an installed package, such as mmdet, got {scope}'
+        )
     init_default_scope(scope)
     try:
         model = _build(cfg.model)
     except Exception as error:  # constructors of other packages raise exceptions of any type
-        parts = [('model', cfg.model), *((key, node) for key, node in nodes(cfg.model, 'model') if 'type' in node)]
+        parts = [
+            ('model', cfg.model),
+            *((key, node) for key, node in nodes(cfg.model, 'model') if 'type' in node),
+        ]
         key, node = next((part for part in reversed(parts) if _fails(part[1], error)), parts[0])
         raise UsageError(mistake(key, node, MODELS, error)) from error
-    return getattr(model, 'module', model)  # of test-time augmentation: MMEngine loads into the model it wraps
+    return getattr(
+        model, 'module', model
+    )  # of test-time augmentation: MMEngine loads into the model it wraps
 
 
 def _build(model: dict[str, Any]) -> Any:
@@ -147,7 +165,10 @@ def _check_names(cfg: Config, used: tuple[str, ...]) -> None:
     """Refuse unknown names in dicts without a class, arguments without one, and what resembles a key that is read."""
     known = {
         **PLAIN,
-        **{f'{split}_dataloader': (*inspect.signature(DataLoader).parameters, *OF_LOADERS) for split in SPLITS},
+        **{
+            f'{split}_dataloader': (*inspect.signature(DataLoader).parameters, *OF_LOADERS)
+            for split in SPLITS
+        },
     }
     for key, names in known.items():
         for name in (name for name in cfg.get(key) or () if name not in names):
@@ -161,7 +182,11 @@ def _check_names(cfg: Config, used: tuple[str, ...]) -> None:
     whole = tuple(pattern.partition('.')[0] for pattern in used)
     read = [key for key in READ if _matches(key, whole)]
     for name in cfg:
-        if name not in READ and not is_variable(cfg, name) and (meant := suggestion(name, read, MISSPELT)):
+        if (
+            name not in READ
+            and not is_variable(cfg, name)
+            and (meant := suggestion(name, read, MISSPELT))
+        ):
             raise UsageError(f'{name}: expected a key that MMEngine reads, got {name}{meant}')
 
 
@@ -179,11 +204,15 @@ def _check_numbers(cfg: Config, used: tuple[str, ...]) -> None:
     seed = (cfg.get('randomness') or {}).get('seed')
     is_seed = type(seed) is int and 0 <= seed <= LARGEST_SEED
     if seed is not None and not is_seed and _matches('randomness.seed', used):
-        raise UsageError(f'randomness.seed: expected an integer from 0 to {LARGEST_SEED}, got {seed!r}')
+        raise UsageError(
+            f'randomness.seed: expected an integer from 0 to {LARGEST_SEED}, got {seed!r}'
+        )
     level = cfg.get('log_level', 'INFO')
     number = logging.getLevelName(level) if isinstance(level, str) else level  # of a known name
     if type(number) is not int and _matches('log_level', used):
-        raise UsageError(f'log_level: expected DEBUG, INFO, WARNING, ERROR or CRITICAL, got {level!r}')
+        raise UsageError(
+            f'log_level: expected DEBUG, INFO, WARNING, ERROR or CRITICAL, got {level!r}'
+        )
 
 
 def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
@@ -203,7 +232,9 @@ def _check_arguments(node: dict[str, Any], registry: Registry) -> None:
     del arguments['type']
     arguments.pop('_scope_', None)
     inspect.signature(cls).bind_partial(**arguments)
-    if registry is HOOKS and cls.__module__.startswith('mmpola.'):  # others may ask for parts of the runner
+    if registry is HOOKS and cls.__module__.startswith(
+        'mmpola.'
+    ):  # others may ask for parts of the runner
         cls(**arguments)
 
 
@@ -217,7 +248,10 @@ def _check_types(arguments: dict[str, Any], registry: Registry) -> None:
 def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
     """Yield (config key, dict, registry) of the parts that MMEngine builds from a dict of their own."""
     found: list[tuple[str, Any, Registry]] = [
-        *((f'default_hooks.{name}', hook, HOOKS) for name, hook in (cfg.get('default_hooks') or {}).items()),
+        *(
+            (f'default_hooks.{name}', hook, HOOKS)
+            for name, hook in (cfg.get('default_hooks') or {}).items()
+        ),
         ('custom_hooks', cfg.get('custom_hooks'), HOOKS),
         ('param_scheduler', cfg.get('param_scheduler'), PARAM_SCHEDULERS),
         ('optim_wrapper', cfg.get('optim_wrapper'), OPTIM_WRAPPERS),
@@ -237,7 +271,11 @@ def _parts(cfg: Config) -> Iterator[tuple[str, dict[str, Any], Registry]]:
             *((key, metric, METRICS) for key, metric in _metrics(cfg, split)),
         ]
     for key, part, registry in found:
-        entries = [(f'{key}.{i}', entry) for i, entry in enumerate(part)] if isinstance(part, list) else [(key, part)]
+        entries = (
+            [(f'{key}.{i}', entry) for i, entry in enumerate(part)]
+            if isinstance(part, list)
+            else [(key, part)]
+        )
         for name, entry in entries:
             if isinstance(entry, dict) and 'type' in entry:
                 yield name, entry, registry
@@ -249,7 +287,11 @@ def _metrics(cfg: Config, split: str) -> list[tuple[str, dict[str, Any]]]:
     given = cfg.get(key) or []
     if isinstance(given, dict) and 'metrics' in given:
         key, given = f'{key}.metrics', given['metrics']
-    found = [(f'{key}.{i}', metric) for i, metric in enumerate(given)] if isinstance(given, list) else [(key, given)]
+    found = (
+        [(f'{key}.{i}', metric) for i, metric in enumerate(given)]
+        if isinstance(given, list)
+        else [(key, given)]
+    )
     return [(name, metric) for name, metric in found if isinstance(metric, dict)]
 
 
@@ -260,4 +302,6 @@ def _check_topk(cfg: Config, used: tuple[str, ...]) -> None:
     for key, metric in (entry for entry in metrics if _matches(entry[0], used)):
         topk = metric.get('topk') or 0
         if classes and max(topk if isinstance(topk, (list, tuple)) else [topk]) > classes:
-            raise UsageError(f'{key}.topk: expected at most model.num_classes, {classes}, got {topk}')
+            raise UsageError(
+                f'{key}.topk: expected at most model.num_classes, {classes}, got {topk}'
+            )

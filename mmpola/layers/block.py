@@ -27,7 +27,14 @@ class TransformerBlock(nn.Module):
     """
 
     def __init__(
-        self, attn: nn.Module, dim: int, mlp_ratio: float, *, norm_eps: float, drop: float, drop_path: float
+        self,
+        attn: nn.Module,
+        dim: int,
+        mlp_ratio: float,
+        *,
+        norm_eps: float,
+        drop: float,
+        drop_path: float,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps)
@@ -48,11 +55,13 @@ class TransformerBlock(nn.Module):
         return add_branch(x, self.mlp(self.norm2(x)), self.drop_path)
 
 
-def add_branch(x: Tensor, branch: Tensor, drop_path: DropPath, gamma: Tensor | None = None) -> Tensor:
+def add_branch(
+    x: Tensor, branch: Tensor, drop_path: DropPath, gamma: Tensor | None = None
+) -> Tensor:
     """Compute x + drop_path(gamma * branch).
 
-    In half precision, as under autocast, one pass over the tokens does it. Full precision takes a pass per operation:
-    one pass would round differently on a CPU.
+    In half precision, as under autocast, one pass over the tokens does it. Full precision takes a
+    pass per operation: one pass would round differently on a CPU.
 
     Args:
         x: tokens [B, N, C].
@@ -72,7 +81,9 @@ def add_branch(x: Tensor, branch: Tensor, drop_path: DropPath, gamma: Tensor | N
     if drops:  # as timm's DropPath
         keep_rate = 1 - drop_path.drop_prob
         dtype = branch.dtype if gamma is None else gamma.dtype
-        kept = torch.empty(len(branch), 1, 1, device=branch.device, dtype=dtype).bernoulli_(keep_rate)
+        kept = torch.empty(len(branch), 1, 1, device=branch.device, dtype=dtype).bernoulli_(
+            keep_rate
+        )
         if drop_path.scale_by_keep:
             kept.div_(keep_rate)
     return _AddBranch.apply(x, branch, gamma, kept)
@@ -82,7 +93,9 @@ class _AddBranch(Function):
     """x + branch * gamma * kept, for gamma [C] and `kept` [B, 1, 1], of which one may be None."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, branch: Tensor, gamma: Tensor | None, kept: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, branch: Tensor, gamma: Tensor | None, kept: Tensor | None
+    ) -> Tensor:
         scale = gamma if kept is None else kept
         if gamma is not None and kept is not None:
             scale = gamma * kept
@@ -101,7 +114,11 @@ class _AddBranch(Function):
         d_gamma = None
         if needs_gamma:
             by_sample = (grad * branch).sum(1)  # [B, C]
-            weights = by_sample.new_ones(len(by_sample)) if kept is None else kept.flatten().to(by_sample.dtype)
+            weights = (
+                by_sample.new_ones(len(by_sample))
+                if kept is None
+                else kept.flatten().to(by_sample.dtype)
+            )
             d_gamma = by_sample.T @ weights
         return grad if needs_x else None, d_branch, d_gamma, None
 

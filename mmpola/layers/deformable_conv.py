@@ -13,8 +13,9 @@ from mmpola.ops.numerics import accumulation_dtype, without_autocast
 class DepthwiseDeformableConv(nn.Module):
     """Depth-wise deformable convolution (Dai et al., ICCV 2017) with weights that all heads share.
 
-    The offsets of the taps are computed from the same tokens, per head, by a convolution of the same kernel size. Its
-    weights start at 0, so that this is an ordinary depth-wise convolution at first.
+    The offsets of the taps are computed from the same tokens, per head, by a convolution of the
+    same kernel size. Its weights start at 0, so that this is an ordinary depth-wise convolution at
+    first.
 
     Args:
         channels: channels D of a head.
@@ -24,7 +25,9 @@ class DepthwiseDeformableConv(nn.Module):
     def __init__(self, channels: int, kernel_size: int) -> None:
         super().__init__()
         self.offset = nn.Conv2d(channels, 2 * kernel_size**2, kernel_size, padding=kernel_size // 2)
-        self.conv = DeformConv2d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
+        self.conv = DeformConv2d(
+            channels, channels, kernel_size, padding=kernel_size // 2, groups=channels
+        )
         for parameter in self.offset.parameters():
             nn.init.zeros_(parameter)
 
@@ -32,9 +35,14 @@ class DepthwiseDeformableConv(nn.Module):
         """x [B, N, C] on the token grid (h, w), N = h * w, C a multiple of D -> [B, N, C]."""
         maps = rearrange(x, 'b (h w) (n d) -> (b n) d h w', h=grid[0], d=self.conv.in_channels)
         offset = self.offset(maps)
-        # torchvision's CPU kernel has no bfloat16, and float16 would round the positions that are sampled.
+        # torchvision's CPU kernel has no bfloat16, and float16 would round the positions that are
+        # sampled.
         dtype = accumulation_dtype(x.dtype)
         with without_autocast(x.device):
-            maps, offset, weight, bias = (t.to(dtype) for t in (maps, offset, self.conv.weight, self.conv.bias))
+            maps, offset, weight, bias = (
+                t.to(dtype) for t in (maps, offset, self.conv.weight, self.conv.bias)
+            )
             mixed = deform_conv2d(maps, offset, weight, bias, padding=self.conv.padding)
-        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', n=x.shape[2] // self.conv.in_channels).to(x.dtype)
+        return rearrange(
+            mixed, '(b n) d h w -> b (h w) (n d)', n=x.shape[2] // self.conv.in_channels
+        ).to(x.dtype)

@@ -46,7 +46,9 @@ class LearnedPowerMap(nn.Module):
     def forward(self) -> PowerMap:
         """Return p = 1 + alpha sigmoid(power) (E5) and s = softplus(scale) (E4), [H, D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.power.dtype)
-        power = self.power.squeeze((0, 2)).to(dtype)  # an index would make a gradient that fills a table with zeros
+        power = self.power.squeeze((0, 2)).to(
+            dtype
+        )  # an index would make a gradient that fills a table with zeros
         scale = self.scale.view_as(power).to(dtype)
         return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale))
 
@@ -76,6 +78,7 @@ class LearnedExpMap(nn.Module):
 def mask_padding(padding: Tensor, *tensors: Tensor) -> list[Tensor]:
     """Zero the keys and values [B, M, H, D] where `padding` [B, M] is True.
 
-    Both feature maps map a zero key to zero features: it adds nothing to any sum, and the operators need no mask.
+    Both feature maps map a zero key to zero features: it adds nothing to any sum, and the operators
+    need no mask.
     """
     return [x.masked_fill(padding[..., None, None], 0) for x in tensors]

@@ -14,20 +14,22 @@ def ceil_div(grid: Grid, size: int) -> Grid:
     return (grid[0] + size - 1) // size, (grid[1] + size - 1) // size
 
 
-def pad_to_cells(x: Tensor, grid: Grid, size: int, *, channels_last: bool, mode: str = 'constant') -> Tensor:
+def pad_to_cells(
+    x: Tensor, grid: Grid, size: int, *, channels_last: bool, mode: str = 'constant'
+) -> Tensor:
     """Pad a map below and on the right so that cells of `size` x `size` divide it.
 
-    Compilers and exporters record the padding even where it is 0, so that their graph serves every image size. The
-    amounts are written so that the padded sides simplify to multiples of `size`: nested remainders would make symbolic
-    shapes grow with every layer.
+    Compilers and exporters record the padding even where it is 0, so that their graph serves every
+    image size. The amounts are written so that the padded sides simplify to multiples of `size`:
+    nested remainders would make symbolic shapes grow with every layer.
 
     Args:
         x: [B, C, h, w], or [B, h, w, C] with `channels_last`.
         grid: (h, w).
         size: side of a cell.
         channels_last: where the channels are.
-        mode: of torch.nn.functional.pad: 'constant' pads with zeros, 'replicate' (not with `channels_last`) with the
-            last row and column.
+        mode: of torch.nn.functional.pad: 'constant' pads with zeros, 'replicate' (not with
+            `channels_last`) with the last row and column.
     """
     rows, columns = grid
     if not is_traced() and rows % size == 0 and columns % size == 0:
@@ -40,8 +42,8 @@ def pad_to_cells(x: Tensor, grid: Grid, size: int, *, channels_last: bool, mode:
 class PatchEmbed(nn.Module):
     """Embed patches of s x s pixels: [B, in_channels, H, W] -> tokens [B, N, C] and their grid.
 
-    Sides that s does not divide are padded with zeros below and on the right. timm's PatchEmbed has the same parameters
-    but does not return the grid, which every attention layer of mmpola needs.
+    Sides that s does not divide are padded with zeros below and on the right. timm's PatchEmbed has
+    the same parameters but does not return the grid, which every attention layer of mmpola needs.
 
     Args:
         in_channels: channels of the image or map.
@@ -50,7 +52,9 @@ class PatchEmbed(nn.Module):
         norm: whether to end with a LayerNorm.
     """
 
-    def __init__(self, in_channels: int, dim: int, patch_size: int = 4, *, norm: bool = True) -> None:
+    def __init__(
+        self, in_channels: int, dim: int, patch_size: int = 4, *, norm: bool = True
+    ) -> None:
         super().__init__()
         self.patch_size = patch_size
         self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=patch_size)
@@ -58,15 +62,20 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
         """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / s), ceil(W / s))."""
-        x = self.proj(pad_to_cells(x, (x.shape[2], x.shape[3]), self.patch_size, channels_last=False))
+        x = self.proj(
+            pad_to_cells(x, (x.shape[2], x.shape[3]), self.patch_size, channels_last=False)
+        )
         return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
 
 
-def reduce_tokens(x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm) -> tuple[Tensor, Grid]:
+def reduce_tokens(
+    x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm
+) -> tuple[Tensor, Grid]:
     """Reduce tokens [B, N, C] on `grid` to [B, M, C] and their grid by a convolution whose kernel equals its stride.
 
-    If the stride does not divide the map, its last row and column are repeated, so that every token is read and no
-    window of the convolution is partly empty, even if the map is smaller than one window.
+    If the stride does not divide the map, its last row and column are repeated, so that every token
+    is read and no window of the convolution is partly empty, even if the map is smaller than one
+    window.
     """
     ratio = conv.stride[0]
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)

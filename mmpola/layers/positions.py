@@ -56,8 +56,8 @@ def position_tables(model: nn.Module) -> dict[str, Grid]:
 def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bilinear') -> Tensor:
     """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`.
 
-    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table itself is returned,
-    except while tracing, where comparing would fix the image size.
+    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table
+    itself is returned, except while tracing, where comparing would fix the image size.
 
     Args:
         table: the table.
@@ -81,35 +81,50 @@ def pad_front(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
 def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
     """Resize a relative position bias table [(2s-1)^2, H] of windows of side s to `window_size`, bicubically as Swin.
 
-    Half-precision tables are interpolated in float32 (timm would do it in their own dtype); the dtype is kept.
+    Half-precision tables are interpolated in float32 (timm would do it in their own dtype); the
+    dtype is kept.
     """
     shape = ((2 * window_size - 1) ** 2, table.shape[1])
     wide = table.to(accumulation_dtype(table.dtype))
-    return resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape).to(table.dtype).contiguous()
+    return (
+        resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape)
+        .to(table.dtype)
+        .contiguous()
+    )
 
 
 BASE = 10000.0
 
 
 def rotary_tables(
-    grid: Sequence[int], channels: int, device: torch.device | None, dtype: torch.dtype, prefix_tokens: int = 0
+    grid: Sequence[int],
+    channels: int,
+    device: torch.device | None,
+    dtype: torch.dtype,
+    prefix_tokens: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Compute (cos, sin) of the rotation angles, each [N, channels], for interleaved channel pairs.
 
-    On a map, the first half of the channels rotates with the row, the second half with the column; in a sequence, all
-    channels rotate with the position. The angular frequencies are 10000^-linspace(0, 1, pairs), for the pairs of an
-    axis; timm's rotary embeddings space theirs by arange(n) / n instead.
+    On a map, the first half of the channels rotates with the row, the second half with the column;
+    in a sequence, all channels rotate with the position. The angular frequencies are
+    10000^-linspace(0, 1, pairs), for the pairs of an axis; timm's rotary embeddings space theirs by
+    arange(n) / n instead.
 
     Args:
         grid: (h, w), or (n,) for a sequence.
-        channels: channels to rotate, an even number per axis: 2D features in linear attention, D channels in softmax
-            attention.
+        channels: channels to rotate, an even number per axis: 2D features in linear attention, D
+            channels in softmax attention.
         device, dtype: device and dtype of the tables; the angles are computed in at least float32.
-        prefix_tokens: number of tokens in front of those of the grid, which are not rotated: N is their sum.
+        prefix_tokens: number of tokens in front of those of the grid, which are not rotated: N is
+            their sum.
     """
     exact = accumulation_dtype(dtype)
-    frequencies = BASE ** -torch.linspace(0, 1, channels // (2 * len(grid)), device=device, dtype=exact)
-    angles = [torch.arange(side, device=device, dtype=exact)[:, None] * frequencies for side in grid]
+    frequencies = BASE ** -torch.linspace(
+        0, 1, channels // (2 * len(grid)), device=device, dtype=exact
+    )
+    angles = [
+        torch.arange(side, device=device, dtype=exact)[:, None] * frequencies for side in grid
+    ]
 
     def table(parts: list[Tensor]) -> Tensor:
         """[h, pairs] and [w, pairs] -> [h * w, channels], each angle for both channels of its pair."""
@@ -120,19 +135,28 @@ def rotary_tables(
             maps.append(part.repeat_interleave(2, dim=-1).expand(*grid, -1))
         return torch.cat(maps, dim=-1).flatten(0, -2)
 
-    with without_autocast(frequencies.device):  # which cannot concatenate float16 tables in a bfloat16 region
-        cos, sin = table([x.cos().to(dtype) for x in angles]), table([x.sin().to(dtype) for x in angles])
+    with without_autocast(
+        frequencies.device
+    ):  # which cannot concatenate float16 tables in a bfloat16 region
+        cos, sin = (
+            table([x.cos().to(dtype) for x in angles]),
+            table([x.sin().to(dtype) for x in angles]),
+        )
     return pad_front(cos, prefix_tokens, 1), pad_front(sin, prefix_tokens)
 
 
 def cached_rotary_tables(
-    x: Tensor, grid: Sequence[int], channels: int, prefix_tokens: int = 0, dtype: torch.dtype | None = None
+    x: Tensor,
+    grid: Sequence[int],
+    channels: int,
+    prefix_tokens: int = 0,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return `rotary_tables` for x and on its device; all layers of a process share the tables of the last sizes.
 
-    The default dtype is that of x, and float16 for half precision: float32 tables would be most of what the kernels of
-    linear attention read, and float16 is as accurate as their products. What a compiler, an exporter, a dispatch mode
-    or a CUDA graph records gets tables of its own.
+    The default dtype is that of x, and float16 for half precision: float32 tables would be most of
+    what the kernels of linear attention read, and float16 is as accurate as their products. What a
+    compiler, an exporter, a dispatch mode or a CUDA graph records gets tables of its own.
     """
     if dtype is None:
         dtype = torch.float16 if x.dtype.itemsize == 2 else x.dtype
@@ -150,8 +174,9 @@ def _tables_of_stream(stream: torch.cuda.Stream | None, *arguments: Any) -> tupl
 def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Rotate the interleaved channel pairs of queries and keys on a grid by the angles of `rotary_tables`.
 
-    It is computed in at least float32, whatever the dtype: in half precision the error of the attended values would be
-    1.4 times as large, for less than 2 percent of a training step's memory traffic.
+    It is computed in at least float32, whatever the dtype: in half precision the error of the
+    attended values would be 1.4 times as large, for less than 2 percent of a training step's memory
+    traffic.
 
     Args:
         qk: [B, N, 2 * H, D], the heads of the queries before those of the keys.
@@ -170,7 +195,9 @@ def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Te
     return _RotateQueriesAndKeys.apply(qk, *turns)
 
 
-def _turns(grid: Sequence[int], channels: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _turns(
+    grid: Sequence[int], channels: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Compute exp(i angle) and exp(-i angle) of all tokens and pairs, complex, each [N, 1, channels / 2]."""
     cos, sin = rotary_tables(grid, channels, device, dtype)
     cos = cos[:, None, ::2].contiguous()

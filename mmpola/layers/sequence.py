@@ -55,16 +55,18 @@ class SequenceAttention(nn.Module):
 class PolaSequenceAttention(SequenceAttention):
     """Polarity-aware linear attention, a depth-wise convolution of the values along the sequence, and a gate.
 
-    The gate is a projection of x. PolaFormer's variant has learned powers and one convolution for all heads (E4-E8);
-    there is no table of key positions, which would double the parameters on 4,096 tokens. PolaFormer++'s has
-    exponential features, rotary positions and a convolution kernel per channel (E9, E10).
+    The gate is a projection of x. PolaFormer's variant has learned powers and one convolution for
+    all heads (E4-E8); there is no table of key positions, which would double the parameters on
+    4,096 tokens. PolaFormer++'s has exponential features, rotary positions and a convolution kernel
+    per channel (E9, E10).
 
     Args:
         dim, num_heads, length, drop: see `SequenceAttention`; D is even.
         plus: PolaFormer++'s variant.
         alpha: exponents of PolaFormer's lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: taps of the convolution, odd.
-        gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as nn.Linear's.
+        gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as
+            nn.Linear's.
         backend: backend of `mmpola.ops`: 'auto', 'triton' or 'torch'.
 
     Raises:
@@ -91,22 +93,30 @@ class PolaSequenceAttention(SequenceAttention):
         self.plus, self.backend = plus, backend
         self.gate = nn.Linear(dim, dim)
         kernels = dim if plus else dim // num_heads
-        self.dwc = nn.Conv1d(kernels, kernels, dwc_kernel_size, padding=dwc_kernel_size // 2, groups=kernels)
+        self.dwc = nn.Conv1d(
+            kernels, kernels, dwc_kernel_size, padding=dwc_kernel_size // 2, groups=kernels
+        )
         GATE_INITS[gate_init](self.gate.weight)
-        self.feature_map = LearnedExpMap(dim, num_heads) if plus else LearnedPowerMap(dim, num_heads, alpha)
+        self.feature_map = (
+            LearnedExpMap(dim, num_heads) if plus else LearnedPowerMap(dim, num_heads, alpha)
+        )
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, add the convolved values and multiply by the gate (E1-E14)."""
         if valid is not None:
             k, v = mask_padding(~valid, k, v)
         tokens = x.shape[1]
-        # (E1) divides by the number of keys, padding included. With this epsilon the result does not depend on how much
-        # of the padding was cropped.
+        # (E1) divides by the number of keys, padding included. With this epsilon the result does
+        # not depend on how much of the padding was cropped.
         eps = EPS * self.length / tokens
         rotary = cached_rotary_tables(q, (tokens,), 2 * q.shape[-1]) if self.plus else None
-        attended = polarity_attention(q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend)
+        attended = polarity_attention(
+            q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend
+        )
         weight, bias = self.dwc.weight, self.dwc.bias
-        return mix_and_gate(attended, v, self.gate(x), weight, bias, (tokens,), backend=self.backend)
+        return mix_and_gate(
+            attended, v, self.gate(x), weight, bias, (tokens,), backend=self.backend
+        )
 
 
 class SoftmaxSequenceAttention(SequenceAttention):
@@ -120,7 +130,9 @@ class SoftmaxSequenceAttention(SequenceAttention):
         ValueError: `attn_drop` is not in [0, 1).
     """
 
-    def __init__(self, dim: int, num_heads: int, length: int, *, attn_drop: float = 0.0, drop: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, length: int, *, attn_drop: float = 0.0, drop: float = 0.0
+    ) -> None:
         if not 0 <= attn_drop < 1:
             raise ValueError(f'attn_drop: expected a number in [0, 1), got {attn_drop!r}')
         super().__init__(dim, num_heads, length, drop=drop)
@@ -144,7 +156,9 @@ class EluSequenceAttention(SequenceAttention):
         """Attend, in the accumulation dtype."""
         dtype = v.dtype
         with without_autocast(x.device):
-            q, k, v = (t.to(accumulation_dtype(dtype)).transpose(1, 2) for t in (q, k, v))  # [B, H, N, D]
+            q, k, v = (
+                t.to(accumulation_dtype(dtype)).transpose(1, 2) for t in (q, k, v)
+            )  # [B, H, N, D]
             phi, psi = F.elu(q) + 1, F.elu(k) + 1
             if valid is not None:
                 psi = psi * valid[:, None, :, None]

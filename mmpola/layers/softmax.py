@@ -29,7 +29,13 @@ class SpatialReductionAttention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, sr_ratio: int = 1, qkv_bias: bool = True, drop: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        sr_ratio: int = 1,
+        qkv_bias: bool = True,
+        drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.num_heads, self.sr_ratio = num_heads, sr_ratio
@@ -72,7 +78,9 @@ class RotarySoftmaxAttention(nn.Module):
         ValueError: `backend` is not the name of a backend.
     """
 
-    def __init__(self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto') -> None:
+    def __init__(
+        self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto'
+    ) -> None:
         check_backend_name(backend)
         super().__init__()
         self.num_heads, self.backend = num_heads, backend
@@ -94,15 +102,17 @@ class RotarySoftmaxAttention(nn.Module):
         v = v.unflatten(-1, (self.num_heads, -1))
         q, k, heads_of_v = (t.transpose(1, 2) for t in (q, k, v))
         attended = F.scaled_dot_product_attention(q, k, heads_of_v).transpose(1, 2)
-        mixed = mix_and_gate(attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend)
+        mixed = mix_and_gate(
+            attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend
+        )
         return self.drop(self.proj(mixed))
 
 
 class WindowAttention(nn.Module):
     """Multi-head softmax attention in (shifted) windows with relative position biases (Swin, ICCV 2021, sec. 3.2).
 
-    Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets tokens of a map that
-    the window does not divide attend to the padding.
+    Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets
+    tokens of a map that the window does not divide attend to the padding.
 
     Args:
         dim: channels C.
@@ -116,13 +126,24 @@ class WindowAttention(nn.Module):
     relative_position_index: Tensor
 
     def __init__(
-        self, dim: int, num_heads: int, window_size: int, *, shift: int = 0, qkv_bias: bool = True, drop: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        window_size: int,
+        *,
+        shift: int = 0,
+        qkv_bias: bool = True,
+        drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.num_heads, self.window_size, self.shift = num_heads, window_size, shift
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.relative_position_bias_table = nn.Parameter(torch.empty((2 * window_size - 1) ** 2, num_heads))
-        index = gen_relative_position_index((window_size, window_size))  # [s*s, s*s], rows of the bias table
+        self.relative_position_bias_table = nn.Parameter(
+            torch.empty((2 * window_size - 1) ** 2, num_heads)
+        )
+        index = gen_relative_position_index(
+            (window_size, window_size)
+        )  # [s*s, s*s], rows of the bias table
         self.register_buffer('relative_position_index', index, persistent=False)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)

@@ -1,14 +1,16 @@
 """Cutting a token map of any size into shifted windows, masking them and joining them (Swin, ICCV 2021, sec. 3.2).
 
-Exported programs gather each window's tokens by their index instead of padding, rolling and permuting the map: ONNX
-cannot roll by an amount that depends on the image size, and a tensor with a dimension for the rows and columns of
-windows would restrict torch.export's program to images with as many of them, one or several, as its sample.
+Exported programs gather each window's tokens by their index instead of padding, rolling and
+permuting the map: ONNX cannot roll by an amount that depends on the image size, and a tensor with a
+dimension for the rows and columns of windows would restrict torch.export's program to images with
+as many of them, one or several, as its sample.
 
-Compiled programs call the operators `mmpola::window_mask`, `cut_windows` and `join_windows`, into which compilers do
-not look: torch.compile would fuse the arithmetic of symbolic sizes into its kernels, which takes minutes and fails for
-some models (torch 2.11).
+Compiled programs call the operators `mmpola::window_mask`, `cut_windows` and `join_windows`, into
+which compilers do not look: torch.compile would fuse the arithmetic of symbolic sizes into its
+kernels, which takes minutes and fails for some models (torch 2.11).
 
-Everything else moves whole tokens by their index too, and keeps the indices and the mask of the last grids.
+Everything else moves whole tokens by their index too, and keeps the indices and the mask of the
+last grids.
 """
 
 from __future__ import annotations
@@ -32,17 +34,19 @@ KEPT = 16
 def effective_shift(grid: Grid, window_size: int, shift: int) -> Grid:
     """Return the (row, column) shift: 0 along a side that fits into one window, where a shift would separate tokens."""
     high, wide = ceil_div(grid, window_size)
-    # 1 // windows is 1 for one window and else 0, without a branch that would fix the image size under tracing
+    # 1 // windows is 1 for one window and else 0, without a branch that would fix the image size
+    # under tracing
     return shift * (1 - 1 // high), shift * (1 - 1 // wide)
 
 
 def window_mask(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor | None:
     """Compute which pairs of tokens in a window attend to each other: [B * windows, s*s, s*s] bool.
 
-    None if all do; compilers and exporters always get a mask, since asking would fix the image size.
+    None if all do; compilers and exporters always get a mask, since asking would fix the image
+    size.
 
-    Two tokens do not if only the cyclic shift brought them into the same window, or if exactly one of them is padding.
-    Real tokens therefore never read padding.
+    Two tokens do not if only the cyclic shift brought them into the same window, or if exactly one
+    of them is padding. Real tokens therefore never read padding.
 
     Args:
         x: the tokens [B, N, C], of which B and the device are used.
@@ -61,16 +65,20 @@ def window_mask(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor |
 def cut_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Tensor:
     """Cut tokens [B, N, C] on `grid` into windows [B * windows, s*s, C] of side s = `window_size`.
 
-    The map is padded to a multiple of s and rolled by the `effective_shift` first. The values of padding are
-    unspecified: `window_mask` keeps real tokens from reading them.
+    The map is padded to a multiple of s and rolled by the `effective_shift` first. The values of
+    padding are unspecified: `window_mask` keeps real tokens from reading them.
     """
     shifts, (high, wide) = effective_shift(grid, window_size, shift), ceil_div(grid, window_size)
     if is_exported():
         sources = []
         positions = _positions_in_windows(grid, window_size, x.device)
-        for position, side, windows, side_shift in zip(positions, grid, (high, wide), shifts, strict=True):
+        for position, side, windows, side_shift in zip(
+            positions, grid, (high, wide), shifts, strict=True
+        ):
             source, length = position + side_shift, windows * window_size
-            sources.append(torch.where(source < length, source, source - length).clamp_max(side - 1))
+            sources.append(
+                torch.where(source < length, source, source - length).clamp_max(side - 1)
+            )
         rows, columns = sources
         tokens = x.index_select(1, rows * grid[1] + columns).flatten(0, 1)
         return tokens.unflatten(0, (x.shape[0] * high * wide, window_size**2))
@@ -106,7 +114,8 @@ class Places(NamedTuple):
     """Where the tokens of a map are in its windows, all int64.
 
     Args:
-        token: the token at each place, window by window [windows * s*s]; any token at a place of padding.
+        token: the token at each place, window by window [windows * s*s]; any token at a place of
+            padding.
         place: the place of each token [N].
         padding: the places of padding.
     """
@@ -118,11 +127,17 @@ class Places(NamedTuple):
 
 @lru_cache(maxsize=KEPT)
 def _kept_places(
-    stream: torch.cuda.Stream | None, device: torch.device, grid: Grid, window_size: int, shifts: Grid
+    stream: torch.cuda.Stream | None,
+    device: torch.device,
+    grid: Grid,
+    window_size: int,
+    shifts: Grid,
 ) -> Places:
     with torch.inference_mode(False):  # else autograd could not save them later
         tokens = grid[0] * grid[1]
-        numbers = torch.arange(1, tokens + 1, device=device).view(1, tokens, 1)  # padding is numbered 0
+        numbers = torch.arange(1, tokens + 1, device=device).view(
+            1, tokens, 1
+        )  # padding is numbered 0
         numbers = _cut(numbers, grid, window_size, shifts).flatten() - 1
         order = numbers.argsort()  # padding first, then the tokens in their order
         missing = len(numbers) - tokens
@@ -185,7 +200,9 @@ class _JoinWindows(Function):
     def forward(ctx: Any, windows: Tensor, window_size: int, places: Places) -> Tensor:
         ctx.window_size = window_size
         ctx.places = places
-        return windows.reshape(-1, len(places.token), windows.shape[2]).index_select(1, places.place)
+        return windows.reshape(-1, len(places.token), windows.shape[2]).index_select(
+            1, places.place
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -197,12 +214,18 @@ def _mask(x: Tensor, grid: Grid, window_size: int, shifts: Grid) -> Tensor:
     batch, (high, wide) = x.shape[0], ceil_div(grid, window_size)
     positions = _positions_in_windows(grid, window_size, x.device)
     labels = []
-    for position, side, windows, side_shift in zip(positions, grid, (high, wide), shifts, strict=True):
-        wrapped = position >= windows * window_size - side_shift  # brought here from the other end by the shift
+    for position, side, windows, side_shift in zip(
+        positions, grid, (high, wide), shifts, strict=True
+    ):
+        wrapped = (
+            position >= windows * window_size - side_shift
+        )  # brought here from the other end by the shift
         padded = (position + side_shift >= side) & ~wrapped
         labels.append(torch.where(padded, 2, wrapped.long()))
     rows, columns = labels
-    region = (3 * rows + columns).masked_fill((rows == 2) | (columns == 2), 9)  # all padding is one region, numbered 9
+    region = (3 * rows + columns).masked_fill(
+        (rows == 2) | (columns == 2), 9
+    )  # all padding is one region, numbered 9
     region = region.repeat(batch).view(batch * high * wide, window_size**2)
     return region.unsqueeze(1) == region.unsqueeze(2)
 
@@ -224,24 +247,35 @@ def _join(windows: Tensor, grid: Grid, window_size: int, shifts: Grid, batch: in
     return maps[:, : grid[0], : grid[1]].flatten(1, 2)
 
 
-def _positions_in_windows(grid: Grid, window_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _positions_in_windows(
+    grid: Grid, window_size: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Compute rows and columns, in the padded map, of all tokens window by window: int64 [windows * s*s] each."""
     high, wide = ceil_div(grid, window_size)
     index = torch.arange(high * wide * window_size**2, device=device)
     window, inside = index // window_size**2, index % window_size**2
     window_row = window // wide
-    window_column = window - window_row * wide  # ONNX has no remainder of a divisor that depends on the image size
-    return window_row * window_size + inside // window_size, window_column * window_size + inside % window_size
+    window_column = (
+        window - window_row * wide
+    )  # ONNX has no remainder of a divisor that depends on the image size
+    return (
+        window_row * window_size + inside // window_size,
+        window_column * window_size + inside % window_size,
+    )
 
 
 @torch.library.custom_op('mmpola::window_mask', mutates_args=())
-def mask_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int) -> Tensor:
+def mask_operator(
+    x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int
+) -> Tensor:
     """Compute `_mask`; a copy, because a compiled program may overwrite the result of an operator."""
     return _kept_or_new_mask(x, (rows, columns), window_size, (shift_rows, shift_columns)).clone()
 
 
 @torch.library.custom_op('mmpola::cut_windows', mutates_args=())
-def cut_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int) -> Tensor:
+def cut_operator(
+    x: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int
+) -> Tensor:
     """Compute `_cut`; the result of an operator must not share memory with its input."""
     if may_keep(x):
         return _cut_by_index(x, (rows, columns), window_size, (shift_rows, shift_columns))
@@ -251,7 +285,13 @@ def cut_operator(x: Tensor, rows: int, columns: int, window_size: int, shift_row
 
 @torch.library.custom_op('mmpola::join_windows', mutates_args=())
 def join_operator(
-    windows: Tensor, rows: int, columns: int, window_size: int, shift_rows: int, shift_columns: int, batch: int
+    windows: Tensor,
+    rows: int,
+    columns: int,
+    window_size: int,
+    shift_rows: int,
+    shift_columns: int,
+    batch: int,
 ) -> Tensor:
     """Compute `_join`."""
     if may_keep(windows):
@@ -273,7 +313,9 @@ def _(x: Tensor, rows: int, columns: int, window_size: int, *_: int) -> Tensor:
 
 
 @join_operator.register_fake
-def _(windows: Tensor, rows: int, columns: int, window_size: int, row: int, column: int, batch: int) -> Tensor:
+def _(
+    windows: Tensor, rows: int, columns: int, window_size: int, row: int, column: int, batch: int
+) -> Tensor:
     return windows.new_empty(batch, rows * columns, windows.shape[2])
 
 
@@ -283,7 +325,8 @@ def _keep_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 # Each is the other's gradient: padding is zero on the way in and dropped on the way out.
 cut_operator.register_autograd(
-    lambda ctx, grad: (join_operator(grad, *ctx.sizes, ctx.batch), *[None] * 5), setup_context=_keep_sizes
+    lambda ctx, grad: (join_operator(grad, *ctx.sizes, ctx.batch), *[None] * 5),
+    setup_context=_keep_sizes,
 )
 join_operator.register_autograd(
     lambda ctx, grad: (cut_operator(grad, *ctx.sizes[:-1]), *[None] * 6), setup_context=_keep_sizes

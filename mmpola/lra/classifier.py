@@ -18,7 +18,8 @@ from mmpola.registry import MODELS
 class SequenceClassifier(BaseModel):
     """A sequence encoder with a head of two layers, for sequences or for pairs of them, trained with cross entropy.
 
-    Both sequences of a pair go through the same encoder; the head sees [a, b, a * b, a - b] of their vectors a and b.
+    Both sequences of a pair go through the same encoder; the head sees [a, b, a * b, a - b] of
+    their vectors a and b.
 
     Args:
         backbone: config of a `SequenceEncoder`.
@@ -46,7 +47,9 @@ class SequenceClassifier(BaseModel):
         self.backbone = MODELS.build(backbone)
         self.num_classes, self.paired = num_classes, paired
         channels = self.backbone.dim * (4 if paired else 1)
-        self.head = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
+        self.head = nn.Sequential(
+            nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, num_classes)
+        )
         if isinstance(self.data_preprocessor, SequencePreprocessor):
             self.data_preprocessor.vocab_size = self.backbone.vocab_size
             self.data_preprocessor.length = self.backbone.length
@@ -62,7 +65,8 @@ class SequenceClassifier(BaseModel):
 
         Args:
             inputs: tokens [B, N]; of pairs [2B, N], the B first sequences before the B second ones.
-            lengths: [B] or [2B], the tokens of each sequence without padding; None if there is no padding.
+            lengths: [B] or [2B], the tokens of each sequence without padding; None if there is no
+                padding.
             data_samples: B of them, with `gt_label`, a class index.
             mode: 'tensor', 'loss' or 'predict'; see `ImageClassifier`, which returns the same.
 

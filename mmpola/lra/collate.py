@@ -16,11 +16,12 @@ def sequence_collate(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Pad the sequences of a batch with zeros to the length of the longest.
 
     Args:
-        items: B items, each with `data_samples` and `inputs`: an integer tensor [n], or a pair of them.
+        items: B items, each with `data_samples` and `inputs`: an integer tensor [n], or a pair of
+            them.
 
     Returns:
-        dict(inputs=int64 [B, N], lengths=int64 [B], data_samples=list of B). Of pairs, inputs [2B, N] and lengths [2B]
-        hold the B first sequences, then the B second ones.
+        dict(inputs=int64 [B, N], lengths=int64 [B], data_samples=list of B). Of pairs, inputs [2B,
+        N] and lengths [2B] hold the B first sequences, then the B second ones.
     """
     inputs = [item['inputs'] for item in items]
     if isinstance(inputs[0], (tuple, list)):

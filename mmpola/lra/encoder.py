@@ -46,24 +46,26 @@ class SequenceBlock(nn.Module):
 class SequenceEncoder(nn.Module):
     """Learned token and position embeddings, pre-norm transformer blocks, and the mean over `length` positions.
 
-    Source: the set-up of Skyformer (NeurIPS 2021), which PolaFormer's experiments follow. In the mean, padding counts
-    as zeros, however long a sequence is.
+    Source: the set-up of Skyformer (NeurIPS 2021), which PolaFormer's experiments follow. In the
+    mean, padding counts as zeros, however long a sequence is.
 
     Args:
         vocab_size: number of tokens, 0 included.
         length: positions, at least the length of the longest sequence.
-        attention: 'pola' (PolaFormer), 'pola_plus' (PolaFormer++), 'softmax', or 'linear' (elu + 1).
+        attention: 'pola' (PolaFormer), 'pola_plus' (PolaFormer++), 'softmax', or 'linear' (elu +
+            1).
         dim: channels C.
         depth: number of blocks.
         num_heads: heads of each block.
         mlp_ratio: hidden channels of a block's MLP, as a multiple of C.
         drop: dropout rate of the embeddings, after attention and in the MLPs.
-        mask: what is masked: 'padding', or 'zeros', every token 0, as Skyformer does. In pictures, 'zeros' also masks
-            black pixels, which tells a model where the strokes are.
+        mask: what is masked: 'padding', or 'zeros', every token 0, as Skyformer does. In pictures,
+            'zeros' also masks black pixels, which tells a model where the strokes are.
         attention_arguments: of the variant, such as `alpha` and `gate_init`; see `mmpola.layers`.
 
     Raises:
-        ValueError: `attention` or `mask` is unknown, or an argument of the attention is out of range.
+        ValueError: `attention` or `mask` is unknown, or an argument of the attention is out of
+            range.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class SequenceEncoder(nn.Module):
         **attention_arguments: Any,
     ) -> None:
         if attention not in SEQUENCE_ATTENTION:
-            raise ValueError(f'attention: expected one of {list(SEQUENCE_ATTENTION)}, got {attention!r}')
+            raise ValueError(
+                f'attention: expected one of {list(SEQUENCE_ATTENTION)}, got {attention!r}'
+            )
         if mask not in MASKS:
             raise ValueError(f'mask: expected one of {list(MASKS)}, got {mask!r}')
         super().__init__()
@@ -93,7 +97,12 @@ class SequenceEncoder(nn.Module):
         self.drop = nn.Dropout(drop)
         attend = SEQUENCE_ATTENTION[attention]
         self.blocks = nn.ModuleList(
-            SequenceBlock(attend(dim, num_heads, length, drop=drop, **attention_arguments), dim, mlp_ratio, drop)
+            SequenceBlock(
+                attend(dim, num_heads, length, drop=drop, **attention_arguments),
+                dim,
+                mlp_ratio,
+                drop,
+            )
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim)
@@ -102,7 +111,8 @@ class SequenceEncoder(nn.Module):
         """Encode sequences.
 
         Args:
-            tokens: [B, N], N at most `length`; the result does not depend on how much of the padding is included.
+            tokens: [B, N], N at most `length`; the result does not depend on how much of the
+                padding is included.
             lengths: [B], the tokens of each sequence without padding; None if there is no padding.
 
         Returns:

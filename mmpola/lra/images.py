@@ -47,7 +47,8 @@ class Pathfinder(SequenceDataset):
     """Images of 32 x 32 grey values, row by row, in which a dashed path connects two discs (class 1) or not.
 
     Args:
-        root: with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files are left out and named.
+        root: with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files are
+            left out and named.
         level: folder of the difficulty.
         split: 80, 10 and 10 % of the images, drawn with a fixed seed.
         cache: as in `SequenceDataset`.
@@ -79,11 +80,19 @@ class Pathfinder(SequenceDataset):
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(every))
         part = SPLITS.index(split)
         rows = [every[index] for index in sorted(order[ends[part] : ends[part + 1]].tolist())]
-        present = {path for folder in images.iterdir() if folder.is_dir() for path in folder.iterdir()}
+        present = {
+            path for folder in images.iterdir() if folder.is_dir() for path in folder.iterdir()
+        }
         unlisted = len(present) - len({row.image for row in every})
-        notes = [f'{images}: {unlisted} files are not listed in {metadata} and left out'] if unlisted > 0 else []
+        notes = (
+            [f'{images}: {unlisted} files are not listed in {metadata} and left out']
+            if unlisted > 0
+            else []
+        )
         files = [*tables, *(row.image for row in rows if row.image in present)]
-        return Source(files, partial(_read_pathfinder, tables, rows, present), options=(split,), notes=notes)
+        return Source(
+            files, partial(_read_pathfinder, tables, rows, present), options=(split,), notes=notes
+        )
 
 
 def _listed_images(folder: Path, table: Path) -> list[_Listed]:
@@ -94,26 +103,39 @@ def _listed_images(folder: Path, table: Path) -> list[_Listed]:
         try:
             array = np.load(table, allow_pickle=False)
         except (ValueError, EOFError) as error:
-            raise UsageError(f'{table}: expected an array of text, got {first_line(error)}') from None
-        rows = [[_text(cell) for cell in np.atleast_1d(row).tolist()] for row in np.atleast_1d(array)]
+            raise UsageError(
+                f'{table}: expected an array of text, got {first_line(error)}'
+            ) from None
+        rows = [
+            [_text(cell) for cell in np.atleast_1d(row).tolist()] for row in np.atleast_1d(array)
+        ]
     else:
         rows = [line.split() for line in table.read_text('utf-8', 'replace').splitlines()]
     for number, row in enumerate(rows, 1):
         if len(row) < LEAST_COLUMNS:
-            raise UsageError(f'{table}: expected at least {LEAST_COLUMNS} columns, got {len(row)} in row {number}')
-    return [_Listed(folder / row[0] / row[1], row[3], f'row {number} of {table}') for number, row in enumerate(rows, 1)]
+            raise UsageError(
+                f'{table}: expected at least {LEAST_COLUMNS} columns, got {len(row)} in row {number}'
+            )
+    return [
+        _Listed(folder / row[0] / row[1], row[3], f'row {number} of {table}')
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _text(value: object) -> str:
     return value.decode('utf-8', 'replace') if isinstance(value, bytes) else str(value)
 
 
-def _read_pathfinder(tables: list[Path], rows: list[_Listed], present: set[Path], reading: Reading) -> Iterator[Sample]:
+def _read_pathfinder(
+    tables: list[Path], rows: list[_Listed], present: set[Path], reading: Reading
+) -> Iterator[Sample]:
     reading.advance(sum(table.stat().st_size for table in tables))
     for image, label, place in rows:
         folder = image.parent
         if image not in present:
-            reading.refuse(f'{folder}: images that are listed but missing', f'{image.name} ({place})')
+            reading.refuse(
+                f'{folder}: images that are listed but missing', f'{image.name} ({place})'
+            )
             continue
         size = image.stat().st_size
         reading.advance(size)
@@ -137,7 +159,9 @@ def _grey_pixels(path: Path) -> Tokens | str:
             if image.size != (SIDE, SIDE):
                 return f'expected {SIDE} x {SIDE} pixels, got {image.width} x {image.height}'
             return np.asarray(image.convert('L')).ravel()
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
+    except (
+        Exception
+    ) as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
         return first_line(error)
 
 
@@ -146,18 +170,33 @@ class GreyCIFAR(SequenceDataset):
     """CIFAR-10 in 32 x 32 grey values, row by row. The last tenth of the training pictures is the dev split.
 
     Args:
-        root: with `data_batch_{1…5}` and `test_batch`, or the same with the suffix `.bin`. Absent training batches are
-            left out, with a note.
+        root: with `data_batch_{1…5}` and `test_batch`, or the same with the suffix `.bin`. Absent
+            training batches are left out, with a note.
         split, cache: as in `SequenceDataset`.
     """
 
     TASK = 'image'
-    CLASSES = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck')
+    CLASSES = (
+        'airplane',
+        'automobile',
+        'bird',
+        'cat',
+        'deer',
+        'dog',
+        'frog',
+        'horse',
+        'ship',
+        'truck',
+    )
     OTHER_ROOTS = ('cifar-10-batches-bin', 'cifar10/cifar-10-batches-py')
     PADDED = False
 
     def _source(self, split: str) -> Source:
-        wanted = ['test_batch'] if split == 'test' else [f'data_batch_{number}' for number in range(1, 6)]
+        wanted = (
+            ['test_batch']
+            if split == 'test'
+            else [f'data_batch_{number}' for number in range(1, 6)]
+        )
         suffix = '.bin' if (self.root / f'{wanted[0]}.bin').is_file() else ''
         paths = [self.root / f'{name}{suffix}' for name in wanted]
         present = [path for path in paths if path.is_file()]
@@ -174,20 +213,34 @@ class GreyCIFAR(SequenceDataset):
             pixels, labels = _read_binary(path) if path.suffix == '.bin' else _read_batch(path)
             reading.advance(path.stat().st_size)
             if wrong := np.flatnonzero((labels < 0) | (labels >= len(self.CLASSES))).tolist():
-                reading.refuse(f'{path}: expected labels 0 … {len(self.CLASSES) - 1}', f'pictures {listed(wrong)}')
+                reading.refuse(
+                    f'{path}: expected labels 0 … {len(self.CLASSES) - 1}',
+                    f'pictures {listed(wrong)}',
+                )
             channels = pixels.reshape(-1, len(GREY), SIDE * SIDE).astype(np.float32)
-            grey = np.rint(np.einsum('ncp,c->np', channels, np.array(GREY, np.float32))).astype(np.uint8)
-            pictures += [Sample((row,), label) for row, label in zip(grey, labels.tolist(), strict=True)]
+            grey = np.rint(np.einsum('ncp,c->np', channels, np.array(GREY, np.float32))).astype(
+                np.uint8
+            )
+            pictures += [
+                Sample((row,), label) for row, label in zip(grey, labels.tolist(), strict=True)
+            ]
         train = round(0.9 * len(pictures))
-        yield from pictures[{'train': slice(train), 'dev': slice(train, None), 'test': slice(None)}[split]]
+        yield from pictures[
+            {'train': slice(train), 'dev': slice(train, None), 'test': slice(None)}[split]
+        ]
 
 
 def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return (pictures [N, 3072], red first, and labels) of a pickle, written by Python 2: its keys are bytes."""
     content = read_pickle(path, encoding='bytes')
-    content = {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+    content = (
+        {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+    )
     pixels, labels = np.asarray(content.get('data')), np.asarray(content.get('labels'))
-    if pixels.dtype != np.uint8 or pixels.shape != (len(labels) if labels.ndim else -1, len(GREY) * SIDE * SIDE):
+    if pixels.dtype != np.uint8 or pixels.shape != (
+        len(labels) if labels.ndim else -1,
+        len(GREY) * SIDE * SIDE,
+    ):
         raise UsageError(f"{path}: expected a dict with 'data' uint8 [N, 3072] and 'labels' [N]")
     return pixels, labels.astype(np.int64)
 

@@ -1,8 +1,9 @@
 """Generate ListOps: `python -m mmpola.lra.listops OUT` writes OUT/basic_{train,val,test}.tsv.
 
-A tree is a digit or an operator with arguments, which are trees. The root has depth 1. Above the greatest depth, a node
-is an operator with probability 0.25; operators and their number of arguments are uniform. Trees with a length between
-the limits are kept, each once; a digit counts 1 and an operator 2, parentheses do not count.
+A tree is a digit or an operator with arguments, which are trees. The root has depth 1. Above the
+greatest depth, a node is an operator with probability 0.25; operators and their number of arguments
+are uniform. Trees with a length between the limits are kept, each once; a digit counts 1 and an
+operator 2, parentheses do not count.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def draw_tree(random: Random, limits: Limits) -> tuple[str, int] | None:
     return (text.getvalue(), value) if limits.min_length < length < limits.max_length else None
 
 
-def write_listops(out: Path, train: int, dev: int, test: int, limits: Limits | None = None, seed: int = 0) -> None:
+def write_listops(
+    out: Path, train: int, dev: int, test: int, limits: Limits | None = None, seed: int = 0
+) -> None:
     """Write a data set.
 
     Args:
@@ -97,11 +100,17 @@ def write_listops(out: Path, train: int, dev: int, test: int, limits: Limits | N
         seed: of the trees; the same seed and arguments give the same files.
 
     Raises:
-        UsageError: an argument is out of range, `out` holds files, or there are not so many different trees.
+        UsageError: an argument is out of range, `out` holds files, or there are not so many
+            different trees.
     """
     limits = limits or Limits()
     sizes = {'train': train, 'dev': dev, 'test': test}
-    least = {'min_length': 0, 'max_length': limits.min_length + 2, 'max_depth': 1, 'max_args': LEAST_ARGUMENTS}
+    least = {
+        'min_length': 0,
+        'max_length': limits.min_length + 2,
+        'max_depth': 1,
+        'max_args': LEAST_ARGUMENTS,
+    }
     for name, given in {**sizes, 'seed': seed, **limits._asdict()}.items():
         lowest = least.get(name, int(name in sizes))
         if given < lowest:
@@ -144,9 +153,13 @@ def main() -> None:
         description='Generate ListOps in its official layout',
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument('out', metavar='OUT', type=Path, help='folder to write; it appears when it is complete')
+    parser.add_argument(
+        'out', metavar='OUT', type=Path, help='folder to write; it appears when it is complete'
+    )
     for split, size in (('train', 96_000), ('dev', 2_000), ('test', 2_000)):
-        parser.add_argument(f'--{split}', type=int, default=size, metavar='N', help=f'trees of the {split} split')
+        parser.add_argument(
+            f'--{split}', type=int, default=size, metavar='N', help=f'trees of the {split} split'
+        )
     for name, meaning in (
         ('min_length', 'trees are longer than this'),
         ('max_length', 'trees are shorter than this'),
@@ -155,7 +168,9 @@ def main() -> None:
     ):
         default = Limits._field_defaults[name]
         parser.add_argument(f'--{name.replace("_", "-")}', type=int, default=default, help=meaning)
-    parser.add_argument('--seed', type=int, default=0, help='the same seed and options give the same files')
+    parser.add_argument(
+        '--seed', type=int, default=0, help='the same seed and options give the same files'
+    )
     args = parser.parse_args()
     limits = Limits(args.min_length, args.max_length, args.max_depth, args.max_args)
     write_listops(args.out, args.train, args.dev, args.test, limits, args.seed)

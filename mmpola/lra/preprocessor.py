@@ -18,7 +18,8 @@ class SequencePreprocessor(BaseDataPreprocessor):
         non_blocking: copy to the device without waiting for it.
 
     Attributes:
-        vocab_size, length: number of tokens and of positions; SequenceClassifier sets them to its encoder's.
+        vocab_size, length: number of tokens and of positions; SequenceClassifier sets them to its
+            encoder's.
     """
 
     vocab_size: int
@@ -28,8 +29,8 @@ class SequencePreprocessor(BaseDataPreprocessor):
         """Return the batch on the model's device, with `lengths` None if there is no padding.
 
         Args:
-            data: `inputs` int64 [B, N], `lengths` int64 [B], and `data_samples`; of pairs, `inputs` [2B, N] and
-                `lengths` [2B], the B first sequences before the B second ones.
+            data: `inputs` int64 [B, N], `lengths` int64 [B], and `data_samples`; of pairs, `inputs`
+                [2B, N] and `lengths` [2B], the B first sequences before the B second ones.
             training: unused.
 
         Raises:
@@ -37,7 +38,9 @@ class SequencePreprocessor(BaseDataPreprocessor):
         """
         tokens, lengths = data['inputs'], data['lengths']
         if tokens.shape[1] > self.length:
-            raise UsageError(f'inputs: expected sequences of at most {self.length} tokens, got {tokens.shape[1]}')
+            raise UsageError(
+                f'inputs: expected sequences of at most {self.length} tokens, got {tokens.shape[1]}'
+            )
         lowest, highest = tokens.aminmax()
         if lowest < 0 or highest >= self.vocab_size:
             found = int(lowest) if lowest < 0 else int(highest)

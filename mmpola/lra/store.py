@@ -1,7 +1,7 @@
 """Cache token sequences on disk as memory-mapped arrays, which are rebuilt when a source file changes.
 
-A split is read from its official files once. Later runs, and the workers of a data loader, map the arrays and share
-their pages of memory.
+A split is read from its official files once. Later runs, and the workers of a data loader, map the
+arrays and share their pages of memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class TokenStore:
 
     Attributes:
         left_out: what of the source was left out, one line per kind.
-        arrays: `tokens` [sum of lengths], `ends` [sequences], `members` [N, 1 or 2] (sequence numbers), `labels` [N].
+        arrays: `tokens` [sum of lengths], `ends` [sequences], `members` [N, 1 or 2] (sequence
+            numbers), `labels` [N].
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,7 +55,9 @@ class TokenStore:
 
     def __getitem__(self, index: int) -> Sample:
         """Return a sample; its arrays are copies."""
-        sequences = tuple(self._sequence(number) for number in self.arrays['members'][index].tolist())
+        sequences = tuple(
+            self._sequence(number) for number in self.arrays['members'][index].tolist()
+        )
         return Sample(sequences, int(self.arrays['labels'][index]))
 
     def _sequence(self, number: int) -> Tokens:
@@ -77,7 +80,9 @@ def cached(source: Source, name: str, cache: Path) -> TokenStore:
         UsageError: the content of the files is invalid; the message lists every problem.
         OSError: the cache cannot be written.
     """
-    place = _digest([FORMAT, name, source.options, [os.path.abspath(path) for path in source.files]])
+    place = _digest(
+        [FORMAT, name, source.options, [os.path.abspath(path) for path in source.files]]
+    )
     folder = cache / f'{name}-{place}-{_digest([_state(path) for path in source.files])}'
     if not (folder / RECORD).is_file():
         cache.mkdir(parents=True, exist_ok=True)
@@ -117,7 +122,9 @@ def _write(source: Source, name: str, folder: Path) -> None:
                 members.append([])
                 for tokens in sequences:
                     content = np.ascontiguousarray(tokens, source.dtype).tobytes()
-                    number = numbers.setdefault(hashlib.blake2b(content, digest_size=16).digest(), len(numbers))
+                    number = numbers.setdefault(
+                        hashlib.blake2b(content, digest_size=16).digest(), len(numbers)
+                    )
                     if number == len(ends):
                         file.write(content)
                         ends.append((ends[-1] if ends else 0) + len(tokens))

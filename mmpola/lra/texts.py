@@ -19,7 +19,10 @@ LISTOPS_FILES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'ba
 LISTOPS_HEADER = ['Source', 'Target']
 DIGITS = tuple('0123456789')
 CLOSING = ']'
-LISTOPS_TOKENS = {token: number for number, token in enumerate((*DIGITS, '[MIN', '[MAX', '[MED', '[SM', CLOSING), 1)}
+LISTOPS_TOKENS = {
+    token: number
+    for number, token in enumerate((*DIGITS, '[MIN', '[MAX', '[MED', '[SM', CLOSING), 1)
+}
 """Token -> id; 0 is padding."""
 
 REVIEW = re.compile(r'\d+_\d+\.txt')
@@ -31,8 +34,8 @@ CITED = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
 def read_rows(path: Path, columns: int, reading: Reading) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number from 1, columns) of a file of tab-separated columns; both line ends, no quoting.
 
-    Empty lines and other numbers of columns break a rule. Bytes that are not UTF-8 come as lone surrogates, which
-    encode back to them.
+    Empty lines and other numbers of columns break a rule. Bytes that are not UTF-8 come as lone
+    surrogates, which encode back to them.
     """
     with path.open('rb') as file:
         for number, line in enumerate(file, 1):
@@ -56,7 +59,8 @@ class ListOps(SequenceDataset):
 
     Args:
         root: with `basic_{train,val,test}.tsv`.
-        brackets: keep the closing brackets. Without them, as in Skyformer's tokenizer, the nesting is lost.
+        brackets: keep the closing brackets. Without them, as in Skyformer's tokenizer, the nesting
+            is lost.
         split, cache: as in `SequenceDataset`.
     """
 
@@ -64,7 +68,9 @@ class ListOps(SequenceDataset):
     CLASSES = DIGITS
     OTHER_ROOTS = ('listops',)
 
-    def __init__(self, root: str | Path, split: str, brackets: bool = True, cache: str | Path | None = None) -> None:
+    def __init__(
+        self, root: str | Path, split: str, brackets: bool = True, cache: str | Path | None = None
+    ) -> None:
         self.brackets = brackets
         super().__init__(root, split, cache)
 
@@ -86,11 +92,17 @@ class ListOps(SequenceDataset):
                 rule = f'{path}: expected tokens of {" ".join(LISTOPS_TOKENS)}'
                 reading.refuse(rule, f'line {number} (got {unknown[0]})')
             elif target not in DIGITS:
-                reading.refuse(f'{path}: expected a digit as target', f'line {number} (got {target!r})')
+                reading.refuse(
+                    f'{path}: expected a digit as target', f'line {number} (got {target!r})'
+                )
             elif not words:
-                reading.refuse(f'{path}: expected tokens in the column Source', f'line {number} (got none)')
+                reading.refuse(
+                    f'{path}: expected tokens in the column Source', f'line {number} (got none)'
+                )
             else:
-                yield Sample((np.array([LISTOPS_TOKENS[word] for word in words], np.uint8),), int(target))
+                yield Sample(
+                    (np.array([LISTOPS_TOKENS[word] for word in words], np.uint8),), int(target)
+                )
 
 
 @DATASETS.register_module()
@@ -107,12 +119,17 @@ class ByteText(SequenceDataset):
     CLASSES = ('neg', 'pos')
     OTHER_ROOTS = ('imdb',)
 
-    def __init__(self, root: str | Path, split: str, max_length: int = 4000, cache: str | Path | None = None) -> None:
+    def __init__(
+        self, root: str | Path, split: str, max_length: int = 4000, cache: str | Path | None = None
+    ) -> None:
         self.max_length = max_length
         super().__init__(root, split, cache)
 
     def _source(self, split: str) -> Source:
-        folders = [existing(self.root / split.replace('dev', 'test') / name, split) for name in self.CLASSES]
+        folders = [
+            existing(self.root / split.replace('dev', 'test') / name, split)
+            for name in self.CLASSES
+        ]
         files = [
             path
             for folder in folders
@@ -121,7 +138,9 @@ class ByteText(SequenceDataset):
         ]
         note = f'{self.root}: the test split serves as dev split, as in the original release'
         notes = [note] if split == 'dev' else []
-        return Source(files, partial(self._read, folders, files), np.int16, (self.max_length,), notes)
+        return Source(
+            files, partial(self._read, folders, files), np.int16, (self.max_length,), notes
+        )
 
     def _read(self, folders: list[Path], files: list[Path], reading: Reading) -> Iterator[Sample]:
         reviews = [path for path in files if REVIEW.fullmatch(path.name)]
@@ -130,11 +149,17 @@ class ByteText(SequenceDataset):
         for path in files:
             reading.advance(path.stat().st_size)
             if not REVIEW.fullmatch(path.name):
-                reading.left_out.append((f'{path.parent}: left out, not called ID_RATING.txt', path.name))
+                reading.left_out.append(
+                    (f'{path.parent}: left out, not called ID_RATING.txt', path.name)
+                )
             elif text := path.read_bytes():
-                yield Sample((byte_tokens(text, self.max_length),), self.CLASSES.index(path.parent.name))
+                yield Sample(
+                    (byte_tokens(text, self.max_length),), self.CLASSES.index(path.parent.name)
+                )
             else:
-                reading.refuse(f'{path.parent}: expected a text in every file', f'{path.name} (empty file)')
+                reading.refuse(
+                    f'{path.parent}: expected a text in every file', f'{path.name} (empty file)'
+                )
 
 
 @DATASETS.register_module()
@@ -152,7 +177,9 @@ class Retrieval(SequenceDataset):
     OTHER_ROOTS = ('aan',)
     PAIRS = True
 
-    def __init__(self, root: str | Path, split: str, max_length: int = 4000, cache: str | Path | None = None) -> None:
+    def __init__(
+        self, root: str | Path, split: str, max_length: int = 4000, cache: str | Path | None = None
+    ) -> None:
         self.max_length = max_length
         super().__init__(root, split, cache)
 
@@ -165,10 +192,14 @@ class Retrieval(SequenceDataset):
             try:
                 first, second = map(text_bytes, texts)
             except (SyntaxError, ValueError):
-                reading.refuse(f"{path}: expected texts, or literals b'…' that are complete", f'line {number}')
+                reading.refuse(
+                    f"{path}: expected texts, or literals b'…' that are complete", f'line {number}'
+                )
                 continue
             if label not in CITED:
-                reading.refuse(f'{path}: expected the label 0.0 or 1.0', f'line {number} (got {label!r})')
+                reading.refuse(
+                    f'{path}: expected the label 0.0 or 1.0', f'line {number} (got {label!r})'
+                )
             elif not first or not second:
                 reading.refuse(f'{path}: expected two texts', f'line {number} (got an empty one)')
             else:

@@ -22,10 +22,12 @@ class Backend:
     Args:
         name: value of the argument `backend` that selects it.
         missing: returns the reasons why it cannot run on this machine at all.
-        unsupported: returns the reasons why it cannot handle given inputs; their type tells which operator is meant.
+        unsupported: returns the reasons why it cannot handle given inputs; their type tells which
+            operator is meant.
         polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
         mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
-        automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any device, without one.
+        automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any
+            device, without one.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The attention of the backend `torch`: the equations in chunks of tokens, with the gradients E15-E18 in closed form.
 
-Between the forward and the backward pass only q, k, v, o and the small state are kept; features exist for one chunk at
-a time and are recomputed in the backward pass. Because a chunk fits into a CPU's cache, this is also faster there than
-computing the whole sequence at once.
+Between the forward and the backward pass only q, k, v, o and the small state are kept; features
+exist for one chunk at a time and are recomputed in the backward pass. Because a chunk fits into a
+CPU's cache, this is also faster there than computing the whole sequence at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from torch.autograd import Function
 from mmpola.ops.features import FeatureMap
 from mmpola.ops.inputs import AttentionInputs, Rotary
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.reference import add_key_position, normaliser, polarity_attention_reference, read_state
+from mmpola.ops.reference import (
+    add_key_position,
+    normaliser,
+    polarity_attention_reference,
+    read_state,
+)
 from mmpola.ops.tracing import is_recorded
 
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
@@ -35,7 +40,9 @@ def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
         if is_recorded():
             output = polarity_attention_reference(inputs)
         elif torch.is_grad_enabled():
-            output = ChunkedAttention.apply(type(inputs.feature_map), inputs.rotary, inputs.eps, *inputs.tensors())
+            output = ChunkedAttention.apply(
+                type(inputs.feature_map), inputs.rotary, inputs.eps, *inputs.tensors()
+            )
         else:
             output = _forward(inputs)[0]
     return output.to(dtype)
@@ -48,15 +55,21 @@ class ChunkedAttention(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any) -> Tensor:
-        output, shift, state, key_mean = _forward(AttentionInputs.from_tensors(map_type, rotary, eps, *tensors))
+    def forward(
+        ctx: Any, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any
+    ) -> Tensor:
+        output, shift, state, key_mean = _forward(
+            AttentionInputs.from_tensors(map_type, rotary, eps, *tensors)
+        )
         ctx.constants = map_type, eps
         ctx.save_for_backward(output, shift, state, key_mean, *(rotary or (None, None)), *tensors)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with without_autocast(grad.device):  # on, where `loss.backward()` is called inside an autocast region
+        with without_autocast(
+            grad.device
+        ):  # on, where `loss.backward()` is called inside an autocast region
             return None, None, None, *_gradients(ctx, grad)
 
 
@@ -65,9 +78,12 @@ def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     output, shift, state, key_mean, cos, sin, *tensors = ctx.saved_tensors
     (map_type, eps), rotary = ctx.constants, None if cos is None else (cos, sin)
     needed = ctx.needs_input_grad[-len(tensors) :]
-    recording = torch.is_grad_enabled()  # create_graph=True: for second derivatives autograd must record the first
+    recording = (
+        torch.is_grad_enabled()
+    )  # create_graph=True: for second derivatives autograd must record the first
     if recording:
-        # Views: one tensor may be several arguments, or computed from another one, and each gets its own part only.
+        # Views: one tensor may be several arguments, or computed from another one, and each gets
+        # its own part only.
         tensors = [None if x is None else x.view_as(x) for x in tensors]
     inputs = AttentionInputs.from_tensors(map_type, rotary, eps, *tensors)
     if not recording:
@@ -80,21 +96,29 @@ def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 
 def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Compute o [B, N, H, D], the map's shift, the state [B, H, 2D, D] and the key mean [B, H, 2D, 1]."""
-    q, feature_map, rotation, keys = inputs.q, inputs.feature_map, _rotation(inputs), inputs.k.shape[1]
+    q, feature_map, rotation, keys = (
+        inputs.q,
+        inputs.feature_map,
+        _rotation(inputs),
+        inputs.k.shape[1],
+    )
     key = add_key_position(inputs)  # (E4)
     shift = feature_map.shift(q, key.transpose(1, 2), paired=inputs.rotary is not None)  # (E11)
     totals: list[Any] = []
     for k, v, turn in _chunks(rotation, key, inputs.v):
         psi, _ = feature_map.key_and_vjp(k, shift)  # (E6, E9, E12)
         # (E1, E2, E10)
-        totals = _add_parts(totals, [_rotate(psi, turn).mT @ (v / keys), psi.sum(dim=-2).unsqueeze(-1) / keys])
+        totals = _add_parts(
+            totals, [_rotate(psi, turn).mT @ (v / keys), psi.sum(dim=-2).unsqueeze(-1) / keys]
+        )
     state, key_mean = totals
     streams = feature_map.streams(state, key_mean)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     for chunk, o, turn in _chunks(rotation, q, output):
         phis, _ = feature_map.query_and_vjp(chunk, shift, inputs.eps)  # (E7-E9, E13)
         outputs = [
-            read_state(phi, _rotate(phi, turn), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)
+            read_state(phi, _rotate(phi, turn), *stream, eps)
+            for (phi, eps), stream in zip(phis, streams, strict=True)
         ]
         torch.cat(outputs, dim=-1, out=o)  # (E3)
     return output, shift, state, key_mean
@@ -129,10 +153,14 @@ def _backward(
         d_map = _add_parts(d_map, d_parameters)
         if d_chunk is not None:
             dq_chunk.copy_(d_chunk)
-    d_state, d_key_mean = feature_map.streams_vjp(list(zip(d_streams[::2], d_streams[1::2], strict=True)))
+    d_state, d_key_mean = feature_map.streams_vjp(
+        list(zip(d_streams[::2], d_streams[1::2], strict=True))
+    )
     d_state, d_key_mean = d_state / keys, d_key_mean / keys
     dk, dv = torch.empty_like(inputs.k), torch.empty_like(inputs.v)
-    for k, v, dk_chunk, dv_chunk, turn in _chunks(rotation, add_key_position(inputs), inputs.v, dk, dv):
+    for k, v, dk_chunk, dv_chunk, turn in _chunks(
+        rotation, add_key_position(inputs), inputs.v, dk, dv
+    ):
         psi, vjp = feature_map.key_and_vjp(k, shift)
         torch.matmul(_rotate(psi, turn), d_state, out=dv_chunk)  # (E17)
         d_psi = _rotate_back(v @ d_state.mT, turn).add_(d_key_mean.mT)  # (E17)
@@ -146,7 +174,13 @@ def _backward(
 
 
 def _read_state_gradient(
-    phi: Tensor, state: Tensor, key_mean: Tensor, turn: Rotation, eps: Tensor | float, output: Tensor, grad: Tensor
+    phi: Tensor,
+    state: Tensor,
+    key_mean: Tensor,
+    turn: Rotation,
+    eps: Tensor | float,
+    output: Tensor,
+    grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of `read_state` with respect to phi, state and key mean (E15, E16)."""
     streams = (key_mean.shape[-1], -1)
@@ -171,7 +205,9 @@ def _rotate(features: Tensor, turn: Rotation) -> Tensor:
     """Compute `reference.rotate` in one pass over memory instead of five; exporters do not support complex numbers."""
     if turn is None:
         return features
-    return torch.view_as_real(torch.view_as_complex(features.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+    return torch.view_as_real(
+        torch.view_as_complex(features.unflatten(-1, (-1, 2))) * turn
+    ).flatten(-2)
 
 
 def _rotate_back(grad: Tensor, turn: Rotation) -> Tensor:
@@ -182,7 +218,10 @@ def _rotate_back(grad: Tensor, turn: Rotation) -> Tensor:
 def _add_parts(totals: list[Tensor | None], parts: Sequence[Tensor | None]) -> list[Any]:
     """Add a chunk's parts to the totals in place, which are the parts of the first chunk; None is 0."""
     pairs = zip(totals or [None] * len(parts), parts, strict=True)
-    return [total if part is None else part if total is None else total.add_(part) for total, part in pairs]
+    return [
+        total if part is None else part if total is None else total.add_(part)
+        for total, part in pairs
+    ]
 
 
 def _chunks(rotation: Rotation, *tensors: Tensor) -> Iterable[tuple[Any, ...]]:

@@ -59,7 +59,9 @@ def attention_problem(
     if position_dtype is not None:
         tensors['key_position'] = _normal(device, position_dtype, keys, heads, dim, seed=3)
     size = dim if feature_map == 'PowerMap' else 2 * dim
-    first, second = (_normal(device, torch.float32, heads, size, seed=seed).sigmoid() for seed in (4, 5))
+    first, second = (
+        _normal(device, torch.float32, heads, size, seed=seed).sigmoid() for seed in (4, 5)
+    )
     if feature_map == 'PowerMap':
         tensors |= {'exponent': 1 + 3 * first, 'scale': 0.5 + second if has_scale else None}
     else:
@@ -69,7 +71,9 @@ def attention_problem(
         angle = _normal(device, torch.float32, keys, dim, seed=6).repeat_interleave(2, dim=-1)
         rotary = angle.cos(), angle.sin()
 
-    def build(q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any) -> AttentionInputs:
+    def build(
+        q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any
+    ) -> AttentionInputs:
         make = PowerMap if feature_map == 'PowerMap' else ExpMap
         return AttentionInputs(q, k, v, make(**parameters), key_position, rotary, EPS)
 
@@ -118,7 +122,9 @@ def outputs_and_gradients(
     }
     output = run(problem.build(**leaves))
     wanted = {f'gradient of {name}': x for name, x in leaves.items() if x is not None}
-    grad = _normal(output.device, torch.bfloat16, *output.shape, seed=7).to(output.dtype)  # the same in every dtype
+    grad = _normal(output.device, torch.bfloat16, *output.shape, seed=7).to(
+        output.dtype
+    )  # the same in every dtype
     return {
         'output': output.detach(),
         **dict(zip(wanted, torch.autograd.grad(output, [*wanted.values()], grad), strict=True)),
@@ -130,7 +136,11 @@ def relative_errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[
     return {name: float((found[name].double() - x).norm() / x.norm()) for name, x in exact.items()}
 
 
-def _normal(device: torch.device, dtype: torch.dtype, *shape: int, seed: int, std: float = 1.0) -> Tensor:
+def _normal(
+    device: torch.device, dtype: torch.dtype, *shape: int, seed: int, std: float = 1.0
+) -> Tensor:
     """Draw normal numbers on the CPU with a separate generator, so that the global random state is kept."""
     generator = torch.Generator().manual_seed(seed)
-    return (std * torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu')).to(device, dtype)
+    return (std * torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu')).to(
+        device, dtype
+    )

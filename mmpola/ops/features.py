@@ -1,13 +1,13 @@
 """Feature maps: how queries and keys become non-negative features (E4-E9, E11-E13).
 
-A map computes one key feature tensor and one or two query feature tensors, [B, H, N, D] -> [B, H, N, 2D]. `streams`
-returns the part of the state that each query feature tensor is multiplied with. `shift` returns what a map must know
-before it computes features, once for all tokens.
+A map computes one key feature tensor and one or two query feature tensors, [B, H, N, D] -> [B, H,
+N, 2D]. `streams` returns the part of the state that each query feature tensor is multiplied with.
+`shift` returns what a map must know before it computes features, once for all tokens.
 
-`key` and `query` state the equations in plain PyTorch, for any surroundings. `key_and_vjp` and `query_and_vjp` compute
-the same fast and in place, not recorded by autograd; each also returns its vector-Jacobian product: a function that
-takes the gradients of the features, and which of the gradients of the tokens and of the map's two parameters are
-needed, and returns these, or None.
+`key` and `query` state the equations in plain PyTorch, for any surroundings. `key_and_vjp` and
+`query_and_vjp` compute the same fast and in place, not recorded by autograd; each also returns its
+vector-Jacobian product: a function that takes the gradients of the features, and which of the
+gradients of the tokens and of the map's two parameters are needed, and returns these, or None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ LOG2_OF_ZERO = -1100
 UNSHIFTED_LIMIT = 30.0
 """Largest sum of a query's and a key's exponent for which ExpMap needs no shift.
 
-float32 reaches exp(88). The margin is for the products in the state and the squared normalisers of second derivatives.
+float32 reaches exp(88). The margin is for the products in the state and the squared normalisers of
+second derivatives.
 """
 
 EXCLUDED = -1e30
@@ -63,7 +64,9 @@ def _write_halves(x: Tensor) -> Tensor:
 
 def _halves_gradient(x: Tensor, grad: Tensor) -> Tensor:
     sign, (grad_positive, grad_negative) = x.sign(), grad.chunk(2, dim=-1)
-    positive = sign.relu()  # products, because `where` on random signs is many times slower on a CPU
+    positive = (
+        sign.relu()
+    )  # products, because `where` on random signs is many times slower on a CPU
     return torch.addcmul(positive * grad_positive, positive - sign, grad_negative, value=-1)
 
 
@@ -76,8 +79,8 @@ def _level(size: Tensor) -> Tensor:
 class PowerMap:
     """PolaFormer's map (E4-E8a): [(x+/s)^p ; (x-/s)^p], of a query divided by 2^level.
 
-    One of x+ and x- is always zero, so the power is computed once per element, as 2^(p log2|x| + c - level), where
-    c = -p log2(s) applies the scale.
+    One of x+ and x- is always zero, so the power is computed once per element, as 2^(p log2|x| + c
+    - level), where c = -p log2(s) applies the scale.
 
     Args:
         exponent: p, [H, D], greater than 1.
@@ -94,12 +97,17 @@ class PowerMap:
     def shift(self, q: Tensor, k: Tensor, paired: bool) -> Tensor | None:
         """Return c [H, 1, D] for eager code; `key` and `query` compute it themselves, as autograd must see.
 
-        A key's powers need no shift against overflow, since |x|^p of float16 inputs stays below 65504^5 = 1e24.
+        A key's powers need no shift against overflow, since |x|^p of float16 inputs stays below
+        65504^5 = 1e24.
         """
         return None if is_recorded() else self._offset()
 
     def _offset(self) -> Tensor:
-        offset = torch.zeros_like(self.exponent) if self.scale is None else -self.exponent * self.scale.log2()
+        offset = (
+            torch.zeros_like(self.exponent)
+            if self.scale is None
+            else -self.exponent * self.scale.log2()
+        )
         return offset.unsqueeze(-2)
 
     def key(self, k: Tensor, shift: Tensor | None) -> Tensor:
@@ -109,7 +117,8 @@ class PowerMap:
     def query(self, q: Tensor, shift: Tensor | None, eps: float) -> Queries:
         """Compute [(phi'_same [B, H, N, 2D], eps' [B, H, N, 1])] of q [B, H, N, D] (E4, E7, E8a).
 
-        phi'_opposite is phi'_same with its halves swapped (E8); `streams` swaps the rows of the state instead.
+        phi'_opposite is phi'_same with its halves swapped (E8); `streams` swaps the rows of the
+        state instead.
         """
         features, level = self._features(q, leveled=True)
         return [(features, _leveled_eps(level, eps))]
@@ -153,15 +162,24 @@ class PowerMap:
             grad = grads[0]
             if leveled:  # where a large query shares no feature with large keys, it may be infinite at features of 0
                 torch.ops.aten.threshold_backward(grad, features, 0, grad_input=grad)
-            (positive, negative), (grad_positive, grad_negative) = features.chunk(2, dim=-1), grad.chunk(2, dim=-1)
+            (positive, negative), (grad_positive, grad_negative) = (
+                features.chunk(2, dim=-1),
+                grad.chunk(2, dim=-1),
+            )
             weighted = torch.addcmul(positive * grad_positive, negative, grad_negative)  # a da
             d_x = d_exponent = d_scale = None
             if needed[0]:
-                # dx = p a / x da with the sign of the half. At x = 0 the feature a is 0, so any divisor gives the 0 of
-                # (E18); for subnormal x the slope is too small.
-                d_x = weighted * exponent / torch.copysign(x.abs().clamp_min_(torch.finfo(x.dtype).tiny), x)
+                # dx = p a / x da with the sign of the half. At x = 0 the feature a is 0, so any
+                # divisor gives the 0 of (E18); for subnormal x the slope is too small.
+                d_x = (
+                    weighted
+                    * exponent
+                    / torch.copysign(x.abs().clamp_min_(torch.finfo(x.dtype).tiny), x)
+                )
             if needed[1]:
-                d_exponent = ((weighted * log2).sum_to_size(exponent.shape) * math.log(2)).squeeze(-2)
+                d_exponent = ((weighted * log2).sum_to_size(exponent.shape) * math.log(2)).squeeze(
+                    -2
+                )
             if self.scale is not None and any(needed[1:]):
                 d_offset = (weighted.sum_to_size(offset.shape) * math.log(2)).squeeze(-2)
                 if d_exponent is not None:
@@ -175,7 +193,8 @@ class PowerMap:
     def streams(self, state: Tensor, key_mean: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the one state [..., 2D, D] and its key means [..., 2D, 2], for both streams together.
 
-        phi_opposite S = phi_same swap(S): after swapping rows of the small state one product serves both streams.
+        phi_opposite S = phi_same swap(S): after swapping rows of the small state one product serves
+        both streams.
 
         Args:
             state: [S_same | S_opposite], [..., 2D, D].
@@ -189,8 +208,13 @@ class PowerMap:
     def streams_vjp(self, grads: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
         """Return the gradients of state and key mean from those of `streams`, which is its own inverse."""
         ((d_states, d_means),) = grads
-        (d_same, d_opposite), (d_mean, d_swapped) = d_states.chunk(2, dim=-1), d_means.chunk(2, dim=-1)
-        return torch.cat([d_same, swap_halves(d_opposite, -2)], dim=-1), d_mean + swap_halves(d_swapped, -2)
+        (d_same, d_opposite), (d_mean, d_swapped) = (
+            d_states.chunk(2, dim=-1),
+            d_means.chunk(2, dim=-1),
+        )
+        return torch.cat([d_same, swap_halves(d_opposite, -2)], dim=-1), d_mean + swap_halves(
+            d_swapped, -2
+        )
 
 
 def _leveled_eps(level: Tensor, eps: float) -> Tensor:
@@ -216,19 +240,23 @@ class ExpMap:
     def shift(self, q: Tensor, k: Tensor, paired: bool) -> Tensor | None:
         """Compute kappa [B, H, 1, 2D] (E11), a constant for autograd; 0 where no key is positive in the channel.
 
-        None if no exponential can exceed float32's range: then E9 is computed directly, in half the time. Only eager
-        CPU tensors are inspected: another device would need a synchronisation, and values are unknown under tracing.
+        None if no exponential can exceed float32's range: then E9 is computed directly, in half the
+        time. Only eager CPU tensors are inspected: another device would need a synchronisation, and
+        values are unknown under tracing.
 
         Args:
             q: [B, H, N, D].
             k: [B, H, M, D].
-            paired: whether rotary tables will mix the two channels of an interleaved pair, which then share a shift.
+            paired: whether rotary tables will mix the two channels of an interleaved pair, which
+                then share a shift.
         """
         q, k = q.detach(), k.detach()
         can_inspect = k.device.type == 'cpu' and type(k) is Tensor and not is_recorded()
         if can_inspect and self._exponent_bound(q, k) <= UNSHIFTED_LIMIT:
             return None
-        largest = torch.cat([k.amax(-2, keepdim=True), -k.amin(-2, keepdim=True)], dim=-1).clamp_min(0)
+        largest = torch.cat(
+            [k.amax(-2, keepdim=True), -k.amin(-2, keepdim=True)], dim=-1
+        ).clamp_min(0)
         if paired:
             pairs = largest.unflatten(-1, (-1, 2))
             largest = pairs.amax(-1, keepdim=True).expand_as(pairs).flatten(-2)
@@ -237,7 +265,8 @@ class ExpMap:
     def _exponent_bound(self, q: Tensor, k: Tensor) -> float:
         """Compute an upper bound of the exponents in products of query and key features."""
         largest_q, largest_k, same, opposite = (
-            float(x.abs().amax()) if x.numel() else 0.0 for x in (q, k, self.same.detach(), self.opposite.detach())
+            float(x.abs().amax()) if x.numel() else 0.0
+            for x in (q, k, self.same.detach(), self.opposite.detach())
         )
         return largest_q * max(same, opposite) + largest_k
 
@@ -269,7 +298,10 @@ class ExpMap:
     def query_and_vjp(self, q: Tensor, shift: Tensor | None, eps: float) -> tuple[Queries, Vjp]:
         """Compute `query`, and its gradients later; shift and level are constants."""
         halves = _write_halves(q)
-        parts, temperatures = (halves, swap_halves(halves, -1)), (self.same.unsqueeze(-2), self.opposite.unsqueeze(-2))
+        parts, temperatures = (
+            (halves, swap_halves(halves, -1)),
+            (self.same.unsqueeze(-2), self.opposite.unsqueeze(-2)),
+        )
         found: Queries = []
         offsets = []
         for part, temperature in zip(parts, temperatures, strict=True):
@@ -279,14 +311,21 @@ class ExpMap:
             offsets.append(offset)
 
         def vjp(grads: Sequence[Tensor], needed: Sequence[bool]) -> Gradients:
-            d_sizes = [_expm1_gradient(*x) for x in zip(grads, (phi for phi, _ in found), offsets, strict=True)]
+            d_sizes = [
+                _expm1_gradient(*x)
+                for x in zip(grads, (phi for phi, _ in found), offsets, strict=True)
+            ]
             dq = None
             if needed[0]:
-                d_same, d_opposite = (d * temperature for d, temperature in zip(d_sizes, temperatures, strict=True))
+                d_same, d_opposite = (
+                    d * temperature for d, temperature in zip(d_sizes, temperatures, strict=True)
+                )
                 dq = _halves_gradient(q, d_same + swap_halves(d_opposite, -1))
             d_temperatures = [
                 (d * part).sum_to_size(temperature.shape).squeeze(-2) if need else None
-                for d, part, temperature, need in zip(d_sizes, parts, temperatures, needed[1:], strict=True)
+                for d, part, temperature, need in zip(
+                    d_sizes, parts, temperatures, needed[1:], strict=True
+                )
             ]
             return dq, d_temperatures[0], d_temperatures[1]
 
@@ -323,8 +362,8 @@ def _query_offset(
 def _shifted_expm1(size: Tensor, offset: Tensor | None) -> Tensor:
     """Compute (exp(size) - 1) exp(offset) [..., 2D] for size >= 0, without computing exp(size) itself.
 
-    As exp(size + offset) (1 - exp(-size)), which neither overflows nor cancels. None is an offset of 0, if exp(size) is
-    known not to overflow.
+    As exp(size + offset) (1 - exp(-size)), which neither overflows nor cancels. None is an offset
+    of 0, if exp(size) is known not to overflow.
     """
     return size.expm1() if offset is None else -size.neg().expm1() * (size + offset).exp()
 
@@ -336,7 +375,9 @@ def _write_expm1(size: Tensor, offset: Tensor | None) -> Tensor:
 
 def _expm1_gradient(grad: Tensor, features: Tensor, offset: Tensor | None) -> Tensor:
     """Compute the gradient of `_shifted_expm1` for size: the slope is the feature plus exp(offset)."""
-    return torch.addcmul(grad, grad, features) if offset is None else grad * (features + offset.exp())
+    return (
+        torch.addcmul(grad, grad, features) if offset is None else grad * (features + offset.exp())
+    )
 
 
 FeatureMap = PowerMap | ExpMap

@@ -33,7 +33,9 @@ class AttentionInputs:
         return self.q, self.k, self.v, self.key_position, *self.feature_map.parameters().values()
 
     @classmethod
-    def from_tensors(cls, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any) -> AttentionInputs:
+    def from_tensors(
+        cls, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any
+    ) -> AttentionInputs:
         """Build the inputs whose `tensors()` are `tensors`."""
         q, k, v, key_position, *parameters = tensors
         return cls(q, k, v, map_type(*parameters), key_position, rotary, eps)
@@ -71,13 +73,15 @@ def validate_attention(inputs: AttentionInputs) -> None:
     """Check types, dtypes, devices and shapes of the arguments of `polarity_attention`.
 
     Raises:
-        TypeError: an argument is not a tensor or feature map, has an unsupported dtype, or is k or v with another dtype
-            than q.
+        TypeError: an argument is not a tensor or feature map, has an unsupported dtype, or is k or
+            v with another dtype than q.
         ValueError: a shape or a device does not fit.
     """
     feature_map, position, rotary = inputs.feature_map, inputs.key_position, inputs.rotary
     if not isinstance(feature_map, (PowerMap, ExpMap)):
-        raise TypeError(f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}')
+        raise TypeError(
+            f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}'
+        )
     table: list[Row] = [('q', inputs.q, TOKENS), ('k', inputs.k, KEYS), ('v', inputs.v, KEYS)]
     if position is not None:
         table.append(('key_position', position, ('M', 'H', 'D')))
@@ -96,7 +100,9 @@ def validate_attention(inputs: AttentionInputs) -> None:
         table += [('rotary cos', rotary[0], ('N', '2D')), ('rotary sin', rotary[1], ('N', '2D'))]
     sizes = _check(table)
     if sizes['D'] % 2 or sizes['D'] == 0:
-        raise ValueError(f'q: expected an even head dimension D (values split into two streams), got D={sizes["D"]}')
+        raise ValueError(
+            f'q: expected an even head dimension D (values split into two streams), got D={sizes["D"]}'
+        )
     if sizes['M'] == 0:
         raise ValueError('k: expected at least one key (M >= 1), got M=0')
     if rotary is not None and sizes['N'] != sizes['M']:
@@ -109,8 +115,8 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     """Check types, dtypes, devices and shapes of the arguments of `mix_and_gate`.
 
     Raises:
-        TypeError: an argument is not a tensor, has an unsupported dtype, or is values or gate with another dtype than
-            attended.
+        TypeError: an argument is not a tensor, has an unsupported dtype, or is values or gate with
+            another dtype than attended.
         ValueError: a shape or a device does not fit.
     """
     weight, bias, grid = inputs.weight, inputs.bias, inputs.grid
@@ -145,7 +151,11 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
 
 def is_grid(value: Any, axes: int = 2) -> bool:
     """Whether a value is a sequence of `axes` sides; those of traced images may be tensors or symbols."""
-    return isinstance(value, Sequence) and len(value) == axes and not any(isinstance(x, float) or x < 0 for x in value)
+    return (
+        isinstance(value, Sequence)
+        and len(value) == axes
+        and not any(isinstance(x, float) or x < 0 for x in value)
+    )
 
 
 Row = tuple[str, Tensor, tuple[str, ...] | None]
@@ -155,8 +165,8 @@ Row = tuple[str, Tensor, tuple[str, ...] | None]
 def _check(table: Sequence[Row]) -> dict[str, int]:
     """Check types, dtypes, devices and axes, and return the size of each axis.
 
-    The first row has the axes [B, N, H, D], from which 2D and C = H * D follow. Every tensor has its device, and every
-    tensor with a batch axis its dtype.
+    The first row has the axes [B, N, H, D], from which 2D and C = H * D follow. Every tensor has
+    its device, and every tensor with a batch axis its dtype.
     """
     like_name, like, _ = table[0]
     sizes: dict[str, int] = {}
@@ -164,20 +174,28 @@ def _check(table: Sequence[Row]) -> dict[str, int]:
         if not isinstance(x, Tensor):
             raise TypeError(f'{name}: expected a tensor, got {type(x).__name__}')
         if x.dtype not in DTYPES:
-            raise TypeError(f'{name}: expected float16, bfloat16, float32 or float64, got {_short(x.dtype)}')
+            raise TypeError(
+                f'{name}: expected float16, bfloat16, float32 or float64, got {_short(x.dtype)}'
+            )
         if x.device != like.device:
-            raise ValueError(f'{name}: expected the device of {like_name}, {like.device}, got {x.device}')
+            raise ValueError(
+                f'{name}: expected the device of {like_name}, {like.device}, got {x.device}'
+            )
         if axes is None:
             continue
         if axes[0] == 'B' and x.dtype != like.dtype:
-            raise TypeError(f'{name}: expected the dtype of {like_name}, {_short(like.dtype)}, got {_short(x.dtype)}')
+            raise TypeError(
+                f'{name}: expected the dtype of {like_name}, {_short(like.dtype)}, got {_short(x.dtype)}'
+            )
         fits = x.ndim == len(axes)
         if fits:
             for axis, size in zip(axes, x.shape, strict=True):
                 fits = fits and sizes.setdefault(axis, size) == size
         if not fits:
             known = ', '.join(f'{axis}={sizes[axis]}' for axis in axes if axis in sizes)
-            raise ValueError(f'{name}: expected [{", ".join(axes)}]{known and f" with {known}"}, got {list(x.shape)}')
+            raise ValueError(
+                f'{name}: expected [{", ".join(axes)}]{known and f" with {known}"}, got {list(x.shape)}'
+            )
         if x is like:
             sizes['2D'], sizes['C'] = 2 * sizes['D'], sizes['H'] * sizes['D']
     return sizes

@@ -1,8 +1,9 @@
 """Numerical rules of both operators: epsilon, supported dtypes, accumulation dtype, autocast, error budget.
 
-float16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k of about 11, and
-1e-6 is subnormal. Features, sums and the normaliser are therefore kept in the accumulation dtype for every input dtype.
-Exponential features would overflow even float32 from 88 on, so they are shifted (E11-E13 in README.md).
+float16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k
+of about 11, and 1e-6 is subnormal. Features, sums and the normaliser are therefore kept in the
+accumulation dtype for every input dtype. Exponential features would overflow even float32 from 88
+on, so they are shifted (E11-E13 in README.md).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -33,17 +34,23 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def in_autocast_dtype(x: Tensor) -> Tensor:
     """Return x in the dtype to which autocast would convert it for a linear layer, before anything copies it."""
     device = x.device.type
-    if is_traced() or device == 'meta' or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+    if (
+        is_traced()
+        or device == 'meta'
+        or not torch.is_autocast_enabled(device)
+        or x.dtype == torch.float64
+    ):
         return x
     return x.to(torch.get_autocast_dtype(device))
 
 
-# Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's interpreter, with tf32
-# products cut and bfloat16 results rounded as on the hardware. The budget is 1.3 to 2.5 times the largest excess:
-#   float16   o 2.3e-4, gradients 2.2e-3 (of a scale, summed over 20 queries; of q 6.5e-4, of k and v 4.2e-4)
-#   bfloat16  o 1e-4, gradients 5.2e-3 (of a scale; of q 2.1e-3, of k and v 1e-4)
-#   float32   o 0, gradients 5.3e-7, in full precision; with torch's tf32 switch on: o 4.0e-4, gradients 5.0e-4
-# Gradients of q, exponent and scale need do·o of (E15), for which a PowerMap's kernel reads o as it was rounded.
+# Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's
+# interpreter, with tf32 products cut and bfloat16 results rounded as on the hardware. The budget is
+# 1.3 to 2.5 times the largest excess:   float16   o 2.3e-4, gradients 2.2e-3 (of a scale, summed
+# over 20 queries; of q 6.5e-4, of k and v 4.2e-4)   bfloat16  o 1e-4, gradients 5.2e-3 (of a scale;
+# of q 2.1e-3, of k and v 1e-4)   float32   o 0, gradients 5.3e-7, in full precision; with torch's
+# tf32 switch on: o 4.0e-4, gradients 5.0e-4 Gradients of q, exponent and scale need do·o of (E15),
+# for which a PowerMap's kernel reads o as it was rounded.
 BACKEND_EXCESS = {
     torch.float16: (4e-4, 3e-3),
     torch.bfloat16: (2.5e-4, 7e-3),

@@ -1,7 +1,7 @@
 """Both operators in plain PyTorch, one line per equation, on any device and in any dtype.
 
-These lines define what the operators compute: the tests compare every backend with them. Inside `polarity_attention`
-tensors are [B, H, N, D], heads before tokens.
+These lines define what the operators compute: the tests compare every backend with them. Inside
+`polarity_attention` tensors are [B, H, N, D], heads before tokens.
 """
 
 from __future__ import annotations
@@ -25,11 +25,16 @@ def polarity_attention_reference(inputs: AttentionInputs) -> Tensor:
     shift = feature_map.shift(q, k, paired=rotary is not None)  # [B, H, 1, 2D] or None  (E11)
     psi = feature_map.key(k, shift)  # [B, H, M, 2D]  (E6, E9, E12)
     key_mean = psi.mean(dim=-2).unsqueeze(-1)  # [B, H, 2D, 1]  (E1)
-    state = rotate(psi, rotary).mT @ (v / v.shape[-2])  # [B, H, 2D, D] = [S_same | S_opposite]  (E2, E10)
+    state = rotate(psi, rotary).mT @ (
+        v / v.shape[-2]
+    )  # [B, H, 2D, D] = [S_same | S_opposite]  (E2, E10)
     streams = feature_map.streams(state, key_mean)
-    phis = feature_map.query(q, shift, inputs.eps)  # one or two pairs (phi [B, H, N, 2D], eps)  (E7-E9, E13)
+    phis = feature_map.query(
+        q, shift, inputs.eps
+    )  # one or two pairs (phi [B, H, N, 2D], eps)  (E7-E9, E13)
     outputs = [
-        read_state(phi, rotate(phi, rotary), *stream, eps) for (phi, eps), stream in zip(phis, streams, strict=True)
+        read_state(phi, rotate(phi, rotary), *stream, eps)
+        for (phi, eps), stream in zip(phis, streams, strict=True)
     ]
     return torch.cat(outputs, dim=-1).transpose(1, 2)
 
@@ -39,7 +44,9 @@ def add_key_position(inputs: AttentionInputs) -> Tensor:
     return inputs.k if inputs.key_position is None else inputs.k + inputs.key_position
 
 
-def read_state(phi: Tensor, rotated_phi: Tensor, state: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
+def read_state(
+    phi: Tensor, rotated_phi: Tensor, state: Tensor, key_mean: Tensor, eps: Tensor | float
+) -> Tensor:
     """Compute the output of S streams that share one query feature tensor (E3).
 
     Args:
@@ -62,8 +69,8 @@ def read_state(phi: Tensor, rotated_phi: Tensor, state: Tensor, key_mean: Tensor
 def normaliser(phi: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:
     """Compute the denominator of (E3) [B, H, N, S] from phi [B, H, N, 2D] and key_mean [B, H, 2D, S]; never rotated.
 
-    The transposed product is computed, because on a CPU a matrix product with one or two columns is many times slower
-    than one with one or two rows.
+    The transposed product is computed, because on a CPU a matrix product with one or two columns is
+    many times slower than one with one or two rows.
     """
     return (key_mean.mT @ phi.mT).mT + eps
 
@@ -83,7 +90,9 @@ def mix_and_gate_reference(inputs: MixAndGateInputs) -> Tensor:
     weight = inputs.weight.to(values.dtype)
     bias = None if inputs.bias is None else inputs.bias.to(values.dtype)
     with without_autocast(values.device):
-        return (inputs.attended.flatten(2) + convolve_tokens(values, weight, bias, inputs.grid)) * inputs.gate
+        return (
+            inputs.attended.flatten(2) + convolve_tokens(values, weight, bias, inputs.grid)
+        ) * inputs.gate
 
 
 def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequence[int]) -> Tensor:
@@ -98,11 +107,14 @@ def convolve_tokens(x: Tensor, weight: Tensor, bias: Tensor | None, grid: Sequen
     Returns:
         [B, N, C].
     """
-    if not is_traced() and x.shape[1] == 0:  # torch refuses to convolve an empty map; the parameters' gradients are 0
+    if (
+        not is_traced() and x.shape[1] == 0
+    ):  # torch refuses to convolve an empty map; the parameters' gradients are 0
         return x * (weight.sum() if bias is None else weight.sum() + bias.sum())
     channels = x.shape[-1]
     heads = channels // weight.shape[0]
-    # [B, N, C] has the memory layout of a channels-last map: no values are copied, only the small kernel is repeated.
+    # [B, N, C] has the memory layout of a channels-last map: no values are copied, only the small
+    # kernel is repeated.
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)
     if heads > 1:
         weight = torch.cat([weight] * heads)

@@ -1,8 +1,8 @@
 """The self-check of a backend's kernels on this machine: 'auto' uses them only where they pass.
 
-Once per process, and for each combination of device, operator (with its optional arguments), dtype and head dimension,
-the kernels run forward and backward on a small random input and are compared with the reference. The kernels compiled
-for the check are the ones used afterwards.
+Once per process, and for each combination of device, operator (with its optional arguments), dtype
+and head dimension, the kernels run forward and backward on a small random input and are compared
+with the reference. The kernels compiled for the check are the ones used afterwards.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ from mmpola.ops.numerics import BACKEND_EXCESS
 MARGIN = 20
 """Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
 SIZES: dict[tuple[Any, str], dict[str, Any]] = {
-    # So long that up to D = 64 several programs share a head, and so many heads that each loops over several blocks:
-    # that checks the sum of partial states with different shifts and pipelining too.
+    # So long that up to D = 64 several programs share a head, and so many heads that each loops
+    # over several blocks: that checks the sum of partial states with different shifts and
+    # pipelining too.
     (attention_problem, 'cuda'): {'batch': 8, 'queries': 1100, 'keys': 1100, 'heads': 2},
     (attention_problem, 'cpu'): {'batch': 1, 'queries': 70, 'keys': 70, 'heads': 2},
-    **{(mix_and_gate_problem, device): {'batch': 1, 'grid': (9, 17), 'heads': 2} for device in ('cuda', 'cpu')},
+    **{
+        (mix_and_gate_problem, device): {'batch': 1, 'grid': (9, 17), 'heads': 2}
+        for device in ('cuda', 'cpu')
+    },
 }
 """By problem and device: small, yet more than one block or tile of tokens, the last one partly filled."""
 
@@ -44,13 +48,21 @@ _logged: set[str] = set()
 
 
 def failures(
-    run: Callable[[Any], Tensor], reference: Callable[[Any], Tensor], inputs: AttentionInputs | MixAndGateInputs
+    run: Callable[[Any], Tensor],
+    reference: Callable[[Any], Tensor],
+    inputs: AttentionInputs | MixAndGateInputs,
 ) -> list[str]:
     """Return why `run` failed its self-check for such inputs; empty if it passed. The first call runs the check."""
-    # `index` turns a compiler's symbolic sizes into numbers, because the result holds for this kernel only.
+    # `index` turns a compiler's symbolic sizes into numbers, because the result holds for this
+    # kernel only.
     draw: Callable[..., Problem]
     if isinstance(inputs, AttentionInputs):
-        draw, x, feature_map, position = attention_problem, inputs.q, inputs.feature_map, inputs.key_position
+        draw, x, feature_map, position = (
+            attention_problem,
+            inputs.q,
+            inputs.feature_map,
+            inputs.key_position,
+        )
         variant: dict[str, Any] = {
             'feature_map': 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap',
             'has_scale': isinstance(feature_map, PowerMap) and feature_map.scale is not None,
@@ -123,8 +135,13 @@ def _failure(
         except Exception as error:  # compilers and drivers may raise anything
             found = f'{type(error).__name__}: {error}'
             _check_device(device, found)
-        operator, name = variant.get('feature_map', 'mix_and_gate'), str(dtype).removeprefix('torch.')
-        _results[key] = found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
+        operator, name = (
+            variant.get('feature_map', 'mix_and_gate'),
+            str(dtype).removeprefix('torch.'),
+        )
+        _results[key] = (
+            found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
+        )
     return _results[key]
 
 
@@ -136,10 +153,10 @@ def _check_device(device: torch.device, failure: str) -> None:
         torch.cuda.synchronize(device)
     except Exception as error:
         reason = failure.splitlines()[0]
-        message = (
-            f"backend: expected kernels that leave {device} usable, got {reason}; start again with backend='torch'"
-        )
-        raise RuntimeError(message) from error
+        raise RuntimeError(
+            f'backend: expected kernels that leave {device} usable, got {reason}; start again with '
+            "backend='torch'"
+        ) from error
 
 
 def _is_capturing(device: torch.device) -> bool:
@@ -156,17 +173,24 @@ def _isolated(device: torch.device) -> Iterator[None]:
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
-        torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),  # only the innermost pair is called
+        torch.autograd.graph.saved_tensors_hooks(
+            lambda x: x, lambda x: x
+        ),  # only the innermost pair is called
     ):
         yield
 
 
 def _compare(
-    run: Callable[[Any], Tensor], reference: Callable[[Any], Tensor], problem: Problem, excess: tuple[float, float]
+    run: Callable[[Any], Tensor],
+    reference: Callable[[Any], Tensor],
+    problem: Problem,
+    excess: tuple[float, float],
 ) -> str:
     """Return the first result whose error against float64 exceeds the same-dtype reference's by too much, or ''."""
     exact = outputs_and_gradients(reference, problem, torch.float64)
-    found, expected = (relative_errors(outputs_and_gradients(f, problem), exact) for f in (run, reference))
+    found, expected = (
+        relative_errors(outputs_and_gradients(f, problem), exact) for f in (run, reference)
+    )
     for name, error in found.items():
         allowed = expected[name] + MARGIN * excess[name != 'output']
         if not error <= allowed:  # also true for NaN

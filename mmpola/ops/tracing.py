@@ -27,7 +27,8 @@ def is_observed(x: Tensor) -> bool:
 def may_keep(x: Tensor) -> bool:
     """Whether constant tensors that a call on x makes may be kept for later calls.
 
-    Not those that something records: `is_observed`, or a CUDA graph, which would read their memory after they are gone.
+    Not those that something records: `is_observed`, or a CUDA graph, which would read their memory
+    after they are gone.
     """
     return not is_observed(x) and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 

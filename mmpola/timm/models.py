@@ -23,8 +23,9 @@ class TimmModel(ModelWithBackbone):
 
     Attributes:
         output_fmt: layout of all maps.
-        feature_info: per stage (PolaDeiT: per block) a dict with `num_chs`, its channels, `reduction`, its stride in
-            pixels, and `module`, the name of the module whose output is its tokens [B, N, C].
+        feature_info: per stage (PolaDeiT: per block) a dict with `num_chs`, its channels,
+            `reduction`, its stride in pixels, and `module`, the name of the module whose output is
+            its tokens [B, N, C].
     """
 
     output_fmt = 'NCHW'
@@ -36,12 +37,15 @@ class TimmModel(ModelWithBackbone):
         """Channels of the images."""
         return self.backbone.in_channels
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """Load tensors under the authors', MMEngine's or timm's names, with position tables resized.
 
         Args:
             state_dict: tensors by name.
-            strict: load every tensor of the model or none; otherwise load the tensors whose names the model has.
+            strict: load every tensor of the model or none; otherwise load the tensors whose names
+                the model has.
             assign: see `torch.nn.Module.load_state_dict`.
 
         Raises:
@@ -69,7 +73,8 @@ class TimmModel(ModelWithBackbone):
             img_size: side of the images in pixels, or (height, width).
         """
         self.backbone.set_input_size(img_size)
-        # From these two dicts timm writes the config of `save_for_hf`; versions that lack this ignore them.
+        # From these two dicts timm writes the config of `save_for_hf`; versions that lack this
+        # ignore them.
         size = tuple(to_2tuple(img_size))
         self._traits = {**getattr(self, '_traits', {}), 'img_size': size}
         self._model_args = {**getattr(self, '_model_args', {}), 'img_size': size}
@@ -81,8 +86,8 @@ class TimmModel(ModelWithBackbone):
     def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
         """Return the function from a parameter's name to its layer, by which timm scales learning rates.
 
-        0 is the stem, then every block is a layer (see `BackboneLayers`), and all parameters outside the backbone are
-        the last one.
+        0 is the stem, then every block is a layer (see `BackboneLayers`), and all parameters
+        outside the backbone are the last one.
 
         Args:
             coarse: count a stage as one layer.
@@ -99,7 +104,10 @@ class TimmModel(ModelWithBackbone):
 
     def _remedy(self, weights: Mapping[str, Any]) -> str:
         """Advice for weights with another number of classes or input channels, '' for any other."""
-        if not any(self.other_shape(weights, f'{name}.weight') for name in ('head', f'backbone.{FIRST_CONV}')):
+        if not any(
+            self.other_shape(weights, f'{name}.weight')
+            for name in ('head', f'backbone.{FIRST_CONV}')
+        ):
             return ''
         return (
             '\n  to renew the head or adapt the first convolution, pass the file as pretrained=True, '
@@ -115,7 +123,8 @@ class TimmClassifier(TimmModel, Classifier):
         num_classes: length of the logits; 0 to return the pooled features instead.
         global_pool: 'avg', the mean over tokens, or '' for maps of logits or features.
         in_chans: channels of the images.
-        img_size: side of the images in pixels, or (height, width), that position tables are learned on.
+        img_size: side of the images in pixels, or (height, width), that position tables are learned
+            on.
         projection: channels of PolaFormerPP's `proj`; None: the published number.
         arguments: further arguments of the backbone.
 
@@ -174,19 +183,22 @@ class TimmClassifier(TimmModel, Classifier):
 
         Args:
             x: images [B, in_chans, H, W].
-            indices: stages (PolaDeiT: blocks) from 0, negative ones from the end; an integer for the last so many;
-                None for all.
-            norm: apply the LayerNorm before the head to the maps that have as many channels as the last.
+            indices: stages (PolaDeiT: blocks) from 0, negative ones from the end; an integer for
+                the last so many; None for all.
+            norm: apply the LayerNorm before the head to the maps that have as many channels as the
+                last.
             stop_early: skip the stages after the last of `indices`.
             output_fmt: layout of the maps: 'NCHW', 'NHWC', 'NCL' or 'NLC'.
             intermediates_only: return the maps only.
 
         Returns:
-            One map per index in the order of the stages; without `intermediates_only` (x, maps), where x is the result
-            of `forward_features`, or with `stop_early` the map of the last stage that was run, if that is another.
+            One map per index in the order of the stages; without `intermediates_only` (x, maps),
+            where x is the result of `forward_features`, or with `stop_early` the map of the last
+            stage that was run, if that is another.
 
         Raises:
-            ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no such `output_fmt`.
+            ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no
+                such `output_fmt`.
         """
         self.backbone.check_images(x)
         wanted = _stages(indices, self.backbone.num_stages)
@@ -209,7 +221,8 @@ class TimmClassifier(TimmModel, Classifier):
 
         Args:
             indices: see `forward_intermediates`.
-            prune_norm: remove the LayerNorm before the head; it is always removed with the last stage.
+            prune_norm: remove the LayerNorm before the head; it is always removed with the last
+                stage.
             prune_head: remove the head; it is always removed with the last stage.
 
         Returns:
@@ -236,8 +249,9 @@ class TimmFeatures(TimmModel):
 
     Args:
         backbone: class of the backbone.
-        out_indices: stages (PolaDeiT: blocks) in ascending order, negative ones from the end; an integer for the last
-            so many; None for the four stages or, as in timm, PolaDeiT's last three blocks. Later stages are not built.
+        out_indices: stages (PolaDeiT: blocks) in ascending order, negative ones from the end; an
+            integer for the last so many; None for the four stages or, as in timm, PolaDeiT's last
+            three blocks. Later stages are not built.
         feature_cls: 'getter'; timm's other ways to take maps from a model do not apply.
         in_chans, img_size, arguments: see `TimmClassifier`.
 
@@ -272,7 +286,9 @@ class TimmFeatures(TimmModel):
     def forward(self, images: Tensor) -> list[Tensor]:
         """Images [B, in_chans, H, W] -> a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
         maps = self.backbone(images)
-        return [maps[i] for i in range(len(self.backbone.out_indices))]  # torch.fx refuses list(maps)
+        return [
+            maps[i] for i in range(len(self.backbone.out_indices))
+        ]  # torch.fx refuses list(maps)
 
 
 def _backbone_arguments(
@@ -303,9 +319,13 @@ def _stages(indices: int | Sequence[int] | None, number: int) -> list[int]:
     if indices is None:
         return list(range(number))
     stages = list(range(number - indices, number)) if isinstance(indices, int) else list(indices)
-    stages = [stage + number if stage < 0 and not isinstance(indices, int) else stage for stage in stages]
+    stages = [
+        stage + number if stage < 0 and not isinstance(indices, int) else stage for stage in stages
+    ]
     if not stages or not set(stages) <= set(range(number)):
-        raise ValueError(f'indices: expected stages from -{number} to {number - 1}, or a number of them, got {indices}')
+        raise ValueError(
+            f'indices: expected stages from -{number} to {number - 1}, or a number of them, got {indices}'
+        )
     return stages
 
 

@@ -30,8 +30,8 @@ def pretrained_config(name: str) -> dict[str, Any]:
     """Return timm's config of a model: where its published weights are, and how they were evaluated.
 
     Models without weights to download have no location, so that `timm.list_models(pretrained=True)`
-    leaves them out. The location is `url`, which comes last in timm's order of sources, so that any source in a user's
-    `pretrained_cfg_overlay` replaces it.
+    leaves them out. The location is `url`, which comes last in timm's order of sources, so that any
+    source in a user's `pretrained_cfg_overlay` replaces it.
     """
     backbone, arguments = NAMED[name]
     size = arguments.get('pretrain_img_size', 224)
@@ -53,8 +53,8 @@ def pretrained_config(name: str) -> dict[str, Any]:
 def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> None:
     """Load the weights that `model.pretrained_cfg` names, all that the model has or none, and log what happened.
 
-    If the source has another number of classes, the head keeps its fresh weights. If it was trained on 3 channels and
-    the model reads another number, the first convolution is converted by timm.
+    If the source has another number of classes, the head keeps its fresh weights. If it was trained
+    on 3 channels and the model reads another number, the first convolution is converted by timm.
 
     Args:
         model: a model of this package with its `pretrained_cfg`.
@@ -62,8 +62,8 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the source cannot be downloaded or read, does not fit, or there is neither a
-            published nor a local file of the model; the message says what to do.
+        CheckpointError: the source cannot be downloaded or read, does not fit, or there is neither
+            a published nor a local file of the model; the message says what to do.
     """
     source, content = _read(model.pretrained_cfg, cache_dir)
     container, weights = find_weights(content, source)
@@ -73,7 +73,9 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         classes = len(weights.pop('head.weight'))
         weights.pop('head.bias', None)
         may_lack = ('head.',)
-        info(f'{source}: the head is new, the file has {classes} classes and the model {model.num_classes}')
+        info(
+            f'{source}: the head is new, the file has {classes} classes and the model {model.num_classes}'
+        )
     conv = f'backbone.{FIRST_CONV}'
     weight = f'{conv}.weight'
     if model.other_shape(weights, weight) and weights[weight].shape[1] == 3:

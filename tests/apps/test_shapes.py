@@ -29,7 +29,11 @@ def written(tmp_path_factory):
 
 
 def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob('*')
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize('size', [(192, 160), (64, 64), (301, 97)])
@@ -75,7 +79,9 @@ def test_objects_contrast_with_their_surroundings(scenes):
         for instance in scene.instances:
             grown = np.zeros_like(instance.mask)
             for shift in range(-3, 4):
-                grown |= np.roll(instance.mask, shift, axis=0) | np.roll(instance.mask, shift, axis=1)
+                grown |= np.roll(instance.mask, shift, axis=0) | np.roll(
+                    instance.mask, shift, axis=1
+                )
             outside = scene.image[grown & ~everything]
             if len(outside) > 20:
                 inside = scene.image[instance.mask].astype(float)
@@ -134,7 +140,9 @@ def test_run_lengths_are_by_column_and_begin_with_zeros():
     assert run_lengths(mask_of('..#', '.##'))['counts'] == [3, 3]
 
 
-@pytest.mark.parametrize(('split', 'ade_split', 'number'), [('train', 'training', 40), ('val', 'validation', 8)])
+@pytest.mark.parametrize(
+    ('split', 'ade_split', 'number'), [('train', 'training', 40), ('val', 'validation', 8)]
+)
 def test_the_layouts_hold_what_the_scenes_show(written, split, ade_split, number):
     coco = COCO(written / 'coco' / 'annotations' / f'instances_{split}2017.json')
     assert [(c['id'], c['name']) for c in coco.dataset['categories']] == list(enumerate(CLASSES, 1))
@@ -145,13 +153,20 @@ def test_the_layouts_hold_what_the_scenes_show(written, split, ade_split, number
         path.name for path in (written / 'coco' / f'{split}2017').iterdir()
     }
     assert len(coco.imgs) == number
-    assert any(annotation['iscrowd'] for annotation in coco.dataset['annotations']) or split == 'val'
+    assert (
+        any(annotation['iscrowd'] for annotation in coco.dataset['annotations']) or split == 'val'
+    )
     for image_id, listed in coco.imgs.items():
         scene = draw_scene(seed=0, index=image_id - 1)
-        photo, labels = written / 'coco' / f'{split}2017' / listed['file_name'], np.zeros((160, 192), np.uint8)
+        photo, labels = (
+            written / 'coco' / f'{split}2017' / listed['file_name'],
+            np.zeros((160, 192), np.uint8),
+        )
         saved = np.asarray(Image.open(photo)).astype(float)
         assert saved.shape == (listed['height'], listed['width'], 3) == (160, 192, 3)
-        assert np.abs(saved - scene.image).mean() < 8  # JPEG's loss; swapped colours would be several times that
+        assert (
+            np.abs(saved - scene.image).mean() < 8
+        )  # JPEG's loss; swapped colours would be several times that
         annotations = coco.loadAnns(coco.getAnnIds(image_id))
         for annotation, instance in zip(annotations, scene.instances, strict=True):
             labels[instance.mask] = instance.class_index + 1
@@ -165,11 +180,18 @@ def test_the_layouts_hold_what_the_scenes_show(written, split, ade_split, number
             assert annotation['area'] == instance.mask.sum()
             rows, columns = np.nonzero(instance.mask)
             x, y, width, height = annotation['bbox']
-            assert (x, y, x + width - 1, y + height - 1) == (columns.min(), rows.min(), columns.max(), rows.max())
+            assert (x, y, x + width - 1, y + height - 1) == (
+                columns.min(),
+                rows.min(),
+                columns.max(),
+                rows.max(),
+            )
         label_map = Image.open(written / 'ade' / 'annotations' / ade_split / f'{photo.stem}.png')
         assert label_map.mode == 'L'
         assert np.array_equal(np.asarray(label_map), labels)
-        assert (written / 'ade' / 'images' / ade_split / photo.name).read_bytes() == photo.read_bytes()
+        assert (
+            written / 'ade' / 'images' / ade_split / photo.name
+        ).read_bytes() == photo.read_bytes()
 
 
 @pytest.mark.parametrize(('split', 'number'), [('train', 10), ('val', 4)])
@@ -184,7 +206,10 @@ def test_class_folders_have_an_object_of_their_class_per_image(written, split, n
 
 
 def test_no_validation_image_is_a_training_image(written):
-    train, val = ({path.read_bytes() for path in (written / 'coco' / f'{s}2017').iterdir()} for s in ('train', 'val'))
+    train, val = (
+        {path.read_bytes() for path in (written / 'coco' / f'{s}2017').iterdir()}
+        for s in ('train', 'val')
+    )
     assert (len(train), len(val)) == (40, 8)  # one in five, by default
     assert not train & val
 
@@ -210,7 +235,9 @@ def test_a_folder_that_holds_files_is_never_touched(tmp_path):
     (tmp_path / 'photos' / 'cat.jpg').write_bytes(b'cat')
     for folder, seed in ((out, 1), (tmp_path / 'photos', 0)):
         message = refusal(write_dataset, folder, **SMALL, seed=seed)
-        assert message.startswith(f'{folder}: expected a new or empty folder, or this data set, got ')
+        assert message.startswith(
+            f'{folder}: expected a new or empty folder, or this data set, got '
+        )
     assert {path: path.stat().st_mtime_ns for path in out.rglob('*')} == before
     assert content(tmp_path / 'photos') == {'cat.jpg': b'cat'}
 

@@ -35,19 +35,33 @@ MODULES = {
     pola_deit: PolaDeiT,
     polaformer_pp: PolaFormerPP,
 }
-PYRAMID = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
+PYRAMID = {
+    'embed_dims': (8, 16, 24, 32),
+    'depths': (1, 2, 2, 1),
+    'num_heads': (1, 2, 3, 4),
+    'mlp_ratios': (2, 2, 2, 2),
+}
 LAYER_SCALE = {'layer_scale': (True, True, True, False), 'layer_scale_init': (1, 1, 0.1, 1)}
 DEIT = {'arch': {'embed_dims': 16, 'depth': 4, 'num_heads': 2}, 'out_indices': range(4)}
 SMALL = {
-    'PolaSwin': (PolaSwin, {'arch': {'embed_dims': 16, 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 4, 8)}}),
+    'PolaSwin': (
+        PolaSwin,
+        {'arch': {'embed_dims': 16, 'depths': (1, 2, 2, 1), 'num_heads': (1, 2, 4, 8)}},
+    ),
     'PolaPVT': (PolaPVT, {'arch': PYRAMID}),
-    'PolaPVT reduced': (PolaPVT, {'arch': PYRAMID, 'attn_types': 'LLSS', 'pola_sr_ratios': (4, 2, 1, 1)}),
+    'PolaPVT reduced': (
+        PolaPVT,
+        {'arch': PYRAMID, 'attn_types': 'LLSS', 'pola_sr_ratios': (4, 2, 1, 1)},
+    ),
     'PolaPVTv2': (PolaPVTv2, {'arch': PYRAMID}),
     'PolaPVTv2 softmax': (PolaPVTv2, {'arch': PYRAMID, 'attn_types': ('L', 'LS', 'LS', 'S')}),
     'PolaFormerPP': (PolaFormerPP, {'arch': {**PYRAMID, **LAYER_SCALE}}),
     'PolaDeiT': (PolaDeiT, DEIT),
     'PolaDeiT deformable': (PolaDeiT, {**DEIT, 'gate': False, 'mixing': 'dcn'}),
-    'PolaDeiT softmax': (PolaDeiT, {**DEIT, 'attn_types': 'LLSS', 'mixing': None, 'polarity': False}),
+    'PolaDeiT softmax': (
+        PolaDeiT,
+        {**DEIT, 'attn_types': 'LLSS', 'mixing': None, 'polarity': False},
+    ),
 }
 SIZES = [(33, 47), (97, 130)]
 
@@ -80,7 +94,9 @@ def test_images_are_independent_of_their_batch(name):
 
 
 @EVERY_SMALL
-@pytest.mark.parametrize(('outputs', 'out_norm'), [('all', True), ('last', False), ('inner', True), ('first', False)])
+@pytest.mark.parametrize(
+    ('outputs', 'out_norm'), [('all', True), ('last', False), ('inner', True), ('first', False)]
+)
 def test_every_parameter_gets_a_gradient(name, outputs, out_norm):
     """DistributedDataParallel requires it: nothing is built that forward does not use."""
     stages = build(name).num_stages
@@ -114,7 +130,9 @@ def test_freezing_freezes_exactly_what_it_says(name, frozen_stages):
     stages = build(name).num_stages
     model = build(name, frozen_stages=frozen_stages, out_norm=True, drop_rate=0.1)
     frozen = ('stem.',) if frozen_stages >= 0 else ()
-    frozen += tuple(f'{part}.{stage}.' for stage in range(frozen_stages) for part in ('stages', 'norms'))
+    frozen += tuple(
+        f'{part}.{stage}.' for stage in range(frozen_stages) for part in ('stages', 'norms')
+    )
     for key, parameter in model.named_parameters():
         assert parameter.requires_grad != key.startswith(frozen), key
     for prepare in (lambda: model, model.train):  # as constructed, and after a call of train()
@@ -141,7 +159,9 @@ def test_parameters_have_the_same_names_in_every_family(name, out_norm):
 @EVERY_SMALL
 def test_output_norms_belong_to_their_stage(name):
     model = build(name, out_norm=True)
-    assert [norm.normalized_shape for norm in model.norms.values()] == [(dim,) for dim in model.embed_dims]
+    assert [norm.normalized_shape for norm in model.norms.values()] == [
+        (dim,) for dim in model.embed_dims
+    ]
 
 
 @EVERY_SMALL
@@ -152,7 +172,12 @@ def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
         raise AssertionError('called in the constructor')
 
     cls, small = SMALL[name]
-    public = [key for base in (Backbone, cls) for key, value in vars(base).items() if inspect.isfunction(value)]
+    public = [
+        key
+        for base in (Backbone, cls)
+        for key, value in vars(base).items()
+        if inspect.isfunction(value)
+    ]
     methods = {key: refuse for key in public if not key.startswith('_')}
     assert {'train', 'forward', 'stage_maps', 'init_weights'} <= set(methods)
     type('Subclass', (cls,), methods)(**small, frozen_stages=2, norm_eval=True)
@@ -175,7 +200,9 @@ def test_checkpointing_changes_neither_outputs_nor_gradients(name):
     x = torch.randn(2, 3, 64, 64)
     for model in (plain, recomputing):
         sum(y.square().sum() for y in model(x)).backward()
-    for (key, a), (_, b) in zip(plain.named_parameters(), recomputing.named_parameters(), strict=True):
+    for (key, a), (_, b) in zip(
+        plain.named_parameters(), recomputing.named_parameters(), strict=True
+    ):
         assert_close(a.grad, b.grad, msg=key)
 
 
@@ -204,8 +231,8 @@ def test_copies_pickles_and_state_dicts_give_the_same_maps(name):
 @pytest.mark.parametrize('size', [(128, 128), (64, 256), (72, 136)])
 def test_tables_are_resized_alike_on_loading_at_once_and_in_the_forward_pass(name, size, tmp_path):
     """At 128 a later stage has as many tokens as the first had in training; at 64 x 256 the second has: the number of
-    tokens does not tell the grid that a table was learned on. On loading, tables of keys are resized bicubically, as
-    by the authors, which the smooth tables of this test do not notice much.
+    tokens does not tell the grid that a table was learned on. On loading, tables of keys are
+    resized bicubically, as by the authors, which the smooth tables of this test do not notice much.
     """
     learned, resized = (build(name, pretrain_img_size=side).eval() for side in (64, size))
     x, tables = torch.randn(1, 3, *size), position_tables(learned)
@@ -283,7 +310,9 @@ def test_autocast_of_a_gpu_gives_maps(name, dtype, monkeypatch):
 @EVERY_SMALL
 @pytest.mark.parametrize(('argument', 'rate'), [('drop_rate', float('nan')), ('drop_path_rate', 1)])
 def test_rates_are_probabilities_below_1(name, argument, rate):
-    with pytest.raises(ValueError, match=rf'^{argument}: expected a number in \[0, 1\), got {rate}$'):
+    with pytest.raises(
+        ValueError, match=rf'^{argument}: expected a number in \[0, 1\), got {rate}$'
+    ):
         build(name, **{argument: rate})
 
 
@@ -309,7 +338,9 @@ def test_images_of_a_wrong_shape_are_refused(name):
             model(torch.zeros(shape))
 
 
-@pytest.mark.parametrize('name', ['PolaPVT reduced', 'PolaPVTv2 softmax', 'PolaDeiT deformable', 'PolaDeiT softmax'])
+@pytest.mark.parametrize(
+    'name', ['PolaPVT reduced', 'PolaPVTv2 softmax', 'PolaDeiT deformable', 'PolaDeiT softmax']
+)
 def test_the_exported_program_gives_equal_outputs(name):
     """Of variants; tests/apps/publish/test_export.py exports every family."""
     model = build(name)
@@ -319,7 +350,9 @@ def test_the_exported_program_gives_equal_outputs(name):
     assert_close(exported(x)[0], model(x)[0])
 
 
-@pytest.mark.parametrize(('cls', 'arch'), [(cls, arch) for module, cls in MODULES.items() for arch in module.ARCHS])
+@pytest.mark.parametrize(
+    ('cls', 'arch'), [(cls, arch) for module, cls in MODULES.items() for arch in module.ARCHS]
+)
 def test_every_named_arch_at_an_odd_size(cls, arch):
     """Shapes and strides of the full models; on the meta device nothing is computed."""
     with torch.device('meta'):
@@ -334,11 +367,19 @@ def test_every_named_arch_at_an_odd_size(cls, arch):
 def test_every_arch_is_named_and_described(module, root):
     cls = MODULES[module]
     (row,) = (
-        x for x in (root / 'docs' / 'models.md').read_text().splitlines() if x.startswith(f'| `mmpola.{cls.__name__}`')
+        x
+        for x in (root / 'docs' / 'models.md').read_text().splitlines()
+        if x.startswith(f'| `mmpola.{cls.__name__}`')
     )
     assert row.split('|')[2].strip() == f'`{" ".join(module.ARCHS)}`'
-    assert {settings['arch'] for backbone, settings in NAMED.values() if backbone is cls} == set(module.ARCHS)
+    assert {settings['arch'] for backbone, settings in NAMED.values() if backbone is cls} == set(
+        module.ARCHS
+    )
 
 
 def test_every_backbone_passes_these_tests():
-    assert {cls for cls, _ in SMALL.values()} == set(MODULES.values()) == {cls for cls, _ in NAMED.values()}
+    assert (
+        {cls for cls, _ in SMALL.values()}
+        == set(MODULES.values())
+        == {cls for cls, _ in NAMED.values()}
+    )

@@ -19,7 +19,11 @@ ATTN_TYPES = {
 }
 """File -> the types of attention that it was recorded with."""
 
-ERRORS = {'pola_pvt': (1e-6, 1e-12, 1e-6), 'pola_swin': (1e-5, 1e-5, 1e-5), 'polaformer_pp': (1e-6, 1e-6, 1e-5)}
+ERRORS = {
+    'pola_pvt': (1e-6, 1e-12, 1e-6),
+    'pola_swin': (1e-5, 1e-5, 1e-5),
+    'polaformer_pp': (1e-6, 1e-6, 1e-5),
+}
 """Family -> largest relative errors of features, logits and gradients in float64; some records are float32."""
 
 
@@ -28,8 +32,17 @@ def settings_of(name, record, **arguments):
     config = record['config']
     shared = {'attn_types': ATTN_TYPES[name], 'drop_path_rate': 0.0}
     if record['kind'] == 'pola_swin':
-        arch = {'embed_dims': config['embed_dim'], 'depths': config['depths'], 'num_heads': config['num_heads']}
-        backbone = {'type': 'mmpola.PolaSwin', 'arch': arch, 'alpha': config['alpha'], 'mlp_ratio': config['mlp_ratio']}
+        arch = {
+            'embed_dims': config['embed_dim'],
+            'depths': config['depths'],
+            'num_heads': config['num_heads'],
+        }
+        backbone = {
+            'type': 'mmpola.PolaSwin',
+            'arch': arch,
+            'alpha': config['alpha'],
+            'mlp_ratio': config['mlp_ratio'],
+        }
     else:
         arch = {key: config[key] for key in ('embed_dims', 'depths', 'num_heads', 'mlp_ratios')}
         if record['kind'] == 'pola_pvt':
@@ -41,7 +54,10 @@ def settings_of(name, record, **arguments):
                 'pretrain_img_size': config['img_size'],
             }
         else:
-            arch |= {'layer_scale': config['layerscales'], 'layer_scale_init': config['layer_init_values']}
+            arch |= {
+                'layer_scale': config['layerscales'],
+                'layer_scale_init': config['layer_init_values'],
+            }
             backbone = {'type': 'mmpola.PolaFormerPP'}
     return {
         'type': 'mmpola.ImageClassifier',
@@ -65,14 +81,18 @@ def test_the_authors_features_logits_and_gradients(name, golden, tmp_path):
     model = MODELS.build(settings)
     model.init_weights()
     loaded, renamed = model.state_dict(), model.rename_weights(record['checkpoint']['model'])
-    assert all(torch.equal(x, renamed[key]) for key, x in loaded.items())  # also the statistics of BatchNorm
+    assert all(
+        torch.equal(x, renamed[key]) for key, x in loaded.items()
+    )  # also the statistics of BatchNorm
     torch.testing.assert_close(
         read_fitting(path, Config({'model': settings}), model).weights, dict(loaded), rtol=0, atol=0
     )
 
     model, (of_features, of_logits, of_gradients) = model.double().eval(), ERRORS[record['kind']]
     image = record['image_u8'].double() / 64 - 2
-    for (tokens, grid), expected in zip(model.backbone.stage_maps(image), record['features'], strict=True):
+    for (tokens, grid), expected in zip(
+        model.backbone.stage_maps(image), record['features'], strict=True
+    ):
         assert relative_error(tokens.mT.unflatten(2, grid), expected) < of_features
     logits = model(image, mode='tensor')
     assert relative_error(logits, record['logits']) < of_logits

@@ -13,7 +13,9 @@ from torch import nn
 from mmpola.backbones import PolaPVTv2
 from mmpola.layers import DepthwiseDeformableConv
 
-RECORDED = json.loads((Path(__file__).parents[1] / 'golden' / 'training' / 'inits.json').read_text())
+RECORDED = json.loads(
+    (Path(__file__).parents[1] / 'golden' / 'training' / 'inits.json').read_text()
+)
 """Config -> the authors' parameter -> [shape, mean, standard deviation, largest magnitude], of one random draw."""
 
 DEVIATIONS = 8
@@ -42,7 +44,10 @@ def test_initial_weights_are_the_authors(name, root):
         error_of_mean = deviation / math.sqrt(number)
         error_of_deviation = deviation / math.sqrt(2 * number)
         assert abs(values.mean().item() - mean) <= DEVIATIONS * error_of_mean + 1e-6, key
-        assert abs(values.std(unbiased=False).item() - deviation) <= DEVIATIONS * error_of_deviation + 1e-6, key
+        assert (
+            abs(values.std(unbiased=False).item() - deviation)
+            <= DEVIATIONS * error_of_deviation + 1e-6
+        ), key
         if number > 256:  # tells a uniform distribution from a normal one of the same deviation
             assert values.abs().max().item() == pytest.approx(largest, rel=0.35), key
 
@@ -52,11 +57,15 @@ def test_convolutions_of_pola_pvt_v2_start_as_in_flatten():
     torch.manual_seed(0)
     model = PolaPVTv2('b1', attn_types='LSLL')
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    assert len(convolutions) == 4 + 8 + 6 + 2  # patches, MLPs, values of linear attention, reductions of softmax
+    assert (
+        len(convolutions) == 4 + 8 + 6 + 2
+    )  # patches, MLPs, values of linear attention, reductions of softmax
     for conv in convolutions:
         fan_out = math.prod(conv.kernel_size) * conv.out_channels / conv.groups
         number = conv.weight.numel()
-        assert conv.weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=5 / math.sqrt(2 * number))
+        assert conv.weight.std().item() == pytest.approx(
+            math.sqrt(2 / fan_out), rel=5 / math.sqrt(2 * number)
+        )
         assert not conv.bias.any()
 
 

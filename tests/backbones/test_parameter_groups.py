@@ -5,7 +5,12 @@ import pytest
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 
-DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
+DEEP = {
+    'embed_dims': (8, 8, 8, 8),
+    'depths': (1, 2, 1, 3),
+    'num_heads': (1, 1, 1, 1),
+    'mlp_ratios': (1, 1, 1, 1),
+}
 SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
 PLUS = {**DEEP, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
 BACKBONES = {
@@ -31,20 +36,28 @@ def test_layers_of_every_parameter(name):
     blocks = {f'stages.{stage}.blocks.{block}.': layer for stage, block, layer in BLOCKS}
     expected = blocks | (BETWEEN if name == 'PolaPVTv2' else {}) | OUTSIDE
     for name in names:
-        assert layers.layer_of(name) == next(layer for prefix, layer in expected.items() if name.startswith(prefix))
+        assert layers.layer_of(name) == next(
+            layer for prefix, layer in expected.items() if name.startswith(prefix)
+        )
 
 
 def test_layers_of_deit():
     backbone = PolaDeiT({'embed_dims': 8, 'depth': 3, 'num_heads': 1}, pretrain_img_size=32)
-    layers = BackboneLayers([name for name, _ in backbone.named_parameters()], backbone.optional_prefixes())
-    found = {name.rpartition('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()}
+    layers = BackboneLayers(
+        [name for name, _ in backbone.named_parameters()], backbone.optional_prefixes()
+    )
+    found = {
+        name.rpartition('.')[0]: layers.layer_of(name) for name, _ in backbone.named_parameters()
+    }
     assert found['stem'] == found['stem.proj'] == 0
     assert found['stages.1.blocks.0.norm1'] == 2
     assert found['norms.2'] == 4
 
 
 def test_an_unknown_parameter():
-    with pytest.raises(ValueError, match='layer-wise decay: expected the name of a known layer of the backbone'):
+    with pytest.raises(
+        ValueError, match='layer-wise decay: expected the name of a known layer of the backbone'
+    ):
         BackboneLayers(['stages.0.blocks.0.attn.q']).layer_of('gate.weight')
 
 

@@ -29,7 +29,9 @@ def test_number_of_parameters(arch, parameters, millions):
     counted = sum(x.numel() for x in model.parameters()) + (model.embed_dims[-1] + 1) * 1000
     assert counted == parameters
     if millions:
-        tables = sum(x.numel() for key, x in model.named_parameters() if key in position_tables(model))
+        tables = sum(
+            x.numel() for key, x in model.named_parameters() if key in position_tables(model)
+        )
         assert round((counted - tables) / 1e6, 1) == millions
 
 
@@ -45,18 +47,30 @@ def test_number_of_parameters(arch, parameters, millions):
 def test_an_ablation_changes_only_its_own_parameters(ablation, parameters):
     with torch.device('meta'):
         whole, ablated = PolaDeiT('tiny'), PolaDeiT('tiny', **ablation)
-    assert sum(x.numel() for x in ablated.parameters()) - sum(x.numel() for x in whole.parameters()) == parameters
+    assert (
+        sum(x.numel() for x in ablated.parameters()) - sum(x.numel() for x in whole.parameters())
+        == parameters
+    )
 
 
 def test_softmax_blocks_are_a_deit_without_class_token():
     model = build(attn_types='S').double().eval()
     deit = VisionTransformer(
-        64, embed_dim=16, depth=4, num_heads=2, class_token=False, global_pool='avg', fc_norm=False, num_classes=0
+        64,
+        embed_dim=16,
+        depth=4,
+        num_heads=2,
+        class_token=False,
+        global_pool='avg',
+        fc_norm=False,
+        num_classes=0,
     )
     deit = deit.double().eval()
     weights = model.state_dict()
     for key in [key for key in weights if '.attn.q.' in key]:
-        weights[key.replace('.q.', '.qkv.')] = torch.cat([weights.pop(key), weights.pop(key.replace('.q.', '.kv.'))])
+        weights[key.replace('.q.', '.qkv.')] = torch.cat(
+            [weights.pop(key), weights.pop(key.replace('.q.', '.kv.'))]
+        )
     released = to_released(weights, PolaDeiT.released_names)
     deit.load_state_dict({key.replace('norms.3.', 'norm.'): x for key, x in released.items()})
     x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
@@ -79,7 +93,10 @@ def test_builds_only_the_blocks_that_it_uses_and_trains_all_of_them(out_indices,
     [
         ({'out_indices': (4,)}, 'out_indices: expected ascending stages out of [0, 1, 2, 3]'),
         ({'frozen_stages': 5}, 'frozen_stages: expected -1 ... 4'),
-        ({'attn_types': 'LS'}, "attn_types: expected one letter of 'LS' or a string of 4 of them per stage"),
+        (
+            {'attn_types': 'LS'},
+            "attn_types: expected one letter of 'LS' or a string of 4 of them per stage",
+        ),
         ({'mixing': 'conv'}, "mixing: expected one of ['dwc', 'dcn', None]"),
         ({'arch': 'huge'}, "arch: expected one of ['tiny', 'small', 'base'] or a dict"),
     ],

@@ -7,7 +7,12 @@ from torch.testing import assert_close
 from mmpola.backbones import PolaPVT
 from mmpola.layers.patches import reduce_tokens
 
-SMALL = {'embed_dims': (16, 32, 40, 64), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 5, 4), 'mlp_ratios': (2,) * 4}
+SMALL = {
+    'embed_dims': (16, 32, 40, 64),
+    'depths': (1, 2, 1, 1),
+    'num_heads': (1, 2, 5, 4),
+    'mlp_ratios': (2,) * 4,
+}
 STRIDES = (4, 8, 16, 32)
 
 
@@ -26,9 +31,12 @@ def images(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize('size', [(33, 47), (5, 3)])
 @pytest.mark.parametrize(
-    ('attn_types', 'ratios'), [('LLLL', (1, 1, 1, 1)), ('LLSS', (1, 1, 1, 1)), ('LSLL', (8, 4, 2, 1))]
+    ('attn_types', 'ratios'),
+    [('LLLL', (1, 1, 1, 1)), ('LLSS', (1, 1, 1, 1)), ('LSLL', (8, 4, 2, 1))],
 )
-def test_any_size_gives_maps_of_the_strides_and_a_gradient_for_every_parameter(attn_types, ratios, size):
+def test_any_size_gives_maps_of_the_strides_and_a_gradient_for_every_parameter(
+    attn_types, ratios, size
+):
     model = PolaPVT(SMALL, attn_types=attn_types, pola_sr_ratios=ratios, pretrain_img_size=64)
     features = randomised(model)(images(2, 3, *size))
     for found, dim, stride in zip(features, SMALL['embed_dims'], STRIDES, strict=True):
@@ -55,14 +63,22 @@ def test_resized_tables_keep_their_place_in_the_map():
 
 
 def test_every_token_is_read_if_the_reduction_does_not_divide_the_map():
-    model = randomised(PolaPVT(SMALL, pola_sr_ratios=(8, 4, 2, 1), pretrain_img_size=64)).double().eval()
+    model = (
+        randomised(PolaPVT(SMALL, pola_sr_ratios=(8, 4, 2, 1), pretrain_img_size=64))
+        .double()
+        .eval()
+    )
     tokens = images(1, 9 * 12, 16, dtype=torch.float64).requires_grad_()
-    model.stages[0].blocks[0].attn(tokens, (9, 12))[:, 0].sum().backward()  # one query attends to all keys
+    model.stages[0].blocks[0].attn(tokens, (9, 12))[
+        :, 0
+    ].sum().backward()  # one query attends to all keys
     assert (tokens.grad.abs().sum(dim=-1) > 0).all()
 
 
 def test_a_reduction_that_does_not_divide_the_map_repeats_the_last_row_and_column():
-    attn = PolaPVT(SMALL, pola_sr_ratios=(8, 4, 2, 1), pretrain_img_size=64).stages[0].blocks[0].attn
+    attn = (
+        PolaPVT(SMALL, pola_sr_ratios=(8, 4, 2, 1), pretrain_img_size=64).stages[0].blocks[0].attn
+    )
     tokens, grid = reduce_tokens(torch.ones(1, 9 * 12, 16), (9, 12), attn.sr, attn.norm)
     assert grid == (2, 2)
     assert_close(tokens, tokens[:, :1].expand(1, 4, 16))  # a constant map stays constant

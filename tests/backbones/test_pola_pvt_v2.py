@@ -10,7 +10,12 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.layers import position_tables
 
-SMALL = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 2, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2,) * 4}
+SMALL = {
+    'embed_dims': (8, 16, 24, 32),
+    'depths': (1, 2, 1, 1),
+    'num_heads': (1, 2, 3, 4),
+    'mlp_ratios': (2,) * 4,
+}
 
 
 def build(**arguments):
@@ -19,7 +24,12 @@ def build(**arguments):
 
 @pytest.mark.parametrize(
     ('arch', 'parameters', 'millions'),
-    [('b0', 3_789_384, 3.4), ('b1', 13_705_384, 12.9), ('b2', 24_035_240, None), ('b5', 72_085_160, None)],
+    [
+        ('b0', 3_789_384, 3.4),
+        ('b1', 13_705_384, 12.9),
+        ('b2', 24_035_240, None),
+        ('b5', 72_085_160, None),
+    ],
 )
 def test_number_of_parameters(arch, parameters, millions):
     """With a head of 1000 classes; the paper's 3.4 M and 13 M do not count the key tables."""
@@ -29,7 +39,9 @@ def test_number_of_parameters(arch, parameters, millions):
     counted = sum(x.numel() for x in model.parameters()) + head
     assert counted == parameters
     if millions:
-        tables = sum(x.numel() for key, x in model.named_parameters() if key in position_tables(model))
+        tables = sum(
+            x.numel() for key, x in model.named_parameters() if key in position_tables(model)
+        )
         assert round((counted - tables) / 1e6, 1) == millions
 
 

@@ -61,13 +61,17 @@ def test_rotary_tables_are_computed_once_per_stage_and_width(computed_tables):
 
 
 def test_half_precision_reads_short_rotary_tables_in_linear_attention_only(computed_tables):
-    PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S')).bfloat16()(images(1, 3, 64, 96).bfloat16())
+    PolaFormerPP(SMALL, attn_types=('L', 'L', 'LS', 'S')).bfloat16()(
+        images(1, 3, 64, 96).bfloat16()
+    )
     dtypes = [args[3] for args in computed_tables]
     assert dtypes == [torch.float16, torch.float16, torch.float16, torch.float32, torch.float32]
 
 
 def test_rotary_angles_are_exact_in_tables_of_half_precision():
-    short, exact = (rotary_tables((300, 5), 16, None, dtype) for dtype in (torch.float16, torch.float64))
+    short, exact = (
+        rotary_tables((300, 5), 16, None, dtype) for dtype in (torch.float16, torch.float64)
+    )
     for a, b in zip(short, exact, strict=True):
         assert a.dtype == torch.float16
         assert_close(a.double(), b, rtol=0, atol=3e-4)
@@ -95,15 +99,21 @@ def test_queries_and_keys_are_rotated_in_at_least_float32(dtype):
     qk = images(2, 35, 4, 64).to(dtype).requires_grad_()
     outputs = [positions.rotate_queries_and_keys(qk, grid), rotated(qk, grid, exact)]
     grads = [images(2, 35, 2, 64).to(dtype), 2 * images(2, 35, 2, 64).to(dtype)]
-    found, expected = (torch.autograd.grad(q_and_k, qk, grads, retain_graph=True)[0] for q_and_k in outputs)
+    found, expected = (
+        torch.autograd.grad(q_and_k, qk, grads, retain_graph=True)[0] for q_and_k in outputs
+    )
     assert_close(outputs[0], outputs[1], rtol=0, atol=0)
-    assert_close(found, expected, rtol=0 if dtype == exact else 1e-2, atol=0 if dtype == exact else 1e-2)
+    assert_close(
+        found, expected, rtol=0 if dtype == exact else 1e-2, atol=0 if dtype == exact else 1e-2
+    )
 
 
 def test_the_rotation_has_derivatives_of_every_order():
     qk = images(1, 6, 2, 4, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk)
-    assert torch.autograd.gradgradcheck(lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk)
+    assert torch.autograd.gradgradcheck(
+        lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk
+    )
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
@@ -136,7 +146,9 @@ def test_frozen_stages_keep_their_statistics():
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model(images(2, 3, 64, 64))
     for name, buffer in model.named_buffers():
-        assert torch.equal(buffer, before[name]) == name.startswith(('stem.', 'stages.0.', 'stages.1.')), name
+        assert torch.equal(buffer, before[name]) == name.startswith(
+            ('stem.', 'stages.0.', 'stages.1.')
+        ), name
 
 
 def test_norm_eval_keeps_every_statistic():
@@ -148,5 +160,7 @@ def test_norm_eval_keeps_every_statistic():
 
 
 def test_head_dimensions_that_do_not_divide_into_rotary_pairs_are_refused():
-    with pytest.raises(ValueError, match='num_heads: expected a head dimension that is a multiple of 4'):
+    with pytest.raises(
+        ValueError, match='num_heads: expected a head dimension that is a multiple of 4'
+    ):
         PolaFormerPP({**SMALL, 'embed_dims': (18, 32, 64, 96)})

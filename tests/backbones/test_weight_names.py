@@ -3,7 +3,15 @@
 import pytest
 
 from mmpola.backbones import PolaFormerPP, PolaPVT, PolaSwin
-from mmpola.backbones.weight_names import COMPUTED, POLA_DEIT, POLA_PVT, POLA_PVT_V2, POLA_SWIN, to_ours, to_released
+from mmpola.backbones.weight_names import (
+    COMPUTED,
+    POLA_DEIT,
+    POLA_PVT,
+    POLA_PVT_V2,
+    POLA_SWIN,
+    to_ours,
+    to_released,
+)
 
 FAMILIES = {'pola_pvt': PolaPVT, 'pola_swin': PolaSwin, 'polaformer_pp': PolaFormerPP}
 FILES = ('pola_pvt_llll', 'pola_pvt_sr8421', 'pola_swin_llss', 'polaformer_pp')
@@ -14,7 +22,11 @@ HEADS = ('norm.', 'proj.', 'head.')
 def test_names_of_the_authors_files_go_there_and_back(name, golden):
     record = golden(name)
     rules = FAMILIES[record['kind']].released_names
-    released = [x for x in record['checkpoint']['model'] if not x.startswith(HEADS) and not x.endswith(COMPUTED)]
+    released = [
+        x
+        for x in record['checkpoint']['model']
+        if not x.startswith(HEADS) and not x.endswith(COMPUTED)
+    ]
     ours = to_ours(dict.fromkeys(record['checkpoint']['model']), rules)
     assert [x for x in ours if not x.startswith(('stem.', 'stages.', *HEADS))] == []
     assert to_ours(ours, rules) == ours
@@ -33,7 +45,11 @@ def test_names_of_the_authors_files_go_there_and_back(name, golden):
         (POLA_DEIT, 'pos_embed', 'stem.pos_embed'),
         (POLA_DEIT, 'blocks.11.norm1.bias', 'stages.11.blocks.0.norm1.bias'),
         (PolaFormerPP.released_names, 'patch_embed.proj.10.weight', 'stem.layers.9.weight'),
-        (PolaFormerPP.released_names, 'layers.0.blocks.1.norm2.norm.bias', 'stages.0.blocks.1.norm2.bias'),
+        (
+            PolaFormerPP.released_names,
+            'layers.0.blocks.1.norm2.norm.bias',
+            'stages.0.blocks.1.norm2.bias',
+        ),
         (PolaFormerPP.released_names, 'neck.layers.0.bias', 'neck.layers.0.bias'),
     ],
 )

@@ -25,14 +25,21 @@ def _small(monkeypatch):
 def test_the_literal_equations_are_the_operator(case):
     call = operators.attention_call(case, 'cpu', torch.float64)
     expected = polarity_attention(*call.positional, **call.named)
-    torch.testing.assert_close(literal_attention(*call.positional, **call.named), expected, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(
+        literal_attention(*call.positional, **call.named), expected, rtol=1e-6, atol=1e-8
+    )
 
 
 def test_every_peer_has_its_columns():
-    rows = list(operators.operator_suite('attention', 'cpu', 1, ['literal', 'softmax', 'published port']))
+    rows = list(
+        operators.operator_suite('attention', 'cpu', 1, ['literal', 'softmax', 'published port'])
+    )
     assert [row['case'] for row in rows] == ['power', 'exp']
     for row in rows:
-        assert row['literal, step'] == row['seconds']['step']['literal'] / row['seconds']['step']['ours']
+        assert (
+            row['literal, step']
+            == row['seconds']['step']['literal'] / row['seconds']['step']['ours']
+        )
         assert row['softmax, forward'] > 0
         assert row['published port, forward'] == 'absent'
         assert row['copy %, step'] > 0
@@ -46,25 +53,41 @@ def test_without_parity_there_are_no_numbers(monkeypatch):
     monkeypatch.setitem(operators.OPERATORS['attention'][2], 'literal', wrong)
     with pytest.raises(ParityError) as raised:
         list(operators.operator_suite('attention', 'cpu', 1, ['literal']))
-    assert str(raised.value) == "power: tensor 0 of 'literal' differs from that of 'ours' by 1.0e-02"
+    assert (
+        str(raised.value) == "power: tensor 0 of 'literal' differs from that of 'ours' by 1.0e-02"
+    )
     check_parity('none', {name: lambda: [torch.ones(2)] for name in ('ours', 'theirs')})
 
 
 def test_a_network_on_the_literal_equations_is_the_same_network(monkeypatch):
     monkeypatch.setitem(networks.SIZES, 'cpu', {(32, 64): 1})
     rows = list(networks.backbones('cpu', 1, ['literal', 'timm Swin-T']))
-    assert [row['case'] for row in rows] == ['PolaPVT tiny, 32x64, batch 1', 'PolaSwin tiny, 32x64, batch 1']
+    assert [row['case'] for row in rows] == [
+        'PolaPVT tiny, 32x64, batch 1',
+        'PolaSwin tiny, 32x64, batch 1',
+    ]
     assert all(row['timm Swin-T, inference'] == 'absent' for row in rows)  # it takes 224 x 224 only
 
 
 def test_cases_are_the_maps_of_real_stages():
-    largest = next(case for case in ATTENTION['cuda'] if case.name == 'Pola-PVT-T stage 1, 800x1333, batch 2')
-    assert (largest.tokens, largest.heads, largest.dim, largest.elements) == (66800, 1, 64, 2 * 66800 * 64)
+    largest = next(
+        case for case in ATTENTION['cuda'] if case.name == 'Pola-PVT-T stage 1, 800x1333, batch 2'
+    )
+    assert (largest.tokens, largest.heads, largest.dim, largest.elements) == (
+        66800,
+        1,
+        64,
+        2 * 66800 * 64,
+    )
 
 
 def test_what_a_call_costs_is_compared_with_the_literal_equations():
     rows = list(operators.host('cpu', 1, ['literal']))
-    assert [row['case'] for row in rows] == ['attention, power', 'attention, exp', 'mix_and_gate, power']
+    assert [row['case'] for row in rows] == [
+        'attention, power',
+        'attention, exp',
+        'mix_and_gate, power',
+    ]
     for row in rows:
         for what, seconds in row['seconds'].items():
             assert row[f'literal, {what}'] == seconds['literal'] / seconds['ours']
@@ -72,7 +95,9 @@ def test_what_a_call_costs_is_compared_with_the_literal_equations():
 
 
 def test_a_table_has_a_column_per_key_and_no_raw_measurements():
-    rows = [{'case': 'one', 'tokens': 3136, 'literal, step': 2.0, 'port, step': 'absent', 'seconds': {}}]
+    rows = [
+        {'case': 'one', 'tokens': 3136, 'literal, step': 2.0, 'port, step': 'absent', 'seconds': {}}
+    ]
     assert table(rows) == (
         '| case | tokens | literal, step | port, step |\n| --- | --- | --- | --- |\n| one | 3,136 | 2.00 | absent |'
     )

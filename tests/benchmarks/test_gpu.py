@@ -48,9 +48,17 @@ runpy.run_module('benchmarks.gpu', run_name='__main__')
 
 
 def run(root, *arguments, script='-m benchmarks.gpu', **environment):
-    command = [sys.executable, *(script.split() if script.startswith('-m') else ('-c', script)), *map(str, arguments)]
+    command = [
+        sys.executable,
+        *(script.split() if script.startswith('-m') else ('-c', script)),
+        *map(str, arguments),
+    ]
     return subprocess.run(
-        command, cwd=root, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS': '1', **environment}
+        command,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'OMP_NUM_THREADS': '1', **environment},
     )
 
 
@@ -74,7 +82,9 @@ def test_a_dry_run_needs_torch_triton_timm_and_einops_only(root, tmp_path):
         'tuning': 2,
         'results': 7,
     }
-    assert [x for items in record['parts'].values() for x in items.values() if x.get('failure')] == []
+    assert [
+        x for items in record['parts'].values() for x in items.values() if x.get('failure')
+    ] == []
     table = tables.parse_table(json.loads((tmp_path / 'launches.json').read_text()), (0, 0))
     assert len(table) == 6
     headings = ('Targets', 'Operator', 'Networks', 'Kernels', 'Launches', 'Checks')
@@ -121,14 +131,18 @@ def test_an_item_in_which_the_run_ends_is_a_failure(session):
 
     with pytest.raises(KeyboardInterrupt):
         session.perform('results', {'long': interrupted})
-    assert earlier_parts(session.folder, ENVIRONMENT) == {'results': {'long': {'failure': 'the run ended during it'}}}
+    assert earlier_parts(session.folder, ENVIRONMENT) == {
+        'results': {'long': {'failure': 'the run ended during it'}}
+    }
 
 
 def test_a_part_saves_each_item_and_starts_nothing_after_its_time(session, capsys):
     items = {'first': lambda: {'x': 1}, 'fails': lambda: {'x': 1 / 0}}
     session.perform('tuning', items)
     parts = earlier_parts(session.folder, ENVIRONMENT)
-    assert parts == {'tuning': {'first': {'x': 1}, 'fails': {'failure': 'ZeroDivisionError: division by zero'}}}
+    assert parts == {
+        'tuning': {'first': {'x': 1}, 'fails': {'failure': 'ZeroDivisionError: division by zero'}}
+    }
     assert earlier_parts(session.folder, {**ENVIRONMENT, 'kernels': 'others'}) == {}
     late = replace(session, seconds=0)
     late.perform('tuning', {**items, 'last': lambda: {'x': 3}})
@@ -138,7 +152,10 @@ def test_a_part_saves_each_item_and_starts_nothing_after_its_time(session, capsy
 
 def test_a_failure_is_measured_again_after_what_is_new(session):
     order = []
-    items = {name: lambda name=name: order.append(name) or {'x': 1} for name in ('failed', 'known', 'new')}
+    items = {
+        name: lambda name=name: order.append(name) or {'x': 1}
+        for name in ('failed', 'known', 'new')
+    }
     session.parts['tuning'] = {'failed': {'failure': 'RuntimeError'}, 'known': {'x': 0}}
     session.perform('tuning', items)
     assert order == ['new', 'failed']
@@ -159,7 +176,9 @@ def test_a_lost_gpu_ends_the_run(session, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, 'synchronize', lost)
     session = replace(session, device=torch.device('cuda'))
-    with pytest.raises(DeviceLostError, match=r'bad: the GPU cannot be used after it .*illegal memory access'):
+    with pytest.raises(
+        DeviceLostError, match=r'bad: the GPU cannot be used after it .*illegal memory access'
+    ):
         session.perform('results', {'bad': lost, 'next': dict})
     assert list(earlier_parts(session.folder, ENVIRONMENT)['results']) == ['bad']
 
@@ -202,7 +221,9 @@ def unwritten(right):
 
     def run(inputs):
         output = right(inputs)
-        return torch.cat([torch.empty_like(output.flatten()[:1]), output.flatten()[1:]]).view_as(output)
+        return torch.cat([torch.empty_like(output.flatten()[:1]), output.flatten()[1:]]).view_as(
+            output
+        )
 
     return run
 
@@ -213,14 +234,19 @@ def unwritten(right):
         (lambda right: right, ''),
         (lambda right: lambda inputs: 1.1 * right(inputs), 'the error of the output is'),
         (unwritten, 'the error of the output is nan times the budget'),
-        (lambda right: lambda inputs: right(inputs) * (1 + 1e-7 * torch.rand(1)), 'two runs differ in the output'),
+        (
+            lambda right: lambda inputs: right(inputs) * (1 + 1e-7 * torch.rand(1)),
+            'two runs differ in the output',
+        ),
         (lambda right: lambda inputs: 1 / 0, 'ZeroDivisionError: division by zero'),
     ],
     ids=['right', 'inaccurate', 'unwritten', 'random', 'raises'],
 )
 def test_a_check_finds_kernels_that_are(kernels, failure, monkeypatch):
     draw, _, reference = checks.OPERATORS['polarity_attention']
-    monkeypatch.setitem(checks.OPERATORS, 'polarity_attention', (draw, kernels(reference), reference))
+    monkeypatch.setitem(
+        checks.OPERATORS, 'polarity_attention', (draw, kernels(reference), reference)
+    )
     found = checks.check(CALL, CPU)['failure']
     assert found.startswith(failure) if failure else found == ''
 
@@ -233,13 +259,16 @@ def test_every_dtype_is_checked_with_both_operators():
     assert short.problem(CPU).tensors['q'].shape == (1, 64, 1, 64)
 
 
-@pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled')
+@pytest.mark.skipif(
+    INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'
+)
 def test_kernels_are_compiled_without_a_gpu_in_another_process():
     pool = start_pool(1)
     call = checks.gate('any', torch.float16, 16, dry_run=True)
     warps = {'mix_and_gate': 2, 'mix_and_gate_taps': 4}
     launches = {
-        tables.Key(kernel, 'any', 'float16', 16): {'rows': 4, 'columns': 8, 'warps': n} for kernel, n in warps.items()
+        tables.Key(kernel, 'any', 'float16', 16): {'rows': 4, 'columns': 8, 'warps': n}
+        for kernel, n in warps.items()
     }
     with mock.patch.dict(os.environ, COMPILING):
         binaries = pool.submit(compile_call, (9, 0), call, launches).result(timeout=100)
@@ -268,7 +297,10 @@ def test_torch_tells_the_limits_of_a_gpu():
 
 @pytest.mark.parametrize('block', [16, 32, 64])
 def test_launches_to_try_are_those_of_the_kernels(block):
-    for tried, fields in ((candidates.ATTENTION, ATTENTION_FIELDS), (candidates.TILES, TILE_FIELDS)):
+    for tried, fields in (
+        (candidates.ATTENTION, ATTENTION_FIELDS),
+        (candidates.TILES, TILE_FIELDS),
+    ):
         found = launches_to_try(tried, block)
         assert len(found) == len({tuple(launch.items()) for launch in found}) > 10
         assert all(set(launch) == set(fields) for launch in found)
@@ -288,17 +320,24 @@ def test_compilations_that_fail_are_counted_and_shown(session, monkeypatch, caps
     monkeypatch.setattr(
         tuning,
         '_tune_kernel',
-        lambda session, target, key, compiled: {'ranked': len(compiled), 'launch': {}, 'timings': {}},
+        lambda session, target, key, compiled: {
+            'ranked': len(compiled),
+            'launch': {},
+            'timings': {},
+        },
     )
     monkeypatch.setattr(session.checker, 'check', lambda *_: {'failure': ''})
-    found = tuning.tune(session, target, [ended(binaries), ended(ValueError('a\nb')), ended(binaries)])
+    found = tuning.tune(
+        session, target, [ended(binaries), ended(ValueError('a\nb')), ended(binaries)]
+    )
     assert (found['tried'], found['not compiled']) == (3, 1)
     assert {kernel['ranked'] for kernel in found['kernels'].values()} == {2}
     shown = 'any float16 16: 1 of 3 compilations failed, the first by ValueError: a\n'
     assert capsys.readouterr().err.endswith(shown)
     session.parts['tuning'] = {target.name: found}
     assert (
-        report.requirements(session)[1]['worst result'] == '0 of 2 had none, 1 of 3 compilations and 0 targets failed'
+        report.requirements(session)[1]['worst result']
+        == '0 of 2 had none, 1 of 3 compilations and 0 targets failed'
     )
     with pytest.raises(RuntimeError, match='none of 3 launches could be compiled; ValueError: a'):
         tuning.tune(session, target, [ended(ValueError('a'))] * 3)
@@ -316,14 +355,19 @@ def test_every_kernel_of_a_target_gets_launches_that_its_table_accepts(index):
         for launch in ranked:
             with tables.use_table(tables.LaunchTable({key: launch})):
                 find = find_tile if index else partial(find_launch, kind='power')
-                assert vars(find(key.kernel, dtype=torch.float16, block=key.block, device=CPU)) == launch
+                assert (
+                    vars(find(key.kernel, dtype=torch.float16, block=key.block, device=CPU))
+                    == launch
+                )
 
 
 def test_a_run_starts_with_a_cache_of_clean_lines(monkeypatch):
     """What flushes the cache is read, not written: a write would be charged to the run that follows."""
     monkeypatch.setattr(measure.torch.cuda, 'synchronize', lambda: None)
     monkeypatch.setattr(
-        measure.torch.cuda, 'Event', lambda **_: SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 2.0)
+        measure.torch.cuda,
+        'Event',
+        lambda **_: SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 2.0),
     )
     other = torch.zeros(4)
     assert measure._event_seconds(other, lambda: None) == 2e-3
@@ -332,7 +376,9 @@ def test_a_run_starts_with_a_cache_of_clean_lines(monkeypatch):
 
 def test_a_copy_is_timed_like_a_kernel(monkeypatch):
     monkeypatch.setitem(measure.COPIED_BYTES, 'cpu', 1000)
-    monkeypatch.setattr(measure, 'interleaved_device_seconds', lambda variants, *_: {'copy': Timing(0.5, 0.0)})
+    monkeypatch.setattr(
+        measure, 'interleaved_device_seconds', lambda variants, *_: {'copy': Timing(0.5, 0.0)}
+    )
     assert measure.copy_bandwidth('cpu', 1) == 4000
 
 
@@ -357,11 +403,15 @@ def test_the_table_has_what_the_tuning_chose(session):
     launches = {key: target.today(key, CPU) for key in target.keys}
     launches[target.keys[0]]['tokens'] = 128
     chosen = tuning.changed(launches, {'waves': 1.5})
-    expected = {key: {**launch, 'waves': round(1.5 * launch['waves'])} for key, launch in launches.items()}
+    expected = {
+        key: {**launch, 'waves': round(1.5 * launch['waves'])} for key, launch in launches.items()
+    }
     assert chosen == expected
     assert tuning.changed(launches, {}) == launches
     assert {x['waves'] for x in tuning.changed(launches, {'waves': 1000}).values()} == {64}
-    session.parts['tuning'] = {target.name: {'launches': {str(key): launch for key, launch in chosen.items()}}}
+    session.parts['tuning'] = {
+        target.name: {'launches': {str(key): launch for key, launch in chosen.items()}}
+    }
     assert tables.parse_table(tuning.table_content(session), (0, 0)) == expected
 
 
@@ -377,7 +427,11 @@ def test_targets_are_judged_by_the_worst_result():
             'published port, step': 'absent',
             'softmax, forward': 3.0,
         },
-        'Pola-Swin-T, 800x1344': {'timm, inference': 1.4, 'mmdet, training step': 1.2, MMDET_MEMORY: 0.9},
+        'Pola-Swin-T, 800x1344': {
+            'timm, inference': 1.4,
+            'mmdet, training step': 1.2,
+            MMDET_MEMORY: 0.9,
+        },
         'Pola-PVT-T, 800x1344': {'mmdet, training step': 'absent', MMDET_MEMORY: 1.1},
         '--compile, Pola-Swin-T': {'compiled, training step': 0.8},
         'a new image size': {'compiled kernels': 0},
@@ -392,7 +446,13 @@ def test_targets_are_judged_by_the_worst_result():
 
 def test_the_report_shows_what_was_measured_and_what_failed(session):
     kernels = {'1 state': {'seconds': 1e-5, 'copy %': 70.0}}
-    row = {'operator': 'attention', 'case': 'one', 'MB per tensor': 20.0, 'copy %, step': 40.0, 'kernels': kernels}
+    row = {
+        'operator': 'attention',
+        'case': 'one',
+        'MB per tensor': 20.0,
+        'copy %, step': 40.0,
+        'kernels': kernels,
+    }
     session.parts['results'] = {'attention, one': row, 'attention, two': {'failure': 'OutOfMemory'}}
     required, _ = report.write_report(session)
     assert [verdict['result'] for verdict in required] == ['not measured'] * 2

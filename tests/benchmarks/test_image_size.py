@@ -12,7 +12,9 @@ OURS, THEIRS = ('Pola-PVT-T', 'Pola-Swin-T'), ('PVT-T', 'Swin-T')
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(networks, 'IMAGE_SIZES', [(32, 32), (32, 64)])
-    monkeypatch.setattr(measure, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
+    monkeypatch.setattr(
+        measure, 'peak_bytes', lambda run, device: 4096
+    )  # smaller than what can be measured
 
 
 def test_a_row_per_size_compares_each_backbone_with_its_sibling():
@@ -21,14 +23,20 @@ def test_a_row_per_size_compares_each_backbone_with_its_sibling():
     for row in rows:
         assert set(row['seconds']) == set(row['bytes']) == {*OURS, *THEIRS}
         for ours, theirs in zip(OURS, THEIRS, strict=True):
-            assert row[f'{theirs} over {ours}, time'] == row['seconds'][theirs] / row['seconds'][ours]
+            assert (
+                row[f'{theirs} over {ours}, time'] == row['seconds'][theirs] / row['seconds'][ours]
+            )
             assert row[f'{ours} over {theirs}, peak memory'] == 1.0
 
 
 def test_without_mmdet_its_columns_say_so():
     (row, _) = networks.image_size('cpu', 1, [])
     assert set(row['seconds']) == set(OURS)
-    assert row['PVT-T over Pola-PVT-T, time'] == row['Pola-Swin-T over Swin-T, peak memory'] == 'absent'
+    assert (
+        row['PVT-T over Pola-PVT-T, time']
+        == row['Pola-Swin-T over Swin-T, peak memory']
+        == 'absent'
+    )
 
 
 def test_the_figure_has_a_labelled_line_per_model(tmp_path, monkeypatch):
@@ -48,6 +56,9 @@ def test_the_figure_has_a_labelled_line_per_model(tmp_path, monkeypatch):
     report.draw(path, png)
     assert png.read_bytes().startswith(b'\x89PNG')
     axes = figures[0].axes
-    assert [each.get_title(loc='left') for each in axes] == ['Seconds per image', 'Peak memory per image, GB']
+    assert [each.get_title(loc='left') for each in axes] == [
+        'Seconds per image',
+        'Peak memory per image, GB',
+    ]
     for each in axes:
         assert {line.get_label() for line in each.lines} == {*OURS, 'mmdet PVT-T', 'mmdet Swin-T'}

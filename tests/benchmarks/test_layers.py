@@ -19,7 +19,9 @@ def _small(monkeypatch):
 def test_a_row_per_length_and_layer():
     rows = list(networks.layer('cpu', 1, ['softmax', 'literal']))
     names = [*OURS, 'literal']
-    assert [(row['tokens'], row['layer']) for row in rows] == [(n, name) for n in (4, 16) for name in names]
+    assert [(row['tokens'], row['layer']) for row in rows] == [
+        (n, name) for n in (4, 16) for name in names
+    ]
     for row in rows:
         for what in ('forward', 'step'):
             times = row['seconds'][what]
@@ -48,7 +50,13 @@ def results(*ratios):
 
 @pytest.mark.parametrize(
     ('ratios', 'tokens'),
-    [((2, 0.5), 1000), ((4, 0.5), 100 * 100 ** (2 / 3)), ((0.9, 0.5), 100), ((0.5, 2), None), ((2, 0.5, 2, 0.5), 1e7)],
+    [
+        ((2, 0.5), 1000),
+        ((4, 0.5), 100 * 100 ** (2 / 3)),
+        ((0.9, 0.5), 100),
+        ((0.5, 2), None),
+        ((2, 0.5, 2, 0.5), 1e7),
+    ],
 )
 def test_the_length_from_which_on_a_layer_is_faster(ratios, tokens):
     found = report.crossing(results(*ratios), 'PolaAttention')

@@ -12,23 +12,36 @@ PEERS = ['stored softmax', 'linear']
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setitem(sequences.BATCHES, 'cpu', {'image': 2, 'retrieval': 1})
-    monkeypatch.setattr(measure, 'peak_bytes', lambda run, device: 4096)  # smaller than what can be measured
+    monkeypatch.setattr(
+        measure, 'peak_bytes', lambda run, device: 4096
+    )  # smaller than what can be measured
     full = sequences._batch
     monkeypatch.setattr(
-        sequences, '_batch', lambda *args: (data := full(*args)) | {'inputs': data['inputs'][:, :16].clone()}
+        sequences,
+        '_batch',
+        lambda *args: (data := full(*args)) | {'inputs': data['inputs'][:, :16].clone()},
     )
 
 
 def test_a_row_per_task_compares_each_attention_with_softmax():
     rows = list(sequences.sequences('cpu', 1, PEERS))
-    assert [(row['case'], row['tokens']) for row in rows] == [('image, batch 2', 1024), ('retrieval, batch 1', 4096)]
+    assert [(row['case'], row['tokens']) for row in rows] == [
+        ('image, batch 2', 1024),
+        ('retrieval, batch 1', 4096),
+    ]
     for row in rows:
         speed = row['samples per second']
         assert set(speed) == {'softmax', 'pola', *PEERS}
         for name, base in (('pola', 'softmax'), ('pola', 'stored softmax'), ('linear', 'softmax')):
-            assert row[f'{name} over {base}, throughput'] == pytest.approx(speed[name] / speed[base])
+            assert row[f'{name} over {base}, throughput'] == pytest.approx(
+                speed[name] / speed[base]
+            )
             assert row[f'{name} over {base}, peak memory'] == 1.0
-        assert row['pola_plus over softmax, throughput'] == row['pola_plus over softmax, peak memory'] == 'absent'
+        assert (
+            row['pola_plus over softmax, throughput']
+            == row['pola_plus over softmax, peak memory']
+            == 'absent'
+        )
 
 
 def test_models_of_another_shape_are_not_timed():
@@ -36,4 +49,7 @@ def test_models_of_another_shape_are_not_timed():
     models['pola'].backbone.norm = torch.nn.LayerNorm(32)
     with pytest.raises(ParityError) as raised:
         sequences.check_shapes('image', models, {})
-    assert str(raised.value) == 'image: pola and softmax differ in backbone.norm.weight, backbone.norm.bias'
+    assert (
+        str(raised.value)
+        == 'image: pola and softmax differ in backbone.norm.weight, backbone.norm.bias'
+    )

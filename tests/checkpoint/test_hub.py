@@ -89,7 +89,9 @@ def test_a_model_without_a_unique_file_shows_the_listing(hub):
     assert message.endswith(f'hf://{RELEASED}/FILE, or save it as checkpoints/pola_pvt_t.pth')
     hub.files['pola_swin_tiny_\x1b[2J.pth'] = content()
     found = r'pola_swin_t.pth, pola_swin_tiny_\x1b[2J.pth; '
-    assert refusal('mmpola://pola_swin_tiny').startswith(f'mmpola://pola_swin_tiny: {rule}, got {found}')
+    assert refusal('mmpola://pola_swin_tiny').startswith(
+        f'mmpola://pola_swin_tiny: {rule}, got {found}'
+    )
 
 
 @pytest.mark.parametrize('model', [model for model in NAMED if model not in PUBLISHED])
@@ -97,7 +99,9 @@ def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub
     hub.files |= {f'{model}.pth': content(), f'{short_name(model)}.pth': content()}
     local = f'checkpoints/{short_name(model)}.pth'
     message = refusal(f'mmpola://{model}')
-    assert message.startswith(f'mmpola://{model}: expected the file {local}, got none; the authors publish')
+    assert message.startswith(
+        f'mmpola://{model}: expected the file {local}, got none; the authors publish'
+    )
     by_hand = 'https://pan.baidu.com/s/1tjG-Qq2zFwN_HZswAzxarQ?pwd=atba (code atba)'
     assert (by_hand in message) == model.startswith('polaformer_pp')
     assert '\n' not in message
@@ -131,7 +135,9 @@ OFFLINE = {
         f'download https://huggingface.co/{RELEASED}/tree/main on another machine and save it as '
         'checkpoints/pola_swin_t.pth'
     ),
-    f'hf://{RELEASED}/pola_swin_t.pth': (f'download {{url}}/{RELEASED}/resolve/main/pola_swin_t.pth {ELSEWHERE}'),
+    f'hf://{RELEASED}/pola_swin_t.pth': (
+        f'download {{url}}/{RELEASED}/resolve/main/pola_swin_t.pth {ELSEWHERE}'
+    ),
 }
 
 
@@ -152,18 +158,25 @@ def test_other_schemes_are_refused():
     assert refusal('s3://bucket/weights.pth') == (
         's3://bucket/weights.pth: expected a path or one of file://, http://, https://, hf://, mmpola://, got s3://'
     )
-    assert refusal('hf://owner/file.pth') == 'hf://owner/file.pth: expected hf://OWNER/REPOSITORY/FILE'
+    assert (
+        refusal('hf://owner/file.pth') == 'hf://owner/file.pth: expected hf://OWNER/REPOSITORY/FILE'
+    )
 
 
 def test_of_several_users_of_one_machine_one_downloads(hub):
     """Threads stand for processes: the lock is one of files."""
     hub.silent.add('pola_pvt_t.pth')
     found = []
-    users = [Thread(target=lambda: found.append(resolve_checkpoint(f'{hub.url}/pola_pvt_t.pth'))) for _ in range(3)]
+    users = [
+        Thread(target=lambda: found.append(resolve_checkpoint(f'{hub.url}/pola_pvt_t.pth')))
+        for _ in range(3)
+    ]
     for user in users:
         user.start()
     deadline = time.monotonic() + 1
-    while len(hub.gets) < 2 and time.monotonic() < deadline:  # time for a second download, if there were one
+    while (
+        len(hub.gets) < 2 and time.monotonic() < deadline
+    ):  # time for a second download, if there were one
         time.sleep(0.05)
     hub.speak.set()
     for user in users:
@@ -182,19 +195,41 @@ NO_CHECKPOINT = 'which are no checkpoint'
 ANSWERS = {
     'html': (URL, (200, PAGE, HTML), f'got 26 bytes of text/html, {NO_CHECKPOINT}'),
     'nothing': (URL, (204, {}, b''), 'the server answered 204 No Content'),
-    'part': (URL, (206, {'Content-Range': 'bytes 0-999/9999'}, CUT), 'the server answered 206 Partial Content'),
+    'part': (
+        URL,
+        (206, {'Content-Range': 'bytes 0-999/9999'}, CUT),
+        'the server answered 206 Partial Content',
+    ),
     'empty': (URL, (200, {'Content-Length': '0'}, b''), f'got 0 bytes of None, {NO_CHECKPOINT}'),
-    'gzip': (URL, (200, {'Content-Encoding': 'gzip'}, gzip.compress(WHOLE)), f'bytes of gzip, {NO_CHECKPOINT}'),
-    'too short': (URL, (200, file_headers(WHOLE), CUT), f'incomplete, got 1000 of {len(WHOLE)} bytes'),
-    'cut without a length': (URL, (200, PAGE, CUT), f'got 1000 bytes of text/html, {NO_CHECKPOINT}'),
-    'too short, hub': (HUB, (200, file_headers(WHOLE), CUT), f'incomplete, got 1000 of {len(WHOLE)} bytes'),
+    'gzip': (
+        URL,
+        (200, {'Content-Encoding': 'gzip'}, gzip.compress(WHOLE)),
+        f'bytes of gzip, {NO_CHECKPOINT}',
+    ),
+    'too short': (
+        URL,
+        (200, file_headers(WHOLE), CUT),
+        f'incomplete, got 1000 of {len(WHOLE)} bytes',
+    ),
+    'cut without a length': (
+        URL,
+        (200, PAGE, CUT),
+        f'got 1000 bytes of text/html, {NO_CHECKPOINT}',
+    ),
+    'too short, hub': (
+        HUB,
+        (200, file_headers(WHOLE), CUT),
+        f'incomplete, got 1000 of {len(WHOLE)} bytes',
+    ),
     'html, hub': (HUB, (200, file_headers(HTML), HTML), f'got 26 bytes of None, {NO_CHECKPOINT}'),
     'altered, hub': (HUB, (200, file_headers(WHOLE), FLIPPED), 'another SHA-256 than the hub'),
 }
 
 
 @pytest.mark.parametrize(('name', 'answer', 'reason'), ANSWERS.values(), ids=ANSWERS)
-def test_what_is_no_checkpoint_is_not_kept_and_the_download_can_be_repeated(name, answer, reason, hub, tmp_path):
+def test_what_is_no_checkpoint_is_not_kept_and_the_download_can_be_repeated(
+    name, answer, reason, hub, tmp_path
+):
     name = name.format(url=hub.url)
     hub.answers['pola_swin_t.pth'] = answer
     message = refusal(name)
@@ -254,7 +289,9 @@ def drip(server, sent):
         ('MAX_BYTES', 50, 'expected at most 50 bytes'),
     ],
 )
-def test_a_download_that_does_not_end_is_given_up(hub, name, limit, value, rule, monkeypatch, tmp_path):
+def test_a_download_that_does_not_end_is_given_up(
+    hub, name, limit, value, rule, monkeypatch, tmp_path
+):
     monkeypatch.setattr(download, limit, value)
     headers = {'X-Repo-Commit': COMMIT, 'ETag': '"etag"'}
     sent = []
@@ -298,7 +335,9 @@ def test_a_token_is_sent_to_the_hub_alone(hub, monkeypatch):
     hub.files['elsewhere'] = WHOLE
     location = {'Location': f'{hub.url}/elsewhere'}
     hub.answers['pola_swin_t.pth'] = (302, {**file_headers(b''), **location}, b'')
-    hub.answers['pola_swin_t.pth'][1].update({'X-Linked-ETag': file_headers(WHOLE)['X-Linked-ETag']})
+    hub.answers['pola_swin_t.pth'][1].update(
+        {'X-Linked-ETag': file_headers(WHOLE)['X-Linked-ETag']}
+    )
     assert resolve_checkpoint(HUB).read_bytes() == WHOLE
     path = f'/{RELEASED}/resolve/main/pola_swin_t.pth'
     assert hub.tokens == [(path, 'Bearer secret'), ('/elsewhere', None)]
@@ -327,7 +366,11 @@ def test_of_a_broken_file_in_a_cache_the_message_says_which_one_to_remove(hub, n
 
 def test_safetensors_are_kept_if_they_are_whole(hub):
     hub.files['a.safetensors'] = save({'a': ones(3)})
-    hub.answers['a.safetensors'] = (200, {}, hub.files['a.safetensors'][:-1])  # a server that gives no length
+    hub.answers['a.safetensors'] = (
+        200,
+        {},
+        hub.files['a.safetensors'][:-1],
+    )  # a server that gives no length
     assert 'which are no checkpoint' in refusal(f'{hub.url}/a.safetensors')
     hub.answers.clear()
     assert resolve_checkpoint(f'{hub.url}/a.safetensors').suffix == '.safetensors'
@@ -340,7 +383,12 @@ def test_names_that_are_no_file_names(hub):
     for name in (f'{"x" * 400}.pth', 'file:///a%00b.pth', '~nobody-here/a.pth'):
         with pytest.raises(FileNotFoundError, match='no such checkpoint file'):
             resolve_checkpoint(name)
-    for name in ('hf://../..', 'hf://../../a.pth', 'hf://owner/repository/../../a.pth', 'hf://owner//a.pth'):
+    for name in (
+        'hf://../..',
+        'hf://../../a.pth',
+        'hf://owner/repository/../../a.pth',
+        'hf://owner//a.pth',
+    ):
         assert refusal(name) == f'{name}: expected hf://OWNER/REPOSITORY/FILE'
     assert '\n' not in refusal(f'hf://owner/repository/{"x" * 400}.pth')
     assert '\n' not in refusal('hf://own er/repository/a.pth')
@@ -379,7 +427,9 @@ def test_files_are_matched_by_family_size_and_image_size():
         'tiny/pola_pvt.pth': 'pola_pvt_tiny',
         'PVT-S.pth': 'pola_pvt_small',
     }
-    found = {file: [model for model in PUBLISHED if matches_model(file, model)] for file in expected}
+    found = {
+        file: [model for model in PUBLISHED if matches_model(file, model)] for file in expected
+    }
     assert found == {file: [model] for file, model in expected.items()}
     others = (
         'resnet50_tiny.pth',
@@ -395,6 +445,8 @@ def test_files_are_matched_by_family_size_and_image_size():
 
 
 def test_short_names_are_those_of_the_configs(root):
-    used = {path.stem.removeprefix('imagenet_') for path in (root / 'configs').glob('imagenet_pola*.py')}
+    used = {
+        path.stem.removeprefix('imagenet_') for path in (root / 'configs').glob('imagenet_pola*.py')
+    }
     ablations = {name for name in used if name.startswith('pola_deit_t_')}
     assert used - ablations - {'pola_swin_shapes'} <= {short_name(model) for model in NAMED}

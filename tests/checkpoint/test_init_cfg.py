@@ -56,7 +56,12 @@ def test_initializers_of_a_classifier_leave_the_file_to_its_backbone(weights):
     pretrained, expected = weights
     backbone = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'init_cfg': [pretrained]}
     model = MODELS.build(
-        {'type': 'mmpola.ImageClassifier', 'backbone': backbone, 'num_classes': 3, 'init_cfg': [LINEAR]}
+        {
+            'type': 'mmpola.ImageClassifier',
+            'backbone': backbone,
+            'num_classes': 3,
+            'init_cfg': [LINEAR],
+        }
     )
     model.init_weights()
     assert (model.head.weight == 0.25).all()

@@ -27,7 +27,10 @@ def prefixed(weights, prefix):
 FORMATS = [
     (lambda w: w, 'bare state dict'),
     (lambda w: {'model': w, 'epoch': 3}, 'model'),
-    (lambda w: {'state_dict': prefixed(w, 'backbone.') | {'neck.w': torch.zeros(1)}, 'meta': {}}, 'state_dict'),
+    (
+        lambda w: {'state_dict': prefixed(w, 'backbone.') | {'neck.w': torch.zeros(1)}, 'meta': {}},
+        'state_dict',
+    ),
     (lambda w: {'state_dict': prefixed(w, 'module.backbone.')}, 'state_dict'),
     (lambda w: {'model': prefixed(w, '_orig_mod.module.')}, 'model'),
     (lambda w: {'model': prefixed(w, 'module._orig_mod.')}, 'model'),
@@ -49,19 +52,32 @@ def test_fitting_returns_the_tensors_and_loads_nothing(build, weights):
     before = {key: x.clone() for key, x in model.state_dict().items()}
     tensors, report = fit_weights(model, weights | {'head.weight': torch.ones(2)}, 'a file')
     assert_same(tensors, weights)
-    assert (report.source, report.dropped, len(report.loaded)) == ('a file', ['head.weight'], len(weights))
+    assert (report.source, report.dropped, len(report.loaded)) == (
+        'a file',
+        ['head.weight'],
+        len(weights),
+    )
     assert_same(model.state_dict(), before)
 
 
 def test_heads_and_unbuilt_stages_are_dropped_and_output_norms_may_be_new(build, weights, tmp_path):
     authors = {key: x for key, x in weights.items() if not key.startswith('norms.')}
     authors |= {'norm.weight': torch.ones(128), 'head.weight': torch.ones(10, 128)}
-    authors |= {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(9, 9, dtype=torch.int64)}
+    authors |= {
+        'layers.2.blocks.0.attn.relative_position_index': torch.zeros(9, 9, dtype=torch.int64)
+    }
     model = build(out_indices=(0, 2))
     report = load_weights(model, save({'model': authors}, tmp_path))
-    assert {'head.weight', 'norm.weight', 'stages.3.blocks.0.attn.qkv.weight'} <= set(report.dropped)
+    assert {'head.weight', 'norm.weight', 'stages.3.blocks.0.attn.qkv.weight'} <= set(
+        report.dropped
+    )
     assert 'stages.3.downsample.reduction.weight' in report.dropped
-    assert sorted(report.new) == ['norms.0.bias', 'norms.0.weight', 'norms.2.bias', 'norms.2.weight']
+    assert sorted(report.new) == [
+        'norms.0.bias',
+        'norms.0.weight',
+        'norms.2.bias',
+        'norms.2.weight',
+    ]
     loaded = {key: x for key, x in model.state_dict().items() if key not in report.new}
     assert_same(loaded, {key: weights[key] for key in loaded})
 
@@ -85,7 +101,9 @@ def test_tables_are_resized_as_by_the_authors(build, tmp_path):
     """From images of 224 and windows of 7 to 384 and 12, as Swin is fine-tuned."""
     small = build(pretrain_img_size=224, window_size=7)
     weights = {key: torch.randn_like(x) for key, x in small.state_dict().items()}
-    tables = [key for key in weights if key.endswith(('positional_encoding', 'position_bias_table'))]
+    tables = [
+        key for key in weights if key.endswith(('positional_encoding', 'position_bias_table'))
+    ]
     assert any('positional' in key for key in tables) and any('bias' in key for key in tables)
     model = build(pretrain_img_size=384, window_size=12)
     before = {key: x.clone() for key, x in model.state_dict().items()}
@@ -134,7 +152,9 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(build, weights,
     path = save(weights, tmp_path)
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}
-    with pytest.raises(CheckpointError, match=re.escape(f'{path}: does not fit PolaSwin; nothing was loaded')):
+    with pytest.raises(
+        CheckpointError, match=re.escape(f'{path}: does not fit PolaSwin; nothing was loaded')
+    ):
         load_weights(model, path)
     assert_same(model.state_dict(), before)
 
@@ -143,13 +163,17 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(build, weights,
 def test_a_bias_table_of_no_window_is_refused(build, weights, rows, tmp_path):
     key = 'stages.2.blocks.0.attn.relative_position_bias_table'
     weights[key] = torch.ones(rows, 4)
-    with pytest.raises(CheckpointError, match=re.escape(f'wrong shape: {key} expected [169, 4], got [{rows}, 4]')):
+    with pytest.raises(
+        CheckpointError, match=re.escape(f'wrong shape: {key} expected [169, 4], got [{rows}, 4]')
+    ):
         load_weights(build(), save(weights, tmp_path))
 
 
 def test_tensors_without_a_name_are_refused(build, weights, tmp_path):
     path = save({'model': {**weights, 3: torch.ones(2)}}, tmp_path)
-    with pytest.raises(CheckpointError, match=re.escape(f'{path}: model: expected tensors by name, got the keys 3')):
+    with pytest.raises(
+        CheckpointError, match=re.escape(f'{path}: model: expected tensors by name, got the keys 3')
+    ):
         load_weights(build(), path)
 
 
@@ -157,7 +181,9 @@ def test_a_file_without_weights_is_refused(build, tmp_path):
     path = save({'epoch': 3, 'meta': {}}, tmp_path)
     with pytest.raises(
         CheckpointError,
-        match=re.escape(f'{path}: no weights found, neither under model_ema, state_dict_ema, state_dict'),
+        match=re.escape(
+            f'{path}: no weights found, neither under model_ema, state_dict_ema, state_dict'
+        ),
     ):
         load_weights(build(), path)
 
@@ -190,7 +216,9 @@ def test_parameters_are_loaded_from_every_usual_floating_dtype(build, weights, d
     assert_same(model.state_dict(), {key: x.float() for key, x in rounded.items()})
 
 
-@pytest.mark.parametrize('dtype', [torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    'dtype', [torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64]
+)
 def test_parameters_of_other_dtypes_are_refused_in_one_line(build, weights, dtype, tmp_path):
     path = save({key: x.to(dtype) for key, x in weights.items()}, tmp_path)
     model = build()
@@ -238,7 +266,9 @@ NOT_DENSE = {
 @pytest.mark.filterwarnings('ignore')  # torch's, on formats that it supports in part
 @pytest.mark.parametrize(('make', 'got'), NOT_DENSE.values(), ids=NOT_DENSE)
 @pytest.mark.parametrize('key', ['stem.proj.weight', 'head.weight', 'unknown'])
-def test_tensors_that_are_not_dense_are_refused_in_one_line(build, weights, key, make, got, tmp_path):
+def test_tensors_that_are_not_dense_are_refused_in_one_line(
+    build, weights, key, make, got, tmp_path
+):
     tensor = make()
     path = save({'model': weights | {key: tensor}}, tmp_path)
     with pytest.raises(CheckpointError) as raised:

@@ -50,7 +50,10 @@ def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, relea
     assert same(model, released)
 
     register_mmengine_reader()
-    assert CheckpointLoader.load_checkpoint(name, map_location='cpu')['model'].keys() == released.state_dict().keys()
+    assert (
+        CheckpointLoader.load_checkpoint(name, map_location='cpu')['model'].keys()
+        == released.state_dict().keys()
+    )
     assert read(name).weights.keys() == released.state_dict().keys()
 
 
@@ -63,7 +66,10 @@ def test_what_cannot_be_downloaded_is_named_with_its_key(hub):
     assert message.endswith(
         '(model.backbone.init_cfg.checkpoint); train without it with --cfg-options model.backbone.init_cfg=None'
     )
-    cfg.model.backbone.init_cfg = [{'type': 'Normal'}, cfg.model.backbone.init_cfg]  # as MMEngine's modules take it
+    cfg.model.backbone.init_cfg = [
+        {'type': 'Normal'},
+        cfg.model.backbone.init_cfg,
+    ]  # as MMEngine's modules take it
     assert refusal(check_pretrained, cfg).startswith(f'{name}: cannot be downloaded (')
 
 

@@ -20,7 +20,12 @@ from mmpola.apps.publish.convert import convert
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.checkpoint.safe_load import read_checkpoint, read_pickle, register_mmengine_reader, stubs_in
+from mmpola.checkpoint.safe_load import (
+    read_checkpoint,
+    read_pickle,
+    register_mmengine_reader,
+    stubs_in,
+)
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.messages import UsageError
 from tests.helpers.interpreter import interpret
@@ -55,7 +60,9 @@ def test_flipped_bits_are_found(weights, tmp_path):
     content[content.index(weights['stem.proj.weight'].numpy().tobytes()) + 100] ^= 64
     path.write_bytes(content)
     assert torch.load(path, weights_only=True)
-    with pytest.raises(CheckpointError, match=rf'^{path}: damaged, the check sum of weights/data/\d+ is wrong'):
+    with pytest.raises(
+        CheckpointError, match=rf'^{path}: damaged, the check sum of weights/data/\d+ is wrong'
+    ):
         read_checkpoint(path)
     torch.serialization.set_crc32_options(False)
     try:
@@ -87,7 +94,9 @@ def attack(tmp_path):
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(build, weights, attack, tmp_path, old_format):
+def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(
+    build, weights, attack, tmp_path, old_format
+):
     content, path = {'model': weights, 'config': attack}, tmp_path / 'evil.pth'
     save(content, path, _use_new_zipfile_serialization=not old_format)
     with pytest.raises(CheckpointError) as raised:
@@ -97,7 +106,9 @@ def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(build, weights
 
 
 @pytest.mark.parametrize('old_format', [False, True])
-def test_other_classes_and_functions_of_a_checkpoint_are_inert(build, weights, tmp_path, old_format):
+def test_other_classes_and_functions_of_a_checkpoint_are_inert(
+    build, weights, tmp_path, old_format
+):
     """The authors' files hold their yacs config; a class need not be installed, and nothing of it is run."""
     victim = tmp_path / 'victim'
     content = {
@@ -118,7 +129,9 @@ def test_other_classes_and_functions_of_a_checkpoint_are_inert(build, weights, t
     assert not found['called']
     assert stubs_in({'part': found['config']}) == {'argparse.Namespace'}
     assert stubs_in({'state_dict': weights, 'meta': [('a', 1)]}) == set()
-    assert found['array'].tolist() == content['array'].tolist() and found['array'].dtype == np.float64
+    assert (
+        found['array'].tolist() == content['array'].tolist() and found['array'].dtype == np.float64
+    )
     assert found['scalar'] == 0.5 and type(found['scalar']) is float
 
 
@@ -160,11 +173,16 @@ for path in sys.argv[1:]:
 
 
 def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):
-    path = save({'w': torch.ones(1), 'x': collections.deque([1]), 'y': argparse.Namespace()}, tmp_path / 'file.pth')
+    path = save(
+        {'w': torch.ones(1), 'x': collections.deque([1]), 'y': argparse.Namespace()},
+        tmp_path / 'file.pth',
+    )
     with pytest.raises(CheckpointError) as raised:
         read_checkpoint(path)
     assert str(raised.value).startswith(f'{path}: refused, nothing in it was run (')
-    assert str(raised.value).endswith('besides tensors it holds argparse.Namespace, collections.deque)')
+    assert str(raised.value).endswith(
+        'besides tensors it holds argparse.Namespace, collections.deque)'
+    )
 
 
 @pytest.mark.parametrize('read', [read_checkpoint, read_pickle])
@@ -195,7 +213,14 @@ def test_forged_arrays_and_states_are_refused_or_inert(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'name', ['numpy dtype', 'numpy ndarray', 'numpy.core.multiarray scalar', '_codecs encode', 'pathlib PurePosixPath']
+    'name',
+    [
+        'numpy dtype',
+        'numpy ndarray',
+        'numpy.core.multiarray scalar',
+        '_codecs encode',
+        'pathlib PurePosixPath',
+    ],
 )
 def test_a_pickle_cannot_change_a_class(name, tmp_path):
     module, _, name = name.partition(' ')
@@ -204,7 +229,9 @@ def test_a_pickle_cannot_change_a_class(name, tmp_path):
     path.write_bytes(b'\x80\x02c' + f'{module}\n{name}\n(N(V__doc__\nI1\ndtb.'.encode())
     with pytest.raises(CheckpointError):
         read_pickle(path)
-    good.write_bytes(pickle.dumps({'array': np.arange(3), 'scalar': np.int64(2), 'bytes': b'a'}, protocol=2))
+    good.write_bytes(
+        pickle.dumps({'array': np.arange(3), 'scalar': np.int64(2), 'bytes': b'a'}, protocol=2)
+    )
     assert read_pickle(good)['array'].tolist() == [0, 1, 2]
 
 
@@ -216,7 +243,9 @@ def test_an_array_is_filled_once_in_its_byte_order(tmp_path):
     assert read_pickle(path).tolist() == [[1.5, 2.5]]
     state = pickled.index(b'(K\x01')
     path.write_bytes(pickled[:-1] + pickled[state:])
-    with pytest.raises(CheckpointError, match=r'array: expected bytes that fill the shape \(1, 2\) once'):
+    with pytest.raises(
+        CheckpointError, match=r'array: expected bytes that fill the shape \(1, 2\) once'
+    ):
         read_pickle(path)
 
 
@@ -290,4 +319,7 @@ def test_a_file_that_was_read_already_is_handed_to_mmengine_once(tmp_path):
     assert CheckpointLoader.load_checkpoint(path) == {'state_dict': 'already read'}
     assert contents == {}
     assert CheckpointLoader.load_checkpoint(path)['state_dict']['a'] == 1
-    assert CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__ == 'load_from_name'
+    assert (
+        CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__
+        == 'load_from_name'
+    )

@@ -12,7 +12,10 @@ from mmpola.classification.accuracy import Accuracy
 
 
 def samples(scores, labels):
-    return [BaseDataElement(pred_score=score, gt_label=int(label)) for score, label in zip(scores, labels, strict=True)]
+    return [
+        BaseDataElement(pred_score=score, gt_label=int(label))
+        for score, label in zip(scores, labels, strict=True)
+    ]
 
 
 def evaluate(made, batch=7, **arguments):

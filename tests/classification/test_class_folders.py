@@ -16,7 +16,13 @@ from mmpola.classification.class_folders import IMAGENET, ClassFolders, class_na
 from mmpola.engine.seeding import SampleKey, SeededDataset
 from mmpola.read_image import rgb_image
 
-PLAIN = {'input_size': 8, 'interpolation': 'bilinear', 'crop_pct': 1.0, 'mean': (0, 0, 0), 'std': (1, 1, 1)}
+PLAIN = {
+    'input_size': 8,
+    'interpolation': 'bilinear',
+    'crop_pct': 1.0,
+    'mean': (0, 0, 0),
+    'std': (1, 1, 1),
+}
 RECIPE = {
     'input_size': 16,
     'interpolation': 'bicubic',
@@ -38,11 +44,15 @@ def fill(folder, classes):
 
 @pytest.fixture
 def tree(tmp_path):
-    return fill(tmp_path / 'tree', {'10': ['b.JPEG', 'deep/c.png'], '2': ['a.jpg', '.a.jpg', 'notes.txt']})
+    return fill(
+        tmp_path / 'tree', {'10': ['b.JPEG', 'deep/c.png'], '2': ['a.jpg', '.a.jpg', 'notes.txt']}
+    )
 
 
 def build(root, classes=None):
-    return ClassFolders(str(root), training=False, transform=PLAIN, classes=classes and str(classes))
+    return ClassFolders(
+        str(root), training=False, transform=PLAIN, classes=classes and str(classes)
+    )
 
 
 def build_with(root, names):
@@ -52,7 +62,10 @@ def build_with(root, names):
 def listed(data):
     """(class, path) of every image."""
     found = [data.get_data_info(index) for index in range(len(data))]
-    return [(data.metainfo['classes'][one['gt_label']], one['img_path'].removeprefix(data.root)) for one in found]
+    return [
+        (data.metainfo['classes'][one['gt_label']], one['img_path'].removeprefix(data.root))
+        for one in found
+    ]
 
 
 EXPECTED = [('2', '/2/a.jpg'), ('10', '/10/b.JPEG'), ('10', '/10/deep/c.png')]
@@ -152,7 +165,9 @@ def test_a_thousand_classes_are_those_of_imagenet_unless_the_data_has_as_many(tm
 
 def test_names_of_classes_may_be_given(tree):
     assert build_with(tree, ['10', '2']).labels.tolist() == [0, 0, 1]
-    with pytest.raises(ValueError, match=f'^{tree}: lacks classes that the list `classes` has: 1, 3$'):
+    with pytest.raises(
+        ValueError, match=f'^{tree}: lacks classes that the list `classes` has: 1, 3$'
+    ):
         build_with(tree, ['1', '2', '3', '10'])
     assert class_source({'root': str(tree), 'classes': ['10', '2']}, 2) == ['10', '2']
 
@@ -203,7 +218,10 @@ def test_problems(case, tmp_path):
 def test_archives_are_refused(tree, tmp_path):
     archive = tmp_path / 'train.tar'
     archive.touch()
-    for root, classes, rule in ((archive, None, 'a folder'), (tree, archive, 'a folder or a .txt file')):
+    for root, classes, rule in (
+        (archive, None, 'a folder'),
+        (tree, archive, 'a folder or a .txt file'),
+    ):
         with pytest.raises(ValueError, match=re.escape(f'{archive}: expected {rule}')):
             build(root, classes)
 
@@ -211,11 +229,18 @@ def test_archives_are_refused(tree, tmp_path):
 def test_an_item_is_the_normalised_image_its_label_and_its_path(colours):
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     config = {'type': 'mmpola.ClassFolders', 'root': f'{colours}/val', 'training': False}
-    data = DATASETS.build({**config, 'transform': {'input_size': 36, 'crop_pct': 1.0, 'interpolation': 'bicubic'}})
+    data = DATASETS.build(
+        {**config, 'transform': {'input_size': 36, 'crop_pct': 1.0, 'interpolation': 'bicubic'}}
+    )
     item = data[4]
     path = f'{colours}/val/green/1.png'
-    pixels = torch.from_numpy(np.asarray(Image.open(path)).copy())[2:38].permute(2, 0, 1) / 255  # 40 x 36, cropped
-    assert_close(item['inputs'], (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None])
+    pixels = (
+        torch.from_numpy(np.asarray(Image.open(path)).copy())[2:38].permute(2, 0, 1) / 255
+    )  # 40 x 36, cropped
+    assert_close(
+        item['inputs'],
+        (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None],
+    )
     assert (item['data_samples'].gt_label, item['data_samples'].img_path) == (1, path)
     assert data.metainfo == {'classes': ('blue', 'green', 'red')}
     assert len(data) == 9
@@ -257,7 +282,9 @@ def test_images_of_any_mode_are_read_as_rgb(name, image, tmp_path):
     path.rename(tmp_path / 'a' / name)
     for training, size in ((True, 16), (False, 8)):
         transform = RECIPE if training else PLAIN
-        assert ClassFolders(str(tmp_path), training=training, transform=transform)[0]['inputs'].shape == (3, size, size)
+        assert ClassFolders(str(tmp_path), training=training, transform=transform)[0][
+            'inputs'
+        ].shape == (3, size, size)
 
 
 def test_an_exif_rotation_is_not_applied(tmp_path):
@@ -278,7 +305,11 @@ def test_an_image_that_cannot_be_read_is_named(training, content, colours, tmp_p
         path.unlink()
     else:
         whole = path.read_bytes()
-        path.write_bytes({'empty': b'', 'truncated': whole[: len(whole) // 2], 'text': b'<html>404</html>'}[content])
+        path.write_bytes(
+            {'empty': b'', 'truncated': whole[: len(whole) // 2], 'text': b'<html>404</html>'}[
+                content
+            ]
+        )
     data[0]
     with pytest.raises(OSError) as raised:
         data[1]
@@ -287,7 +318,9 @@ def test_an_image_that_cannot_be_read_is_named(training, content, colours, tmp_p
 
 def test_random_transforms_depend_on_the_draw_alone(colours):
     data = SeededDataset(ClassFolders(f'{colours}/train', training=True, transform=RECIPE))
-    one, same, later, seed = (data[SampleKey(3, *numbers)]['inputs'] for numbers in ((0, 5), (0, 5), (0, 6), (1, 5)))
+    one, same, later, seed = (
+        data[SampleKey(3, *numbers)]['inputs'] for numbers in ((0, 5), (0, 5), (0, 6), (1, 5))
+    )
     assert torch.equal(one, same)
     assert not torch.equal(one, later)
     assert not torch.equal(one, seed)
@@ -296,7 +329,10 @@ def test_random_transforms_depend_on_the_draw_alone(colours):
 @pytest.mark.real_data
 def test_every_real_image_is_read(real_data):
     data = ClassFolders(
-        f'{real_data}/imagenet_mini/val', training=False, transform=PLAIN, classes=f'{real_data}/imagenet_mini/train'
+        f'{real_data}/imagenet_mini/val',
+        training=False,
+        transform=PLAIN,
+        classes=f'{real_data}/imagenet_mini/train',
     )
     assert len(data) == 409
     means = [data[i]['inputs'].mean().item() for i in range(0, len(data), 9)]

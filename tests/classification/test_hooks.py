@@ -13,7 +13,10 @@ MODEL = {'model.num_classes': 4}
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (MODEL, 'model.num_classes: expected 3, the number of classes in train_dataloader (blue, green, red), got 4'),
+        (
+            MODEL,
+            'model.num_classes: expected 3, the number of classes in train_dataloader (blue, green, red), got 4',
+        ),
         ({'val_evaluator.topk': (1, 5)}, 'topk: expected at most the number of classes, 3, got 5'),
     ],
 )
@@ -23,6 +26,8 @@ def test_refused_before_the_first_step(options, message, colours, tmp_path):
 
 def test_a_test_of_other_classes_is_refused(colours, tmp_path):
     runner = Runner.from_cfg(small_config(colours, tmp_path, options=MODEL))
-    message = 'model.num_classes: expected 3, the number of classes in test_dataloader (blue, green, red)'
+    message = (
+        'model.num_classes: expected 3, the number of classes in test_dataloader (blue, green, red)'
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         runner.test()

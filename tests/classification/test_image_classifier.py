@@ -29,13 +29,20 @@ HEADS = {
     'PolaPVTv2': {'head.weight', 'head.bias'},
     'PolaSwin': {'norm.weight', 'norm.bias', 'head.weight', 'head.bias'},
     'PolaDeiT': {'norm.weight', 'norm.bias', 'head.weight', 'head.bias'},
-    'PolaFormerPP': {f'{part}.{kind}' for part in ('proj', 'norm', 'head') for kind in ('weight', 'bias')},
+    'PolaFormerPP': {
+        f'{part}.{kind}' for part in ('proj', 'norm', 'head') for kind in ('weight', 'bias')
+    },
 }
 each_backbone = pytest.mark.parametrize('name', SMALL)
 
 
 def build(name, num_classes=5, backbone=None, **arguments):
-    settings = {'arch': SMALL[name], 'pretrain_img_size': 64, 'drop_path_rate': 0.0, **(backbone or {})}
+    settings = {
+        'arch': SMALL[name],
+        'pretrain_img_size': 64,
+        'drop_path_rate': 0.0,
+        **(backbone or {}),
+    }
     if name == 'PolaFormerPP':
         arguments.setdefault('projection', 16)
     return MODELS.build(
@@ -66,14 +73,20 @@ def test_dynamic_quantisation_of_the_linear_layers_changes_little(name):
 @pytest.mark.parametrize(
     ('backbone', 'parameters'),
     [
-        ({'type': 'PolaPVT', 'arch': 'tiny'}, 12_924_648 - 1024),  # the authors' file has a norm that is never used
+        (
+            {'type': 'PolaPVT', 'arch': 'tiny'},
+            12_924_648 - 1024,
+        ),  # the authors' file has a norm that is never used
         ({'type': 'PolaPVT', 'arch': 'small'}, 23_157_224 - 1024),
         ({'type': 'PolaPVT', 'arch': 'medium'}, 39_965_672 - 1024),
         ({'type': 'PolaPVT', 'arch': 'large'}, 54_366_568 - 1024),
         ({'type': 'PolaSwin', 'arch': 'tiny'}, 29_285_696),
         ({'type': 'PolaSwin', 'arch': 'small'}, 50_603_600),
         ({'type': 'PolaSwin', 'arch': 'base'}, 89_137_864),
-        ({'type': 'PolaSwin', 'arch': 'base', 'pretrain_img_size': 384, 'window_size': 12}, 91_599_304),
+        (
+            {'type': 'PolaSwin', 'arch': 'base', 'pretrain_img_size': 384, 'window_size': 12},
+            91_599_304,
+        ),
         ({'type': 'PolaSwin', 'arch': 'tiny', 'attn_types': 'SSSS'}, 28_288_354),  # Swin-T
         ({'type': 'PolaFormerPP', 'arch': 'b0'}, 7_548_712),
         ({'type': 'PolaFormerPP', 'arch': 'b1'}, 9_227_496),
@@ -104,18 +117,25 @@ def test_every_parameter_gets_a_gradient(name):
 def test_hard_labels_and_their_soft_targets_give_the_same_loss(name):
     model, x = build(name).eval(), torch.randn(3, 3, 64, 64)
     labels = torch.tensor([1, 4, 0])
-    hard = [BaseDataElement(gt_label=label) for label in (labels[0], labels[1:2], 0)]  # tensors, or a number
+    hard = [
+        BaseDataElement(gt_label=label) for label in (labels[0], labels[1:2], 0)
+    ]  # tensors, or a number
     soft = [BaseDataElement(gt_score=row) for row in torch.nn.functional.one_hot(labels, 5).float()]
     expected = torch.nn.functional.cross_entropy(model(x), labels)
     assert_close(model(x, hard, mode='loss'), {'loss': expected})
     assert_close(model(x, soft, mode='loss'), {'loss': expected})
     both = [BaseDataElement(gt_label=labels[0], gt_score=torch.full((5,), 0.2)) for _ in labels]
-    assert_close(model(x, both, mode='loss'), {'loss': -model(x).log_softmax(1).mean()})  # the soft ones
+    assert_close(
+        model(x, both, mode='loss'), {'loss': -model(x).log_softmax(1).mean()}
+    )  # the soft ones
 
 
 def test_predictions_are_probabilities_on_the_given_samples():
     model, x = build('PolaSwin').eval(), torch.randn(2, 3, 64, 64)
-    samples = [BaseDataElement(gt_label=torch.tensor(label), metainfo={'img_path': str(label)}) for label in (2, 3)]
+    samples = [
+        BaseDataElement(gt_label=torch.tensor(label), metainfo={'img_path': str(label)})
+        for label in (2, 3)
+    ]
     with torch.no_grad():
         found, logits = model(x, samples, mode='predict'), model(x, mode='tensor')
         alone = model(x, mode='predict')
@@ -147,7 +167,9 @@ def test_its_own_checkpoints_load_into_classifiers_and_backbones(name, tmp_path)
     x = torch.randn(1, 3, 64, 64)
     assert_close(loaded(x), model(x), rtol=0, atol=0)
 
-    other = build(name, num_classes=3, backbone={'init_cfg': pretrained(tmp_path / 'epoch_1.pth')}).eval()
+    other = build(
+        name, num_classes=3, backbone={'init_cfg': pretrained(tmp_path / 'epoch_1.pth')}
+    ).eval()
     before = other.head.weight.clone()
     other.init_weights()
     assert_close(other.forward_features(x), model.forward_features(x), rtol=0, atol=0)
@@ -157,12 +179,18 @@ def test_its_own_checkpoints_load_into_classifiers_and_backbones(name, tmp_path)
 @pytest.mark.parametrize(
     ('change', 'problem'),
     [
-        (lambda w: w | {'head.weight': torch.ones(7, 128)}, 'wrong shape: head.weight expected [5, 128], got [7, 128]'),
+        (
+            lambda w: w | {'head.weight': torch.ones(7, 128)},
+            'wrong shape: head.weight expected [5, 128], got [7, 128]',
+        ),
         (
             lambda w: {key: x for key, x in w.items() if not key.startswith('head.')},
             'missing: head.weight [5, 128], head.bias [5]',
         ),
-        (lambda w: w | {'backbone.layers.0.more': torch.ones(1)}, 'unknown: backbone.stages.0.more [1]'),
+        (
+            lambda w: w | {'backbone.layers.0.more': torch.ones(1)},
+            'unknown: backbone.stages.0.more [1]',
+        ),
     ],
     ids=['other classes', 'no head', 'unknown tensor'],
 )
@@ -214,7 +242,10 @@ def test_a_frozen_backbone_stays_in_eval_mode():
     [
         ({'num_classes': 0}, 'num_classes: expected a positive integer'),
         ({'projection': 64}, 'projection: expected None, as the head of PolaSwin has none'),
-        ({'backbone': {'out_norm': True}}, 'out_norm: expected False, as in the published classifier of PolaSwin'),
+        (
+            {'backbone': {'out_norm': True}},
+            'out_norm: expected False, as in the published classifier of PolaSwin',
+        ),
         (
             {'backbone': {'type': 'mmpola.PolaSwim'}},
             f'backbone: expected one of {", ".join(cls.__name__ for cls in classifier.HEADS)}',
@@ -223,7 +254,11 @@ def test_a_frozen_backbone_stays_in_eval_mode():
     ],
 )
 def test_bad_arguments(arguments, message):
-    backbone = {'type': 'mmpola.PolaSwin', 'arch': SMALL['PolaSwin'], **arguments.pop('backbone', {})}
+    backbone = {
+        'type': 'mmpola.PolaSwin',
+        'arch': SMALL['PolaSwin'],
+        **arguments.pop('backbone', {}),
+    }
     with pytest.raises(ValueError, match=re.escape(message)):
         ImageClassifier(**{'backbone': backbone, 'num_classes': 5, **arguments})
 
@@ -234,7 +269,10 @@ def test_bad_arguments(arguments, message):
         ({'mode': 'train'}, "mode: expected 'tensor', 'loss' or 'predict'"),
         ({'mode': 'loss'}, 'data_samples: expected gt_label or gt_score in every sample'),
         (
-            {'mode': 'loss', 'data_samples': [BaseDataElement(gt_label=torch.tensor(1)), BaseDataElement()]},
+            {
+                'mode': 'loss',
+                'data_samples': [BaseDataElement(gt_label=torch.tensor(1)), BaseDataElement()],
+            },
             'data_samples: expected gt_label or gt_score in every sample',
         ),
     ],

@@ -53,7 +53,10 @@ def test_label_smoothing():
     expected = torch.full((2, 6), 0.1 / 6)
     expected[0, 0] = expected[1, 1] = 0.9 + 0.1 / 6
     assert_close(scores(preprocessor(label_smoothing=0.1)(batch(2), training=True)), expected)
-    assert_close(scores(preprocessor(mixup=MIXUP | {'prob': 0.0}, label_smoothing=0.1)(batch(2), True)), expected)
+    assert_close(
+        scores(preprocessor(mixup=MIXUP | {'prob': 0.0}, label_smoothing=0.1)(batch(2), True)),
+        expected,
+    )
 
 
 def test_without_mixup_labels_stay_indices():
@@ -87,7 +90,9 @@ def test_the_classifier_sets_its_number_of_classes():
 def test_a_label_that_the_model_does_not_have_is_named_with_its_file():
     given = batch(2)
     given['data_samples'][1] = BaseDataElement(metainfo={'img_path': 'train/z/1.jpg'}, gt_label=6)
-    with pytest.raises(ValueError, match=re.escape('train/z/1.jpg: expected a gt_label below num_classes=6')):
+    with pytest.raises(
+        ValueError, match=re.escape('train/z/1.jpg: expected a gt_label below num_classes=6')
+    ):
         preprocessor()(given, training=True)
 
 
@@ -104,5 +109,7 @@ def test_bad_arguments(arguments, message):
 
 
 def test_soft_targets_need_a_number_of_classes():
-    with pytest.raises(ValueError, match='num_classes: expected the number of classes for soft targets'):
+    with pytest.raises(
+        ValueError, match='num_classes: expected the number of classes for soft targets'
+    ):
         ClassificationPreprocessor(mixup=MIXUP)(batch(2), training=True)

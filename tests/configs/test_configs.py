@@ -32,7 +32,10 @@ def pytest_generate_tests(metafunc):
 
 @cache
 def listed_parameters():
-    return {entry['Name']: entry['Metadata']['Parameters'] for entry in model_table.read_metafile()['Models']}
+    return {
+        entry['Name']: entry['Metadata']['Parameters']
+        for entry in model_table.read_metafile()['Models']
+    }
 
 
 def test_builds_and_states_its_command_and_expected_result(config):
@@ -54,9 +57,12 @@ def test_builds_and_states_its_command_and_expected_result(config):
         assert Path(weights).stem in config.stem
     assert sum(p.numel() for p in model.parameters()) == listed_parameters()[config.stem]
     if reader := next(
-        (cfg.model[name] for name in ('neck', 'decode_head', 'panoptic_head') if name in cfg.model), None
+        (cfg.model[name] for name in ('neck', 'decode_head', 'panoptic_head') if name in cfg.model),
+        None,
     ):
-        assert list(reader.in_channels) == [model.backbone.embed_dims[i] for i in model.backbone.out_indices]
+        assert list(reader.in_channels) == [
+            model.backbone.embed_dims[i] for i in model.backbone.out_indices
+        ]
     recipes_of_others = (
         'imagenet',
         'lra',
@@ -71,7 +77,12 @@ def test_builds_and_states_its_command_and_expected_result(config):
 def assert_no_decay_on_norms_biases_tables_powers_and_scales(model, cfg):
     """Configs with other rules, which are the authors', are compared with them in test_recipes.py."""
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    decayed = {id(p) for group in wrapper.optimizer.param_groups if group['weight_decay'] for p in group['params']}
+    decayed = {
+        id(p)
+        for group in wrapper.optimizer.param_groups
+        if group['weight_decay']
+        for p in group['params']
+    }
     norms = {id(p) for m in model.modules() if isinstance(m, NORMS) for p in m.parameters()}
     tables = ('positional_encoding', 'pos_embed', 'relative_position_bias_table')
     exempt = ('.bias', *tables, 'attn.feature_map', 'gamma_1', 'gamma_2')
@@ -92,7 +103,11 @@ TRAINED = (
 
 
 def test_every_model_and_family_is_trained():
-    entries = [x for x in model_table.read_metafile()['Models'] if x['Metadata']['Training Data'] in ('COCO', 'ADE20K')]
+    entries = [
+        x
+        for x in model_table.read_metafile()['Models']
+        if x['Metadata']['Training Data'] in ('COCO', 'ADE20K')
+    ]
     for kind in (
         lambda entry: entry['Metadata']['Model'],
         lambda entry: (entry['In Collection'], entry['Metadata']['Training Data']),
@@ -105,19 +120,23 @@ def test_every_model_and_family_is_trained():
 @pytest.mark.parametrize('name', [*TRAINED, *OTHER_HEADS])
 def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_path):
     """Every parameter gets a gradient, as DistributedDataParallel requires; a step and an evaluation run; --resume and
-    test.py accept the checkpoint, which contains MMEngine's schedulers and log. Configs of test_other_heads.py, which
-    trains them through the scripts, only get gradients here.
+    test.py accept the checkpoint, which contains MMEngine's schedulers and log. Configs of
+    test_other_heads.py, which trains them through the scripts, only get gradients here.
     """
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     cfg.randomness = {'seed': 0}
     runner = Runner.from_cfg(cfg)
     model = runner.model.train()
     model.init_weights()  # mmdet builds some embeddings from uninitialised memory, whose gradients may be infinite
-    data = model.data_preprocessor(next(iter(Runner.build_dataloader(cfg.train_dataloader, seed=0))), training=True)
+    data = model.data_preprocessor(
+        next(iter(Runner.build_dataloader(cfg.train_dataloader, seed=0))), training=True
+    )
     loss, parts = model.parse_losses(model(**data, mode='loss'))
     loss.backward()
     assert all(torch.isfinite(value) for value in parts.values())
-    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert [
+        name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
+    ] == []
     if name in OTHER_HEADS:
         return
     model.zero_grad()
@@ -129,7 +148,9 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     written = training_checkpoint.read(find_latest_checkpoint(cfg.work_dir))
     training_checkpoint.check_fits(written, cfg, model)
     schedulers = cfg.param_scheduler
-    assert len(written.content['param_schedulers']) == (len(schedulers) if isinstance(schedulers, list) else 1)
+    assert len(written.content['param_schedulers']) == (
+        len(schedulers) if isinstance(schedulers, list) else 1
+    )
 
 
 @pytest.mark.slow
@@ -172,4 +193,6 @@ def test_a_training_step_on_real_coco_images(root, real_data):
     loss, parts = model.parse_losses(model(**data, mode='loss'))
     loss.backward()
     assert all(torch.isfinite(value) for value in parts.values())
-    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert [
+        name for name, p in model.named_parameters() if p.requires_grad and p.grad is None
+    ] == []

@@ -8,8 +8,20 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from PIL import Image
 from timm import create_model
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform, resolve_model_data_config
-from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor
+from timm.data import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    create_transform,
+    resolve_model_data_config,
+)
+from torchvision.transforms import (
+    CenterCrop,
+    Compose,
+    InterpolationMode,
+    Normalize,
+    Resize,
+    ToTensor,
+)
 
 import mmpola.timm  # noqa: F401  registers the models
 from mmpola.classification.class_folders import ClassFolders
@@ -30,7 +42,10 @@ def test_fine_tuning_at_384_starts_from_224(letter, arch, root):
     cfg = read(root, f'imagenet_pola_swin_{letter}_384')
     assert cfg.model.init_cfg == {'type': 'Pretrained', 'checkpoint': f'mmpola://pola_swin_{arch}'}
     assert (cfg.model.backbone.window_size, cfg.model.backbone.pretrain_img_size) == (12, 384)
-    sizes = [cfg[f'{split}_dataloader'].dataset.transform.input_size for split in ('train', 'val', 'test')]
+    sizes = [
+        cfg[f'{split}_dataloader'].dataset.transform.input_size
+        for split in ('train', 'val', 'test')
+    ]
     assert sizes == [384, 384, 384]
 
 
@@ -58,7 +73,10 @@ def test_the_fine_tuning_recipe(family, root):
     """Pretrained backbone, layer decay with the full rate for the head, an epoch of warm-up, no mixing."""
     cfg = read(root, f'finetune_pola_{family}_t')
     assert cfg.model.backbone.init_cfg.checkpoint == f'mmpola://pola_{family}_tiny'
-    assert 'mixup' not in cfg.model.data_preprocessor and 'auto_augment' not in cfg.train_dataloader.dataset.transform
+    assert (
+        'mixup' not in cfg.model.data_preprocessor
+        and 'auto_augment' not in cfg.train_dataloader.dataset.transform
+    )
     warmup, cosine = cfg.param_scheduler
     assert (warmup.end, cosine.begin, cosine.end, cosine.T_max) == (1, 1, 20, 19)
     with torch.device('meta'):
@@ -78,7 +96,9 @@ def test_the_transforms_are_timms(root, colours):
     cfg = read(root, 'imagenet_pola_swin_t')
     train, val = (
         ClassFolders(
-            f'{colours}/{split}', training=split == 'train', transform=cfg[f'{split}_dataloader'].dataset.transform
+            f'{colours}/{split}',
+            training=split == 'train',
+            transform=cfg[f'{split}_dataloader'].dataset.transform,
         )
         for split in ('train', 'val')
     )
@@ -125,8 +145,17 @@ def test_evaluated_photos_are_the_authors_inputs(name, root, real_data):
 @pytest.mark.slow
 def test_averaged_weights_are_evaluated_and_saved(colours, tmp_path):
     cfg = small_config(colours, tmp_path, name='imagenet_polaformer_pp_b1', epochs=2)
-    widths = {'embed_dims': (8, 8, 8, 8), 'depths': (1,) * 4, 'num_heads': (1,) * 4, 'mlp_ratios': (1,) * 4}
-    cfg.model.backbone['arch'] = {**widths, 'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
+    widths = {
+        'embed_dims': (8, 8, 8, 8),
+        'depths': (1,) * 4,
+        'num_heads': (1,) * 4,
+        'mlp_ratios': (1,) * 4,
+    }
+    cfg.model.backbone['arch'] = {
+        **widths,
+        'layer_scale': (True,) * 4,
+        'layer_scale_init': (1.0,) * 4,
+    }
     cfg.model.projection = 16
     cfg.default_hooks.average.momentum = 0.1
     runner = run(cfg)
@@ -146,7 +175,10 @@ def test_averaged_weights_are_evaluated_and_saved(colours, tmp_path):
     ('name', 'options'),
     [
         ('imagenet_pola_swin_t', {'train_dataloader.dataset.transform.auto_augment': None}),
-        ('finetune_pola_swin_t', {'model.backbone.init_cfg': None, 'optim_wrapper.paramwise_cfg.decay_rate': 1.0}),
+        (
+            'finetune_pola_swin_t',
+            {'model.backbone.init_cfg': None, 'optim_wrapper.paramwise_cfg.decay_rate': 1.0},
+        ),
     ],
 )
 def test_it_learns_colours(name, options, colours, tmp_path):

@@ -44,7 +44,9 @@ def read_config(root, name):
 
 def test_every_config_is_compared(root):
     expected = {f'lra_{task}_{variant}' for task, variant in itertools.product(TASKS, VARIANTS)}
-    assert {path.stem for path in (root / 'configs').glob('lra_*.py')} == expected | {'lra_listops_small'}
+    assert {path.stem for path in (root / 'configs').glob('lra_*.py')} == expected | {
+        'lra_listops_small'
+    }
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
@@ -55,15 +57,24 @@ def test_the_published_settings(task, variant, root):
     cfg = read_config(root, f'lra_{task}_{variant}')
     for split, name in (('train', 'train'), ('val', 'dev'), ('test', 'test')):
         loader = cfg[f'{split}_dataloader']
-        assert loader.dataset == {'type': f'mmpola.{dataset}', 'root': f'data/lra/{folder}', 'split': name}
+        assert loader.dataset == {
+            'type': f'mmpola.{dataset}',
+            'root': f'data/lra/{folder}',
+            'split': name,
+        }
         assert loader.batch_size == batch
     assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (50_000, interval)
     assert (cfg.param_scheduler[0].end, cfg.optim_wrapper.optimizer.lr) == (warmup, rate)
-    assert (cfg.optim_wrapper.optimizer.eps, cfg.optim_wrapper.optimizer.weight_decay) == (1e-6, 0.0)
+    assert (cfg.optim_wrapper.optimizer.eps, cfg.optim_wrapper.optimizer.weight_decay) == (
+        1e-6,
+        0.0,
+    )
     assert cfg.optim_wrapper.clip_grad == {'type': 'value', 'clip_value': 1.0}
     encoder = cfg.model.backbone
     assert (encoder.attention, encoder.get('alpha'), encoder.mask) == (attention, alpha, 'padding')
-    assert encoder.get('attn_drop') == (0.1 if variant == 'softmax' else None)  # Skyformer, src/config.py:25
+    assert encoder.get('attn_drop') == (
+        0.1 if variant == 'softmax' else None
+    )  # Skyformer, src/config.py:25
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     assert sum(p.numel() for p in model.parameters()) == parameters + extra
@@ -76,7 +87,9 @@ def test_the_schedule_is_torchs_one_cycle(root):
     model = torch.nn.Linear(1, 1)
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
     schedulers = []
-    for part, (begin, end) in zip(cfg.param_scheduler, [(0, warmup), (warmup - 1, steps)] * 2, strict=True):
+    for part, (begin, end) in zip(
+        cfg.param_scheduler, [(0, warmup), (warmup - 1, steps)] * 2, strict=True
+    ):
         arguments = {**part, 'optimizer': optimizer, 'begin': begin, 'end': end}
         schedulers.append(PARAM_SCHEDULERS.build(arguments))
     expected = torch.optim.AdamW(model.parameters())
@@ -107,7 +120,8 @@ class DrawnSequences(torch.utils.data.Dataset):
     def __getitem__(self, index):
         generator, label = torch.Generator().manual_seed(index), index % 2
         first, second = (
-            torch.randint(1 + 9 * label, 10 + 9 * label, (n,), generator=generator) for n in (9, 5 + index)
+            torch.randint(1 + 9 * label, 10 + 9 * label, (n,), generator=generator)
+            for n in (9, 5 + index)
         )
         inputs = (first, second) if self.pairs else second
         return {'inputs': inputs, 'data_samples': BaseDataElement(gt_label=label)}
@@ -131,7 +145,9 @@ def small(root, name, work, *, steps, workers=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['lra_text_pola_a3', 'lra_text_pola_plus', 'lra_retrieval_softmax', 'lra_text_linear'])
+@pytest.mark.parametrize(
+    'name', ['lra_text_pola_a3', 'lra_text_pola_plus', 'lra_retrieval_softmax', 'lra_text_linear']
+)
 def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     runner = run(small(root, name, tmp_path, steps=30))
     assert runner.message_hub.get_scalar('val/accuracy/top1').current() == 100.0
@@ -160,11 +176,16 @@ def test_validations_are_logged_at_their_steps(root, tmp_path):
     cfg = small(root, 'lra_text_softmax', tmp_path, steps=7)  # validates every third step
     cfg.log_level = 'INFO'
     runner = run(cfg)
-    rows = [json.loads(line) for line in Path(runner.log_dir, 'vis_data', 'scalars.json').read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in Path(runner.log_dir, 'vis_data', 'scalars.json').read_text().splitlines()
+    ]
     assert [row['step'] for row in rows if 'accuracy/top1' in row] == [3, 6, 7]
     (log,) = Path(runner.log_dir).glob('*.log')
     lines = re.findall(r'Iter\(val\) \[2/2\] (.*)', log.read_text())
-    assert [re.findall(r'(\S+): ', line) for line in lines] == [['accuracy/top1', 'data_time', 'time']] * 3
+    assert [re.findall(r'(\S+): ', line) for line in lines] == [
+        ['accuracy/top1', 'data_time', 'time']
+    ] * 3
 
 
 @pytest.mark.slow
@@ -181,6 +202,11 @@ def test_an_interrupted_run_ends_with_the_same_bits(event, root, tmp_path):
         run(config('parts'), Signal(**event))
     assert raised.value.code == 75
     resumed = run(config('parts'), resume=True)
-    scores = [runner.message_hub.get_scalar('val/accuracy/top1').data[0].tolist() for runner in (whole, resumed)]
+    scores = [
+        runner.message_hub.get_scalar('val/accuracy/top1').data[0].tolist()
+        for runner in (whole, resumed)
+    ]
     assert len(scores[0]) == 2 and scores[0] == scores[1]
-    assert_same(saved(tmp_path / 'parts' / 'iter_12.pth'), saved(tmp_path / 'whole' / 'iter_12.pth'))
+    assert_same(
+        saved(tmp_path / 'parts' / 'iter_12.pth'), saved(tmp_path / 'whole' / 'iter_12.pth')
+    )

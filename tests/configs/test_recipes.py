@@ -1,7 +1,7 @@
 """Configs equal the recipes that they name: a row per file of a source, compared with the config that MMEngine reads.
 
-Sources, by the names in the tables: PolaFormer and PolaFormerPP (the authors' repositories), FLatten
-(FLatten-Transformer), Swin-D and Swin-S (Swin-Transformer-Object-Detection and
+Sources, by the names in the tables: PolaFormer and PolaFormerPP (the authors' repositories),
+FLatten (FLatten-Transformer), Swin-D and Swin-S (Swin-Transformer-Object-Detection and
 -Semantic-Segmentation), PVT. The numbers behind a file's name are its lines.
 """
 
@@ -16,7 +16,9 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, build_scheduler_from_cfg, init_default_scope
 
 GPUS = 8
-RECORDED = json.loads((Path(__file__).parents[1] / 'golden' / 'training' / 'recipes.json').read_text())
+RECORDED = json.loads(
+    (Path(__file__).parents[1] / 'golden' / 'training' / 'recipes.json').read_text()
+)
 """What the authors' schedulers and optimizers computed, by config. That of b5 is their file for fine-tuning."""
 
 
@@ -50,32 +52,58 @@ IMAGENET = {
     # FLatten, cfgs/flatten_pvt_v2_b0.yaml:3-18 and flatten_pvt_v2_b1.yaml:3-18
     'imagenet_pola_pvt_v2_b0': Pretraining(*PVT, clip=None, images=128, drop_path=0.1),
     'imagenet_pola_pvt_v2_b1': Pretraining(*PVT, clip=None, images=128, drop_path=0.1),
-    # PolaFormer, cfgs/pola_swin_t.yaml:4, pola_swin_s.yaml:4, pola_swin_b.yaml:4-13; the rest is config.py:22-135
+    # PolaFormer, cfgs/pola_swin_t.yaml:4, pola_swin_s.yaml:4, pola_swin_b.yaml:4-13; the rest is
+    # config.py:22-135
     'imagenet_pola_swin_t': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.2),
     'imagenet_pola_swin_s': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.3),
     'imagenet_pola_swin_b': Pretraining(*SWIN, clip=5.0, images=64, drop_path=0.5),
     'imagenet_swin_t': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.2),
-    # PolaFormer, cfgs/pola_swin_b_384.yaml:3-23; the small model has the drop path rate of pola_swin_s.yaml:4
+    # PolaFormer, cfgs/pola_swin_b_384.yaml:3-23; the small model has the drop path rate of
+    # pola_swin_s.yaml:4
     'imagenet_pola_swin_b_384': Pretraining(
-        5, 0, 2e-8, 2e-5, 2e-7, clip=5.0, images=32, drop_path=0.5, epochs=30, weight_decay=1e-8, size=384
+        5,
+        0,
+        2e-8,
+        2e-5,
+        2e-7,
+        clip=5.0,
+        images=32,
+        drop_path=0.5,
+        epochs=30,
+        weight_decay=1e-8,
+        size=384,
     ),
     'imagenet_pola_swin_s_384': Pretraining(
-        5, 0, 2e-8, 2e-5, 2e-7, clip=5.0, images=32, drop_path=0.3, epochs=30, weight_decay=1e-8, size=384
+        5,
+        0,
+        2e-8,
+        2e-5,
+        2e-7,
+        clip=5.0,
+        images=32,
+        drop_path=0.3,
+        epochs=30,
+        weight_decay=1e-8,
+        size=384,
     ),
     # PolaFormer, config.py:22-135; no file for this model
     'imagenet_pola_deit_t': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
     'imagenet_deit_t': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
     'imagenet_pola_deit_t_dcn': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
     'imagenet_pola_deit_t_no_gate': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
-    'imagenet_pola_deit_t_no_gate_no_mixing': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
+    'imagenet_pola_deit_t_no_gate_no_mixing': Pretraining(
+        *SWIN, clip=5.0, images=128, drop_path=0.1
+    ),
     'imagenet_pola_deit_t_no_mixing': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
     'imagenet_pola_deit_t_no_polarity': Pretraining(*SWIN, clip=5.0, images=128, drop_path=0.1),
-    # PolaFormerPP, polaformer++/cfgs/pola_b0.yaml:6-9 ... pola_b3.yaml:6-9, models/pola.py:496-560; config.py as above
+    # PolaFormerPP, polaformer++/cfgs/pola_b0.yaml:6-9 ... pola_b3.yaml:6-9, models/pola.py:496-560;
+    # config.py as above
     'imagenet_polaformer_pp_b0': Pretraining(*PLUS, clip=5.0, images=256, drop_path=0.1),
     'imagenet_polaformer_pp_b1': Pretraining(*PLUS, clip=5.0, images=256, drop_path=0.1),
     'imagenet_polaformer_pp_b2': Pretraining(*PLUS, clip=5.0, images=256, drop_path=0.1),
     'imagenet_polaformer_pp_b3': Pretraining(*PLUS, clip=5.0, images=128, drop_path=0.15),
-    # PolaFormerPP, polaformer++/cfgs/pola_b4.yaml:5-13; b5 has no recipe from random weights and takes b4's
+    # PolaFormerPP, polaformer++/cfgs/pola_b4.yaml:5-13; b5 has no recipe from random weights and
+    # takes b4's
     'imagenet_polaformer_pp_b4': Pretraining(*PLUS_B4, clip=1.0, images=128, drop_path=0.4),
     'imagenet_polaformer_pp_b5': Pretraining(*PLUS_B4, clip=1.0, images=128, drop_path=0.55),
 }
@@ -99,21 +127,24 @@ COCO = {
     'retinanet_pola_pvt_s_1x': Detection(0.1, 12, multiscale=False),
     'mask_rcnn_pola_pvt_t_1x': Detection(0.1, 12, multiscale=False),
     'mask_rcnn_pola_pvt_s_1x': Detection(0.1, 12, multiscale=False),
-    # Swin-D, configs/swin/mask_rcnn_swin_tiny_*_1x_coco.py:14, *_3x_coco.py:14, mask_rcnn_swin_small_*_3x_coco.py:14
+    # Swin-D, configs/swin/mask_rcnn_swin_tiny_*_1x_coco.py:14, *_3x_coco.py:14,
+    # mask_rcnn_swin_small_*_3x_coco.py:14
     'mask_rcnn_pola_swin_t_1x': Detection(0.1, 12, multiscale=True),
     'mask_rcnn_pola_swin_t_3x': Detection(0.2, 36, multiscale=True),
     'mask_rcnn_pola_swin_s_1x': Detection(0.2, 12, multiscale=True),
     'mask_rcnn_pola_swin_s_3x': Detection(0.2, 36, multiscale=True),
     'mask_rcnn_pola_swin_b_1x': Detection(0.3, 12, multiscale=True),
     'mask_rcnn_pola_swin_b_3x': Detection(0.3, 36, multiscale=True),
-    # Swin-D, configs/swin/cascade_mask_rcnn_swin_{tiny_*_1x,tiny_*_3x,small_*_3x,base_*_3x}_coco.py:14
+    # Swin-D,
+    # configs/swin/cascade_mask_rcnn_swin_{tiny_*_1x,tiny_*_3x,small_*_3x,base_*_3x}_coco.py:14
     'cascade_mask_rcnn_pola_swin_t_1x': Detection(0.0, 12, multiscale=True),
     'cascade_mask_rcnn_pola_swin_t_3x': Detection(0.2, 36, multiscale=True),
     'cascade_mask_rcnn_pola_swin_s_1x': Detection(0.2, 12, multiscale=True),
     'cascade_mask_rcnn_pola_swin_s_3x': Detection(0.2, 36, multiscale=True),
     'cascade_mask_rcnn_pola_swin_b_1x': Detection(0.3, 12, multiscale=True),
     'cascade_mask_rcnn_pola_swin_b_3x': Detection(0.3, 36, multiscale=True),
-    # PolaFormerPP, downstream/detection/configs/PolaPP/maskrcnn_b2_1x.py:15-27, maskrcnn_b2_3x.py:15-80, and so on
+    # PolaFormerPP, downstream/detection/configs/PolaPP/maskrcnn_b2_1x.py:15-27,
+    # maskrcnn_b2_3x.py:15-80, and so on
     'mask_rcnn_polaformer_pp_b2_1x': Detection(0.1, 12, multiscale=False, weight_decay=0.05),
     'mask_rcnn_polaformer_pp_b2_3x': Detection(0.1, 36, multiscale=True, weight_decay=0.05),
     'mask_rcnn_polaformer_pp_b3_1x': Detection(0.15, 12, multiscale=False, weight_decay=0.05),
@@ -121,9 +152,13 @@ COCO = {
     'mask_rcnn_polaformer_pp_b4_1x': Detection(0.4, 12, multiscale=False, weight_decay=0.05),
     'mask_rcnn_polaformer_pp_b4_3x': Detection(0.4, 36, multiscale=True, weight_decay=0.05),
     'mask_rcnn_polaformer_pp_b5_1x': Detection(0.55, 12, multiscale=False, weight_decay=0.05),
-    # PolaFormerPP, downstream/detection/configs/_base_/models/PolaPP_cas_rcnn.py:10, schedule of maskrcnn_b3_3x.py
-    'cascade_mask_rcnn_polaformer_pp_b3_3x': Detection(0.15, 36, multiscale=True, weight_decay=0.05),
-    # PolaFormerPP, downstream/detection/configs/PolaPP/retinanet_b2_1x.py:15-29, retinanet_b3_1x.py:15-29
+    # PolaFormerPP, downstream/detection/configs/_base_/models/PolaPP_cas_rcnn.py:10, schedule of
+    # maskrcnn_b3_3x.py
+    'cascade_mask_rcnn_polaformer_pp_b3_3x': Detection(
+        0.15, 36, multiscale=True, weight_decay=0.05
+    ),
+    # PolaFormerPP, downstream/detection/configs/PolaPP/retinanet_b2_1x.py:15-29,
+    # retinanet_b3_1x.py:15-29
     'retinanet_polaformer_pp_b2_1x': Detection(0.1, 12, multiscale=False),
     'retinanet_polaformer_pp_b3_1x': Detection(0.15, 12, multiscale=False),
 }
@@ -143,17 +178,32 @@ class Segmentation(NamedTuple):
 
 
 ADE20K = {
-    # Rates and steps: PolaFormer, appendix A.2. PVT, segmentation/configs/sem_fpn/PVT/fpn_pvt_{t,s}_ade20k_40k.py:18-27
+    # Rates and steps: PolaFormer, appendix A.2. PVT,
+    # segmentation/configs/sem_fpn/PVT/fpn_pvt_{t,s}_ade20k_40k.py:18-27
     'semantic_fpn_pola_pvt_t_40k': Segmentation(2e-4, 1e-3, 40_000, 4, 0, 0.9, 0.1, multiples=True),
     'semantic_fpn_pola_pvt_s_40k': Segmentation(2e-4, 1e-3, 40_000, 4, 0, 0.9, 0.1, multiples=True),
-    # Swin-S, configs/swin/upernet_swin_{tiny,small,base}_patch4_window7_512x512_160k_ade20k.py:12-39
-    'upernet_pola_swin_t_160k': Segmentation(2e-4, 1e-3, 160_000, 2, 1500, 1.0, 0.3, multiples=False),
-    'upernet_pola_swin_s_160k': Segmentation(2e-4, 1e-3, 160_000, 2, 1500, 1.0, 0.3, multiples=False),
-    'upernet_pola_swin_b_160k': Segmentation(2e-4, 1e-3, 160_000, 2, 1500, 1.0, 0.3, multiples=False),
-    # PolaFormerPP, downstream/segmentation/configs/PolaPP/polapp_b1.py:21-64, polapp_b2.py, polapp_b3.py
-    'ham_polaformer_pp_b1_160k': Segmentation(6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True),
-    'ham_polaformer_pp_b2_160k': Segmentation(6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True),
-    'ham_polaformer_pp_b3_160k': Segmentation(6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.15, multiples=True),
+    # Swin-S,
+    # configs/swin/upernet_swin_{tiny,small,base}_patch4_window7_512x512_160k_ade20k.py:12-39
+    'upernet_pola_swin_t_160k': Segmentation(
+        2e-4, 1e-3, 160_000, 2, 1500, 1.0, 0.3, multiples=False
+    ),
+    'upernet_pola_swin_s_160k': Segmentation(
+        2e-4, 1e-3, 160_000, 2, 1500, 1.0, 0.3, multiples=False
+    ),
+    'upernet_pola_swin_b_160k': Segmentation(
+        2e-4, 1e-3, 160_000, 2, 1500, 1.0, 0.3, multiples=False
+    ),
+    # PolaFormerPP, downstream/segmentation/configs/PolaPP/polapp_b1.py:21-64, polapp_b2.py,
+    # polapp_b3.py
+    'ham_polaformer_pp_b1_160k': Segmentation(
+        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True
+    ),
+    'ham_polaformer_pp_b2_160k': Segmentation(
+        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True
+    ),
+    'ham_polaformer_pp_b3_160k': Segmentation(
+        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.15, multiples=True
+    ),
 }
 
 OWN_RECIPES = {
@@ -206,12 +256,18 @@ def learning_rates(cfg, base_lr, epoch_length, steps):
 def decayed(model, cfg):
     """Return the weight decay of every parameter by name."""
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    by_parameter = {id(p): group['weight_decay'] for group in wrapper.optimizer.param_groups for p in group['params']}
+    by_parameter = {
+        id(p): group['weight_decay']
+        for group in wrapper.optimizer.param_groups
+        for p in group['params']
+    }
     return {name: by_parameter[id(p)] for name, p in model.named_parameters()}
 
 
 def test_every_config_is_compared_with_a_recipe(root):
-    names = {path.stem for path in (root / 'configs').glob('*.py') if not path.stem.startswith('lra_')}
+    names = {
+        path.stem for path in (root / 'configs').glob('*.py') if not path.stem.startswith('lra_')
+    }
     assert names == {*IMAGENET, *COCO, *ADE20K, *OWN_RECIPES}
 
 
@@ -241,7 +297,12 @@ def test_imagenet(name, root):
 
     preprocessor = cfg.model.data_preprocessor
     assert preprocessor.label_smoothing == 0.1
-    assert preprocessor.mixup == {'mixup_alpha': 0.8, 'cutmix_alpha': 1.0, 'prob': 1.0, 'switch_prob': 0.5}
+    assert preprocessor.mixup == {
+        'mixup_alpha': 0.8,
+        'cutmix_alpha': 1.0,
+        'prob': 1.0,
+        'switch_prob': 0.5,
+    }
     assert cfg.train_dataloader.dataset.transform == {
         'input_size': recipe.size,
         'interpolation': 'bicubic',
@@ -299,9 +360,13 @@ def test_what_is_decayed_on_imagenet(name, root):
     vectors = {key for key, p in model.named_parameters() if p.ndim == 1 or key.endswith('.bias')}
     tables = {key for key in decay if 'relative_position_bias_table' in key}
     assert free == vectors | tables
-    assert {value for key, value in decay.items() if key not in free} == {IMAGENET[name].weight_decay}
+    assert {value for key, value in decay.items() if key not in free} == {
+        IMAGENET[name].weight_decay
+    }
     if name in RECORDED:
-        unused = 2 if 'pola_pvt' in name else 0  # weight and bias of a norm that the authors' Pola-PVT never reads
+        unused = (
+            2 if 'pola_pvt' in name else 0
+        )  # weight and bias of a norm that the authors' Pola-PVT never reads
         assert len(free) + unused == RECORDED[name]['no_decay']
         theirs = dict.fromkeys(RECORDED[name]['no_decay_that_are_no_vectors'])
         assert set(model.rename_weights(theirs)) == tables
@@ -313,12 +378,22 @@ def test_coco(name, root):
     recipe = COCO[name]
     assert cfg.optim_wrapper.optimizer.to_dict() in (
         {'type': 'AdamW', 'lr': 1e-4, 'betas': (0.9, 0.999), 'weight_decay': recipe.weight_decay},
-        {'type': 'AdamW', 'lr': 1e-4, 'weight_decay': recipe.weight_decay},  # PyTorch's betas, which are the same
+        {
+            'type': 'AdamW',
+            'lr': 1e-4,
+            'weight_decay': recipe.weight_decay,
+        },  # PyTorch's betas, which are the same
     )
     assert 'clip_grad' not in cfg.optim_wrapper
     assert cfg.train_cfg.max_epochs == recipe.epochs
     warmup, steps = cfg.param_scheduler
-    assert warmup == {'type': 'LinearLR', 'start_factor': 1e-3, 'by_epoch': False, 'begin': 0, 'end': 500}
+    assert warmup == {
+        'type': 'LinearLR',
+        'start_factor': 1e-3,
+        'by_epoch': False,
+        'begin': 0,
+        'end': 500,
+    }
     assert (steps.type, steps.by_epoch, steps.gamma) == ('MultiStepLR', True, 0.1)
     assert (steps.begin, steps.end, steps.milestones) == (0, recipe.epochs, STEPS[recipe.epochs])
     assert (cfg.train_dataloader.batch_size, cfg.auto_scale_lr.base_batch_size) == (2, 2 * GPUS)
@@ -332,17 +407,26 @@ def test_coco(name, root):
             {'type': 'Resize', 'scale': (1333, 800), 'keep_ratio': True},
             {'type': 'RandomFlip', 'prob': 0.5},
         ]
-    assert {'type': 'Resize', 'scale': (1333, 800), 'keep_ratio': True} in cfg.test_dataloader.dataset.pipeline
+    assert {
+        'type': 'Resize',
+        'scale': (1333, 800),
+        'keep_ratio': True,
+    } in cfg.test_dataloader.dataset.pipeline
 
 
 SHORT_SIDES = [(side, 1333) for side in (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)]
 MULTISCALE = {
-    # Swin-D, configs/swin/*.py:30-55; PolaFormerPP, downstream/detection/configs/PolaPP/maskrcnn_b2_3x.py:32-58
+    # Swin-D, configs/swin/*.py:30-55; PolaFormerPP,
+    # downstream/detection/configs/PolaPP/maskrcnn_b2_3x.py:32-58
     'type': 'RandomChoice',
     'transforms': [
         [{'type': 'RandomChoiceResize', 'scales': SHORT_SIDES, 'keep_ratio': True}],
         [
-            {'type': 'RandomChoiceResize', 'scales': [(400, 1333), (500, 1333), (600, 1333)], 'keep_ratio': True},
+            {
+                'type': 'RandomChoiceResize',
+                'scales': [(400, 1333), (500, 1333), (600, 1333)],
+                'keep_ratio': True,
+            },
             {
                 'type': 'RandomCrop',
                 'crop_type': 'absolute_range',
@@ -364,7 +448,12 @@ def test_box_heads_of_cascade_mask_rcnn(name, root):
     for head in heads:
         assert head.type == 'ConvFCBBoxHead'
         assert (head.num_shared_convs, head.num_shared_fcs) == (4, 1)
-        assert (head.in_channels, head.conv_out_channels, head.fc_out_channels, head.roi_feat_size) == (
+        assert (
+            head.in_channels,
+            head.conv_out_channels,
+            head.fc_out_channels,
+            head.roi_feat_size,
+        ) == (
             256,
             256,
             1024,
@@ -374,7 +463,11 @@ def test_box_heads_of_cascade_mask_rcnn(name, root):
         assert head.reg_class_agnostic is False
         assert head.reg_decoded_bbox is True
         assert head.loss_bbox == {'type': 'GIoULoss', 'loss_weight': 10.0}
-        assert head.loss_cls == {'type': 'CrossEntropyLoss', 'use_sigmoid': False, 'loss_weight': 1.0}
+        assert head.loss_cls == {
+            'type': 'CrossEntropyLoss',
+            'use_sigmoid': False,
+            'loss_weight': 1.0,
+        }
         assert head.num_classes == 80
 
 
@@ -406,7 +499,13 @@ def test_ade20k(name, root):
     *warmup, poly = cfg.param_scheduler
     if recipe.warmup:
         assert warmup == [
-            {'type': 'LinearLR', 'start_factor': 1e-6, 'by_epoch': False, 'begin': 0, 'end': recipe.warmup}
+            {
+                'type': 'LinearLR',
+                'start_factor': 1e-6,
+                'by_epoch': False,
+                'begin': 0,
+                'end': recipe.warmup,
+            }
         ]
     else:
         assert not warmup
@@ -418,7 +517,10 @@ def test_ade20k(name, root):
         'begin': recipe.warmup,
         'end': recipe.steps,
     }
-    assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (recipe.steps, recipe.steps // 10)
+    assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (
+        recipe.steps,
+        recipe.steps // 10,
+    )
     assert cfg.train_dataloader.batch_size == recipe.images
     assert cfg.auto_scale_lr.base_batch_size == recipe.images * GPUS
     assert cfg.model.backbone.drop_path_rate == recipe.drop_path
@@ -437,7 +539,9 @@ def test_light_ham_trains_its_head_faster_and_keeps_batch_norm_statistics(name, 
     assert cfg.model.backbone.norm_eval is True
     model = build(cfg)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    rates = {id(p): group['lr'] for group in wrapper.optimizer.param_groups for p in group['params']}
+    rates = {
+        id(p): group['lr'] for group in wrapper.optimizer.param_groups for p in group['params']
+    }
     for key, parameter in model.named_parameters():
         assert rates[id(parameter)] == pytest.approx(6e-4 if 'head' in key else 6e-5), key
 
@@ -447,7 +551,11 @@ def test_dino_trains_its_backbone_at_a_tenth_of_the_rate(root):
     cfg = read(root, 'dino_pola_swin_t_1x')
     model = build(cfg)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    rates = {id(p): group['lr'] for group in wrapper.optimizer.param_groups for p in group['params']}
+    rates = {
+        id(p): group['lr'] for group in wrapper.optimizer.param_groups for p in group['params']
+    }
     assert {rates[id(p)] for p in model.bbox_head.parameters()} == {1e-4}
-    stages = [p for name, p in model.backbone.named_parameters() if name.startswith(('stem', 'stages'))]
+    stages = [
+        p for name, p in model.backbone.named_parameters() if name.startswith(('stem', 'stages'))
+    ]
     assert sorted({rates[id(p)] for p in stages}) == pytest.approx([1e-5])

@@ -24,8 +24,12 @@ LARGEST_ERRORS = {'losses': 1e-9, 'grad_norms': 1e-7, 'final': 1e-6}
 def shortened_schedule(cfg, record):
     """Return the config's schedule with the epochs of a recording, whose rates are not scaled with the batch."""
     (schedule,) = cfg.param_scheduler
-    assert schedule.start_factor * cfg.optim_wrapper.optimizer.lr == pytest.approx(record['warmup_lr'])
-    assert schedule.eta_min_ratio * cfg.optim_wrapper.optimizer.lr == pytest.approx(record['min_lr'])
+    assert schedule.start_factor * cfg.optim_wrapper.optimizer.lr == pytest.approx(
+        record['warmup_lr']
+    )
+    assert schedule.eta_min_ratio * cfg.optim_wrapper.optimizer.lr == pytest.approx(
+        record['min_lr']
+    )
     epochs = record['epochs']
     end = epochs + record['cooldown_epochs']
     return {**schedule, 'warmup': record['warmup_epochs'], 'T_max': epochs, 'end': end}
@@ -79,11 +83,15 @@ def test_training_steps_equal_the_authors(kind, golden, root):
     assert rates == pytest.approx(record['learning_rates'].tolist(), rel=1e-12)
     parameters = dict(model.named_parameters())
     final = model.rename_weights(record['final'])
-    unused = {'norm.weight', 'norm.bias'} if kind == 'pola_pvt' else set()  # parameters that the authors never read
+    unused = (
+        {'norm.weight', 'norm.bias'} if kind == 'pola_pvt' else set()
+    )  # parameters that the authors never read
     errors = {
         'losses': largest_relative_difference(losses, record['losses']),
         'grad_norms': largest_relative_difference(norms, record['grad_norms']),
-        'final': max(relative_error(parameters[name], final[name]) for name in final.keys() - unused),
+        'final': max(
+            relative_error(parameters[name], final[name]) for name in final.keys() - unused
+        ),
     }
     for name, largest in LARGEST_ERRORS.items():
         assert errors[name] < largest, errors

@@ -23,7 +23,11 @@ def test_misfits_are_counted_and_named():
     weights.pop('1.num_batches_tracked')  # BatchNorm layers in old files have no counter
     assert problems(model, weights) == []
     weights.pop('0.bias')
-    weights |= {'0.weight': torch.ones(2, 3), '1.bias': torch.tensor([1.0, float('nan'), 0.0]), 'head': torch.ones(4)}
+    weights |= {
+        '0.weight': torch.ones(2, 3),
+        '1.bias': torch.tensor([1.0, float('nan'), 0.0]),
+        'head': torch.ones(4),
+    }
     assert problems(model, weights) == [
         'missing: 0.bias [3]',
         'not finite: 1.bias has 1 NaN or infinite values',
@@ -64,7 +68,9 @@ def test_the_config_survives_a_model_that_changes_it(tmp_path):
     assert cfg.model.encoder == {'width': 3}
 
 
-def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_checkpoint, tmp_path):
+def test_the_model_inside_test_time_augmentation_is_compared(
+    tiny_config, write_checkpoint, tmp_path
+):
     checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
     cfg = Config.fromfile(tiny_config)
     cfg.model = dict(type='DetTTAModel', module=cfg.model)
@@ -76,20 +82,28 @@ def test_the_model_inside_test_time_augmentation_is_compared(tiny_config, write_
 
 def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkpoint, tmp_path):
     classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
-    path = write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}})
+    path = write_checkpoint(
+        tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}}
+    )
     checkpoint, (cfg, model) = training_checkpoint.read(path), on_meta(tiny_config)
     training_checkpoint.check_fits(checkpoint, cfg, model)
     cfg.model.roi_head.mask_head.num_classes = 80
     message = f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path}'
-    assert refusal(training_checkpoint.check_fits, checkpoint, cfg, build_on_meta(cfg)).startswith(message)
+    assert refusal(training_checkpoint.check_fits, checkpoint, cfg, build_on_meta(cfg)).startswith(
+        message
+    )
 
 
 def test_a_checkpoint_of_another_network_is_named_before_its_classes(
     tiny_config, tiny_segmentation, write_checkpoint, tmp_path
 ):
-    path = write_checkpoint(tiny_config, tmp_path / 'detector.pth', meta={'dataset_meta': {'classes': ('circle',)}})
+    path = write_checkpoint(
+        tiny_config, tmp_path / 'detector.pth', meta={'dataset_meta': {'classes': ('circle',)}}
+    )
     message = refusal(training_checkpoint.read_fitting, path, *on_meta(tiny_segmentation))
-    assert message.startswith(f'{path}: expected the weights of the model EncoderDecoder (backbone, neck, decode_head)')
+    assert message.startswith(
+        f'{path}: expected the weights of the model EncoderDecoder (backbone, neck, decode_head)'
+    )
     assert message.endswith('got those of another network (backbone, neck, rpn_head, roi_head)')
 
 
@@ -101,7 +115,9 @@ def on_meta(path):
 def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, write_checkpoint, tmp_path):
     other = tmp_path / 'other.py'
     head = 'dict(num_classes=11)'
-    other.write_text(f'_base_ = {str(tiny_config)!r}\nmodel = dict(roi_head=dict(bbox_head={head}, mask_head={head}))')
+    other.write_text(
+        f'_base_ = {str(tiny_config)!r}\nmodel = dict(roi_head=dict(bbox_head={head}, mask_head={head}))'
+    )
     checkpoint = training_checkpoint.read(write_checkpoint(other, tmp_path / 'start.pth'))
     total = len(checkpoint.weights)
     assert training_checkpoint.check_start(checkpoint, *on_meta(tiny_config)) == (
@@ -110,12 +126,20 @@ def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, write_ch
     )
 
 
-def test_weights_of_which_none_fits_the_backbone_are_refused(tiny_config, write_checkpoint, tmp_path):
+def test_weights_of_which_none_fits_the_backbone_are_refused(
+    tiny_config, write_checkpoint, tmp_path
+):
     path = write_checkpoint(tiny_config, tmp_path / 'start.pth')
     weights = torch.load(path)['state_dict']
-    torch.save({'state_dict': {name.replace('backbone.', 'body.'): x for name, x in weights.items()}}, path)
-    message = refusal(training_checkpoint.check_start, training_checkpoint.read(path), *on_meta(tiny_config))
-    assert message.startswith(f'load_from: {path}: expected weights for the backbone of {tiny_config}, got ')
+    torch.save(
+        {'state_dict': {name.replace('backbone.', 'body.'): x for name, x in weights.items()}}, path
+    )
+    message = refusal(
+        training_checkpoint.check_start, training_checkpoint.read(path), *on_meta(tiny_config)
+    )
+    assert message.startswith(
+        f'load_from: {path}: expected weights for the backbone of {tiny_config}, got '
+    )
 
 
 def test_pretrained_weights_are_removed_everywhere():
@@ -124,4 +148,7 @@ def test_pretrained_weights_are_removed_everywhere():
     heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
     cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
     training_checkpoint.remove_pretrained(cfg.model)
-    assert cfg.model.to_dict() == {'init_cfg': None, 'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}]}
+    assert cfg.model.to_dict() == {
+        'init_cfg': None,
+        'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}],
+    }

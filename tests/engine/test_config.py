@@ -23,7 +23,11 @@ def load(folder, text, *arguments, add_arguments=config.add_options_argument):
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
 def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
     cfg = Config(
-        {'default_scope': scope, 'default_hooks': {'visualization': {'type': 'X'}}, 'visualizer': {'type': 'Y'}}
+        {
+            'default_scope': scope,
+            'default_hooks': {'visualization': {'type': 'X'}},
+            'visualizer': {'type': 'Y'},
+        }
     )
     config.draw_predictions(cfg, str(tmp_path))
     hook = cfg.default_hooks.visualization
@@ -36,7 +40,10 @@ def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ("_base_ = 'absent.py'", r'name\.py: expected a config, got FileNotFoundError: .*absent\.py'),
+        (
+            "_base_ = 'absent.py'",
+            r'name\.py: expected a config, got FileNotFoundError: .*absent\.py',
+        ),
         ('model = (', r'name\.py: expected a config, got SyntaxError: '),
         ('model = backbone', r"name\.py: expected a config, got NameError: name 'backbone'"),
     ],
@@ -95,13 +102,20 @@ def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
 @pytest.mark.parametrize(
     ('hook', 'saved'),
     [
-        ({'type': 'CheckpointHook', 'interval': 2}, {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2}),
+        (
+            {'type': 'CheckpointHook', 'interval': 2},
+            {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2},
+        ),
         (None, None),
-        *[({'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}},) * 2],  # not for local files
+        *[
+            ({'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}},) * 2
+        ],  # not for local files
     ],
 )
 def test_a_config_of_mmdet_saves_plain_files_too(hook, saved, tmp_path):
-    assert load(tmp_path, f'default_hooks = dict(checkpoint={hook})').default_hooks.checkpoint == saved
+    assert (
+        load(tmp_path, f'default_hooks = dict(checkpoint={hook})').default_hooks.checkpoint == saved
+    )
 
 
 def parsed(*entries):
@@ -113,7 +127,11 @@ def parsed(*entries):
 @pytest.fixture
 def cfg():
     """A config with a backbone, a pipeline and a plain dict."""
-    backbone = {'type': 'mmpola.PolaSwin', 'arch': 'tiny', 'init_cfg': {'type': 'Pretrained', 'checkpoint': 'a.pth'}}
+    backbone = {
+        'type': 'mmpola.PolaSwin',
+        'arch': 'tiny',
+        'init_cfg': {'type': 'Pretrained', 'checkpoint': 'a.pth'},
+    }
     pipeline = [{'type': 'Load'}, {'type': 'Resize', 'scale': (1, 2)}]
     plain = {'auto_scale_lr': {'base_batch_size': 16}, 'test_cfg': {'score_thr': 0.05}}
     return Config({'model': {'backbone': backbone}, 'pipeline': pipeline, **plain})
@@ -155,24 +173,48 @@ def test_entries_that_cannot_be_read(entry):
 @pytest.mark.parametrize(
     ('entry', 'message'),
     [
-        ('model.backbone.arch.depths=1', "expected a dict or list at model.backbone.arch, got 'tiny'"),
+        (
+            'model.backbone.arch.depths=1',
+            "expected a dict or list at model.backbone.arch, got 'tiny'",
+        ),
         ('pipeline.2.scale=1', 'expected an index below 2 after pipeline, got 2'),
-        ('optim_wraper.clip_grad=1', 'expected a key of the config, got optim_wraper; did you mean optim_wrapper?'),
-        ('test_cfg.score_thresh=1', 'expected a key of test_cfg, got score_thresh; did you mean score_thr?'),
-        ('auto_scale_lr.base_batch_size=1e-4x', 'expected a number, as 16 in the config, got 1e-4x'),
+        (
+            'optim_wraper.clip_grad=1',
+            'expected a key of the config, got optim_wraper; did you mean optim_wrapper?',
+        ),
+        (
+            'test_cfg.score_thresh=1',
+            'expected a key of test_cfg, got score_thresh; did you mean score_thr?',
+        ),
+        (
+            'auto_scale_lr.base_batch_size=1e-4x',
+            'expected a number, as 16 in the config, got 1e-4x',
+        ),
     ],
 )
 def test_keys_that_have_no_place(cfg, entry, message):
     key = entry.partition('=')[0]
-    assert refusal(config.apply_options, cfg, parsed(entry)).startswith(f'--cfg-options: {key}: {message}')
+    assert refusal(config.apply_options, cfg, parsed(entry)).startswith(
+        f'--cfg-options: {key}: {message}'
+    )
 
 
 @pytest.mark.parametrize(
-    'value', ['dict(a=1)', 'dict(a=1,b=2)', "{'a': 1}", '[dict(a=1,b=2)]', '[1, dict(a=1)]', '(dict(a=1, b=2),)']
+    'value',
+    [
+        'dict(a=1)',
+        'dict(a=1,b=2)',
+        "{'a': 1}",
+        '[dict(a=1,b=2)]',
+        '[1, dict(a=1)]',
+        '(dict(a=1, b=2),)',
+    ],
 )
 def test_dicts_are_refused(value):
     message = refusal(parsed, f'model.backbone.arch={value}')
-    assert message.startswith('--cfg-options: model.backbone.arch: expected a number, name, list or tuple')
+    assert message.startswith(
+        '--cfg-options: model.backbone.arch: expected a number, name, list or tuple'
+    )
     place = 'model.backbone.arch.0' if value[0] in '[(' else 'model.backbone.arch'
     assert f'({place}.NAME=VALUE)' in message
     assert message.endswith(f', got {value}')
@@ -180,7 +222,9 @@ def test_dicts_are_refused(value):
 
 def test_a_variable_of_the_file_is_refused(tmp_path):
     file = tmp_path / 'config.py'
-    file.write_text("root = 'a'\nread_by_a_hook = 1\ntrain_dataloader = dict(dataset=dict(root=root))\n")
+    file.write_text(
+        "root = 'a'\nread_by_a_hook = 1\ntrain_dataloader = dict(dataset=dict(root=root))\n"
+    )
     cfg = Config.fromfile(file)
     config.apply_options(cfg, parsed('read_by_a_hook=2', 'train_dataloader.dataset.root=b'))
     assert (cfg.read_by_a_hook, cfg.train_dataloader.dataset.root) == (2, 'b')
@@ -192,8 +236,14 @@ def test_a_variable_of_the_file_is_refused(tmp_path):
     ('part', 'options'),
     [
         ({'type': 'PolyLR', 'end': 40}, ['end=20']),
-        ({'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36}, ['begin=2', 'end=20', 'T_max=18']),
-        ({'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]}, ['end=20', 'milestones=[10,18]']),
+        (
+            {'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36},
+            ['begin=2', 'end=20', 'T_max=18'],
+        ),
+        (
+            {'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]},
+            ['end=20', 'milestones=[10,18]'],
+        ),
     ],
 )
 def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
@@ -205,18 +255,26 @@ def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
     for option in options:
         assert f'param_scheduler.0.{option}' in note
     given = note.partition('--cfg-options ')[2].replace('"', '').split()
-    config.apply_options(cfg, {key: eval(value) for key, value in (option.split('=') for option in given)})
+    config.apply_options(
+        cfg, {key: eval(value) for key, value in (option.split('=') for option in given)}
+    )
     assert config.schedule_note(cfg) is None
 
 
-@pytest.mark.parametrize(('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])])
+@pytest.mark.parametrize(
+    ('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])]
+)
 def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, options):
     parts = [
         {'type': 'LinearLR', 'end': 5},
         {'type': 'CosineAnnealingLR', 'begin': 5, 'end': 30, 'T_max': 25},
     ]
-    note = config.schedule_note(Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts}))
-    assert note.partition('--cfg-options ')[2].split() == [f'param_scheduler.{option}' for option in options]
+    note = config.schedule_note(
+        Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts})
+    )
+    assert note.partition('--cfg-options ')[2].split() == [
+        f'param_scheduler.{option}' for option in options
+    ]
     assert ('too short' in note) == (not options)
 
 
@@ -233,8 +291,14 @@ def test_amp_names_its_precision(monkeypatch):
         'dtype': 'float16',
         'loss_scale': 'dynamic',
     }
-    assert amp('bfloat16', default_scope='mmseg') == {'type': 'AmpOptimWrapper', 'dtype': 'bfloat16', 'loss_scale': 1.0}
-    with pytest.raises(UsageError, match=r'--amp: expected float16 for a model of mmdet, got bfloat16'):
+    assert amp('bfloat16', default_scope='mmseg') == {
+        'type': 'AmpOptimWrapper',
+        'dtype': 'bfloat16',
+        'loss_scale': 1.0,
+    }
+    with pytest.raises(
+        UsageError, match=r'--amp: expected float16 for a model of mmdet, got bfloat16'
+    ):
         amp('bfloat16', default_scope='mmdet')
 
 
@@ -248,5 +312,7 @@ def test_amp_without_a_gpu(given, monkeypatch):
     assert amp('bfloat16', default_scope='mmseg', optim_wrapper=wrapper) == expected
     with pytest.raises(UsageError, match='--amp: expected a GPU for float16'):
         amp('float16', default_scope='mmseg')
-    with pytest.raises(UsageError, match='--amp: expected float16 for a model of mmdet, got bfloat16'):
+    with pytest.raises(
+        UsageError, match='--amp: expected float16 for a model of mmdet, got bfloat16'
+    ):
         amp('bfloat16', default_scope='mmdet')

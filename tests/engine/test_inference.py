@@ -44,7 +44,9 @@ class Versioned(nn.Linear):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *arguments)
 
 
-@pytest.mark.parametrize('wrap', [lambda model: model, lambda model: nn.ModuleDict({'module': model})])
+@pytest.mark.parametrize(
+    'wrap', [lambda model: model, lambda model: nn.ModuleDict({'module': model})]
+)
 def test_load_hooks_get_the_versions_that_a_file_states(wrap, tmp_path):
     torch.save({'state_dict': wrap(Versioned()).state_dict()}, tmp_path / 'versioned.pth')
     model = {'type': 'mmpola.Versioned'}
@@ -54,9 +56,14 @@ def test_load_hooks_get_the_versions_that_a_file_states(wrap, tmp_path):
 
 @pytest.mark.parametrize('wrapped', [False, True])
 def test_the_weights_are_loaded_for_inference_on_the_cpu(wrapped):
-    weights = {name: torch.rand_like(x.float()) for name, x in NormalisedConvolution().state_dict().items()}
+    weights = {
+        name: torch.rand_like(x.float()) for name, x in NormalisedConvolution().state_dict().items()
+    }
     del weights['norm.num_batches_tracked']
-    inner = {'type': 'mmpola.NormalisedConvolution', 'init_cfg': {'type': 'Pretrained', 'checkpoint': 'none.pth'}}
+    inner = {
+        'type': 'mmpola.NormalisedConvolution',
+        'init_cfg': {'type': 'Pretrained', 'checkpoint': 'none.pth'},
+    }
     cfg = Config({'model': {'type': 'mmpola.Augmented', 'module': inner} if wrapped else inner})
     before = copy.deepcopy(cfg.model)
     model = load_model(cfg, TrainingCheckpoint('random.pth', {}, weights))

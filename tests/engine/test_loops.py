@@ -56,7 +56,9 @@ def test_resuming_ends_with_the_same_bits(event, stopped_at, uninterrupted, colo
     assert_same(saved(tmp_path / 'epoch_3.pth'), uninterrupted[1])
 
 
-def test_a_signal_in_validation_waits_for_the_gradients_that_are_being_accumulated(colours, tmp_path):
+def test_a_signal_in_validation_waits_for_the_gradients_that_are_being_accumulated(
+    colours, tmp_path
+):
     """Validation after step 6 lies between the steps 4 and 8 that update the weights."""
     options = {'optim_wrapper.accumulative_counts': 4}
     seen, before, after = Batches(), Batches(), Batches()
@@ -96,7 +98,10 @@ class Validations(Hook):
     [
         ({'train_cfg.val_begin': 2}, [2, 3, 4]),
         ({'train_cfg.val_interval': 3}, [3, 4]),
-        ({'train_cfg.val_interval': 9, 'train_cfg.dynamic_intervals': [(3, 1)]}, [2, 3, 4]),  # as in MMEngine
+        (
+            {'train_cfg.val_interval': 9, 'train_cfg.dynamic_intervals': [(3, 1)]},
+            [2, 3, 4],
+        ),  # as in MMEngine
     ],
 )
 def test_epochs_after_which_a_run_is_validated(options, epochs, colours, tmp_path):
@@ -129,9 +134,13 @@ def test_steps_after_a_validation_train(colours, tmp_path):
 
 
 @pytest.mark.parametrize('counts', [4, 6])
-def test_gradients_that_the_end_of_an_epoch_loses_are_warned_of(counts, colours, tmp_path, monkeypatch):
+def test_gradients_that_the_end_of_an_epoch_loses_are_warned_of(
+    counts, colours, tmp_path, monkeypatch
+):
     logged = []
-    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message))
+    monkeypatch.setattr(
+        'mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message)
+    )
     options = {'optim_wrapper.accumulative_counts': counts}
     run(small_config(colours, tmp_path, epochs=2, options=options))
     warned = any('not a multiple of accumulative_counts' in str(message) for message in logged)
@@ -206,12 +215,16 @@ class SampleSeeds:
         return torch.initial_seed()
 
 
-def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_is_validated(colours, tmp_path):
+def test_steps_and_samples_have_random_numbers_of_their_own_and_the_last_epoch_is_validated(
+    colours, tmp_path
+):
     seeds, data = Seeds(), SeededDataset(SampleSeeds())
     runner = run(small_config(colours, tmp_path, options={'train_cfg.val_interval': 2}), seeds)
     samples = [data[SampleKey(0, runner.seed, number)] for number in range(18 * 4)]
     assert len({*seeds.seen, *samples}) == 18 + len(samples)
-    assert len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2  # after epochs 2 and 3
+    assert (
+        len(runner.message_hub.get_scalar('val/accuracy/top1').data[0]) == 2
+    )  # after epochs 2 and 3
 
 
 def test_every_process_has_random_numbers_of_its_own(colours, tmp_path, monkeypatch):
@@ -220,7 +233,10 @@ def test_every_process_has_random_numbers_of_its_own(colours, tmp_path, monkeypa
     for rank in (0, 1):
         seeds = Seeds()
         monkeypatch.setattr('mmpola.engine.loops.get_rank', lambda rank=rank: rank)
-        run(small_config(colours, tmp_path / str(rank), epochs=2, options={'randomness.seed': 0}), seeds)
+        run(
+            small_config(colours, tmp_path / str(rank), epochs=2, options={'randomness.seed': 0}),
+            seeds,
+        )
         seen += seeds.seen
     assert len(set(seen)) == len(seen) == 2 * 12
 
@@ -236,7 +252,9 @@ def test_another_batch_in_the_middle_of_an_epoch_is_refused(colours, tmp_path):
 
 def test_another_batch_from_the_end_of_an_epoch_is_logged(colours, tmp_path, monkeypatch):
     logged, batches = [], Batches()
-    monkeypatch.setattr('mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message))
+    monkeypatch.setattr(
+        'mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message)
+    )
     run(small_config(colours, tmp_path, epochs=2))
     run(small_config(colours, tmp_path, batch=6), batches, resume=True)
     assert [len(paths) for _, paths in batches.seen] == [6] * 4

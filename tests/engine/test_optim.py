@@ -9,7 +9,12 @@ from torch import nn
 
 from mmpola.backbones import PolaPVT, PolaSwin
 
-DEEP = {'embed_dims': (8, 8, 8, 8), 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1), 'mlp_ratios': (1, 1, 1, 1)}
+DEEP = {
+    'embed_dims': (8, 8, 8, 8),
+    'depths': (1, 2, 1, 3),
+    'num_heads': (1, 1, 1, 1),
+    'mlp_ratios': (1, 1, 1, 1),
+}
 SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
 
 
@@ -41,20 +46,33 @@ def groups_of(model, *arguments):
 
 def test_no_decay_by_itself_and_with_rules_added():
     paramwise = {'custom_keys': {'head': {'lr_mult': 10.0}}, 'bias_decay_mult': 0.5}
-    groups = groups_of(Model(PolaPVT(DEEP, out_norm=True)), paramwise, 'NoDecayOptimizerConstructor')
+    groups = groups_of(
+        Model(PolaPVT(DEEP, out_norm=True)), paramwise, 'NoDecayOptimizerConstructor'
+    )
     plain = groups_of(Model(PolaPVT(DEEP, out_norm=True)), {}, 'NoDecayOptimizerConstructor')
     assert groups['head.weight'] == (10.0, 0.25)
     block = 'backbone.stages.0.blocks.0.'
-    for name in ('attn.feature_map.power', 'attn.feature_map.scale', 'attn.positional_encoding', 'norm1.weight'):
+    for name in (
+        'attn.feature_map.power',
+        'attn.feature_map.scale',
+        'attn.positional_encoding',
+        'norm1.weight',
+    ):
         assert groups[block + name] == plain[block + name] == (1.0, 0.0)
     assert groups['backbone.stages.0.pos_embed'] == plain['backbone.norms.3.weight'] == (1.0, 0.0)
     assert plain[f'{block}mlp.fc1.weight'] == (1.0, 0.25)
-    assert (groups[f'{block}mlp.fc1.bias'], plain[f'{block}mlp.fc1.bias']) == ((1.0, 0.125), (1.0, 0.0))
+    assert (groups[f'{block}mlp.fc1.bias'], plain[f'{block}mlp.fc1.bias']) == (
+        (1.0, 0.125),
+        (1.0, 0.0),
+    )
 
 
 def test_rates_fall_towards_the_image_and_decay_rules_stay():
     model = Model(PolaSwin(SWIN, frozen_stages=1))
-    paramwise = {**PARAMWISE, 'custom_keys': {'feature_map.power': {'decay_mult': 0.0}, 'head': {'lr_mult': 10.0}}}
+    paramwise = {
+        **PARAMWISE,
+        'custom_keys': {'feature_map.power': {'decay_mult': 0.0}, 'head': {'lr_mult': 10.0}},
+    }
     groups = groups_of(model, paramwise)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert groups.keys() == trained
@@ -69,7 +87,10 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
     paramwise = {**PARAMWISE, 'decay_rate': 1.0, 'backbone_lr_mult': 0.1}
     groups = groups_of(Model(PolaSwin(SWIN)), paramwise)
     assert groups['head.weight'] == (1.0, 0.25)
-    assert groups['backbone.norms.3.weight'] == (1.0, 0.0)  # an output norm starts from random weights
+    assert groups['backbone.norms.3.weight'] == (
+        1.0,
+        0.0,
+    )  # an output norm starts from random weights
     assert groups['backbone.stages.3.blocks.2.mlp.fc1.weight'] == (0.1, 0.25)
     assert groups['backbone.stem.norm.weight'] == (0.1, 0.0)
 
@@ -77,14 +98,49 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
 @pytest.mark.parametrize(
     ('backbone', 'paramwise', 'optimizer', 'message'),
     [
-        (PolaSwin, {'decay_rate': None}, {}, 'paramwise_cfg: expected decay_rate in (0, 1], got None'),
-        (PolaSwin, {'decay_rate': 0.0}, {}, 'paramwise_cfg: expected decay_rate in (0, 1], got 0.0'),
-        (PolaSwin, {'decay_rate': 1.5}, {}, 'paramwise_cfg: expected decay_rate in (0, 1], got 1.5'),
-        (PolaSwin, {'backbone_lr_mult': 0}, {}, 'paramwise_cfg: expected a positive backbone_lr_mult, got 0'),
-        (PolaSwin, {'num_layers': 12}, {}, 'paramwise_cfg: expected no num_layers, '),  # every block is a layer
-        (PolaSwin, {}, {'lr': None}, 'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got '),
+        (
+            PolaSwin,
+            {'decay_rate': None},
+            {},
+            'paramwise_cfg: expected decay_rate in (0, 1], got None',
+        ),
+        (
+            PolaSwin,
+            {'decay_rate': 0.0},
+            {},
+            'paramwise_cfg: expected decay_rate in (0, 1], got 0.0',
+        ),
+        (
+            PolaSwin,
+            {'decay_rate': 1.5},
+            {},
+            'paramwise_cfg: expected decay_rate in (0, 1], got 1.5',
+        ),
+        (
+            PolaSwin,
+            {'backbone_lr_mult': 0},
+            {},
+            'paramwise_cfg: expected a positive backbone_lr_mult, got 0',
+        ),
+        (
+            PolaSwin,
+            {'num_layers': 12},
+            {},
+            'paramwise_cfg: expected no num_layers, ',
+        ),  # every block is a layer
+        (
+            PolaSwin,
+            {},
+            {'lr': None},
+            'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got ',
+        ),
         (PolaSwin, {}, {'weight_decay': None}, 'optim_wrapper: expected optimizer.weight_decay'),
-        (lambda _: nn.ReLU(), {}, {}, 'layer-wise decay: expected a model with a backbone of mmpola, got ReLU'),
+        (
+            lambda _: nn.ReLU(),
+            {},
+            {},
+            'layer-wise decay: expected a model with a backbone of mmpola, got ReLU',
+        ),
     ],
 )
 def test_bad_arguments(backbone, paramwise, optimizer, message):

@@ -27,7 +27,9 @@ time.sleep(1000)
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
 @pytest.mark.parametrize('way', ['prctl', 'watch'])
 def test_a_worker_ends_when_its_parent_is_killed(way):
-    parent = subprocess.Popen([sys.executable, '-c', CODE, way], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    parent = subprocess.Popen(
+        [sys.executable, '-c', CODE, way], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     try:
         worker = psutil.Process(int(parent.stdout.readline()))
         assert running([worker])

@@ -54,7 +54,10 @@ def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_wo
     ('damage', 'problem'),
     [
         (lambda x: x[:-100], 'not a checkpoint, or truncated'),
-        (lambda x: x[:-9999] + bytes([x[-9999] ^ 1]) + x[-9998:], 'damaged, the check sum of epoch_2/data/'),
+        (
+            lambda x: x[:-9999] + bytes([x[-9999] ^ 1]) + x[-9998:],
+            'damaged, the check sum of epoch_2/data/',
+        ),
     ],
     ids=['truncated', 'flipped'],
 )
@@ -62,7 +65,9 @@ def test_a_damaged_newest_checkpoint_names_the_older_intact_one(
     damage, problem, cfg, trained_work, tiny_config, write_checkpoint
 ):
     work = trained_work
-    write_checkpoint(tiny_config, work / 'epoch_1.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 1}})
+    write_checkpoint(
+        tiny_config, work / 'epoch_1.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 1}}
+    )
     write_checkpoint(tiny_config, work / 'best.pth')  # cannot be resumed from
     (work / 'epoch_2.pth').write_bytes(damage((work / 'epoch_2.pth').read_bytes()))
     for time, name in enumerate(('epoch_1.pth', 'best.pth', 'epoch_2.pth'), start=1):
@@ -107,7 +112,9 @@ def test_checkpoints_outside_of_the_work_dir_are_kept_too(cfg, trained_work, tmp
     (trained_work / 'last_checkpoint').write_text(str(written / 'epoch_2.pth'))
     cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'checkpoints')
     assert resuming.written_folders(cfg) == [trained_work, written]
-    assert refusal(decide_resume, cfg).startswith(f'{written}: holds checkpoints that this run would overwrite')
+    assert refusal(decide_resume, cfg).startswith(
+        f'{written}: holds checkpoints that this run would overwrite'
+    )
     assert decide_resume(cfg, overwrite=True) is None
     cfg.resume = True
     assert decide_resume(cfg).path == str(written / 'epoch_2.pth')
@@ -115,7 +122,9 @@ def test_checkpoints_outside_of_the_work_dir_are_kept_too(cfg, trained_work, tmp
     cfg.load_from = None
     cfg.work_dir = str(tmp_path / 'second' / 'work')
     message = refusal(decide_resume, cfg)
-    assert message.startswith(f'{written}: holds checkpoints (epoch_2.pth, epoch_1.pth) but no last_checkpoint')
+    assert message.startswith(
+        f'{written}: holds checkpoints (epoch_2.pth, epoch_1.pth) but no last_checkpoint'
+    )
     cfg.work_dir = str(tmp_path / 'another')
     assert decide_resume(cfg) is None
 
@@ -134,7 +143,9 @@ def test_a_work_dir_may_be_copied_and_moved(work, tmp_path):
     assert newest_checkpoint(moved) == moved / 'epoch_2.pth'
     (moved / 'epoch_2.pth').unlink()
     message = refusal(newest_checkpoint, moved)
-    assert message.startswith(f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which does not exist; correct the ')
+    assert message.startswith(
+        f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which does not exist; correct the '
+    )
     assert message.endswith('--resume CHECKPOINT')
 
 
@@ -164,7 +175,9 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     assert refusal(decide_resume, cfg) == (
         f'--resume: {best}: expected a training checkpoint, got weights without message_hub and optimizer; {restart}'
     )
-    write_checkpoint(tiny_config, best, **{**STATE, 'message_hub': {'runtime_info': {'x': [Foreign()]}}})
+    write_checkpoint(
+        tiny_config, best, **{**STATE, 'message_hub': {'runtime_info': {'x': [Foreign()]}}}
+    )
     assert refusal(decide_resume, cfg) == (
         f'--resume: {best}: holds instances of {Foreign.__module__}.Foreign, which are not read from files; {restart}'
     )
@@ -175,8 +188,13 @@ def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpo
     )
     cfg.model.roi_head.bbox_head.num_classes = 5
     headline, problem = refusal(decide_resume, cfg).splitlines()
-    assert headline == f'{best}: does not fit the MaskRCNN of {tiny_config}; it was trained with mask_rcnn_1x'
-    assert problem.startswith('  wrong shape: roi_head.bbox_head.fc_cls.weight expected [6, 32], got [7, 32], ')
+    assert (
+        headline
+        == f'{best}: does not fit the MaskRCNN of {tiny_config}; it was trained with mask_rcnn_1x'
+    )
+    assert problem.startswith(
+        '  wrong shape: roi_head.bbox_head.fc_cls.weight expected [6, 32], got [7, 32], '
+    )
 
 
 MALFORMED = {
@@ -230,7 +248,9 @@ def test_malformed_entries_are_named(key, cfg, work, tiny_config, write_checkpoi
     assert f', got {value!r}; start a new run from its weights' in message
 
 
-def test_the_optimizers_of_several_networks_are_checked_one_by_one(cfg, work, tiny_config, write_checkpoint):
+def test_the_optimizers_of_several_networks_are_checked_one_by_one(
+    cfg, work, tiny_config, write_checkpoint
+):
     networks = {'generator': STATE['optimizer'], 'critic': {'state': 1, 'param_groups': []}}
     write_checkpoint(tiny_config, work / 'epoch_2.pth', **{**STATE, 'optimizer': networks})
     cfg.resume = True
@@ -242,17 +262,24 @@ def test_the_optimizers_of_several_networks_are_checked_one_by_one(cfg, work, ti
     ('damage', 'word'),
     [
         (lambda state: None, 'parameter group'),  # STATE has none
-        (lambda state: state['message_hub']['log_scalars'].update(loss={'log_history': [1.0]}), 'count_history'),
+        (
+            lambda state: state['message_hub']['log_scalars'].update(loss={'log_history': [1.0]}),
+            'count_history',
+        ),
     ],
     ids=['optimizer', 'log'],
 )
-def test_what_does_not_fit_the_run_ends_it_with_one_line(damage, word, work, tiny_config, write_checkpoint, capsys):
+def test_what_does_not_fit_the_run_ends_it_with_one_line(
+    damage, word, work, tiny_config, write_checkpoint, capsys
+):
     state = whole_state()
     damage(state)
     path = write_checkpoint(tiny_config, work / 'epoch_2.pth', **state)
     before = path.read_bytes()
     assert run('train', tiny_config, '--work-dir', work, '--resume') == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(f'error: --resume: {path}: expected the state of this training run, got ')
+    assert line.startswith(
+        f'error: --resume: {path}: expected the state of this training run, got '
+    )
     assert word in line
     assert path.read_bytes() == before

@@ -78,7 +78,9 @@ def test_endless_batches_resume_in_a_later_epoch(sampler):
 
 
 def test_a_batch_sampler_of_the_config_decides_on_the_batches():
-    made = batches(batches={'type': 'mmdet.AspectRatioBatchSampler'}, sampler=AspectRatios.sampler())
+    made = batches(
+        batches={'type': 'mmdet.AspectRatioBatchSampler'}, sampler=AspectRatios.sampler()
+    )
     assert [[key.index for key in batch] for batch in made] == [[0, 2, 4, 6], [1, 3, 5, 7], [9, 8]]
 
 
@@ -95,20 +97,31 @@ class AspectRatios(RandomNumbers):
 
 def test_workers_and_the_order_of_requests_change_no_random_number():
     loaders = [
-        DataLoader(SeededDataset(RandomNumbers()), batch_sampler=batches(), num_workers=workers, collate_fn=list)
+        DataLoader(
+            SeededDataset(RandomNumbers()),
+            batch_sampler=batches(),
+            num_workers=workers,
+            collate_fn=list,
+        )
         for workers in (0, 2)
     ]
     one, other = (list(loader) for loader in loaders)
     assert one == other
     data = SeededDataset(RandomNumbers())
     assert data[SampleKey(1, 0, 5)] == data[SampleKey(1, 0, 5)]
-    different = [data[key][1:] for key in (SampleKey(1, 0, 5), SampleKey(1, 1, 5), SampleKey(1, 0, 6))]
+    different = [
+        data[key][1:] for key in (SampleKey(1, 0, 5), SampleKey(1, 1, 5), SampleKey(1, 0, 6))
+    ]
     assert len(set(different)) == 3
 
 
 def test_a_drawn_data_set_has_the_attributes_of_the_one_inside():
     inner = RandomNumbers()
-    for data in (made := SeededDataset(inner), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+    for data in (
+        made := SeededDataset(inner),
+        copy.deepcopy(made),
+        pickle.loads(pickle.dumps(made)),
+    ):
         assert data.metainfo == {'classes': ('a',)}
         assert len(data) == 10
     made.pipeline = 'another'

@@ -26,7 +26,9 @@ def train(tiny_config, monkeypatch):
     def train(work, *arguments, steps=lambda cfg: None):
         stand_in = SimpleNamespace(from_cfg=lambda cfg: SimpleNamespace(train=lambda: steps(cfg)))
         monkeypatch.setattr(training, 'Runner', stand_in)
-        monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), *arguments])
+        monkeypatch.setattr(
+            'sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), *arguments]
+        )
         load('train').main()
 
     return train
@@ -47,11 +49,15 @@ def test_sync_bn_is_replaced_everywhere():
 
 
 def test_a_finished_run_changes_nothing(work, train, tiny_config, write_checkpoint, capsys):
-    write_checkpoint(tiny_config, work / 'epoch_2.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 3}})
+    write_checkpoint(
+        tiny_config, work / 'epoch_2.pth', **{**STATE, 'meta': {**STATE['meta'], 'epoch': 3}}
+    )
     before = contents(work)
     train(work, '--resume')
     assert capsys.readouterr().out == f'{work}/epoch_2.pth: training is finished: 3 of 3 epochs\n'
-    assert refusal(train, work).startswith(f'{work}: holds checkpoints that this run would overwrite')
+    assert refusal(train, work).startswith(
+        f'{work}: holds checkpoints that this run would overwrite'
+    )
     assert contents(work) == before
 
 
@@ -60,10 +66,14 @@ def test_a_resumed_training_reads_its_checkpoint_once_and_no_pretrained_file(
 ):
     """MMEngine would load that file first, and the checkpoint over it: it may be gone since the training began."""
     with tiny_config.open('a') as config:
-        config.write("model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n")
+        config.write(
+            "model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n"
+        )
     read, resumed = [], []
     torch_load = torch.load
-    monkeypatch.setattr(torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options))
+    monkeypatch.setattr(
+        torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options)
+    )
 
     def resume(cfg):  # as MMEngine does
         assert cfg.resume
@@ -94,7 +104,10 @@ def test_an_interrupted_run_says_what_was_saved(saved, tmp_path, train, capsys):
         train(work, '--resume', steps=ending(KeyboardInterrupt(), saved))
     assert raised.value.code == training.CTRL_C == 130
     printed = capsys.readouterr()
-    assert f'{work}: no checkpoint to resume from yet; training starts from the first step\n' in printed.out
+    assert (
+        f'{work}: no checkpoint to resume from yet; training starts from the first step\n'
+        in printed.out
+    )
     left = f'--resume continues from {work}/epoch_1.pth' if saved else 'nothing was saved yet'
     assert printed.err.splitlines()[-1] == f'interrupted; {left}'
 
@@ -104,7 +117,9 @@ def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, train):
     work = tmp_path / 'fresh'
     with pytest.raises(SystemExit) as raised:
         train(work, steps=ending(NonFiniteError('loss: nan'), saved))
-    left = f'{work}/epoch_1.pth is the newest checkpoint and finite' if saved else 'nothing was saved'
+    left = (
+        f'{work}/epoch_1.pth is the newest checkpoint and finite' if saved else 'nothing was saved'
+    )
     assert raised.value.code == f'error: loss: nan; {left}'  # which exits with status 1
 
 
@@ -180,7 +195,9 @@ def test_a_lock_of_another_user_is_named(tmp_path, train, monkeypatch):
 
     monkeypatch.setattr(training.FileLock, 'acquire', refuse)
     message = refusal(train, tmp_path / 'work')
-    assert message.startswith(f'{tmp_path}/work/training.lock: expected a file that can be written to, got ')
+    assert message.startswith(
+        f'{tmp_path}/work/training.lock: expected a file that can be written to, got '
+    )
 
 
 @pytest.mark.parametrize('removed', [True, False])
@@ -209,7 +226,9 @@ def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(tiny_segmentation, tmp_path, monkeypatch):
+def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(
+    tiny_segmentation, tmp_path, monkeypatch
+):
     """The weights stay in float32, and validation is in float32 as on a GPU."""
     monkeypatch.setattr('torch.cuda.is_available', lambda: False)
     dtypes = []
@@ -218,7 +237,14 @@ def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(tiny_segmentation, 
         if isinstance(module, torch.nn.Conv2d):
             dtypes.append((module.training, output.dtype))
 
-    options = ('--amp', 'bfloat16', '--work-dir', tmp_path / 'work', '--cfg-options', 'train_cfg.val_interval=2')
+    options = (
+        '--amp',
+        'bfloat16',
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        'train_cfg.val_interval=2',
+    )
     options = (*options, 'default_hooks.checkpoint.interval=2')
     handle = torch.nn.modules.module.register_module_forward_hook(record)
     try:
@@ -227,7 +253,9 @@ def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(tiny_segmentation, 
     finally:
         handle.remove()
     assert set(dtypes) == {(True, torch.bfloat16), (False, torch.float32)}
-    first, last = (read_checkpoint(tmp_path / 'work' / f'iter_{step}.pth')['state_dict'] for step in (2, 4))
+    first, last = (
+        read_checkpoint(tmp_path / 'work' / f'iter_{step}.pth')['state_dict'] for step in (2, 4)
+    )
     assert {x.dtype for x in last.values()} == {torch.float32, torch.int64}
     assert any(not torch.equal(x, first[key]) for key, x in last.items())
     assert all(x.isfinite().all() for x in last.values())

@@ -21,7 +21,11 @@ def together(colours, shapes, tmp_path_factory):
     folder = tmp_path_factory.mktemp('together')
     status, outputs = start('two_processes', colours, shapes, folder)
     assert status == [0, 0], outputs
-    return folder, [json.loads((folder / f'rank{rank}.json').read_text()) for rank in range(2)], outputs
+    return (
+        folder,
+        [json.loads((folder / f'rank{rank}.json').read_text()) for rank in range(2)],
+        outputs,
+    )
 
 
 def weights_before(colours):
@@ -39,7 +43,9 @@ def test_two_processes_equal_one(colours, together, tmp_path):
     before = weights_before(colours)
     for key, weight in one['state_dict'].items():
         moved = (weight - before[key]).abs().max() if weight.is_floating_point() else 0
-        assert_close(two['state_dict'][key], weight, rtol=0, atol=max(1e-3 * float(moved), 1e-6), msg=key)
+        assert_close(
+            two['state_dict'][key], weight, rtol=0, atol=max(1e-3 * float(moved), 1e-6), msg=key
+        )
     assert_close(*(state['log']['train/lr']['log_history'] for state in (two, one)))
 
     # nine images on two processes: one is dealt twice and counted once
@@ -51,8 +57,13 @@ def test_two_processes_equal_one(colours, together, tmp_path):
 
 def test_a_signal_to_one_process_stops_both_and_they_resume(together):
     folder, results, outputs = together
-    assert [result['interrupted'] for result in results] == [[75, {'epoch': 0, 'iter': 3, 'seed': 0}]] * 2
-    assert 'a signal to another process: stopped in epoch 1 after step 3; --resume continues from ' in outputs[0]
+    assert [result['interrupted'] for result in results] == [
+        [75, {'epoch': 0, 'iter': 3, 'seed': 0}]
+    ] * 2
+    assert (
+        'a signal to another process: stopped in epoch 1 after step 3; --resume continues from '
+        in outputs[0]
+    )
     assert [result['resumed'] for result in results] == [result['whole'] for result in results]
     one, two = (saved(folder / work / 'epoch_2.pth') for work in ('parts', 'whole'))
     assert all(torch.equal(one['state_dict'][key], x) for key, x in two['state_dict'].items())
@@ -66,11 +77,15 @@ def test_detectors_and_segmenters_resume_with_the_same_bits(together):
 def test_weights_that_are_nan_in_one_process_stop_both(together):
     folder, (first, second), _ = together
     assert 'got tensors of another process; stopped after step 6' in first['poisoned']
-    assert re.match(r'model: expected finite weights to save, got \d+ tensors such as ', second['poisoned'])
+    assert re.match(
+        r'model: expected finite weights to save, got \d+ tensors such as ', second['poisoned']
+    )
     assert not list((folder / 'poisoned').glob('*.pth'))
 
 
-@pytest.mark.parametrize('event', ['after_train_epoch', 'before_val_epoch'])  # the latter in iteration-based training
+@pytest.mark.parametrize(
+    'event', ['after_train_epoch', 'before_val_epoch']
+)  # the latter in iteration-based training
 def test_running_statistics_are_averaged_in_the_model_and_in_its_ema(event, together):
     for result in together[1]:
         for buffers, offset in zip(result[event], (0, 10), strict=True):

@@ -13,7 +13,12 @@ MISSPELT = [
     ('model', 'backbon', 'arguments of MaskRCNN', 'backbone'),
     ('model.backbone', 'drop_path_rat', 'arguments of mmpola.PolaSwin', 'drop_path_rate'),
     ('model.roi_head.bbox_head', 'num_clases', 'arguments of ConvFCBBoxHead', 'num_classes'),
-    ('train_dataloader.dataset.pipeline.1', 'with_msk', 'arguments of LoadAnnotations', 'with_mask'),
+    (
+        'train_dataloader.dataset.pipeline.1',
+        'with_msk',
+        'arguments of LoadAnnotations',
+        'with_mask',
+    ),
     (
         'default_hooks.checkpoint',
         'intervall',
@@ -50,7 +55,11 @@ VALUES = [
     ('log_level', 'FOO', 'DEBUG, INFO, WARNING, ERROR or CRITICAL'),
     ('optim_wrapper.type', 'AmpOptimWraper', 'a name in the optim_wrapper registry'),
     ('visualizer.type', 'DetLocalVisualiser', 'a name in the visualizer registry'),
-    ('visualizer.vis_backends.0.type', 'TensorbordVisBackend', 'a name in the vis_backend registry'),
+    (
+        'visualizer.vis_backends.0.type',
+        'TensorbordVisBackend',
+        'a name in the vis_backend registry',
+    ),
 ]
 """Key of the config, a value that it cannot have, the rule."""
 
@@ -67,7 +76,11 @@ model = dict(backbone=dict(_delete_=True, type='PolaSwin', arch='tiny'))
 def detector(root, shapes, tmp_path_factory):
     """The tiny detector's config, read once; tests must not change it."""
     path = tmp_path_factory.mktemp('config') / 'tiny.py'
-    path.write_text(TINY.format(base=str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py'), data=f'{shapes}/coco/'))
+    path.write_text(
+        TINY.format(
+            base=str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py'), data=f'{shapes}/coco/'
+        )
+    )
     return Config.fromfile(path)
 
 
@@ -111,7 +124,9 @@ def test_the_habit_of_openmmlab_to_import_a_package_and_leave_out_its_scope(tmp_
     file = tmp_path / 'unscoped.py'
     file.write_text(UNSCOPED)
     message = refusal(validate_config, Config.fromfile(file))
-    assert message.startswith('model.backbone.type: expected a name in the mmdet::model registry, got PolaSwin')
+    assert message.startswith(
+        'model.backbone.type: expected a name in the mmdet::model registry, got PolaSwin'
+    )
     assert 'mmpola.PolaSwin' in message
 
 
@@ -162,7 +177,9 @@ def test_mistakes_in_what_is_not_read_are_none(detector, used, mistakes):
         refusal_of(detector, **{key: value})
 
 
-@pytest.mark.parametrize('used', [EVALUATED, PREDICTED, EXPORTED], ids=['evaluation', 'prediction', 'export'])
+@pytest.mark.parametrize(
+    'used', [EVALUATED, PREDICTED, EXPORTED], ids=['evaluation', 'prediction', 'export']
+)
 @pytest.mark.parametrize('key', ['model.backbone.type', 'test_dataloader.dataset.pipeline.0.type'])
 def test_mistakes_in_what_is_read_stay_mistakes(detector, key, used):
     cfg = copy.deepcopy(detector)
@@ -196,10 +213,14 @@ def test_of_a_classifier(root):
     cfg = Config.fromfile(root / 'configs' / 'imagenet_pola_swin_t.py')
     cfg.val_evaluator.topk = (1, 1001)
     assert (
-        refusal(validate_config, cfg) == 'val_evaluator.topk: expected at most model.num_classes, 1000, got (1, 1001)'
+        refusal(validate_config, cfg)
+        == 'val_evaluator.topk: expected at most model.num_classes, 1000, got (1, 1001)'
     )
     cfg.model.backbone.drop_rate = -0.1
-    assert refusal(validate_config, cfg) == 'model.backbone.drop_rate: expected a number in [0, 1), got -0.1'
+    assert (
+        refusal(validate_config, cfg)
+        == 'model.backbone.drop_rate: expected a number in [0, 1), got -0.1'
+    )
 
 
 def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):

@@ -37,9 +37,13 @@ def test_a_run_within_its_warm_up_names_the_option_that_ends_it_earlier():
     assert warm_up_note(cfg, 45) is None
 
 
-@pytest.mark.parametrize('kind', [{'type': 'mmdet.QuadraticWarmupLR'}, {'type': 'ConstantLR', 'factor': 0.1}])
+@pytest.mark.parametrize(
+    'kind', [{'type': 'mmdet.QuadraticWarmupLR'}, {'type': 'ConstantLR', 'factor': 0.1}]
+)
 def test_other_warm_ups(kind):
-    assert 'param_scheduler.1.end=27' in warm_up_note(schedule(MAIN, {**kind, 'by_epoch': False, 'end': 276}), 45)
+    assert 'param_scheduler.1.end=27' in warm_up_note(
+        schedule(MAIN, {**kind, 'by_epoch': False, 'end': 276}), 45
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,12 +81,20 @@ def test_a_run_counted_in_steps(end, option):
 def test_the_script_counts_the_images_that_are_used(tiny_config, tmp_path, monkeypatch, capsys):
     """12 images, of which it takes 7, in 3 epochs of batches of two; the config's warm-up has 100 steps."""
     monkeypatch.setattr('mmpola.engine.train._run', lambda cfg: None)
-    options = ('train_dataloader.dataset.indices=7', 'param_scheduler.1.end=3', 'param_scheduler.1.T_max=3')
-    assert run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options) == 0
+    options = (
+        'train_dataloader.dataset.indices=7',
+        'param_scheduler.1.end=3',
+        'param_scheduler.1.T_max=3',
+    )
+    assert (
+        run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options) == 0
+    )
     printed = capsys.readouterr().out
     (line,) = (line for line in printed.splitlines() if 'warm-up' in line)
     assert '12 steps' in line
     assert line.endswith('--cfg-options param_scheduler.0.end=1')
     options = (*options, 'param_scheduler.0.end=1')
-    assert run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options) == 0
+    assert (
+        run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options) == 0
+    )
     assert 'warm-up' not in capsys.readouterr().out

@@ -15,7 +15,9 @@ BACKBONE = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'pretrain_img_size': 64, 'd
 
 
 def classifier(**arguments):
-    return MODELS.build({'type': 'mmpola.ImageClassifier', 'backbone': BACKBONE, 'num_classes': 5, **arguments})
+    return MODELS.build(
+        {'type': 'mmpola.ImageClassifier', 'backbone': BACKBONE, 'num_classes': 5, **arguments}
+    )
 
 
 def save(content, path):

@@ -108,10 +108,15 @@ def interrupt_and_resume(folder, step, config):
 def distribute(cfg):
     """Prepare a config for this process group, without a GPU.
 
-    SyncBN needs a GPU. It keeps its statistics equal in all processes; GN, which takes its place, has none.
+    SyncBN needs a GPU. It keeps its statistics equal in all processes; GN, which takes its place,
+    has none.
     """
     cfg.launcher = 'pytorch'
-    cfg.model_wrapper_cfg = {'type': 'MMDistributedDataParallel', 'device_ids': None, 'broadcast_buffers': False}
+    cfg.model_wrapper_cfg = {
+        'type': 'MMDistributedDataParallel',
+        'device_ids': None,
+        'broadcast_buffers': False,
+    }
     cfg.default_hooks.preemption.interval = 1
     for _, node in nodes(cfg.model, 'model'):
         if node.get('type') == 'SyncBN':

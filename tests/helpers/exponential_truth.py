@@ -6,13 +6,19 @@ import torch
 def exponential_attention(q, k, v, same, opposite, rotary=None, eps=1e-6):
     """Compute o [B, N, H, D] in float64, differentiable."""
     numerators, normalisers = _stream_sums(q, k, v, same, opposite, rotary, _rotate)
-    return torch.cat([n / (r + eps) for n, r in zip(numerators, normalisers, strict=True)], dim=-1).transpose(1, 2)
+    return torch.cat(
+        [n / (r + eps) for n, r in zip(numerators, normalisers, strict=True)], dim=-1
+    ).transpose(1, 2)
 
 
 def magnitude_of_terms(q, k, v, same, opposite, rotary, eps=1e-6):
     """Compute |o| as if no terms of the numerator cancelled [B, N, H, D]; errors are measured relative to it."""
-    numerators, normalisers = _stream_sums(q, k, v.abs(), same, opposite, [x.abs() for x in rotary], _rotate_magnitudes)
-    return torch.cat([n / (r + eps) for n, r in zip(numerators, normalisers, strict=True)], dim=-1).transpose(1, 2)
+    numerators, normalisers = _stream_sums(
+        q, k, v.abs(), same, opposite, [x.abs() for x in rotary], _rotate_magnitudes
+    )
+    return torch.cat(
+        [n / (r + eps) for n, r in zip(numerators, normalisers, strict=True)], dim=-1
+    ).transpose(1, 2)
 
 
 def _stream_sums(q, k, v, same, opposite, rotary, rotate):
@@ -26,7 +32,10 @@ def _stream_sums(q, k, v, same, opposite, rotary, rotate):
     normalisers = [phi @ psi.mean(-2).unsqueeze(-1) for phi in phis]
     if rotary is not None:
         psi, *phis = (rotate(x, *(table.double() for table in rotary)) for x in (psi, *phis))
-    numerators = [phi @ (psi.mT @ half / k.shape[-2]) for phi, half in zip(phis, v.chunk(2, dim=-1), strict=True)]
+    numerators = [
+        phi @ (psi.mT @ half / k.shape[-2])
+        for phi, half in zip(phis, v.chunk(2, dim=-1), strict=True)
+    ]
     return numerators, normalisers
 
 

@@ -47,7 +47,8 @@ class Hub:
         tokens: (path, value of the header Authorization) of all GET requests.
         answers: path -> (status, headers, body) that is sent instead of the file; a body may be an
             iterator over pieces, which are sent until the client has enough.
-        dripping: paths whose answers are headers without an end, each sent in time; '' for the list.
+        dripping: paths whose answers are headers without an end, each sent in time; '' for the
+            list.
         silent: paths that are answered only after `speak` is set; '' for the list of files.
     """
 
@@ -82,7 +83,11 @@ class Hub:
             self.speak.wait(60)
         if listing:
             siblings = [{'rfilename': name} for name in self.files]
-            return 200, {}, json.dumps({'id': self.repository, 'sha': COMMIT, 'siblings': siblings}).encode()
+            return (
+                200,
+                {},
+                json.dumps({'id': self.repository, 'sha': COMMIT, 'siblings': siblings}).encode(),
+            )
         if name is None:
             return 404, {'X-Error-Code': 'EntryNotFound'}, b'{"error": "Entry not found"}'
         content = self.files[name]

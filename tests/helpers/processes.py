@@ -22,7 +22,12 @@ def environment():
 
 def start(module, *arguments):
     """Run tests/helpers/`module`.py in both processes and return their exit statuses and outputs."""
-    common = {**environment(), 'MASTER_ADDR': '127.0.0.1', 'WORLD_SIZE': '2', 'PYTHONPATH': str(ROOT)}
+    common = {
+        **environment(),
+        'MASTER_ADDR': '127.0.0.1',
+        'WORLD_SIZE': '2',
+        'PYTHONPATH': str(ROOT),
+    }
     common['MASTER_PORT'] = common['PORT']
     processes = [
         subprocess.Popen(

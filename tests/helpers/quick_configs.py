@@ -8,8 +8,8 @@ from mmengine.config import config as reading
 def quick_configs(patch):
     """Take the base configs of other packages from their folder, and write configs without formatting them.
 
-    MMEngine first looks for a base config in every metafile of its package, and formats a config for each of the about
-    ten places that it writes it to.
+    MMEngine first looks for a base config in every metafile of its package, and formats a config
+    for each of the about ten places that it writes it to.
 
     Args:
         patch: pytest's MonkeyPatch.
@@ -23,4 +23,6 @@ def quick_configs(patch):
         return search(package, path)
 
     patch.setattr(reading, '_get_external_cfg_path', find)
-    patch.setattr(reading, 'FormatCode', lambda text, **_: (text, True), raising=False)  # the fork has none
+    patch.setattr(
+        reading, 'FormatCode', lambda text, **_: (text, True), raising=False
+    )  # the fork has none

@@ -20,7 +20,9 @@ def write_text(folder):
         for name, rating in (('neg', 2), ('pos', 9)):
             (folder / split / name).mkdir(parents=True)
             for number in (10, 2):
-                (folder / split / name / f'{number}_{rating}.txt').write_bytes(f'{split} {number} é'.encode())
+                (folder / split / name / f'{number}_{rating}.txt').write_bytes(
+                    f'{split} {number} é'.encode()
+                )
     return folder
 
 

@@ -2,7 +2,12 @@
 
 from mmpola.config_tree import nodes
 
-WIDTHS = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4), 'mlp_ratios': (2, 2, 2, 2)}
+WIDTHS = {
+    'embed_dims': (8, 16, 24, 32),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 2, 3, 4),
+    'mlp_ratios': (2, 2, 2, 2),
+}
 SMALL_ARCHS = {
     'mmpola.PolaSwin': {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)},
     'mmpola.PolaPVT': WIDTHS,
@@ -163,7 +168,9 @@ def shrink_images(pipeline):
         for key, small in SMALL_IMAGES.get(transform.type, {}).items():
             if key in transform:
                 transform[key] = small
-        for variants in transform.get('transforms', ()):  # of test-time augmentation, or of a random choice
+        for variants in transform.get(
+            'transforms', ()
+        ):  # of test-time augmentation, or of a random choice
             shrink_images(variants)
 
 
@@ -174,7 +181,9 @@ def shrink(cfg, shapes, tmp_path):
     shrink_input(cfg)
     detection = cfg.default_scope == 'mmdet'
     for split in ('train', 'val', 'test'):
-        cfg[f'{split}_dataloader'].dataset['data_root'] = f'{shapes}/coco/' if detection else f'{shapes}/ade'
+        cfg[f'{split}_dataloader'].dataset['data_root'] = (
+            f'{shapes}/coco/' if detection else f'{shapes}/ade'
+        )
     if detection:
         for _, node in nodes(cfg.model, 'model'):
             if 'num_classes' in node:
@@ -185,8 +194,12 @@ def shrink(cfg, shapes, tmp_path):
         for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
             evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
         cfg.train_dataloader.dataset['indices'] = 2  # an epoch of one step
-        cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = 0.0  # untrained scores count too
+        cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = (
+            0.0  # untrained scores count too
+        )
     cfg.train_cfg.pop('dynamic_intervals', None)
-    cfg.train_cfg.update({'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters': 1, 'val_interval': 1})
+    cfg.train_cfg.update(
+        {'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters': 1, 'val_interval': 1}
+    )
     cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
     return cfg

@@ -40,15 +40,23 @@ def shorten_schedule(parts, epochs):
         cosine.update(begin=1, end=epochs, T_max=epochs - 1)
 
 
-def small_config(data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs=3, workers=0, options=None):
+def small_config(
+    data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs=3, workers=0, options=None
+):
     """Shrink configs/`name`.py to three classes and one block per stage; `options` are as in `--cfg-options`."""
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
     cfg.model.num_classes = 3
     cfg.model.backbone.update(pretrain_img_size=SIZE, drop_path_rate=0.2)
-    cfg.model.backbone['arch'] = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
+    cfg.model.backbone['arch'] = {
+        'embed_dims': 8,
+        'depths': (1, 1, 1, 1),
+        'num_heads': (1, 2, 4, 4),
+    }
     for split in ('train', 'val', 'test'):
         loader = cfg[f'{split}_dataloader']
-        loader.update(batch_size=batch, num_workers=workers, persistent_workers=workers > 0, pin_memory=False)
+        loader.update(
+            batch_size=batch, num_workers=workers, persistent_workers=workers > 0, pin_memory=False
+        )
         loader.dataset.root = f'{data}/{"train" if split == "train" else "val"}'
         loader.dataset.transform.input_size = SIZE
         if split != 'train':
@@ -68,7 +76,9 @@ def run(cfg, *hooks, resume=False):
     register_mmengine_reader()
     cfg = copy.deepcopy(cfg)
     cfg.resume = resume
-    cfg.experiment_name = uuid.uuid4().hex  # MMEngine's default is the current second: two runs would share their log
+    cfg.experiment_name = (
+        uuid.uuid4().hex
+    )  # MMEngine's default is the current second: two runs would share their log
     runner = Runner.from_cfg(cfg)
     for hook in hooks:
         runner.register_hook(hook, priority='ABOVE_NORMAL')
@@ -87,10 +97,14 @@ def assert_refused_at_the_start(data, work_dir, options, message):
 def saved(path):
     """Read weights, averages, optimizer, schedules, logged scalars and the name of the best file of a checkpoint."""
     checkpoint = read_checkpoint(path)
-    scalars, information = (checkpoint['message_hub'][key] for key in ('log_scalars', 'runtime_info'))
+    scalars, information = (
+        checkpoint['message_hub'][key] for key in ('log_scalars', 'runtime_info')
+    )
     kept = {key: checkpoint[key] for key in STATES if key in checkpoint}
     timed = ('time', 'memory')
-    kept['log'] = {key: value for key, value in scalars.items() if not any(word in key for word in timed)}
+    kept['log'] = {
+        key: value for key, value in scalars.items() if not any(word in key for word in timed)
+    }
     kept['best'] = Path(information.get('best_ckpt', '')).name
     kept['meta'] = {key: checkpoint['meta'][key] for key in ('epoch', 'iter', 'seed')}
     return kept

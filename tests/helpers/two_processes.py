@@ -64,7 +64,11 @@ def train(data, out, *hooks, resume=False):
 
 def average_buffers(event):
     """Call a method of MeanBuffersHook and return the statistics of a model and of its moving average."""
-    rank, model, average = distributed.get_rank(), nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)), EMAHook()
+    rank, model, average = (
+        distributed.get_rank(),
+        nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)),
+        EMAHook(),
+    )
     average.ema_model = ExponentialMovingAverage(model, update_buffers=True)
     for offset, network in ((0, model), (10, average.ema_model.module)):
         network[1].running_mean.fill_(offset + rank)
@@ -72,7 +76,8 @@ def average_buffers(event):
         network[1].num_batches_tracked.fill_(4)
     getattr(MeanBuffersHook(), event)(SimpleNamespace(model=model, hooks=[average]))
     return [
-        {name: x.tolist() for name, x in network[1].named_buffers()} for network in (model, average.ema_model.module)
+        {name: x.tolist() for name, x in network[1].named_buffers()}
+        for network in (model, average.ema_model.module)
     ]
 
 
@@ -88,7 +93,9 @@ def main(colours, shapes, out):
         **{event: average_buffers(event) for event in ('after_train_epoch', 'before_val_epoch')},
     }
     for name, step in CONFIGS.items():
-        interrupt_and_resume(out / name, step, lambda work, name=name: distribute(small(shapes, work, name)))
+        interrupt_and_resume(
+            out / name, step, lambda work, name=name: distribute(small(shapes, work, name))
+        )
     (out / f'rank{distributed.get_rank()}.json').write_text(json.dumps(results))
     distributed.destroy_process_group()
 

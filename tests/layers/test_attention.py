@@ -32,7 +32,9 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
     assert (feature_map.scale > 0).all()
 
 
-@pytest.mark.parametrize('layer', [partial(PolaAttention, grid=(4, 4)), PolaPlusAttention], ids=['pola', 'plus'])
+@pytest.mark.parametrize(
+    'layer', [partial(PolaAttention, grid=(4, 4)), PolaPlusAttention], ids=['pola', 'plus']
+)
 def test_no_gradient_of_a_parameter_fills_a_table_with_zeros_first(layer):
     """As that of an index would; a view has no such gradient."""
     output = layer(8, 2)(torch.randn(2, 16, 8), (4, 4))
@@ -89,7 +91,9 @@ def test_half_precision_keeps_its_dtype(layer):
 
 def test_both_projections_compute_the_same_attention():
     """Given the same weights and no reduction, Pola-PVT's layer equals Pola-Swin's."""
-    attention, other = (PolaAttention(8, 2, grid=(4, 4), joint=joint).double() for joint in (True, False))
+    attention, other = (
+        PolaAttention(8, 2, grid=(4, 4), joint=joint).double() for joint in (True, False)
+    )
     weights = attention.state_dict()
     for kind in ('weight', 'bias'):
         q, k, v, gate = weights.pop(f'qkvg.{kind}').chunk(4)
@@ -101,7 +105,10 @@ def test_both_projections_compute_the_same_attention():
 
 @pytest.mark.parametrize(
     'build',
-    [lambda: PolaAttention(8, 2, grid=(4, 4), backend='tritn'), lambda: PolaPlusAttention(8, 2, backend='tritn')],
+    [
+        lambda: PolaAttention(8, 2, grid=(4, 4), backend='tritn'),
+        lambda: PolaPlusAttention(8, 2, backend='tritn'),
+    ],
 )
 def test_an_unknown_backend_is_refused(build):
     with pytest.raises(ValueError) as raised:
@@ -152,10 +159,15 @@ def literal(attention, x, grid):
     """Write the layer down with an [N, M] matrix of weights per stream and a padded map, on the training grid."""
     q, k, v, *gate = attention.qkvg(x).chunk(attention.qkvg.out_features // 8, dim=-1)
     learned = attention.feature_map
-    exponent, scale = 1 + learned.alpha * learned.power.sigmoid()[0, :, 0], F.softplus(learned.scale)
+    exponent, scale = (
+        1 + learned.alpha * learned.power.sigmoid()[0, :, 0],
+        F.softplus(learned.scale),
+    )
     q, k = q / scale, (k + attention.positional_encoding) / scale
     q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (q, k, v))  # [B, H, N, D]
-    positive_q, negative_q, positive_k, negative_k = (t.relu() ** exponent[:, None] for t in (q, -q, k, -k))
+    positive_q, negative_q, positive_k, negative_k = (
+        t.relu() ** exponent[:, None] for t in (q, -q, k, -k)
+    )
     if attention.polarity:
         same = positive_q @ positive_k.mT + negative_q @ negative_k.mT
         opposite = positive_q @ negative_k.mT + negative_q @ positive_k.mT
@@ -225,7 +237,9 @@ def test_a_map_is_its_tokens_on_their_grid(layer):
     expected = attention(maps.flatten(2).mT, (3, 5)).mT.unflatten(2, (3, 5))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert found.is_contiguous()
-    assert attention(maps.to(memory_format=torch.channels_last)).is_contiguous(memory_format=torch.channels_last)
+    assert attention(maps.to(memory_format=torch.channels_last)).is_contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 def randomise(attention):
@@ -259,7 +273,9 @@ def test_prefix_tokens_without_keys_and_values_change_nothing(layer):
     x = torch.randn(2, 16, 8, dtype=torch.float64)
     found = attention(torch.cat([x.new_zeros(2, 3, 8), x], dim=1), (4, 4), prefix_tokens=3)
     expected = attention(x, (4, 4))
-    assert (found[:, 3:] - expected).norm() < 1e-3 * expected.norm()  # epsilon is added to a mean over all tokens
+    assert (
+        found[:, 3:] - expected
+    ).norm() < 1e-3 * expected.norm()  # epsilon is added to a mean over all tokens
 
 
 def test_tokens_need_no_grid_if_nothing_reads_it():
@@ -288,7 +304,11 @@ def test_tokens_without_a_grid_are_refused_where_it_is_read(attention, reader):
 @pytest.mark.parametrize(
     ('shape', 'arguments', 'message'),
     [
-        ((1, 8, 4, 4), {'grid': (4, 4)}, 'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid'),
+        (
+            (1, 8, 4, 4),
+            {'grid': (4, 4)},
+            'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid',
+        ),
         ((16, 8), {'grid': (4, 4)}, 'x: expected tokens [B, N, C], or a map'),
         (
             (1, 4, 8, 8),
@@ -325,14 +345,31 @@ def test_a_shape_that_does_not_fit_is_refused(shape, arguments, message):
 def test_heads_of_an_odd_dimension_are_refused(layer, dim, heads):
     with pytest.raises(ValueError) as raised:
         layer(dim, heads)
-    assert str(raised.value).startswith(f'num_heads: expected a number that divides dim={dim} into heads of an even')
+    assert str(raised.value).startswith(
+        f'num_heads: expected a number that divides dim={dim} into heads of an even'
+    )
     assert str(raised.value).endswith(f'got {heads}')
 
 
 GOLDEN = {
-    'pola_swin_mixed': ('patch_embed.', 'layers.0.blocks.0.', 1e-5, partial(PolaAttention, 8, 1, grid=(56, 56))),
-    'pola_pvt_llll': ('patch_embed1.', 'block1.0.', 1e-6, partial(PolaAttention, 16, 1, grid=(16, 16), joint=False)),
-    'pola_pvt_sr8421': ('patch_embed1.', 'block1.0.', 1e-6, partial(PolaAttention, 16, 1, grid=(16, 16), sr_ratio=8)),
+    'pola_swin_mixed': (
+        'patch_embed.',
+        'layers.0.blocks.0.',
+        1e-5,
+        partial(PolaAttention, 8, 1, grid=(56, 56)),
+    ),
+    'pola_pvt_llll': (
+        'patch_embed1.',
+        'block1.0.',
+        1e-6,
+        partial(PolaAttention, 16, 1, grid=(16, 16), joint=False),
+    ),
+    'pola_pvt_sr8421': (
+        'patch_embed1.',
+        'block1.0.',
+        1e-6,
+        partial(PolaAttention, 16, 1, grid=(16, 16), sr_ratio=8),
+    ),
 }
 """File -> names of the first patch embedding and of its one block, epsilon of the block's norms, layer."""
 
@@ -341,10 +378,14 @@ GOLDEN = {
 def test_the_authors_layer_loads_into_a_network_of_ones_own(name, golden):
     """The first stage of their network, written by hand around the layer, gives their features."""
     record = golden(name)
-    weights = {key: x.double() for key, x in record['checkpoint']['model'].items() if x.is_floating_point()}
+    weights = {
+        key: x.double() for key, x in record['checkpoint']['model'].items() if x.is_floating_point()
+    }
     stem, block, eps, layer = GOLDEN[name]
     attention = layer(alpha=record['config']['alpha']).double()
-    attention.load_state_dict({key.split('attn.')[1]: x for key, x in weights.items() if f'{block}attn.' in key})
+    attention.load_state_dict(
+        {key.split('attn.')[1]: x for key, x in weights.items() if f'{block}attn.' in key}
+    )
 
     def pair(name):
         return weights[f'{name}.weight'], weights[f'{name}.bias']
@@ -357,7 +398,9 @@ def test_the_authors_layer_loads_into_a_network_of_ones_own(name, golden):
     x = x + attention(norm(x, f'{block}norm1', eps), tuple(maps.shape[2:]))
     hidden = F.gelu(F.linear(norm(x, f'{block}norm2', eps), *pair(f'{block}mlp.fc1')))
     x = x + F.linear(hidden, *pair(f'{block}mlp.fc2'))
-    torch.testing.assert_close(x.mT.unflatten(2, maps.shape[2:]).float(), record['features'][0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        x.mT.unflatten(2, maps.shape[2:]).float(), record['features'][0], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_authors_plus_layer_loads(golden):

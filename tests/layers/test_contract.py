@@ -73,11 +73,15 @@ def exact_gradients(net, x):
 
 def errors(found, expected):
     """Return the relative error of each tensor."""
-    return [((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)]
+    return [
+        ((a.double() - b).norm() / b.norm()).item() for a, b in zip(found, expected, strict=True)
+    ]
 
 
 @EVERY_NET
-@pytest.mark.parametrize('make', [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=['copy', 'pickle'])
+@pytest.mark.parametrize(
+    'make', [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=['copy', 'pickle']
+)
 def test_copies_compute_the_same(name, make):
     net, x = build(name), draw(name)
     expected = net(x)
@@ -133,7 +137,9 @@ def test_exports_for_all_sizes(name):
 @EVERY_NET
 def test_vmap_and_per_sample_gradients(name):
     net, x = build(name), torch.stack([draw(name), draw(name), draw(name)])
-    torch.testing.assert_close(torch.vmap(net)(x), torch.stack([net(part) for part in x]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.vmap(net)(x), torch.stack([net(part) for part in x]), rtol=1e-4, atol=1e-5
+    )
     parameters = {key: p.detach() for key, p in net.named_parameters()}
 
     def loss(parameters, part):
@@ -160,7 +166,9 @@ def test_gradients_equal_those_of_float64(name, dtype):
 
 
 @EVERY_NET
-@pytest.mark.parametrize(('size', 'batch'), [((3, 4), 0), ((1, 1), 2)], ids=['no sample', 'one token'])
+@pytest.mark.parametrize(
+    ('size', 'batch'), [((3, 4), 0), ((1, 1), 2)], ids=['no sample', 'one token']
+)
 def test_empty_batches_and_single_tokens_have_gradients(name, size, batch):
     net = build(name)
     if 'prefix' in name:

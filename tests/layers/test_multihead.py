@@ -30,27 +30,44 @@ def literal(attention, query, key, value, weight):
         projections = projections.chunk(3)
     q, k, v = (
         F.linear(x, w, b).unflatten(-1, (2, 4)).transpose(1, 2)
-        for x, w, b in zip((query, key, value), projections, attention.in_proj_bias.chunk(3), strict=True)
+        for x, w, b in zip(
+            (query, key, value), projections, attention.in_proj_bias.chunk(3), strict=True
+        )
     )
     learned = attention.feature_map()
     q, k = (x / learned.scale[:, None] for x in (q, k))
-    positive_q, negative_q, positive_k, negative_k = (x.relu() ** learned.exponent[:, None] for x in (q, -q, k, -k))
+    positive_q, negative_q, positive_k, negative_k = (
+        x.relu() ** learned.exponent[:, None] for x in (q, -q, k, -k)
+    )
     same = positive_q @ positive_k.mT + negative_q @ negative_k.mT
     opposite = positive_q @ negative_k.mT + negative_q @ positive_k.mT
     weights = [x * weight[:, None, None] for x in (same, opposite)]
-    streams = [w / (w.sum(-1, keepdim=True) + 1e-6) @ half for w, half in zip(weights, v.chunk(2, -1), strict=True)]
+    streams = [
+        w / (w.sum(-1, keepdim=True) + 1e-6) @ half
+        for w, half in zip(weights, v.chunk(2, -1), strict=True)
+    ]
     attended = torch.cat(streams, dim=-1).transpose(1, 2).flatten(2)
-    return attention.out_proj(attended if attention.gate is None else attended * attention.gate(query))
+    return attention.out_proj(
+        attended if attention.gate is None else attended * attention.gate(query)
+    )
 
 
 @pytest.mark.parametrize('arguments', [{}, {'gate': True}, {'kdim': 6, 'vdim': 10}], ids=str)
 def test_equals_the_equations_written_literally(arguments):
     attention = build(8, 2, **arguments)
-    query, key, value = draw(2, 5, 8), draw(2, 7, arguments.get('kdim', 8)), draw(2, 7, arguments.get('vdim', 8))
+    query, key, value = (
+        draw(2, 5, 8),
+        draw(2, 7, arguments.get('kdim', 8)),
+        draw(2, 7, arguments.get('vdim', 8)),
+    )
     added = draw(2, 7)
     added[0, 2:4] = -torch.inf
     added -= added.amax(-1, keepdim=True)  # which only changes what epsilon adds
-    for mask, weight in ((None, torch.ones(2, 7)), (added == -torch.inf, added != -torch.inf), (added, added.exp())):
+    for mask, weight in (
+        (None, torch.ones(2, 7)),
+        (added == -torch.inf, added != -torch.inf),
+        (added, added.exp()),
+    ):
         found, weights = attention(query, key, value, mask)
         assert weights is None
         torch.testing.assert_close(found, literal(attention, query, key, value, weight))
@@ -65,7 +82,9 @@ def test_padded_keys_change_nothing_whatever_they_hold(float_mask):
     key[:, 6] = torch.nan
     key[:, 7] = torch.inf
     given = torch.zeros(2, 9).masked_fill(mask, -torch.inf) if float_mask else mask
-    torch.testing.assert_close(attention(query, key, key, given)[0], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        attention(query, key, key, given)[0], expected, rtol=1e-12, atol=1e-12
+    )
     nothing, _ = attention(query, key, key, torch.ones(2, 9, dtype=torch.bool))
     torch.testing.assert_close(nothing, attention.out_proj.bias.expand_as(nothing), rtol=0, atol=0)
 
@@ -109,17 +128,34 @@ def test_layouts_agree():
     for sample, of_sample, alone in zip(x, mask, expected, strict=True):
         torch.testing.assert_close(attention(sample, sample, sample, of_sample)[0], alone)
     attention.batch_first = False
-    torch.testing.assert_close(attention(*[x.transpose(0, 1)] * 3, mask)[0], expected.transpose(0, 1))
+    torch.testing.assert_close(
+        attention(*[x.transpose(0, 1)] * 3, mask)[0], expected.transpose(0, 1)
+    )
 
 
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'need_weights': True}, 'need_weights: expected False, because linear attention has no [N, M] weights, got'),
-        ({'attn_mask': torch.zeros(5, 5)}, 'attn_mask: expected None, because linear attention sums the keys before'),
-        ({'is_causal': True}, 'is_causal: expected False, because linear attention sums the keys before queries'),
-        ({'key_padding_mask': torch.zeros(5, 2)}, 'key_padding_mask: expected [2, 5] like the keys, got [5, 2]'),
-        ({'key_padding_mask': torch.zeros(2, 5).long()}, 'key_padding_mask: expected bool (True: padding) or floating'),
+        (
+            {'need_weights': True},
+            'need_weights: expected False, because linear attention has no [N, M] weights, got',
+        ),
+        (
+            {'attn_mask': torch.zeros(5, 5)},
+            'attn_mask: expected None, because linear attention sums the keys before',
+        ),
+        (
+            {'is_causal': True},
+            'is_causal: expected False, because linear attention sums the keys before queries',
+        ),
+        (
+            {'key_padding_mask': torch.zeros(5, 2)},
+            'key_padding_mask: expected [2, 5] like the keys, got [5, 2]',
+        ),
+        (
+            {'key_padding_mask': torch.zeros(2, 5).long()},
+            'key_padding_mask: expected bool (True: padding) or floating',
+        ),
     ],
 )
 def test_what_linear_attention_cannot_do_is_refused(arguments, message):
@@ -144,20 +180,25 @@ def test_what_linear_attention_cannot_do_is_refused(arguments, message):
 )
 def test_shapes_that_do_not_fit_each_other_are_refused(shapes):
     with pytest.raises(
-        ValueError, match=r'^query, key, value: expected \[B, N, C\] \(batch_first=True\) or \[N, C\] with'
+        ValueError,
+        match=r'^query, key, value: expected \[B, N, C\] \(batch_first=True\) or \[N, C\] with',
     ):
         PolaMultiheadAttention(8, 2, batch_first=True)(*map(torch.randn, shapes))
 
 
 def test_a_mask_of_unbatched_keys_has_one_axis():
     query, key = draw(5, 8), draw(7, 8)
-    with pytest.raises(ValueError, match=r'^key_padding_mask: expected \[7\] like the keys, got \[1, 7\]$'):
+    with pytest.raises(
+        ValueError, match=r'^key_padding_mask: expected \[7\] like the keys, got \[1, 7\]$'
+    ):
         build(8, 2)(query, key, key, draw(1, 7))
 
 
 @pytest.mark.filterwarnings('ignore:.*nested tensors is in prototype')
 def test_an_encoder_that_is_built_already_needs_its_switch():
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1
+    ).eval()
     encoder.layers[0].self_attn = PolaMultiheadAttention(8, 2, batch_first=True)
     x, padding = torch.randn(2, 5, 8), torch.arange(5).expand(2, 5) >= 3
     with torch.no_grad():
@@ -169,7 +210,10 @@ def test_an_encoder_that_is_built_already_needs_its_switch():
 
 @pytest.mark.parametrize('arguments', [{}, {'kdim': 6, 'vdim': 10}, {'bias': False}], ids=str)
 def test_takes_the_weights_of_softmax_attention(arguments):
-    softmax, attention = nn.MultiheadAttention(8, 2, **arguments), PolaMultiheadAttention(8, 2, **arguments)
+    softmax, attention = (
+        nn.MultiheadAttention(8, 2, **arguments),
+        PolaMultiheadAttention(8, 2, **arguments),
+    )
     nn.init.normal_(attention.feature_map.power)
     power = attention.feature_map.power.clone()
     nn.Sequential(attention).load_state_dict(nn.Sequential(softmax).state_dict())
@@ -206,7 +250,9 @@ def test_runs_in_the_wrapper_of_mmcv():
     wrapper = MultiheadAttention(8, 2, batch_first=True)
     wrapper.attn = PolaMultiheadAttention(8, 2, batch_first=wrapper.attn.batch_first)
     x, mask = torch.randn(2, 5, 8), torch.arange(5) >= torch.tensor([[5], [3]])
-    expected = x + PolaMultiheadAttention.forward(wrapper.attn, *[x.transpose(0, 1)] * 3, mask)[0].transpose(0, 1)
+    expected = x + PolaMultiheadAttention.forward(wrapper.attn, *[x.transpose(0, 1)] * 3, mask)[
+        0
+    ].transpose(0, 1)
     torch.testing.assert_close(wrapper(x, key_padding_mask=mask), expected)
 
 

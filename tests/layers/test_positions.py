@@ -39,7 +39,9 @@ def test_bias_tables_are_resized_bicubically_and_keep_their_dtype(size, target, 
     table = torch.randn((2 * size - 1) ** 2, 3).to(dtype)
     maps = table.T.reshape(1, 3, 2 * size - 1, 2 * size - 1)
     wide = maps if dtype == torch.float64 else maps.float()
-    expected = F.interpolate(wide, size=(2 * target - 1, 2 * target - 1), mode='bicubic', align_corners=False)
+    expected = F.interpolate(
+        wide, size=(2 * target - 1, 2 * target - 1), mode='bicubic', align_corners=False
+    )
     resized = resize_bias_table(table, target)
     assert resized.is_contiguous()
     torch.testing.assert_close(resized, expected[0].flatten(1).T.to(dtype), rtol=0, atol=0)

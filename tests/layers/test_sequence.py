@@ -27,7 +27,8 @@ def test_padding_changes_nothing(variant, tokens):
     padded = attention(x, valid)
     for sample, found, n in zip(x, padded, LENGTHS, strict=True):
         alone = attention(sample[None, :n], None)[0]
-        # the convolution of the last tokens reaches into the padding, whose values are zero like those beyond the end
+        # the convolution of the last tokens reaches into the padding, whose values are zero like
+        # those beyond the end
         torch.testing.assert_close(found[:n], alone, rtol=0, atol=1e-10)
 
 
@@ -41,7 +42,9 @@ def test_zeroed_keys_are_a_mask_in_which_epsilon_grows_with_the_padding(kind):
     torch.testing.assert_close(masked, exact, rtol=0, atol=1e-10)
     key_mean = feature_map.key(k.transpose(1, 2), None).mean(dim=-2, keepdim=True)
     # A PowerMap's features and its epsilon are divided by the same power of two (E8a).
-    same, *others = (phi * EPS / eps for phi, eps in feature_map.query(q.transpose(1, 2), None, EPS))
+    same, *others = (
+        phi * EPS / eps for phi, eps in feature_map.query(q.transpose(1, 2), None, EPS)
+    )
     opposite = others[0] if others else same.roll(4, dims=-1)  # (E8), D = 4
     s = torch.stack([(phi * key_mean).sum(-1) for phi in (same, opposite)], dim=-1)  # [B, H, N, 2]
     s = s.transpose(1, 2).repeat_interleave(2, dim=-1)
@@ -66,7 +69,9 @@ def test_linear_attention_is_its_equation():
     x = torch.randn(1, 7, 16, dtype=torch.float64)
     q, k, v = (t.unflatten(-1, (2, 8)) for t in attention.qkv(x).chunk(3, -1))
     weights = torch.einsum('bnhd,bmhd->bhnm', F.elu(q) + 1, F.elu(k) + 1)
-    expected = torch.einsum('bhnm,bmhd->bnhd', weights / weights.sum(-1, keepdim=True), v).flatten(2)
+    expected = torch.einsum('bhnm,bmhd->bnhd', weights / weights.sum(-1, keepdim=True), v).flatten(
+        2
+    )
     torch.testing.assert_close(attention(x), attention.proj(expected), rtol=1e-5, atol=1e-7)
 
 
@@ -105,7 +110,10 @@ def test_an_unknown_initial_value_is_named():
 
 def test_all_channels_of_a_sequence_rotate_with_the_position():
     cos, sin = rotary_tables((5,), 6, None, torch.float64)
-    angle = torch.arange(5.0, dtype=torch.float64)[:, None] * torch.tensor([1, 1, 0.01, 0.01, 1e-4, 1e-4]).double()
+    angle = (
+        torch.arange(5.0, dtype=torch.float64)[:, None]
+        * torch.tensor([1, 1, 0.01, 0.01, 1e-4, 1e-4]).double()
+    )
     torch.testing.assert_close(cos, angle.cos())
     torch.testing.assert_close(sin, angle.sin())
 

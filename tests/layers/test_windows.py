@@ -5,7 +5,13 @@ import torch
 
 from mmpola.backbones import PolaSwin
 from mmpola.layers import WindowAttention, window_mask, windows
-from mmpola.layers.windows import cut_operator, cut_windows, join_operator, join_windows, mask_operator
+from mmpola.layers.windows import (
+    cut_operator,
+    cut_windows,
+    join_operator,
+    join_windows,
+    mask_operator,
+)
 from tests.helpers.launches import Launches
 
 
@@ -14,7 +20,10 @@ def visible_pairs(grid, size, shift):
     shifts = [shift if side > size else 0 for side in grid]
     cell = torch.tensor(
         [
-            [(row + size - shifts[0]) // size * 1000 + (column + size - shifts[1]) // size for column in range(grid[1])]
+            [
+                (row + size - shifts[0]) // size * 1000 + (column + size - shifts[1]) // size
+                for column in range(grid[1])
+            ]
             for row in range(grid[0])
         ]
     ).flatten()
@@ -25,7 +34,10 @@ def dense_attention(attention, x, grid):
     """Use the same weights in one [N, N] softmax over all pairs of tokens, with the invisible pairs masked out."""
     size, heads, (rows, columns) = attention.window_size, attention.num_heads, grid
     q, k, v = attention.qkv(x).unflatten(-1, (3, heads, -1)).unbind(2)
-    row, column = (i.flatten() for i in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing='ij'))
+    row, column = (
+        i.flatten()
+        for i in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing='ij')
+    )
     offset_rows, offset_columns = row[:, None] - row[None, :], column[:, None] - column[None, :]
     visible = visible_pairs(grid, size, attention.shift)
     index = (offset_rows + size - 1) * (2 * size - 1) + offset_columns + size - 1
@@ -74,13 +86,17 @@ def test_the_operators_of_compiled_programs(grid, shifts):
     torch.library.opcheck(cut_operator, (x, *sizes))
     torch.library.opcheck(join_operator, (windows.detach().requires_grad_(), *sizes, 2))
     assert torch.autograd.gradcheck(lambda x: cut_operator(x, *sizes), x)
-    assert torch.autograd.gradcheck(lambda x: join_operator(x, *sizes, 2), windows.detach().requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda x: join_operator(x, *sizes, 2), windows.detach().requires_grad_()
+    )
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 12])
 def test_the_relative_position_index_numbers_offsets_row_by_row(size):
     """The bias of positions p, q is row (2s-1) (row_p - row_q + s - 1) + column_p - column_q + s - 1 of its table."""
-    row, column = (i.flatten() for i in torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij'))
+    row, column = (
+        i.flatten() for i in torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
+    )
     row_offset, column_offset = row[:, None] - row + size - 1, column[:, None] - column + size - 1
     index = WindowAttention(4, 2, size).relative_position_index
     assert torch.equal(index, row_offset * (2 * size - 1) + column_offset)
@@ -163,7 +179,9 @@ def test_tokens_are_moved_by_index_as_by_padding_and_rolling(grid, shift):
     assert torch.equal(cut, windows._cut(x, grid, 3, shifts))
     assert torch.equal(join_windows(cut, grid, 3, shift, 2), x)
     padded = torch.randn_like(cut, requires_grad=True)
-    assert torch.equal(join_windows(padded, grid, 3, shift, 2), windows._join(padded, grid, 3, shifts, 2))
+    assert torch.equal(
+        join_windows(padded, grid, 3, shift, 2), windows._join(padded, grid, 3, shifts, 2)
+    )
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
         assert check(lambda x: cut_windows(x, grid, 3, shift), x)
         assert check(lambda x: join_windows(x, grid, 3, shift, 2), padded)
@@ -172,7 +190,9 @@ def test_tokens_are_moved_by_index_as_by_padding_and_rolling(grid, shift):
 def test_the_gradients_of_queries_keys_and_values_are_joined_once():
     """By one `cat`, instead of a stack whose parts are copied again."""
     attention = WindowAttention(8, 2, 3, shift=1)
-    output = attention(torch.randn(2, 35, 8), (5, 7), window_mask(torch.randn(2, 35, 8), (5, 7), 3, 1))
+    output = attention(
+        torch.randn(2, 35, 8), (5, 7), window_mask(torch.randn(2, 35, 8), (5, 7), 3, 1)
+    )
     with Launches() as launches:
         output.sum().backward()
     assert launches.count('cat') == 1

@@ -16,6 +16,8 @@ def build():
     """A function that builds a data set of the scope mmpola."""
 
     def build(name, root, split='train', **arguments):
-        return DATASETS.build({'type': f'mmpola.{name}', 'root': str(root), 'split': split, **arguments})
+        return DATASETS.build(
+            {'type': f'mmpola.{name}', 'root': str(root), 'split': split, **arguments}
+        )
 
     return build

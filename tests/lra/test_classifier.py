@@ -24,7 +24,12 @@ EXTRA = {'pola': 8_960, 'pola_plus': 9_600, 'softmax': 0, 'linear': 0}
 
 
 def build(vocab_size=32, length=64, num_classes=3, attention='pola', paired=False, **encoder):
-    backbone = {'type': 'mmpola.SequenceEncoder', 'vocab_size': vocab_size, 'length': length, 'attention': attention}
+    backbone = {
+        'type': 'mmpola.SequenceEncoder',
+        'vocab_size': vocab_size,
+        'length': length,
+        'attention': attention,
+    }
     backbone.update(encoder)
     config = {'backbone': backbone, 'num_classes': num_classes, 'paired': paired}
     return MODELS.build({'type': 'mmpola.SequenceClassifier', **config})
@@ -33,7 +38,9 @@ def build(vocab_size=32, length=64, num_classes=3, attention='pola', paired=Fals
 def batch(lengths, tokens):
     """Draw tokens [B, tokens], 0 beyond the lengths."""
     lengths = torch.tensor(lengths)
-    return torch.randint(1, 32, (len(lengths), tokens)) * (torch.arange(tokens) < lengths[:, None]), lengths
+    return torch.randint(1, 32, (len(lengths), tokens)) * (
+        torch.arange(tokens) < lengths[:, None]
+    ), lengths
 
 
 @pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)
@@ -76,7 +83,9 @@ def test_the_mean_counts_padding():
     model.backbone.norm.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     tokens, lengths = batch((7, 20), 20)
     vectors = model.backbone(tokens, lengths)
-    expected = torch.stack([output[:n].sum(0) / 64 for output, n in zip(outputs[0], (7, 20), strict=True)])
+    expected = torch.stack(
+        [output[:n].sum(0) / 64 for output, n in zip(outputs[0], (7, 20), strict=True)]
+    )
     torch.testing.assert_close(vectors, expected)
 
 
@@ -106,9 +115,17 @@ def test_pairs_are_compared_by_their_vectors():
 def test_every_parameter_gets_a_gradient(attention):
     model = build(attention=attention, paired=True)
     tokens, lengths = batch((9, 12, 4, 20), 20)
-    data = {'inputs': tokens, 'lengths': lengths, 'data_samples': [BaseDataElement(gt_label=i) for i in (2, 0)]}
+    data = {
+        'inputs': tokens,
+        'lengths': lengths,
+        'data_samples': [BaseDataElement(gt_label=i) for i in (2, 0)],
+    }
     model(**model.data_preprocessor(data, training=True), mode='loss')['loss'].backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+    assert [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is None or not p.grad.isfinite().all()
+    ] == []
     samples = model(**model.data_preprocessor(data), mode='predict')
     assert [len(sample.pred_score) for sample in samples] == [3, 3]
 
@@ -117,9 +134,13 @@ def test_the_preprocessor_drops_lengths_without_padding():
     """Then no mask is needed, and softmax attention has its fastest kernels."""
     preprocess = build().data_preprocessor
     tokens, lengths = batch((6, 6), 6)
-    assert preprocess({'inputs': tokens, 'lengths': lengths, 'data_samples': None})['lengths'] is None
+    assert (
+        preprocess({'inputs': tokens, 'lengths': lengths, 'data_samples': None})['lengths'] is None
+    )
     tokens, lengths = batch((6, 5), 6)
-    assert preprocess({'inputs': tokens, 'lengths': lengths, 'data_samples': None})['lengths'].tolist() == [6, 5]
+    assert preprocess({'inputs': tokens, 'lengths': lengths, 'data_samples': None})[
+        'lengths'
+    ].tolist() == [6, 5]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +159,10 @@ def test_sequences_that_do_not_fit_are_refused(tokens, message):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ({'attention': 'polar'}, "attention: expected one of ['pola', 'pola_plus', 'softmax', 'linear'], got 'polar'"),
+        (
+            {'attention': 'polar'},
+            "attention: expected one of ['pola', 'pola_plus', 'softmax', 'linear'], got 'polar'",
+        ),
         ({'mask': 'none'}, "mask: expected one of ['padding', 'zeros'], got 'none'"),
         ({'num_classes': 0}, 'num_classes: expected a positive integer, got 0'),
     ],

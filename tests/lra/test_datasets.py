@@ -39,7 +39,10 @@ def test_listops(build, tmp_path):
 def test_text(build, tmp_path):
     root = sequences.write_text(tmp_path / 'aclImdb')
     data, dev = build('ByteText', root), build('ByteText', root, 'dev')
-    assert [tokens(data, index) for index in (0, 1)] == [in_bytes('train 2 é'), in_bytes('train 10 é')]
+    assert [tokens(data, index) for index in (0, 1)] == [
+        in_bytes('train 2 é'),
+        in_bytes('train 10 é'),
+    ]
     assert labels(data) == [0, 0, 1, 1]
     assert tokens(dev, 0) == tokens(build('ByteText', root, 'test'), 0) == in_bytes('test 2 é')
     assert dev.notes == [f'{root}: the test split serves as dev split, as in the original release']
@@ -49,7 +52,10 @@ def test_text(build, tmp_path):
 def test_retrieval(build, tmp_path):
     data = build('Retrieval', sequences.write_retrieval(tmp_path / 'tsv_data'), 'dev')
     first = in_bytes(b"it's\n\xc3")
-    assert [tokens(data, index) for index in (0, 1)] == [(first, in_bytes('two')), (first, in_bytes('plain text é'))]
+    assert [tokens(data, index) for index in (0, 1)] == [
+        (first, in_bytes('two')),
+        (first, in_bytes('plain text é')),
+    ]
     assert labels(data) == [1, 0]
     assert len(data.samples.arrays['ends']) == 3  # the document of both pairs is stored once
 
@@ -61,7 +67,9 @@ def test_pathfinder(build, tmp_path, table):
     assert [len(data) for data in splits] == [16, 2, 2]
     numbers = [tokens(data, index)[0] for data in splits for index in range(len(data))]
     assert sorted(numbers) == list(range(20))
-    assert [label for data in splits for label in labels(data)] == [number % 2 for number in numbers]
+    assert [label for data in splits for label in labels(data)] == [
+        number % 2 for number in numbers
+    ]
     assert tokens(splits[0], 3) == [numbers[3]] * 1024
 
 
@@ -97,7 +105,9 @@ def test_pickles_of_skyformer(build, tmp_path, name, task, first, second):
         data = build(name, tmp_path, 'test')
         assert labels(data) == [1] * protocol
         assert tokens(data, 0) == expected
-    with pytest.raises(UsageError, match=rf'expected one file lra-{name.lower()}\*\.train\.pickle, got none'):
+    with pytest.raises(
+        UsageError, match=rf'expected one file lra-{name.lower()}\*\.train\.pickle, got none'
+    ):
         build(name, tmp_path)
 
 
@@ -235,7 +245,11 @@ def test_of_unreadable_images_the_empty_ones_are_left_out(build, tmp_path):
     empty.write_bytes(b'')
     data = build('Pathfinder', root)
     assert len(data) == 15
-    assert data.left_out == build('Pathfinder', root).left_out == [f'{images}: left out, empty files (1): {empty.name}']
+    assert (
+        data.left_out
+        == build('Pathfinder', root).left_out
+        == [f'{images}: left out, empty files (1): {empty.name}']
+    )
     cut_off.write_bytes(cut_off.read_bytes()[:60])
     absent.unlink()
     with pytest.raises(UsageError) as raised:
@@ -250,7 +264,9 @@ def test_of_unreadable_images_the_empty_ones_are_left_out(build, tmp_path):
 def test_split_and_folder_are_checked(build, tmp_path):
     with pytest.raises(UsageError, match=r'^split: expected one of train, dev, test, got val$'):
         build('ListOps', tmp_path, 'val')
-    with pytest.raises(UsageError, match='expected a folder with the files of ListOps, got no such folder'):
+    with pytest.raises(
+        UsageError, match='expected a folder with the files of ListOps, got no such folder'
+    ):
         build('ListOps', tmp_path / 'none')
 
 
@@ -266,8 +282,15 @@ def test_split_and_folder_are_checked(build, tmp_path):
     ],
 )
 def test_real_samples(build, real_data, name, folder, sizes, longest):
-    splits = [build(name, real_data / 'lra_mini' / folder, split) for split in ('train', 'dev', 'test')]
+    splits = [
+        build(name, real_data / 'lra_mini' / folder, split) for split in ('train', 'dev', 'test')
+    ]
     assert tuple(map(len, splits)) == sizes
-    lengths = [len(part) for data in splits for index in range(len(data)) for part in data.samples[index].sequences]
+    lengths = [
+        len(part)
+        for data in splits
+        for index in range(len(data))
+        for part in data.samples[index].sequences
+    ]
     assert max(lengths) == longest
     assert set(labels(splits[0])) == set(range(len(splits[0].CLASSES)))

@@ -27,7 +27,12 @@ def evaluated(source):
             operator, *values = stack.pop()
             values.sort()
             middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
-            results = {'[MIN': values[0], '[MAX': values[-1], '[MED': middle, '[SM': sum(values) % 10}
+            results = {
+                '[MIN': values[0],
+                '[MAX': values[-1],
+                '[MED': middle,
+                '[SM': sum(values) % 10,
+            }
             stack[-1].append(results[operator])
         else:
             stack[-1].append(int(word))
@@ -77,7 +82,9 @@ def test_every_tree_is_new_within_the_limits_and_rightly_labelled(tmp_path):
 def test_the_seed_decides_the_files(tmp_path):
     for name, seed in (('one', 3), ('two', 3), ('other', 4)):
         write_listops(tmp_path / name, 30, 5, 5, SMALL, seed)
-    one, two, other = ((tmp_path / name / 'basic_train.tsv').read_text() for name in ('one', 'two', 'other'))
+    one, two, other = (
+        (tmp_path / name / 'basic_train.tsv').read_text() for name in ('one', 'two', 'other')
+    )
     assert one == two != other
 
 
@@ -87,14 +94,22 @@ def test_the_statistics_are_those_of_the_sample(real_data, tmp_path):
     write_listops(tmp_path / 'lists', 400, 100, 100, seed=1)
     sample = real_data / 'lra_mini' / 'listops-1000'
     found, expected = (
-        shares([row for split in ('train', 'val', 'test') for row in rows(folder / f'basic_{split}.tsv')])
+        shares(
+            [
+                row
+                for split in ('train', 'val', 'test')
+                for row in rows(folder / f'basic_{split}.tsv')
+            ]
+        )
         for folder in (tmp_path / 'lists', sample)
     )
     for label, share in expected[0].items():
         assert abs(found[0][label] - share) < 4 * (share * (1 - share) / 300) ** 0.5 + 0.01
     assert found[1] == pytest.approx(dict.fromkeys(('[MIN', '[MAX', '[MED', '[SM'), 0.25), abs=0.01)
     assert expected[1] == pytest.approx(found[1], abs=0.01)
-    assert abs(found[2] - expected[2]) < 4 * 400 / 300**0.5  # lengths from 500 to 2000 deviate by about 400
+    assert (
+        abs(found[2] - expected[2]) < 4 * 400 / 300**0.5
+    )  # lengths from 500 to 2000 deviate by about 400
 
 
 def test_impossible_limits_are_refused(tmp_path, monkeypatch):
@@ -121,7 +136,20 @@ def test_the_command_leaves_other_files_alone(tmp_path, monkeypatch, capsys):
     assert run(monkeypatch, tmp_path, '--train', 1) == 2
     message = f'error: {tmp_path}: expected a new or empty folder, got one that holds other files\n'
     assert capsys.readouterr().err == message
-    small = ('--train', 3, '--dev', 1, '--test', 1, '--min-length', 5, '--max-length', 50, '--max-depth', 3)
+    small = (
+        '--train',
+        3,
+        '--dev',
+        1,
+        '--test',
+        1,
+        '--min-length',
+        5,
+        '--max-length',
+        50,
+        '--max-depth',
+        3,
+    )
     assert run(monkeypatch, tmp_path / 'new', *small) == 0
     assert [len(rows(path)) for path in sorted((tmp_path / 'new').iterdir())] == [1, 3, 1]
 

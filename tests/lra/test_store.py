@@ -39,7 +39,10 @@ def test_progress_says_what_it_counts(build, tmp_path, capsys):
     (long / 'train' / 'neg' / '3_1.txt').write_bytes(b'abc ' * 300_000)
     build('ByteText', long)
     size = sum(path.stat().st_size for path in (long / 'train').glob('*/*'))
-    assert f'reading bytetext-train: {size // 1000:,} of {size // 1000:,} kB' in capsys.readouterr().out
+    assert (
+        f'reading bytetext-train: {size // 1000:,} of {size // 1000:,} kB'
+        in capsys.readouterr().out
+    )
 
 
 def test_changed_files_are_read_again_and_replace_the_cache(build, tmp_path, cache, reads):
@@ -50,7 +53,15 @@ def test_changed_files_are_read_again_and_replace_the_cache(build, tmp_path, cac
     os.utime(path, ns=(1, 1))
     assert build('ListOps', root)[0]['inputs'].tolist() == [12, 3, 14, 9, 5, 15, 15]
     assert len(reads) == 2
-    assert old[0]['inputs'].tolist() == [12, 3, 14, 10, 5, 15, 15]  # the arrays that are open remain
+    assert old[0]['inputs'].tolist() == [
+        12,
+        3,
+        14,
+        10,
+        5,
+        15,
+        15,
+    ]  # the arrays that are open remain
     assert len([folder for folder in cache.iterdir() if folder.is_dir()]) == 1
 
 

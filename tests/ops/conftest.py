@@ -34,8 +34,8 @@ def _split_short_sequences(request, monkeypatch):
 def _quick_interpreter(monkeypatch):
     """Interpret kernels in half the time.
 
-    triton.language is patched once per launch, not in every call of a device function too, and integers are not checked
-    for overflow, as in compiled kernels; see `overflow_checks`.
+    triton.language is patched once per launch, not in every call of a device function too, and
+    integers are not checked for overflow, as in compiled kernels; see `overflow_checks`.
     """
     if not backend.INTERPRETED:
         return
@@ -45,7 +45,9 @@ def _quick_interpreter(monkeypatch):
     launch = interpreter.GridExecutor.__call__
 
     def call(self, *args, **kwargs):
-        scope = interpreter._patch_lang(tl.sum.fn)  # tl.core, which the functions of triton.language call
+        scope = interpreter._patch_lang(
+            tl.sum.fn
+        )  # tl.core, which the functions of triton.language call
         try:
             return launch(self, *args, **kwargs)
         finally:
@@ -54,7 +56,9 @@ def _quick_interpreter(monkeypatch):
     monkeypatch.setattr(interpreter.GridExecutor, '__call__', call)
     set_overflow_checks(monkeypatch, False)
     monkeypatch.setattr(
-        interpreter.InterpretedFunction, '__call__', lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs)
+        interpreter.InterpretedFunction,
+        '__call__',
+        lambda self, *args, **kwargs: self.rewrite()(*args, **kwargs),
     )
 
 
@@ -76,7 +80,9 @@ def set_overflow_checks(monkeypatch, enabled):
 def poisoned_memory(monkeypatch):
     """Fill new memory with NaN, so that elements that a kernel does not write are noticed."""
     empty = torch.empty
-    monkeypatch.setattr(torch, 'empty', lambda *args, **kwargs: empty(*args, **kwargs).fill_(float('nan')))
+    monkeypatch.setattr(
+        torch, 'empty', lambda *args, **kwargs: empty(*args, **kwargs).fill_(float('nan'))
+    )
 
 
 @pytest.fixture
@@ -90,7 +96,9 @@ def hardware_tf32(monkeypatch):
     exact = interpreter.InterpreterBuilder.create_dot
 
     def truncate(factor):
-        return interpreter.TensorHandle((factor.data.view(np.int32) & ~0x1FFF).view(np.float32), factor.dtype)
+        return interpreter.TensorHandle(
+            (factor.data.view(np.int32) & ~0x1FFF).view(np.float32), factor.dtype
+        )
 
     def create_dot(self, a, b, d, input_precision, imprecise):
         if 'TF32' in str(input_precision):
@@ -100,9 +108,13 @@ def hardware_tf32(monkeypatch):
     cast = interpreter.InterpreterBuilder.cast_impl
 
     def cast_impl(self, x, dtype):
-        if x.dtype.scalar == tl.float32 and dtype.scalar == tl.bfloat16:  # the interpreter would cut them
+        if (
+            x.dtype.scalar == tl.float32 and dtype.scalar == tl.bfloat16
+        ):  # the interpreter would cut them
             bits = x.data.view(np.uint32)
-            x = interpreter.TensorHandle((bits + 0x7FFF + (bits >> 16 & 1)).view(np.float32), x.dtype)
+            x = interpreter.TensorHandle(
+                (bits + 0x7FFF + (bits >> 16 & 1)).view(np.float32), x.dtype
+            )
         return cast(self, x, dtype)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, 'create_dot', create_dot)

@@ -19,7 +19,11 @@ def test_a_shift_changes_nothing(with_rotary, monkeypatch):
     def attend():
         output = polarity_attention(*leaves[:3], ExpMap(*leaves[3:]), rotary=tables)
         first = torch.autograd.grad(output, leaves, grad, create_graph=True)
-        return output, *torch.autograd.grad(output, leaves, grad), *torch.autograd.grad(first[0].square().sum(), leaves)
+        return (
+            output,
+            *torch.autograd.grad(output, leaves, grad),
+            *torch.autograd.grad(first[0].square().sum(), leaves),
+        )
 
     directly = attend()
     monkeypatch.setattr(features, 'UNSHIFTED_LIMIT', -1.0)
@@ -34,19 +38,29 @@ def test_exponentials_just_in_range_are_correct_without_a_shift(share):
     exp = make_map('exp', dim=8, dtype=torch.float32)
     temperature = torch.maximum(exp.same.max(), exp.opposite.max())
     largest = 0.99 * features.UNSHIFTED_LIMIT
-    q, k = share * largest / temperature * q / q.abs().max(), (1 - share) * largest * k / k.abs().max()
+    q, k = (
+        share * largest / temperature * q / q.abs().max(),
+        (1 - share) * largest * k / k.abs().max(),
+    )
     assert exp.shift(q.transpose(1, 2), k.transpose(1, 2), paired=False) is None
     tensors = (q, k, v, *exp.parameters().values())
-    leaves, exact_leaves = ([x.to(dtype).requires_grad_() for x in tensors] for dtype in (torch.float32, torch.float64))
+    leaves, exact_leaves = (
+        [x.to(dtype).requires_grad_() for x in tensors] for dtype in (torch.float32, torch.float64)
+    )
     grad = torch.randn(v.shape)
-    output, exact = polarity_attention(*leaves[:3], ExpMap(*leaves[3:])), exponential_attention(*exact_leaves)
+    output, exact = (
+        polarity_attention(*leaves[:3], ExpMap(*leaves[3:])),
+        exponential_attention(*exact_leaves),
+    )
     assert_within(output.detach(), exact.detach(), 1e-5)
     first = torch.autograd.grad(output, leaves, grad, create_graph=True)
     expected = torch.autograd.grad(exact, exact_leaves, grad.double(), create_graph=True)
     for found, truth in zip(first, expected, strict=True):
         assert_within(found.detach(), truth.detach(), 5e-5)
     second = torch.autograd.grad(sum(x.sum() for x in first), leaves)
-    for found, truth in zip(second, torch.autograd.grad(sum(x.sum() for x in expected), exact_leaves), strict=True):
+    for found, truth in zip(
+        second, torch.autograd.grad(sum(x.sum() for x in expected), exact_leaves), strict=True
+    ):
         assert_within(found, truth, 5e-4)
 
 
@@ -62,7 +76,11 @@ def test_without_epsilon_a_zero_query_gives_zero(kind, dtype):
 
 @pytest.mark.parametrize('kind', MAPS)
 def test_without_epsilon_a_large_query_without_a_common_feature_gives_zero(kind):
-    q, k, v = torch.full((1, 2, 3, 4), 1e3), torch.full((1, 1, 3, 4), -200.0), torch.ones(1, 1, 3, 4)
+    q, k, v = (
+        torch.full((1, 2, 3, 4), 1e3),
+        torch.full((1, 1, 3, 4), -200.0),
+        torch.ones(1, 1, 3, 4),
+    )
     output = polarity_attention(q, k, v, make_map(kind, dtype=torch.float32), eps=0.0)
     torch.testing.assert_close(output, torch.tensor([0.0, 0, 1, 1]).expand_as(output))
 
@@ -83,7 +101,8 @@ def test_only_exponentials_that_may_overflow_are_shifted():
 def test_half_precision_never_overflows(kind, std):
     """|x|^5 and exp(x) far exceed fp16, but the output is still an average of v."""
     leaves = [
-        x.clamp(-65504, 65504).requires_grad_() for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=std)
+        x.clamp(-65504, 65504).requires_grad_()
+        for x in draw(queries=32, keys=32, dim=16, dtype=torch.float16, std=std)
     ]
     feature_map = make_map(kind, dim=16, dtype=torch.float32)
     leaves += [x.requires_grad_() for x in feature_map.parameters().values()]
@@ -93,10 +112,15 @@ def test_half_precision_never_overflows(kind, std):
         assert torch.isfinite(gradient).all()
 
 
-LARGE = {torch.float16: (30.0, 4e-4, 5e-4), torch.bfloat16: (60.0, 2e-3, 4e-3), torch.float32: (60.0, 1e-6, 5e-5)}
+LARGE = {
+    torch.float16: (30.0, 4e-4, 5e-4),
+    torch.bfloat16: (60.0, 2e-3, 4e-3),
+    torch.float32: (60.0, 1e-6, 5e-5),
+}
 """Standard deviation, and the allowed relative error of the output and of a gradient: the rounding of the result.
 
-Gradients in float32 lose more: with three keys one weight is nearly 1, and 1 minus it is a small difference.
+Gradients in float32 lose more: with three keys one weight is nearly 1, and 1 minus it is a small
+difference.
 """
 
 
@@ -109,21 +133,31 @@ def test_large_exponents_are_exact(dtype, queries, keys, dim):
     tensors += make_map('exp', dim=dim, dtype=torch.float32).parameters().values()
     leaves = [x.clone().requires_grad_() for x in tensors]
     exact_leaves = [x.double().requires_grad_() for x in tensors]
-    output, exact = polarity_attention(*leaves[:3], ExpMap(*leaves[3:])), exponential_attention(*exact_leaves)
+    output, exact = (
+        polarity_attention(*leaves[:3], ExpMap(*leaves[3:])),
+        exponential_attention(*exact_leaves),
+    )
     assert_within(output.detach(), exact.detach(), output_error)
     grad = torch.randn(output.shape).to(dtype)
     found = torch.autograd.grad(output, leaves, grad)
-    for gradient, expected in zip(found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True):
+    for gradient, expected in zip(
+        found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True
+    ):
         assert_within(gradient, expected, gradient_error)
 
 
 def power_attention(q, k, v, exponent, scale, eps=1e-6):
     """Compute E4-E8 and E1-E3 as printed in float64, where |x|^p of large x does not overflow."""
     q, k, v, exponent, scale = (x.double() for x in (q, k, v, exponent, scale))
-    (plus, minus), psi = ([(sign * x / scale).relu() ** exponent for sign in (1, -1)] for x in (q, k))
+    (plus, minus), psi = (
+        [(sign * x / scale).relu() ** exponent for sign in (1, -1)] for x in (q, k)
+    )
     outputs = []
     for phi, half in zip(([plus, minus], [minus, plus]), v.chunk(2, dim=-1), strict=True):
-        products = torch.einsum('bnhd,bmhd->bhnm', torch.cat(phi, dim=-1), torch.cat(psi, dim=-1)) / k.shape[1]
+        products = (
+            torch.einsum('bnhd,bmhd->bhnm', torch.cat(phi, dim=-1), torch.cat(psi, dim=-1))
+            / k.shape[1]
+        )
         weights = products / (products.sum(-1, keepdim=True) + eps)
         outputs.append(torch.einsum('bhnm,bmhd->bnhd', weights, half))
     return torch.cat(outputs, dim=-1)
@@ -145,25 +179,35 @@ def power_attention(q, k, v, exponent, scale, eps=1e-6):
         (1e3, 'both', 7.9, 1.0),
     ],
 )
-def test_large_powers_are_exact(outlier, which, exponent, scale, recorded, dtype, output_error, gradient_error):
+def test_large_powers_are_exact(
+    outlier, which, exponent, scale, recorded, dtype, output_error, gradient_error
+):
     """One token with large channels: the product of a query's and a key's powers overflows float32.
 
-    The token is large in one head, because the gradients of a key with a weight of 1 cancel to nearly 0: errors are
-    measured relative to those of the other heads.
+    The token is large in one head, because the gradients of a key with a weight of 1 cancel to
+    nearly 0: errors are measured relative to those of the other heads.
     """
     q, k, v = draw(queries=20, keys=30, dim=16, dtype=torch.float64)
     for name, x in (('query', q), ('key', k)):
         if which in (name, 'both'):
             x[:, 3, 0] *= outlier / x[:, 3, 0].abs().amax()
-    parameters = [torch.full((3, 16), exponent) - torch.rand(3, 16) / 10, torch.full((3, 16), scale)]
+    parameters = [
+        torch.full((3, 16), exponent) - torch.rand(3, 16) / 10,
+        torch.full((3, 16), scale),
+    ]
     tensors = [*(x.to(dtype) for x in (q, k, v)), *parameters]
     leaves = [x.clone().requires_grad_() for x in tensors]
     exact_leaves = [x.double().requires_grad_() for x in tensors]
-    output, exact = polarity_attention(*leaves[:3], PowerMap(*leaves[3:])), power_attention(*exact_leaves)
+    output, exact = (
+        polarity_attention(*leaves[:3], PowerMap(*leaves[3:])),
+        power_attention(*exact_leaves),
+    )
     assert_within(output.detach(), exact.detach(), output_error)
     grad = torch.randn(output.shape).to(dtype)
     found = torch.autograd.grad(output, leaves, grad, create_graph=recorded)
-    for gradient, expected in zip(found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True):
+    for gradient, expected in zip(
+        found, torch.autograd.grad(exact, exact_leaves, grad.double()), strict=True
+    ):
         assert_within(gradient.detach(), expected, gradient_error)
 
 
@@ -173,7 +217,9 @@ def test_large_powers_without_a_common_feature_have_finite_gradients(recorded, n
     """The opposite-signed stream is empty, or nearly so: its gradients exceed float32 where the features are 0."""
     q, k, v = torch.full((1, 5, 3, 4), 1e4), torch.full((1, 5, 3, 4), 1e4), torch.randn(1, 5, 3, 4)
     k[:, 0, :, 0] = -noise
-    leaves = [x.requires_grad_() for x in (q, k, v, torch.full((3, 4), 4.9), torch.full((3, 4), 0.693))]
+    leaves = [
+        x.requires_grad_() for x in (q, k, v, torch.full((3, 4), 4.9), torch.full((3, 4), 0.693))
+    ]
     output = polarity_attention(*leaves[:3], PowerMap(*leaves[3:]))
     gradients = torch.autograd.grad(output.sum(), leaves, create_graph=recorded)
     assert all(torch.isfinite(x).all() for x in (output, *gradients))
@@ -186,12 +232,18 @@ def assert_within(found, expected, tolerance):
 def test_large_exponents_of_one_key():
     """The output is the key's value wherever query and key share a non-zero feature, however large the others are."""
     q, k, v = draw(queries=9, keys=1, dim=4, dtype=torch.float32, std=60.0)
-    q[:, 0], q[:, 1], q[:, 2] = -k[:, 0].sign(), -2 * k[:, 0], k[:, 0] * torch.tensor([1e-3, -2, -2, -2])
+    q[:, 0], q[:, 1], q[:, 2] = (
+        -k[:, 0].sign(),
+        -2 * k[:, 0],
+        k[:, 0] * torch.tensor([1e-3, -2, -2, -2]),
+    )
     feature_map = make_map('exp', dtype=torch.float32)
     output = polarity_attention(q, k, v, feature_map)
     expected = exponential_attention(q, k, v, feature_map.same, feature_map.opposite)
     assert_within(output, expected, 1e-5)
-    assert not output[:, :2, :, :2].any()  # opposite signs in all channels: no same-signed feature in common
+    assert not output[
+        :, :2, :, :2
+    ].any()  # opposite signs in all channels: no same-signed feature in common
     torch.testing.assert_close(output[:, 2, :, :2], v[:, 0, :, :2], rtol=1e-5, atol=0)
 
 
@@ -208,7 +260,10 @@ def test_large_exponents_next_to_zeros(zero):
     leaves = draw(dtype=torch.float16, std=30.0)
     where = leaves[0][:, 0] if zero == 'query' else leaves[1]
     where.zero_()
-    leaves = [x.requires_grad_() for x in (*leaves, *make_map('exp', dtype=torch.float32).parameters().values())]
+    leaves = [
+        x.requires_grad_()
+        for x in (*leaves, *make_map('exp', dtype=torch.float32).parameters().values())
+    ]
     output = polarity_attention(*leaves[:3], ExpMap(*leaves[3:]))
     gradients = torch.autograd.grad(output.float().sum(), leaves)
     assert all(torch.isfinite(x).all() for x in (output, *gradients))
@@ -228,7 +283,9 @@ def test_large_exponents_with_rotary_tables(dtype, tolerance):
     feature_map, rotary = make_map('exp', dim=16, dtype=torch.float32), rotary_tables(40, 16)
     output = polarity_attention(q, k, v, feature_map, rotary=rotary).double()
     parameters = feature_map.parameters().values()
-    exact, terms = (f(q, k, v, *parameters, rotary) for f in (exponential_attention, magnitude_of_terms))
+    exact, terms = (
+        f(q, k, v, *parameters, rotary) for f in (exponential_attention, magnitude_of_terms)
+    )
     representable = exact.abs() < 6e4
     assert 0.5 < representable.float().mean() < 1
     assert not output.isnan().any()

@@ -10,7 +10,14 @@ from mmpola.ops.triton import VERSION, tables
 from mmpola.ops.triton.launch import Launch, Tile, find_launch, find_tile
 
 CPU = torch.device('cpu')
-STATE = {'tokens': 128, 'warps': 2, 'stages': 3, 'waves': 6, 'share': 50, 'measured': {'chosen': {'seconds': 1e-5}}}
+STATE = {
+    'tokens': 128,
+    'warps': 2,
+    'stages': 3,
+    'waves': 6,
+    'share': 50,
+    'measured': {'chosen': {'seconds': 1e-5}},
+}
 CONTENT = {
     'format': tables.FORMAT,
     'capability': [0, 0],
@@ -94,7 +101,9 @@ def test_the_named_file_precedes_the_shipped_one(value, stages, shipped, monkeyp
 )
 def test_an_invalid_file_is_an_error(content, reason, named):
     write(named, content)
-    with pytest.raises(ValueError, match='MMPOLA_LAUNCHES: expected a launch table of this GPU, got ') as raised:
+    with pytest.raises(
+        ValueError, match='MMPOLA_LAUNCHES: expected a launch table of this GPU, got '
+    ) as raised:
         tables.launch_table(CPU)
     assert str(named) in str(raised.value)
     assert reason in str(raised.value)
@@ -106,7 +115,9 @@ def test_a_named_file_that_is_missing_is_an_error(named):
 
 
 @pytest.mark.parametrize('version', ['2.1.0', None])
-def test_a_table_of_another_triton_is_not_used_which_is_said_once(version, named, monkeypatch, caplog):
+def test_a_table_of_another_triton_is_not_used_which_is_said_once(
+    version, named, monkeypatch, caplog
+):
     monkeypatch.setattr(self_check, '_logged', set())
     write(named, {**CONTENT, 'triton': version})
     for _ in range(2):

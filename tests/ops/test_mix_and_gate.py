@@ -11,7 +11,9 @@ from mmpola.ops.reference import convolve_tokens
 from tests.helpers.launches import Launches
 
 GRID = (3, 4)
-ATTENDED, VALUES = torch.randn(2, 1, 12, 2, 4, generator=torch.Generator().manual_seed(0))  # B=1, N=12, H=2, D=4
+ATTENDED, VALUES = torch.randn(
+    2, 1, 12, 2, 4, generator=torch.Generator().manual_seed(0)
+)  # B=1, N=12, H=2, D=4
 GATE = torch.ones(1, 12, 8)
 WEIGHT = torch.ones(4, 1, 3, 3)
 
@@ -44,7 +46,13 @@ def draw(grid, heads, dim, side, shared=True, bias=True, dtype=torch.float64):
     packed = torch.randn(2, tokens, 3, heads, dim, dtype=dtype)
     attended, values, gate = packed.unbind(2)  # views of one projection, as in the layers
     weight = torch.randn(kernels, 1, *[side] * len(grid), dtype=dtype)
-    return [attended, values, gate.flatten(2), weight, torch.randn(kernels, dtype=dtype) if bias else None]
+    return [
+        attended,
+        values,
+        gate.flatten(2),
+        weight,
+        torch.randn(kernels, dtype=dtype) if bias else None,
+    ]
 
 
 @pytest.mark.parametrize('shared', [True, False])
@@ -81,7 +89,9 @@ def test_a_delta_kernel_adds_the_values():
     delta = torch.zeros(4, 1, 3, 3, dtype=torch.float64)
     delta[:, :, 1, 1] = 1
     expected = (attended + values).flatten(2) * gate
-    torch.testing.assert_close(mix_and_gate(attended, values, gate, delta, None, GRID), expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        mix_and_gate(attended, values, gate, delta, None, GRID), expected, rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize('grid', [(2, 3), (5,)])
@@ -121,16 +131,37 @@ def test_a_kernel_for_every_channel_is_not_copied():
     ('arguments', 'error', 'message'),
     [
         ({'gate': None}, TypeError, 'gate: expected a tensor'),
-        ({'attended': ATTENDED.long()}, TypeError, 'attended: expected float16, bfloat16, float32 or float64'),
-        ({'weight': WEIGHT.int()}, TypeError, 'weight: expected float16, bfloat16, float32 or float64'),
+        (
+            {'attended': ATTENDED.long()},
+            TypeError,
+            'attended: expected float16, bfloat16, float32 or float64',
+        ),
+        (
+            {'weight': WEIGHT.int()},
+            TypeError,
+            'weight: expected float16, bfloat16, float32 or float64',
+        ),
         ({'values': VALUES.half()}, TypeError, 'values: expected the dtype of attended, float32'),
         ({'gate': GATE.to('meta')}, ValueError, 'gate: expected the device of attended, cpu'),
         ({'attended': ATTENDED[0]}, ValueError, 'attended: expected [B, N, H, D]'),
-        ({'values': VALUES[:, :9]}, ValueError, 'values: expected [B, N, H, D] with B=1, N=12, H=2, D=4'),
+        (
+            {'values': VALUES[:, :9]},
+            ValueError,
+            'values: expected [B, N, H, D] with B=1, N=12, H=2, D=4',
+        ),
         ({'gate': GATE[..., :4]}, ValueError, 'gate: expected [B, N, C] with B=1, N=12, C=8'),
         *(
-            ({'weight': weight}, ValueError, 'weight: expected [D, 1, k, k] or [C, 1, k, k] with D=4, C=8 and k odd')
-            for weight in (WEIGHT[:3], WEIGHT[..., :2], torch.ones(4, 1, 2, 2), torch.ones(4, 2, 3, 3))
+            (
+                {'weight': weight},
+                ValueError,
+                'weight: expected [D, 1, k, k] or [C, 1, k, k] with D=4, C=8 and k odd',
+            )
+            for weight in (
+                WEIGHT[:3],
+                WEIGHT[..., :2],
+                torch.ones(4, 1, 2, 2),
+                torch.ones(4, 2, 3, 3),
+            )
         ),
         ({'bias': torch.ones(8)}, ValueError, 'bias: expected [4] like weight'),
         ({'grid': (3, 5)}, ValueError, 'grid: expected (N,) or (h, w) with h * w = N = 12'),

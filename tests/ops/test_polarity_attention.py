@@ -12,8 +12,12 @@ from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
 
 
 def power_features(x, p, s):
-    positive = [max(value / scale, 0.0) ** power for value, power, scale in zip(x, p, s, strict=True)]
-    negative = [max(-value / scale, 0.0) ** power for value, power, scale in zip(x, p, s, strict=True)]
+    positive = [
+        max(value / scale, 0.0) ** power for value, power, scale in zip(x, p, s, strict=True)
+    ]
+    negative = [
+        max(-value / scale, 0.0) ** power for value, power, scale in zip(x, p, s, strict=True)
+    ]
     return positive, negative
 
 
@@ -61,19 +65,29 @@ def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
                     opposite.append(negative + positive)
                 else:
                     same.append(exp_features(query, feature_map.same[h].tolist()))
-                    opposite.append(exp_features(query, feature_map.opposite[h].tolist(), negative_first=True))
+                    opposite.append(
+                        exp_features(query, feature_map.opposite[h].tolist(), negative_first=True)
+                    )
             mean = [sum(psi[i] for psi in psis) / keys for i in range(2 * dim)]
             for n in range(queries):
                 for phi, channels in ((same[n], range(half)), (opposite[n], range(half, dim))):
                     normaliser = sum(a * c for a, c in zip(phi, mean, strict=True)) + eps
-                    read = phi if rotary is None else rotated(phi, rotary[0][n].tolist(), rotary[1][n].tolist())
+                    read = (
+                        phi
+                        if rotary is None
+                        else rotated(phi, rotary[0][n].tolist(), rotary[1][n].tolist())
+                    )
                     weights = []
                     for m, psi in enumerate(psis):
                         if rotary is not None:
                             psi = rotated(psi, rotary[0][m].tolist(), rotary[1][m].tolist())
-                        weights.append(sum(a * c for a, c in zip(read, psi, strict=True)) / keys / normaliser)
+                        weights.append(
+                            sum(a * c for a, c in zip(read, psi, strict=True)) / keys / normaliser
+                        )
                     for channel in channels:
-                        out[b, n, h, channel] = sum(w * row(v, m)[channel] for m, w in enumerate(weights))
+                        out[b, n, h, channel] = sum(
+                            w * row(v, m)[channel] for m, w in enumerate(weights)
+                        )
     return out
 
 
@@ -85,7 +99,10 @@ def test_equals_the_equations_as_loops(kind, position):
     key_position = torch.randn(7, 3, 4, dtype=torch.float64) if position else None
     expected = loops(q, k, v, feature_map, key_position)
     torch.testing.assert_close(
-        polarity_attention(q, k, v, feature_map, key_position=key_position), expected, rtol=1e-12, atol=1e-12
+        polarity_attention(q, k, v, feature_map, key_position=key_position),
+        expected,
+        rtol=1e-12,
+        atol=1e-12,
     )
 
 
@@ -109,10 +126,16 @@ def operator_of(tensors, kind, rotary=None):
     return run, [x.requires_grad_() for x in tensors]
 
 
-@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+@pytest.mark.parametrize(
+    ('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)]
+)
 def test_first_and_second_gradients(kind, with_rotary):
     parameters = [x for x in make_map(kind, heads=2).parameters().values() if x is not None]
-    tensors = [*draw(batch=1, queries=3, keys=3, heads=2), torch.randn(3, 2, 4, dtype=torch.float64), *parameters]
+    tensors = [
+        *draw(batch=1, queries=3, keys=3, heads=2),
+        torch.randn(3, 2, 4, dtype=torch.float64),
+        *parameters,
+    ]
     run, tensors = operator_of(tensors, kind, rotary_tables(3, 4) if with_rotary else None)
     assert torch.autograd.gradcheck(run, tensors)
     assert torch.autograd.gradgradcheck(run, tensors, fast_mode=True)
@@ -121,7 +144,9 @@ def test_first_and_second_gradients(kind, with_rotary):
 @pytest.mark.parametrize('arguments', [lambda x: (x, x, x), lambda x: (x, x.sin(), 2 * x)])
 def test_gradients_recorded_for_second_ones_are_the_same_where_arguments_share_a_tensor(arguments):
     x, feature_map = draw()[0].requires_grad_(), make_map('power')
-    (expected,) = torch.autograd.grad(polarity_attention(*arguments(x), feature_map).square().sum(), x)
+    (expected,) = torch.autograd.grad(
+        polarity_attention(*arguments(x), feature_map).square().sum(), x
+    )
     output = polarity_attention(*arguments(x), feature_map)
     (recorded,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
     torch.testing.assert_close(recorded, expected, rtol=1e-10, atol=1e-12)
@@ -136,7 +161,9 @@ def test_rotary_tables_that_change_before_the_backward_pass_are_an_error():
         output.sum().backward()
 
 
-@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+@pytest.mark.parametrize(
+    ('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)]
+)
 def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
     """Several chunks, the last one short, forward and for every gradient."""
     monkeypatch.setitem(chunked.CHUNK_ELEMENTS, 'cpu', 2 * 3 * 8 * 2)  # two tokens at a time
@@ -152,7 +179,9 @@ def test_chunks_equal_the_reference(kind, with_rotary, monkeypatch):
         polarity_attention_reference(AttentionInputs(q, k, v, feature_map, position, rotary, 1e-6)),
     ]
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-12)
-    for in_chunks, expected in zip(*(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True):
+    for in_chunks, expected in zip(
+        *(torch.autograd.grad(o, leaves, grad) for o in outputs), strict=True
+    ):
         torch.testing.assert_close(in_chunks, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -160,22 +189,34 @@ def test_gradients_are_zero_at_zero_and_computed_only_where_wanted():
     q, k, v = draw()
     q[:, 0] = 0
     q.requires_grad_()
-    exponent = torch.full((3, 4), 1.001, dtype=torch.float64, requires_grad=True)  # steep near 0, yet 0 at 0
+    exponent = torch.full(
+        (3, 4), 1.001, dtype=torch.float64, requires_grad=True
+    )  # steep near 0, yet 0 at 0
     polarity_attention(q, k, v, PowerMap(exponent)).sum().backward()
     assert q.grad[:, 0].abs().max() == 0
     assert q.grad[:, 1:].abs().min() > 0
     assert torch.isfinite(exponent.grad).all()
     assert k.grad is None
-    feature_map, position = make_map('power'), torch.zeros(7, 3, 4, dtype=torch.float64, requires_grad=True)
-    (alone,) = torch.autograd.grad(polarity_attention(q, k, v, feature_map, key_position=position).sum(), position)
-    (keys,) = torch.autograd.grad(polarity_attention(q, k.requires_grad_(), v, feature_map).sum(), k)
+    feature_map, position = (
+        make_map('power'),
+        torch.zeros(7, 3, 4, dtype=torch.float64, requires_grad=True),
+    )
+    (alone,) = torch.autograd.grad(
+        polarity_attention(q, k, v, feature_map, key_position=position).sum(), position
+    )
+    (keys,) = torch.autograd.grad(
+        polarity_attention(q, k.requires_grad_(), v, feature_map).sum(), k
+    )
     torch.testing.assert_close(alone, keys.sum(0))
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('kind', MAPS)
 def test_second_gradients_are_finite_at_zero(kind, dtype):
-    leaves = [*draw(dtype=dtype), *(x for x in make_map(kind, dtype=dtype).parameters().values() if x is not None)]
+    leaves = [
+        *draw(dtype=dtype),
+        *(x for x in make_map(kind, dtype=dtype).parameters().values() if x is not None),
+    ]
     leaves[0][:, 0], leaves[1][..., 0] = 0, 0
     leaves = [x.requires_grad_() for x in leaves]
     feature_map = ExpMap(*leaves[3:]) if kind == 'exp' else PowerMap(*leaves[3:])
@@ -190,7 +231,9 @@ def test_order_of_keys_does_not_matter(kind):
     q, k, v = draw()
     order, feature_map = torch.randperm(7), make_map(kind)
     shuffled = polarity_attention(q, k[:, order], v[:, order], feature_map)
-    torch.testing.assert_close(shuffled, polarity_attention(q, k, v, feature_map), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        shuffled, polarity_attention(q, k, v, feature_map), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize('kind', MAPS)
@@ -198,7 +241,10 @@ def test_weights_sum_to_one(kind):
     q, k, _ = draw()
     ones = torch.ones_like(k)
     torch.testing.assert_close(
-        polarity_attention(q, k, ones, make_map(kind), eps=0.0), torch.ones_like(q), rtol=1e-12, atol=1e-12
+        polarity_attention(q, k, ones, make_map(kind), eps=0.0),
+        torch.ones_like(q),
+        rtol=1e-12,
+        atol=1e-12,
     )
 
 
@@ -207,7 +253,10 @@ def test_flipping_all_signs_changes_nothing():
     q, k, v = draw()
     feature_map = make_map('power')
     torch.testing.assert_close(
-        polarity_attention(-q, -k, v, feature_map), polarity_attention(q, k, v, feature_map), rtol=1e-12, atol=1e-12
+        polarity_attention(-q, -k, v, feature_map),
+        polarity_attention(q, k, v, feature_map),
+        rtol=1e-12,
+        atol=1e-12,
     )
 
 
@@ -233,7 +282,9 @@ def test_the_gradient_of_the_scale_needs_no_sum_over_tokens():
     torch.testing.assert_close(d_scale, -2 * from_queries / scale)
 
 
-@pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3), (torch.float16, 5e-4)])
+@pytest.mark.parametrize(
+    ('dtype', 'tolerance'), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3), (torch.float16, 5e-4)]
+)
 @pytest.mark.parametrize('kind', MAPS)
 def test_low_precision_costs_one_rounding_of_the_result(kind, dtype, tolerance):
     q, k, v = draw(queries=64, keys=64, heads=3, dim=16, dtype=dtype)
@@ -253,7 +304,9 @@ def test_autocast_reaches_neither_the_products_nor_those_of_the_backward_pass(ki
 
     def results():
         output = polarity_attention(*leaves[:3], feature_map)
-        return output, *torch.autograd.grad(output.square().sum(), leaves, create_graph=create_graph)
+        return output, *torch.autograd.grad(
+            output.square().sum(), leaves, create_graph=create_graph
+        )
 
     with torch.autocast('cpu', dtype=torch.bfloat16):
         inside = results()
@@ -268,7 +321,8 @@ def test_any_strides():
     torch.manual_seed(0)
     torch.randn(2, 6, 3, 3, 4, dtype=torch.float64)
     torch.testing.assert_close(
-        strided, polarity_attention(*(x.contiguous() for x in (q, k, v)), make_map('power without scale'))
+        strided,
+        polarity_attention(*(x.contiguous() for x in (q, k, v)), make_map('power without scale')),
     )
 
 
@@ -282,7 +336,9 @@ def test_empty_batch_and_no_queries():
         assert not k.grad.any()
 
 
-@pytest.mark.parametrize(('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)])
+@pytest.mark.parametrize(
+    ('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)]
+)
 def test_torch_func_transforms_the_operator(kind, with_rotary):
     """vmap, grad and jvp give what the batch and autograd give, also next to zeros."""
     q, k, v = draw(queries=7)
@@ -297,11 +353,15 @@ def test_torch_func_transforms_the_operator(kind, with_rotary):
 
     tangents = [torch.randn_like(x) for x in leaves]
     gradients = torch.autograd.grad(expected.square().sum(), leaves)
-    found = torch.func.grad(lambda *x: run(*x).square().sum(), argnums=tuple(range(len(leaves))))(*leaves)
+    found = torch.func.grad(lambda *x: run(*x).square().sum(), argnums=tuple(range(len(leaves))))(
+        *leaves
+    )
     for gradient, truth in zip(found, gradients, strict=True):
         torch.testing.assert_close(gradient, truth)
     _, slope = torch.func.jvp(lambda *x: run(*x).square().sum(), tuple(leaves), tuple(tangents))
-    torch.testing.assert_close(slope, sum((a * b).sum() for a, b in zip(gradients, tangents, strict=True)))
+    torch.testing.assert_close(
+        slope, sum((a * b).sum() for a, b in zip(gradients, tangents, strict=True))
+    )
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])

@@ -28,7 +28,12 @@ class Kernels:
     def __init__(self, monkeypatch, error=1.0, unsupported=()):
         self.runs, self.error = 0, error
         fast = Backend(
-            'fast', list, lambda inputs: list(unsupported), self.polarity_attention, self.mix_and_gate, 'cpu'
+            'fast',
+            list,
+            lambda inputs: list(unsupported),
+            self.polarity_attention,
+            self.mix_and_gate,
+            'cpu',
         )
         monkeypatch.setattr(backends, 'BACKENDS', (fast, backends.BACKENDS[-1]))
         monkeypatch.setattr(self_check, '_results', {})
@@ -71,9 +76,13 @@ def test_kernels_that_agree_are_used_after_one_check(operator, monkeypatch, capl
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(('operator', 'kind', 'argument'), [(attend, 'PowerMap', 'v'), (mix, 'mix_and_gate', 'values')])
+@pytest.mark.parametrize(
+    ('operator', 'kind', 'argument'), [(attend, 'PowerMap', 'v'), (mix, 'mix_and_gate', 'values')]
+)
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
-def test_kernels_that_disagree_are_not_used_and_logged_once(operator, kind, argument, dtype, monkeypatch, caplog):
+def test_kernels_that_disagree_are_not_used_and_logged_once(
+    operator, kind, argument, dtype, monkeypatch, caplog
+):
     kernels = Kernels(monkeypatch, error=1.1)
     for _ in range(2):
         operator(dtype)
@@ -150,7 +159,9 @@ def test_kernels_that_spoil_the_gpu_end_in_one_line_and_no_stored_result(failing
         raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')
 
     monkeypatch.setattr(torch.cuda, 'synchronize', synchronize)
-    with pytest.raises(RuntimeError, match=r"^backend: .*cuda:0.*an illegal memory access.*backend='torch'$"):
+    with pytest.raises(
+        RuntimeError, match=r"^backend: .*cuda:0.*an illegal memory access.*backend='torch'$"
+    ):
         failing_gpu()
     assert self_check._results == {}
 
@@ -161,7 +172,9 @@ def test_kernels_that_fail_and_leave_the_gpu_usable_have_a_stored_result(failing
     assert len(self_check._results) == 1
 
 
-@pytest.mark.parametrize('inside', [torch.no_grad, torch.inference_mode, lambda: torch.autocast('cpu', torch.bfloat16)])
+@pytest.mark.parametrize(
+    'inside', [torch.no_grad, torch.inference_mode, lambda: torch.autocast('cpu', torch.bfloat16)]
+)
 def test_the_check_is_independent_of_the_callers_context(inside, monkeypatch, caplog):
     kernels = Kernels(monkeypatch)
     with inside():
@@ -188,7 +201,9 @@ def test_activation_checkpointing_around_the_check(monkeypatch):
     kernels = Kernels(monkeypatch)
     q = torch.randn(1, 12, 2, 4, requires_grad=True)
     checkpoint(
-        lambda q: polarity_attention(q, q, q, PowerMap(torch.full((2, 4), 2.0))), q, use_reentrant=False
+        lambda q: polarity_attention(q, q, q, PowerMap(torch.full((2, 4), 2.0))),
+        q,
+        use_reentrant=False,
     ).sum().backward()
     assert kernels.runs == 3
     assert torch.isfinite(q.grad).all()
@@ -232,7 +247,9 @@ def test_unsupported_inputs_are_logged_once(monkeypatch, caplog):
     attend()
     attend()
     assert kernels.runs == 0
-    assert caplog.messages == [f"backend='auto' does not use 'fast': q: too {how}" for how in ('odd', 'even')]
+    assert caplog.messages == [
+        f"backend='auto' does not use 'fast': q: too {how}" for how in ('odd', 'even')
+    ]
 
 
 def test_cpu_tensors_use_the_reference_without_a_message(monkeypatch, caplog):
@@ -267,10 +284,18 @@ def test_a_gpu_that_is_too_old_is_a_reason(monkeypatch):
     monkeypatch.setattr(triton_backend, 'INTERPRETED', False)
     monkeypatch.setattr(triton_backend, 'HAS_TRITON', True)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    assert triton_backend.missing() == ['a GPU of compute capability 8.0 or more is needed, the best here has 7.5']
-    q = SimpleNamespace(device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16))
+    assert triton_backend.missing() == [
+        'a GPU of compute capability 8.0 or more is needed, the best here has 7.5'
+    ]
+    q = SimpleNamespace(
+        device=torch.device('cuda:0'), is_cuda=True, dtype=torch.float16, shape=(1, 4, 1, 16)
+    )
     inputs = AttentionInputs(q, q, q, None, None, None, 1e-6)
-    assert triton_backend.unsupported(inputs) == ['q: expected a GPU of compute capability 8.0 or more, got 7.5']
-    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: (9, 0) if device == 1 else (7, 5))
+    assert triton_backend.unsupported(inputs) == [
+        'q: expected a GPU of compute capability 8.0 or more, got 7.5'
+    ]
+    monkeypatch.setattr(
+        torch.cuda, 'get_device_capability', lambda device: (9, 0) if device == 1 else (7, 5)
+    )
     self_check._highest_compute_capability.cache_clear()
     assert triton_backend.missing() == []

@@ -54,17 +54,27 @@ def kernel(dim=16):
     return torch.randn(dim, 1, 3, 3, device=DEVICE), torch.randn(dim, device=DEVICE)
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32], ids=['fp16', 'bf16', 'fp32'])
+@pytest.mark.parametrize(
+    'dtype', [torch.float16, torch.bfloat16, torch.float32], ids=['fp16', 'bf16', 'fp32']
+)
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_attention_passes_its_check(kind, dtype, logged):
     q, k, v, _ = draw(dtype)
-    arguments = dict(rotary=rotary()) if kind == 'exp' else dict(key_position=torch.zeros_like(k[0]).float())
+    arguments = (
+        dict(rotary=rotary())
+        if kind == 'exp'
+        else dict(key_position=torch.zeros_like(k[0]).float())
+    )
     found = polarity_attention(q, k, v, feature_map(kind), **arguments)
     assert not logged()
-    assert torch.equal(found, polarity_attention(q, k, v, feature_map(kind), **arguments, backend='triton'))
+    assert torch.equal(
+        found, polarity_attention(q, k, v, feature_map(kind), **arguments, backend='triton')
+    )
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32], ids=['fp16', 'bf16', 'fp32'])
+@pytest.mark.parametrize(
+    'dtype', [torch.float16, torch.bfloat16, torch.float32], ids=['fp16', 'bf16', 'fp32']
+)
 def test_mix_and_gate_passes_its_check(dtype, logged):
     attended, values, _, gate = draw(dtype)
     found = mix_and_gate(attended, values, gate, *kernel(), GRID)
@@ -99,14 +109,18 @@ def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch, logged):
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
 def test_a_wrong_convolution_is_found(dtype, monkeypatch, logged):
     monkeypatch.setattr(
-        triton_mix_and_gate, '_taps', lambda weight: weight.squeeze(1).permute(1, 2, 0).flip(0, 1).contiguous()
+        triton_mix_and_gate,
+        '_taps',
+        lambda weight: weight.squeeze(1).permute(1, 2, 0).flip(0, 1).contiguous(),
     )
     attended, values, _, gate = draw(dtype)
     weight, bias = kernel()
     found = mix_and_gate(attended, values, gate, weight, bias, GRID)
     assert 'self-check of mix_and_gate' in logged()[0]
     assert 'error of the output is' in logged()[0]
-    assert torch.equal(found, mix_and_gate(attended, values, gate, weight, bias, GRID, backend='torch'))
+    assert torch.equal(
+        found, mix_and_gate(attended, values, gate, weight, bias, GRID, backend='torch')
+    )
 
 
 @pytest.mark.parametrize('dynamic', [False, True])

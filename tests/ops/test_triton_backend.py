@@ -15,7 +15,9 @@ from tests.helpers.interpreter import interpret
 
 
 def test_importing_the_operators_imports_no_triton(root):
-    command = "import sys, mmpola.ops; print([m for m in sys.modules if m.split('.')[0] == 'triton'])"
+    command = (
+        "import sys, mmpola.ops; print([m for m in sys.modules if m.split('.')[0] == 'triton'])"
+    )
     assert subprocess.check_output([sys.executable, '-c', command], cwd=root, text=True) == '[]\n'
 
 
@@ -35,8 +37,12 @@ def test_every_reason_is_listed(monkeypatch):
     assert str(raised.value) == "backend 'triton' cannot run: " + '; '.join(reasons)
 
 
-@pytest.mark.parametrize(('version', 'reasons'), [('3.2.0', ['3.3', '3.2']), ('3.3.0+git1', []), ('3.10.0', [])])
-def test_a_triton_that_aborts_the_process_is_refused_by_its_version(version, reasons, root, tmp_path):
+@pytest.mark.parametrize(
+    ('version', 'reasons'), [('3.2.0', ['3.3', '3.2']), ('3.3.0+git1', []), ('3.10.0', [])]
+)
+def test_a_triton_that_aborts_the_process_is_refused_by_its_version(
+    version, reasons, root, tmp_path
+):
     """Triton 3.2, of torch 2.6, ends the process while it compiles; no self-check could catch that."""
     information = tmp_path / f'triton-{version}.dist-info' / 'METADATA'
     information.parent.mkdir()

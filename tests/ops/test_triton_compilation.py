@@ -1,7 +1,7 @@
 """The kernels compiled to machine code, for which no GPU is needed.
 
-MMPOLA_PRINT_RESOURCES=1 with `-s` prints registers, spilled bytes and shared memory as ptxas reports them: the figures
-behind mmpola/ops/triton/launch.py.
+MMPOLA_PRINT_RESOURCES=1 with `-s` prints registers, spilled bytes and shared memory as ptxas
+reports them: the figures behind mmpola/ops/triton/launch.py.
 """
 
 import os
@@ -27,7 +27,9 @@ from mmpola.ops.triton.mix_and_gate_kernels import (
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'),
+    pytest.mark.skipif(
+        INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'
+    ),
 ]
 
 POWER_KERNELS = {
@@ -78,10 +80,14 @@ def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
 def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5)):
     """Compile a kernel of `mix_and_gate` as it is launched for the window of a map, or (1, k) of a sequence."""
     kernel = MIX_AND_GATE_KERNELS[name]
-    _, _, options = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window)
+    _, _, options = plan_tiles(
+        name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window
+    )
     constants = {**options, 'FLIP': False}
     compiler_options = {name: constants.pop(name) for name in ('num_warps', *FUSED)}
-    types = {x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS}
+    types = {
+        x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS
+    }
     return machine_code(kernel, constants, types, capability, compiler_options)
 
 
@@ -92,7 +98,9 @@ def machine_code(kernel, constants, types, capability, options):
         if argument in constants:
             signature[argument] = 'constexpr'
         else:
-            signature[argument] = types.get(argument, '*fp32' if argument.startswith('p_') else 'i32')
+            signature[argument] = types.get(
+                argument, '*fp32' if argument.startswith('p_') else 'i32'
+            )
             if argument not in (*COUNTS, *FLOATS):
                 aligned[(i,)] = [['tt.divisibility', 16]]
     constants = {argument: x for argument, x in constants.items() if argument in signature}
@@ -143,7 +151,9 @@ def test_a_split_by_sign_is_not_fused_with_the_product_that_it_splits():
     assert not re.search(r'\b(fma|sub)\S*f32', ptx)
 
 
-@pytest.mark.parametrize(('dim', 'kind', 'capability'), [(64, 'exp', 90), (64, 'rotary', 80), (64, 'rotary', 90)])
+@pytest.mark.parametrize(
+    ('dim', 'kind', 'capability'), [(64, 'exp', 90), (64, 'rotary', 80), (64, 'rotary', 90)]
+)
 def test_query_gradient_of_an_exp_map_keeps_its_sums_in_registers(dim, kind, capability, tmp_path):
     """At most 464 bytes of registers were spilled; with another order of the products it would be thousands."""
     kernel = compiled('query_gradient', dim, kind, capability=capability)

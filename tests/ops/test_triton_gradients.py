@@ -14,7 +14,14 @@ def test_gradients_computed_alone_are_the_same(kind):
     tensors = draw_leaves(16, 20, 30, kind, heads=1, batch=1)
     grad = torch.randn_like(tensors[0])
     everything = results(tensors, kind, grad)
-    for wanted in (('q',), ('k',), ('v',), ('key_position',), ('parameter',), ('q', 'other parameter')):
+    for wanted in (
+        ('q',),
+        ('k',),
+        ('v',),
+        ('key_position',),
+        ('parameter',),
+        ('q', 'other parameter'),
+    ):
         some = results(tensors, kind, grad, wanted=wanted)
         for what in wanted:
             assert torch.equal(some[what], everything[what]), (wanted, what)
@@ -40,7 +47,9 @@ def test_gradients_at_zero_are_zero(kind, exponent, dtype):
     found = results(tensors, kind, torch.randn_like(tensors[0]))
     for what in ('q', 'k'):
         assert found[what][:, 0].abs().max() == 0
-        assert dtype == torch.float16 or found[what][:, 1:].abs().min() > 0  # half precision may underflow
+        assert (
+            dtype == torch.float16 or found[what][:, 1:].abs().min() > 0
+        )  # half precision may underflow
     assert torch.isfinite(found['parameter']).all()
 
 

@@ -30,8 +30,13 @@ def test_large_powers_are_exact(which, dtype, tolerance):
     found = results(tensors, 'power', grad)
     for what, expected in results(tensors, 'power', grad, None, 'torch', torch.float64).items():
         assert torch.isfinite(found[what]).all(), what
-        # With one dominating key the output hardly depends on queries and keys: gradients cancel to almost 0.
-        scale = expected.norm() if which == 'query' or what == 'o' else max(expected.norm(), grad.double().norm())
+        # With one dominating key the output hardly depends on queries and keys: gradients cancel to
+        # almost 0.
+        scale = (
+            expected.norm()
+            if which == 'query' or what == 'o'
+            else max(expected.norm(), grad.double().norm())
+        )
         assert (found[what].double() - expected).norm() <= tolerance * scale, what
 
 
@@ -43,7 +48,9 @@ def test_large_powers_without_a_common_feature_have_finite_gradients():
     found = results(tensors, 'power', grad)
     for what, expected in results(tensors, 'power', grad, None, 'torch', torch.float64).items():
         assert torch.isfinite(found[what]).all(), what
-        assert (found[what].double() - expected).norm() <= 1e-5 * max(expected.norm(), grad.norm()), what
+        assert (found[what].double() - expected).norm() <= 1e-5 * max(
+            expected.norm(), grad.norm()
+        ), what
 
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
@@ -53,7 +60,9 @@ def test_a_key_that_is_nan_reaches_the_output(kind, monkeypatch):
 
     def on_hardware(x):
         found = exp2(x)
-        return np.where(np.isnan(found), np.int32(0x7FFFFFFF).view(np.float32), found).astype(found.dtype)
+        return np.where(np.isnan(found), np.int32(0x7FFFFFFF).view(np.float32), found).astype(
+            found.dtype
+        )
 
     monkeypatch.setattr(np, 'exp2', on_hardware)
     tensors = draw_leaves(16, 20, 40, kind, torch.float16, position=False)
@@ -84,7 +93,9 @@ def test_large_exponents_are_exact(dtype, std, tolerance):
 
 @pytest.mark.parametrize('which', ['zero query', 'zero channel', 'zero keys', 'one key'])
 def test_large_exponents_next_to(which):
-    tensors = draw_leaves(16, 20, 1 if which == 'one key' else 20, 'exp', torch.float16, std=30.0, position=False)
+    tensors = draw_leaves(
+        16, 20, 1 if which == 'one key' else 20, 'exp', torch.float16, std=30.0, position=False
+    )
     if which == 'zero query':
         tensors[0][:, 0] = 0
     elif which == 'zero channel':  # its keys must not raise the level of the others (E13)
@@ -105,7 +116,10 @@ def test_large_exponents_next_to(which):
 
 def test_large_exponents_with_rotary_tables():
     """Rotated pairs mix exp(30) with exp(90): outputs may overflow fp16. They are correct where their terms do not."""
-    tensors, rotary = draw_leaves(16, 70, 70, 'exp', torch.float16, std=30.0, position=False), draw_rotary(70, 16)
+    tensors, rotary = (
+        draw_leaves(16, 70, 70, 'exp', torch.float16, std=30.0, position=False),
+        draw_rotary(70, 16),
+    )
     output = attend(tensors, 'exp', rotary).double()
     arguments = *(x for x in tensors if x is not None), rotary
     exact, terms = exponential_attention(*arguments), magnitude_of_terms(*arguments)

@@ -20,9 +20,17 @@ LEAVES = ('attended', 'values', 'gate', 'weight', 'bias')
 def draw(grid, heads=2, dim=16, side=3, shared=True, bias=True, dtype=torch.float32, batch=2):
     """Draw o, v and g of `dtype`, views of one packed projection, and the kernel and its bias in float32."""
     kernels = dim if shared else heads * dim
-    attended, values, gate = torch.randn(batch, prod(grid), 3, heads, dim).to(DEVICE, dtype).unbind(2)
+    attended, values, gate = (
+        torch.randn(batch, prod(grid), 3, heads, dim).to(DEVICE, dtype).unbind(2)
+    )
     weight = torch.randn(kernels, 1, *[side] * len(grid)).to(DEVICE) / side
-    return [attended, values, gate.flatten(2), weight, torch.randn(kernels).to(DEVICE) if bias else None]
+    return [
+        attended,
+        values,
+        gate.flatten(2),
+        weight,
+        torch.randn(kernels).to(DEVICE) if bias else None,
+    ]
 
 
 def results(tensors, grid, grad, backend='triton', dtype=None, wanted=LEAVES):
@@ -65,7 +73,10 @@ def check_error_budget(case, dtype):
     exact = results(tensors, grid, grad, 'torch', torch.float64)
     assert list(kernel) == list(exact)
     for what, expected in exact.items():
-        errors = [float((found[what].double() - expected).norm() / expected.norm()) for found in (kernel, same_dtype)]
+        errors = [
+            float((found[what].double() - expected).norm() / expected.norm())
+            for found in (kernel, same_dtype)
+        ]
         if os.environ.get('MMPOLA_PRINT_ERRORS'):
             print(f'ERR {dtype} {what:10} kernel {errors[0]:.1e} reference {errors[1]:.1e}')
         assert kernel[what].dtype == same_dtype[what].dtype
@@ -91,7 +102,9 @@ def test_strides_do_not_matter():
     _, _, _, weight, bias = draw((5, 3))
     channels_last = weight.repeat(1, 2, 1, 1).contiguous(memory_format=torch.channels_last)[:, :1]
     grad = torch.randn(2, 15, 1, device=DEVICE).expand(2, 15, 32)
-    expected = results([*packed.unbind(2)[:2], packed[:, :, 2].flatten(2), weight, bias], (5, 3), grad.clone())
+    expected = results(
+        [*packed.unbind(2)[:2], packed[:, :, 2].flatten(2), weight, bias], (5, 3), grad.clone()
+    )
     for layout in (packed, heads_first, no_unit_stride):
         attended, values, gate = layout.unbind(2)
         gate = gate.flatten(2).mT.contiguous().mT if layout is no_unit_stride else gate.flatten(2)
@@ -170,7 +183,9 @@ def test_opcheck(bias):
     detached = [None if x is None else x.detach() for x in tensors]
     dy = torch.randn(2, 12, 16, device=DEVICE)
     for wanted in ([True, True, True, True, bias], [False, True, False, False, False]):
-        torch.library.opcheck(triton_mix_and_gate.mix_and_gate_gradient_operator, (*detached, 3, 4, dy, wanted))
+        torch.library.opcheck(
+            triton_mix_and_gate.mix_and_gate_gradient_operator, (*detached, 3, 4, dy, wanted)
+        )
 
 
 def test_compiles_as_one_graph_once():
@@ -181,18 +196,25 @@ def test_compiles_as_one_graph_once():
         return graph
 
     compiled = torch.compile(
-        lambda *x, grid: mix_and_gate(*x, grid, backend='triton'), fullgraph=True, backend=count, dynamic=True
+        lambda *x, grid: mix_and_gate(*x, grid, backend='triton'),
+        fullgraph=True,
+        backend=count,
+        dynamic=True,
     )
     for grid in ((4, 5), (3, 7), (6, 2)):
         tensors = draw(grid)
-        assert torch.equal(compiled(*tensors, grid=grid), mix_and_gate(*tensors, grid, backend='triton'))
+        assert torch.equal(
+            compiled(*tensors, grid=grid), mix_and_gate(*tensors, grid, backend='triton')
+        )
     assert len(compilations) == 1
 
 
 def test_compiles_with_gradients():
     tensors = draw((4, 5))
     leaves = [x.detach().requires_grad_() for x in tensors]
-    compiled = torch.compile(lambda *x: mix_and_gate(*x, (4, 5), backend='triton'), fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(
+        lambda *x: mix_and_gate(*x, (4, 5), backend='triton'), fullgraph=True, backend='aot_eager'
+    )
     grad = torch.randn_like(tensors[2])
     for found, expected in zip(
         torch.autograd.grad(compiled(*leaves), leaves, grad),

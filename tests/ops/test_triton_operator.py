@@ -13,7 +13,10 @@ from benchmarks.operators import OPERATORS, triton_step
 from mmpola.backbones import PolaFormerPP, PolaPVT
 from mmpola.ops import available_backends
 from mmpola.ops.triton import launch
-from mmpola.ops.triton.attention import polarity_attention_gradient_operator, polarity_attention_operator
+from mmpola.ops.triton.attention import (
+    polarity_attention_gradient_operator,
+    polarity_attention_operator,
+)
 from mmpola.ops.triton.backend import INTERPRETED
 from mmpola.ops.triton.launch import LARGEST_SHARE, plan_tokens
 from mmpola.ops.triton.tables import LaunchTable, use_table
@@ -33,10 +36,19 @@ def test_opcheck(kind):
     with torch.no_grad():
         output, state = polarity_attention_operator(q, k, v, *small, 1e-6)
     wanted = [x is not None for x in (q, k, v, position, first, second)]
-    arguments = [x if x is None or not isinstance(x, torch.Tensor) else x.detach() for x in (q, k, v, *small)]
+    arguments = [
+        x if x is None or not isinstance(x, torch.Tensor) else x.detach() for x in (q, k, v, *small)
+    ]
     torch.library.opcheck(
         polarity_attention_gradient_operator,
-        (*arguments, 1e-6, torch.randn_like(output), None if kind == 'exp' else output, state, wanted),
+        (
+            *arguments,
+            1e-6,
+            torch.randn_like(output),
+            None if kind == 'exp' else output,
+            state,
+            wanted,
+        ),
     )
 
 
@@ -48,7 +60,9 @@ def test_compiles_as_one_graph_once(kind):
         compilations.append(graph)
         return graph
 
-    compiled = torch.compile(lambda *tensors: attend(tensors, kind), fullgraph=True, backend=count, dynamic=True)
+    compiled = torch.compile(
+        lambda *tensors: attend(tensors, kind), fullgraph=True, backend=count, dynamic=True
+    )
     for queries, keys in pairwise((20, 30, 24, 17)):
         tensors = draw_leaves(16, queries, keys, kind)
         torch.testing.assert_close(compiled(*tensors), attend(tensors, kind), rtol=0, atol=0)
@@ -58,7 +72,9 @@ def test_compiles_as_one_graph_once(kind):
 def test_compiles_with_gradients():
     tensors = draw_leaves(16, 20, 30, 'power')
     leaves = [x.requires_grad_() for x in tensors]
-    compiled = torch.compile(lambda *tensors: attend(tensors, 'power'), fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(
+        lambda *tensors: attend(tensors, 'power'), fullgraph=True, backend='aot_eager'
+    )
     grad = torch.randn_like(tensors[0])
     for found, expected in zip(
         torch.autograd.grad(compiled(*leaves), leaves, grad),
@@ -121,7 +137,9 @@ def h100(monkeypatch):
 
 
 def plan_of(name, case):
-    x = torch.empty(case.batch, case.tokens, case.heads, case.dim, device='meta', dtype=torch.float16)
+    x = torch.empty(
+        case.batch, case.tokens, case.heads, case.dim, device='meta', dtype=torch.float16
+    )
     return plan_tokens(name, x, 'power').grid
 
 
@@ -137,12 +155,16 @@ def test_partial_states_are_small(name):
 
 @pytest.mark.usefixtures('h100')
 @pytest.mark.parametrize(
-    'case', ['Pola-PVT-T stage 1, 800x1333, batch 2', 'Pola-Swin-T stage 2, 224x224, batch 64'], ids=['long', 'many']
+    'case',
+    ['Pola-PVT-T stage 1, 800x1333, batch 2', 'Pola-Swin-T stage 2, 224x224, batch 64'],
+    ids=['long', 'many'],
 )
 @pytest.mark.parametrize('name', ['state', 'query_gradient'])
 def test_programs_fill_the_gpu(name, case):
     case = next(x for x in ATTENTION['cuda'] if x.name == case)
-    slots = 132 * launch.find_launch(name, 'power', torch.float16, case.dim, torch.device('meta')).waves
+    slots = (
+        132 * launch.find_launch(name, 'power', torch.float16, case.dim, torch.device('meta')).waves
+    )
     rows, chunks = plan_of(name, case)
     assert rows * chunks >= 0.85 * slots * -(-rows * chunks // slots)
 
@@ -158,7 +180,12 @@ def test_many_heads(kind):
         assert error <= 2e-3, what
 
 
-WIDTHS = {'embed_dims': (16, 16, 16, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 1, 1, 2), 'mlp_ratios': (1, 1, 1, 1)}
+WIDTHS = {
+    'embed_dims': (16, 16, 16, 32),
+    'depths': (1, 1, 1, 1),
+    'num_heads': (1, 1, 1, 2),
+    'mlp_ratios': (1, 1, 1, 1),
+}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
 STEPS = 2 if INTERPRETED else 50
 
@@ -173,13 +200,19 @@ def test_training_curves_equal_those_of_the_reference(backbone, arch):
     curves = {}
     for backend in ('triton', 'torch'):
         torch.manual_seed(1)
-        model = backbone(arch, attn_types='LLSS', drop_path_rate=0.0, backend=backend).to(DEVICE).train()
+        model = (
+            backbone(arch, attn_types='LLSS', drop_path_rate=0.0, backend=backend)
+            .to(DEVICE)
+            .train()
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         targets, losses = None, []
         for _ in range(STEPS):
             maps = model(images)
             targets = targets or [torch.randn_like(x) for x in maps]
-            loss = sum((x - target).square().mean() for x, target in zip(maps, targets, strict=True))
+            loss = sum(
+                (x - target).square().mean() for x, target in zip(maps, targets, strict=True)
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -197,5 +230,10 @@ def test_unsupported_inputs_are_refused_with_every_reason():
         "backend 'triton' cannot run: q: expected float16, bfloat16 or float32, got float64; "
         'q: expected a head dimension D <= 64, got D=66'
     )
-    with pytest.raises(RuntimeError, match='tracers and exporters can record plain PyTorch operators only'):
-        torch.jit.trace(lambda q: attend([q, *draw_leaves(16, 8, 8, 'power')[1:]], 'power'), torch.randn(2, 8, 2, 16))
+    with pytest.raises(
+        RuntimeError, match='tracers and exporters can record plain PyTorch operators only'
+    ):
+        torch.jit.trace(
+            lambda q: attend([q, *draw_leaves(16, 8, 8, 'power')[1:]], 'power'),
+            torch.randn(2, 8, 2, 16),
+        )

@@ -29,7 +29,9 @@ CASES = {
 def test_error_stays_within_the_budget(name, dtype):
     """Output and every gradient against float64: the error of the same-dtype reference plus BACKEND_EXCESS."""
     case = CASES[name]
-    check_error_budget(case, dtype, draw_rotary(case['queries'], case['dim']) if 'rotary' in name else None)
+    check_error_budget(
+        case, dtype, draw_rotary(case['queries'], case['dim']) if 'rotary' in name else None
+    )
 
 
 def check_error_budget(case, dtype, rotary=None):
@@ -39,9 +41,13 @@ def check_error_budget(case, dtype, rotary=None):
     same_dtype = results(tensors, kind, grad, rotary, 'torch')
     exact = results(tensors, kind, grad, rotary, 'torch', torch.float64)
     for what, expected in exact.items():
-        # With one key the output is v for any q and k: gradients near zero are measured relative to the incoming one.
+        # With one key the output is v for any q and k: gradients near zero are measured relative to
+        # the incoming one.
         scale = max(expected.norm(), grad.double().norm() if case['keys'] == 1 else 0)
-        errors = [float((found[what].double() - expected).norm() / scale) for found in (kernel, same_dtype)]
+        errors = [
+            float((found[what].double() - expected).norm() / scale)
+            for found in (kernel, same_dtype)
+        ]
         if os.environ.get('MMPOLA_PRINT_ERRORS'):
             print(f'ERR {dtype} {what:16} kernel {errors[0]:.1e} reference {errors[1]:.1e}')
         assert kernel[what].dtype == same_dtype[what].dtype
@@ -95,7 +101,9 @@ def test_strides_do_not_matter():
     for layout in (packed, heads_first, no_unit_stride):
         q, k, v = layout.unbind(2)
         found = results([q, k, v, None, *parameters], 'power', grad)
-        expected = expected or results([*(x.contiguous() for x in (q, k, v)), None, *parameters], 'power', grad.clone())
+        expected = expected or results(
+            [*(x.contiguous() for x in (q, k, v)), None, *parameters], 'power', grad.clone()
+        )
         for what, value in expected.items():
             assert torch.equal(found[what], value), what
 

@@ -12,13 +12,17 @@ import mmpola.timm  # noqa: F401  # registers the models
 from tests.helpers.timm_models import SMALL, SWIN, images
 
 
-@pytest.mark.parametrize('name', ['pola_pvt_tiny', 'pola_swin_tiny', 'pola_pvt_v2_b0', 'polaformer_pp_b0'])
+@pytest.mark.parametrize(
+    'name', ['pola_pvt_tiny', 'pola_swin_tiny', 'pola_pvt_v2_b0', 'polaformer_pp_b0']
+)
 def test_features_only_returns_a_list_of_maps(name):
     model = timm.create_model(name, features_only=True, out_indices=(1, 2))
     maps = model(images(1, 3, 64, 96))
     assert isinstance(maps, list)
     assert model.feature_info.reduction() == [8, 16]
-    for x, channels, size in zip(maps, model.feature_info.channels(), [(8, 12), (4, 6)], strict=True):
+    for x, channels, size in zip(
+        maps, model.feature_info.channels(), [(8, 12), (4, 6)], strict=True
+    ):
         assert x.shape == (1, channels, *size)
     sum(x.square().sum() for x in maps).backward()
     assert [key for key, parameter in model.named_parameters() if parameter.grad is None] == []
@@ -47,7 +51,9 @@ def test_every_stage_is_described(name):
     model, x, outputs = timm.create_model(name, **SMALL[name]).eval(), images(1, 3, 64, 64), {}
     for info in model.feature_info:
         module = model.get_submodule(info['module'])
-        module.register_forward_hook(lambda _, args, output, key=info['module']: outputs.update({key: output}))
+        module.register_forward_hook(
+            lambda _, args, output, key=info['module']: outputs.update({key: output})
+        )
     with torch.no_grad():
         maps = model.forward_intermediates(x, intermediates_only=True)
     assert len(maps) == len(model.feature_info) == model.backbone.num_stages
@@ -66,19 +72,29 @@ def test_intermediates_and_features_are_those_of_the_forward_pass(name):
         assert_close(model.forward_head(features), model(x))
         last = model.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)
         assert_close(last, [features])
-        pair = model.forward_intermediates(x, indices=[0, -1], output_fmt='NHWC', intermediates_only=True)
+        pair = model.forward_intermediates(
+            x, indices=[0, -1], output_fmt='NHWC', intermediates_only=True
+        )
         assert_close(pair, [maps[0].permute(0, 2, 3, 1), maps[-1].permute(0, 2, 3, 1)])
-        tokens = model.forward_intermediates(x, indices=[1], output_fmt='NLC', intermediates_only=True)
+        tokens = model.forward_intermediates(
+            x, indices=[1], output_fmt='NLC', intermediates_only=True
+        )
         assert_close(tokens, [maps[1].flatten(2).transpose(1, 2)])
 
 
 def test_the_norm_of_intermediates_is_that_of_the_last_width():
     """As in timm: of every block of a DeiT, of the last stage of a Swin."""
     x = images(1, 3, 64, 64)
-    for name, normed in (('pola_deit_tiny', [True] * 4), ('pola_swin_tiny', [False, False, False, True])):
+    for name, normed in (
+        ('pola_deit_tiny', [True] * 4),
+        ('pola_swin_tiny', [False, False, False, True]),
+    ):
         model = timm.create_model(name, **SMALL[name]).eval()
         with torch.no_grad():
-            raw, after = (model.forward_intermediates(x, norm=norm, intermediates_only=True) for norm in (False, True))
+            raw, after = (
+                model.forward_intermediates(x, norm=norm, intermediates_only=True)
+                for norm in (False, True)
+            )
         assert [not torch.equal(before, y) for before, y in zip(raw, after, strict=True)] == normed
 
 
@@ -91,10 +107,14 @@ def test_stopping_early_skips_the_later_stages():
     assert_close(last, maps[-1], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(('indices', 'kind'), [([4], 'list'), ([-5], 'list'), (5, 'int'), (0, 'int'), ([], 'list')])
+@pytest.mark.parametrize(
+    ('indices', 'kind'), [([4], 'list'), ([-5], 'list'), (5, 'int'), (0, 'int'), ([], 'list')]
+)
 def test_stages_that_do_not_exist(indices, kind):
     model = timm.create_model('pola_swin_tiny', **SWIN)
-    with pytest.raises(ValueError, match='indices: expected stages from -4 to 3, or a number of them'):
+    with pytest.raises(
+        ValueError, match='indices: expected stages from -4 to 3, or a number of them'
+    ):
         model.forward_intermediates(images(1, 3, 64, 64), indices=indices)
 
 
@@ -107,7 +127,9 @@ def test_pruning_leaves_the_maps_and_no_unused_parameter(name):
         wanted = pruned.prune_intermediate_layers(indices, prune_norm=prune_norm)
         assert wanted == [index % 4 for index in indices]
         assert len(pruned.feature_info) == pruned.backbone.num_stages == max(wanted) + 1
-        found = pruned.forward_intermediates(x, indices=wanted, norm=not prune_norm, intermediates_only=True)
+        found = pruned.forward_intermediates(
+            x, indices=wanted, norm=not prune_norm, intermediates_only=True
+        )
         if wanted != [3]:  # the norm goes with the last stage
             assert_close(found, [maps[index] for index in wanted], rtol=0, atol=0)
         sum(y.square().sum() for y in found).backward()
@@ -121,7 +143,10 @@ def test_pruning_leaves_the_maps_and_no_unused_parameter(name):
 
 @pytest.mark.parametrize('name', SMALL)
 def test_without_global_pooling(name):
-    model, x = timm.create_model(name, num_classes=3, global_pool='', **SMALL[name]).eval(), images(1, 3, 64, 64)
+    model, x = (
+        timm.create_model(name, num_classes=3, global_pool='', **SMALL[name]).eval(),
+        images(1, 3, 64, 64),
+    )
     logits = model(x)
     side = 64 // model.feature_info[-1]['reduction']
     assert logits.shape == (1, 3, side, side)
@@ -139,7 +164,9 @@ def test_without_global_pooling(name):
     assert model(x).shape == (1, model.head_hidden_size, side, side)
 
 
-@pytest.mark.parametrize(('indices', 'strides'), [((-2, -1), [16, 32]), (3, [8, 16, 32]), ((1, -1), [8, 32])])
+@pytest.mark.parametrize(
+    ('indices', 'strides'), [((-2, -1), [16, 32]), (3, [8, 16, 32]), ((1, -1), [8, 32])]
+)
 def test_negative_and_counted_out_indices(indices, strides):
     model = timm.create_model('pola_swin_tiny', features_only=True, out_indices=indices, **SWIN)
     assert model.feature_info.reduction() == strides

@@ -23,7 +23,9 @@ def test_every_model_is_registered(name):
     assert timm.is_model(name)
     entry_point = getattr(mmpola.timm, name)
     assert entry_point.__name__ == name
-    assert pickle.loads(pickle.dumps(entry_point)) is entry_point is timm.models.model_entrypoint(name)
+    assert (
+        pickle.loads(pickle.dumps(entry_point)) is entry_point is timm.models.model_entrypoint(name)
+    )
     with torch.device('meta'):
         model = timm.create_model(name, num_classes=7)
     assert model.num_classes == 7
@@ -31,7 +33,10 @@ def test_every_model_is_registered(name):
     side = 384 if name.endswith('384') else 224
     config = timm.data.resolve_model_data_config(model)
     assert config['input_size'] == (3, side, side)
-    assert (config['interpolation'], config['crop_pct']) == ('bicubic', 1.0 if side == 384 else 0.875)
+    assert (config['interpolation'], config['crop_pct']) == (
+        'bicubic',
+        1.0 if side == 384 else 0.875,
+    )
     assert config['crop_mode'] == 'squash'
     weights = model.state_dict()
     first_conv = model.default_cfg['first_conv']
@@ -43,9 +48,13 @@ def test_every_model_is_registered(name):
 
 
 def test_the_models_are_those_of_the_papers():
-    assert {'pola_pvt_tiny', 'pola_pvt_v2_b0', 'pola_swin_base_384', 'pola_deit_tiny', 'polaformer_pp_b5'} <= set(
-        timm.list_models('pola*')
-    )
+    assert {
+        'pola_pvt_tiny',
+        'pola_pvt_v2_b0',
+        'pola_swin_base_384',
+        'pola_deit_tiny',
+        'polaformer_pp_b5',
+    } <= set(timm.list_models('pola*'))
     assert len(mmpola.timm.NAMED) == 4 + 6 + 3 + 2 + 3 + 6
     with torch.device('meta'):
         model = timm.create_model('pola_swin_base_384')
@@ -53,7 +62,9 @@ def test_the_models_are_those_of_the_papers():
 
 
 def test_takes_the_keyword_arguments_of_timm():
-    model = timm.create_model('pola_swin_tiny', num_classes=10, in_chans=1, drop_path_rate=0.4, **SWIN).eval()
+    model = timm.create_model(
+        'pola_swin_tiny', num_classes=10, in_chans=1, drop_path_rate=0.4, **SWIN
+    ).eval()
     assert model(images(2, 1, 48, 80)).shape == (2, 10)
     rates = [m.drop_prob for m in model.modules() if type(m).__name__ == 'DropPath']
     assert max(rates) == pytest.approx(0.4)
@@ -62,7 +73,10 @@ def test_takes_the_keyword_arguments_of_timm():
 
 @pytest.mark.parametrize(('name', 'small'), [('pola_swin_tiny', SWIN), ('polaformer_pp_b0', PLUS)])
 def test_the_head_can_be_removed_and_replaced(name, small):
-    model, x = timm.create_model(name, num_classes=10, **small).double().eval(), images(2, 3, 64, 64).double()
+    model, x = (
+        timm.create_model(name, num_classes=10, **small).double().eval(),
+        images(2, 3, 64, 64).double(),
+    )
     features = model.forward_features(x)
     assert features.shape == (2, model.backbone.embed_dims[-1], 2, 2)
     assert_close(model.forward_head(features), model(x))
@@ -81,7 +95,10 @@ def test_the_head_can_be_removed_and_replaced(name, small):
     [
         ({'global_pool': 'max'}, "global_pool: expected 'avg' or ''"),
         ({'features_only': True, 'feature_cls': 'fx'}, "feature_cls: expected 'getter'"),
-        ({'features_only': True, 'out_indices': (0, 4)}, 'indices: expected stages from -4 to 3, or a number of them'),
+        (
+            {'features_only': True, 'out_indices': (0, 4)},
+            'indices: expected stages from -4 to 3, or a number of them',
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
@@ -104,7 +121,11 @@ def test_device_and_dtype():
 
 @pytest.mark.parametrize('name', SMALL)
 def test_recomputed_activations_change_no_gradient(name):
-    model, x, gradients = timm.create_model(name, num_classes=3, **SMALL[name]), images(2, 3, 64, 64), []
+    model, x, gradients = (
+        timm.create_model(name, num_classes=3, **SMALL[name]),
+        images(2, 3, 64, 64),
+        [],
+    )
     for enable in (True, False):
         model.set_grad_checkpointing(enable)
         assert model.backbone.with_cp == enable
@@ -140,7 +161,9 @@ def test_weight_decay_and_layer_decay_of_timms_optimizers():
     """1 + 1 + 1 + 1 blocks: layer 0 is the stem, 1 ... 4 the blocks, 5 the rest."""
     for name, small in SMALL.items():
         model = timm.create_model(name, num_classes=3, **small)
-        optimizer = timm.optim.create_optimizer_v2(model, opt='adamw', lr=1.0, weight_decay=0.05, layer_decay=0.5)
+        optimizer = timm.optim.create_optimizer_v2(
+            model, opt='adamw', lr=1.0, weight_decay=0.05, layer_decay=0.5
+        )
         names = {id(parameter): key for key, parameter in model.named_parameters()}
         groups = {
             names[id(parameter)]: (group['lr_scale'], group['weight_decay'])
@@ -150,12 +173,26 @@ def test_weight_decay_and_layer_decay_of_timms_optimizers():
         assert groups.keys() == set(names.values())
         assert groups['head.weight'] == (1.0, 0.05)
         assert groups[f'{model.default_cfg["first_conv"]}.weight'] == (0.5**5, 0.05)
-        exempt = ('power', 'scale', 's1', 's2', 'positional_encoding', 'bias_table', 'gamma_1', 'gamma_2')
+        exempt = (
+            'power',
+            'scale',
+            's1',
+            's2',
+            'positional_encoding',
+            'bias_table',
+            'gamma_1',
+            'gamma_2',
+        )
         for key, (_, decay) in groups.items():
-            is_exempt = key.endswith(exempt) or '.pos_embed' in key or model.get_parameter(key).ndim == 1
+            is_exempt = (
+                key.endswith(exempt) or '.pos_embed' in key or model.get_parameter(key).ndim == 1
+            )
             assert decay == (0.0 if is_exempt else 0.05), key
         for block in {key.split('.attn.')[0] for key in groups if '.attn.' in key}:
-            assert len({scale for key, (scale, _) in groups.items() if key.startswith(f'{block}.')}) == 1, block
+            assert (
+                len({scale for key, (scale, _) in groups.items() if key.startswith(f'{block}.')})
+                == 1
+            ), block
 
 
 @pytest.mark.parametrize('name', SMALL)

@@ -42,7 +42,11 @@ def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config, 
         'pola_swin_tiny',
         num_classes=10,
         checkpoint_path=str(path),
-        arch={'embed_dims': config['embed_dim'], 'depths': config['depths'], 'num_heads': config['num_heads']},
+        arch={
+            'embed_dims': config['embed_dim'],
+            'depths': config['depths'],
+            'num_heads': config['num_heads'],
+        },
         mlp_ratio=config['mlp_ratio'],
     )
     with torch.no_grad():
@@ -54,15 +58,21 @@ def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
     backbone = {'type': 'mmpola.PolaSwin', 'arch': SWIN['arch'], 'pretrain_img_size': 64}
     trained, path = ImageClassifier(backbone, num_classes=5).eval(), tmp_path / 'epoch_1.pth'
     torch.save({'state_dict': trained.state_dict()}, path)
-    model = timm.create_model('pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **SWIN).eval()
+    model = timm.create_model(
+        'pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **SWIN
+    ).eval()
     x = images(1, 3, 64, 64)
     assert_close(model(x), trained(x), rtol=0, atol=0)
     torch.save(model.state_dict(), path)
-    back = ImageClassifier(backbone, num_classes=5, init_cfg={'type': 'Pretrained', 'checkpoint': str(path)}).eval()
+    back = ImageClassifier(
+        backbone, num_classes=5, init_cfg={'type': 'Pretrained', 'checkpoint': str(path)}
+    ).eval()
     back.init_weights()
     assert_close(back(x), trained(x), rtol=0, atol=0)
 
-    larger = timm.create_model('pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **{**SWIN, 'img_size': 96})
+    larger = timm.create_model(
+        'pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **{**SWIN, 'img_size': 96}
+    )
     assert larger.backbone.stages[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
     with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5') as raised:
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
@@ -93,7 +103,9 @@ def differing(model, other):
     """Names of the tensors of `model` that `other` lacks or has with other values."""
     tensors = other.state_dict()
     return {
-        key for key, x in model.state_dict().items() if key not in tensors or not torch.equal(x, tensors[key].to(x))
+        key
+        for key, x in model.state_dict().items()
+        if key not in tensors or not torch.equal(x, tensors[key].to(x))
     }
 
 
@@ -113,7 +125,9 @@ def test_released_weights_by_name(name, tmp_path, monkeypatch, logged):
     (tmp_path / 'checkpoints').mkdir()
     released = saved(timm.create_model(name, **SMALL[name]), f'checkpoints/{name}.pth')
     assert differing(timm.create_model(name, pretrained=True, **SMALL[name]), released) == set()
-    features = timm.create_model(name, pretrained=True, features_only=True, out_indices=(0, 1), **SMALL[name])
+    features = timm.create_model(
+        name, pretrained=True, features_only=True, out_indices=(0, 1), **SMALL[name]
+    )
     assert differing(features, released) == set()
     assert [message.split(': loaded')[0] for message in logged] == [f'mmpola://{name}'] * 2
 
@@ -134,7 +148,13 @@ def test_models_without_published_weights(name, tmp_path, monkeypatch):
 
 def test_timm_lists_the_models_whose_weights_are_downloaded():
     listed = [name.partition('.')[0] for name in timm.list_models('pola*', pretrained=True)]
-    published = ('pola_pvt_small', 'pola_pvt_tiny', 'pola_swin_base', 'pola_swin_small', 'pola_swin_tiny')
+    published = (
+        'pola_pvt_small',
+        'pola_pvt_tiny',
+        'pola_swin_base',
+        'pola_swin_small',
+        'pola_swin_tiny',
+    )
     assert sorted(listed) == list(published)
 
 
@@ -144,7 +164,9 @@ def test_other_classes_and_channels(name, channels, tmp_path, logged):
     path = str(tmp_path / 'trained.pth')
     trained = saved(timm.create_model(name, num_classes=9, **SMALL[name]), path)
     arguments = {'num_classes': 5, 'in_chans': channels, **SMALL[name]}
-    model = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={'file': path}, **arguments)
+    model = timm.create_model(
+        name, pretrained=True, pretrained_cfg_overlay={'file': path}, **arguments
+    )
     first_conv = model.default_cfg['first_conv']
     assert differing(model, trained) == {f'{first_conv}.weight', 'head.weight', 'head.bias'}
     weight = trained.get_parameter(f'{first_conv}.weight')
@@ -177,7 +199,11 @@ def test_a_file_that_does_not_fit_loads_nothing(tmp_path):
     deeper = {'arch': {**SWIN['arch'], 'depths': (1, 1, 2, 1)}, 'img_size': 64}
     with pytest.raises(CheckpointError, match=r'missing: backbone\.stages\.2\.blocks\.1'):
         timm.create_model(
-            'pola_swin_tiny', pretrained=True, pretrained_cfg_overlay={'file': str(path)}, num_classes=5, **deeper
+            'pola_swin_tiny',
+            pretrained=True,
+            pretrained_cfg_overlay={'file': str(path)},
+            num_classes=5,
+            **deeper,
         )
     with pytest.raises(CheckpointError) as raised:
         timm.create_model('pola_swin_tiny', checkpoint_path=str(path), num_classes=9, **deeper)
@@ -189,7 +215,9 @@ def hub(tmp_path):
     """A hub with a classifier of 9 classes as timm saves it; the caches are empty folders."""
     saved(timm.create_model('pola_swin_tiny', num_classes=9, **SWIN), tmp_path / 'content.pth')
     content = (tmp_path / 'content.pth').read_bytes()
-    with serve(Hub('somebody/swin', {'pytorch_model.bin': content, 'epoch_7.pth': content}), tmp_path) as hub:
+    with serve(
+        Hub('somebody/swin', {'pytorch_model.bin': content, 'epoch_7.pth': content}), tmp_path
+    ) as hub:
         yield hub
 
 
@@ -205,7 +233,9 @@ def hub(tmp_path):
 )
 def test_every_source_of_an_overlay(hub, overlay, tmp_path):
     overlay = {key: value.format(hub=hub.url) for key, value in overlay.items()}
-    model = timm.create_model('pola_swin_tiny', True, pretrained_cfg_overlay=overlay, num_classes=9, **SWIN)
+    model = timm.create_model(
+        'pola_swin_tiny', True, pretrained_cfg_overlay=overlay, num_classes=9, **SWIN
+    )
     weights = torch.load(tmp_path / 'content.pth', weights_only=True)['model']
     assert_close(model.head.weight.data, weights['head.weight'], rtol=0, atol=0)
     assert hub.gets
@@ -214,7 +244,9 @@ def test_every_source_of_an_overlay(hub, overlay, tmp_path):
 def test_a_state_dict_in_memory():
     weights = timm.create_model('pola_swin_tiny', num_classes=9, **SWIN)
     overlay = {'state_dict': weights.state_dict()}
-    model = timm.create_model('pola_swin_tiny', True, pretrained_cfg_overlay=overlay, num_classes=9, **SWIN)
+    model = timm.create_model(
+        'pola_swin_tiny', True, pretrained_cfg_overlay=overlay, num_classes=9, **SWIN
+    )
     assert differing(model, weights) == set()
 
 

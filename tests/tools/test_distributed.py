@@ -31,24 +31,40 @@ custom_hooks = [dict(type='RankRecorder')]
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_evaluate_a_segmenter(tiny_segmentation, run_tool, tmp_path, monkeypatch):
+def test_two_processes_train_and_evaluate_a_segmenter(
+    tiny_segmentation, run_tool, tmp_path, monkeypatch
+):
     """Both have the same weights after every step; SyncBN is replaced, because there is no GPU."""
     (tmp_path / 'rank_recorder.py').write_text(RECORDER)
     monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
     config, work = tmp_path / 'recorded.py', tmp_path / 'work'
     config.write_text(RECORDED.format(base=str(tiny_segmentation)))
-    options = ['train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.logger.interval=2']
+    options = [
+        'train_cfg.max_iters=4',
+        'train_cfg.val_interval=2',
+        'default_hooks.logger.interval=2',
+    ]
     options += ['default_hooks.checkpoint.interval=2']
-    output = run_tool('dist_train.sh', config, 2, '--work-dir', work, '--cfg-options', *options).stdout
-    assert 'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images' in output
+    output = run_tool(
+        'dist_train.sh', config, 2, '--work-dir', work, '--cfg-options', *options
+    ).stdout
+    assert (
+        'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images'
+        in output
+    )
     assert len(re.findall(r'Iter\(val\) \[\d+/\d+\].*mIoU: ', output)) == 2
-    ranks = [[json.loads(line) for line in (work / f'rank{rank}.jsonl').read_text().splitlines()] for rank in (0, 1)]
+    ranks = [
+        [json.loads(line) for line in (work / f'rank{rank}.jsonl').read_text().splitlines()]
+        for rank in (0, 1)
+    ]
     assert len(ranks[0]) == 4
     assert ranks[0] == ranks[1]
     checkpoint = work / 'iter_4.pth'
     tensors = torch.load(checkpoint, map_location='cpu', weights_only=True)['state_dict'].values()
     assert all(torch.isfinite(x).all() for x in tensors)
-    output = run_tool('dist_test.sh', tiny_segmentation, checkpoint, 2, '--work-dir', tmp_path / 'tested').stdout
+    output = run_tool(
+        'dist_test.sh', tiny_segmentation, checkpoint, 2, '--work-dir', tmp_path / 'tested'
+    ).stdout
     assert 'mIoU: ' in output
 
 
@@ -57,10 +73,16 @@ def test_two_processes_train_and_evaluate_a_segmenter(tiny_segmentation, run_too
     ('config', 'option', 'message'),
     [
         ('none.py', [], 'error: none.py: no such config file'),
-        ('configs/mask_rcnn_pola_swin_t_1x.py', ['--ampp'], 'train.py: error: unrecognized arguments: --ampp'),
+        (
+            'configs/mask_rcnn_pola_swin_t_1x.py',
+            ['--ampp'],
+            'train.py: error: unrecognized arguments: --ampp',
+        ),
     ],
 )
-def test_mistakes_in_the_arguments_are_not_followed_by_a_traceback(config, option, message, run_tool):
+def test_mistakes_in_the_arguments_are_not_followed_by_a_traceback(
+    config, option, message, run_tool
+):
     result = run_tool('dist_train.sh', config, 2, *option, check=False)
     assert result.returncode == 2
     assert message in result.stdout.splitlines()
@@ -71,7 +93,14 @@ def test_mistakes_in_the_arguments_are_not_followed_by_a_traceback(config, optio
 def test_a_process_that_fails_otherwise_is_reported_by_torchrun(tmp_path):
     script = tmp_path / 'fails.py'
     script.write_text('import sys; sys.exit(3)')
-    command = [sys.executable, '-m', 'mmpola.engine.launch', '--standalone', '--nproc-per-node=1', str(script)]
+    command = [
+        sys.executable,
+        '-m',
+        'mmpola.engine.launch',
+        '--standalone',
+        '--nproc-per-node=1',
+        str(script),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert result.returncode == 1
     assert 'ChildFailedError' in result.stderr

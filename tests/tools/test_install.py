@@ -19,7 +19,13 @@ def install(root, tmp_path):
     (clone / 'tools').mkdir(parents=True)
     commands.mkdir()
     shutil.copy(root / 'tools' / 'install.sh', clone / 'tools')
-    for name in ('requirements.txt', 'requirements-dev.txt', 'requirements-docs.txt', 'pyproject.toml', 'setup.py'):
+    for name in (
+        'requirements.txt',
+        'requirements-dev.txt',
+        'requirements-docs.txt',
+        'pyproject.toml',
+        'setup.py',
+    ):
         shutil.copy(root / name, clone)
     for name in COMMANDS:
         # python3 in PATH may be a version manager's script, which needs more commands than these
@@ -52,9 +58,24 @@ DF = 'echo header; echo "/dev/x 100 90 3145728 97% /"'  # KiB: 3 GB
     ('arguments', 'options', 'problem', 'remedy'),
     [
         ([], {}, 'no C++ compiler (g++); ', 'apt-get install g++'),
-        ([], {'environment': {'PYTHON': 'python2'}}, 'no Python 3.10 or newer found (tried python2); ', 'PYTHON=/path'),
-        ([], {'stand_ins': {'g++': 'exit 0', 'df': DF}}, 'only 3 GB free here, 12 GB are needed ', 'free some space'),
-        (['--fast'], {}, "unknown argument '--fast'; ", 'usage: bash tools/install.sh [--dev] [--forks]'),
+        (
+            [],
+            {'environment': {'PYTHON': 'python2'}},
+            'no Python 3.10 or newer found (tried python2); ',
+            'PYTHON=/path',
+        ),
+        (
+            [],
+            {'stand_ins': {'g++': 'exit 0', 'df': DF}},
+            'only 3 GB free here, 12 GB are needed ',
+            'free some space',
+        ),
+        (
+            ['--fast'],
+            {},
+            "unknown argument '--fast'; ",
+            'usage: bash tools/install.sh [--dev] [--forks]',
+        ),
     ],
     ids=['compiler', 'python', 'disk', 'argument'],
 )

@@ -27,12 +27,16 @@ OPTIONS = (
 
 
 def shared_memory():
-    return {path.name for path in Path('/dev/shm').iterdir() if path.name.startswith(('torch_', 'sem.'))}
+    return {
+        path.name for path in Path('/dev/shm').iterdir() if path.name.startswith(('torch_', 'sem.'))
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path('/dev/shm').is_dir(), reason='looks for shared memory in /dev/shm')
-def test_a_killed_run_resumes_and_its_checkpoint_evaluates_and_loads(tiny_config, start_tool, tmp_path):
+def test_a_killed_run_resumes_and_its_checkpoint_evaluates_and_loads(
+    tiny_config, start_tool, tmp_path
+):
     work, generator, before = tmp_path / 'work', random.Random(0), shared_memory()
     for _ in range(KILLS):
         process = start_tool('train.py', tiny_config, '--work-dir', work, '--resume', *OPTIONS)
@@ -40,7 +44,9 @@ def test_a_killed_run_resumes_and_its_checkpoint_evaluates_and_loads(tiny_config
             if 'Epoch(train)' in line or 'training is finished' in line:
                 break
         time.sleep(generator.uniform(0, 4))
-        workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        workers = (
+            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        )
         process.send_signal(signal.SIGKILL)
         process.stdout.read()  # ends when nobody holds the output any more
         process.wait()
@@ -52,7 +58,10 @@ def test_a_killed_run_resumes_and_its_checkpoint_evaluates_and_loads(tiny_config
     assert not list(work.glob('*.partial'))
 
     pictures = tmp_path / 'pictures'
-    assert run('test', tiny_config, work / 'epoch_3.pth', '--show-dir', pictures, '--work-dir', work) == 0
+    assert (
+        run('test', tiny_config, work / 'epoch_3.pth', '--show-dir', pictures, '--work-dir', work)
+        == 0
+    )
     assert len(list(pictures.glob('*.jpg'))) == 4
 
     backbone = PolaSwin(SMALL_ARCHS['mmpola.PolaSwin'], pretrain_img_size=(160, 192))

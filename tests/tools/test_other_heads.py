@@ -1,7 +1,7 @@
 """The detectors and the segmenter outside the papers: train, resume, test and predict through the scripts.
 
-All but the first training have a compiled backbone, without compiling it, which takes long and is tested in
-tests/engine/hooks/test_compile_backbone.py.
+All but the first training have a compiled backbone, without compiling it, which takes long and is
+tested in tests/engine/hooks/test_compile_backbone.py.
 """
 
 import pytest
@@ -22,16 +22,33 @@ def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
     cfg.dump(config)
     assert run('train', config) == 0
     with torch.compiler.set_stance('force_eager'):
-        assert run('train', config, '--resume', '--compile', '--cfg-options', f'train_cfg.max_{unit}s=2') == 0
+        assert (
+            run(
+                'train',
+                config,
+                '--resume',
+                '--compile',
+                '--cfg-options',
+                f'train_cfg.max_{unit}s=2',
+            )
+            == 0
+        )
         checkpoint = work / f'{unit}_2.pth'
         assert run('test', config, checkpoint, '--compile', '--work-dir', tmp_path / 'tested') == 0
         images = shapes / ('ade/images/validation' if 'segformer' in name else 'coco/val2017')
         assert run('predict', config, checkpoint, images, '--out', out, '--compile') == 0
     first, last = (
-        torch.load(path, map_location='cpu', weights_only=False) for path in (work / f'{unit}_1.pth', checkpoint)
+        torch.load(path, map_location='cpu', weights_only=False)
+        for path in (work / f'{unit}_1.pth', checkpoint)
     )
     assert (first['meta']['iter'], last['meta']['iter']) == (1, 2)
     assert first['state_dict'].keys() == last['state_dict'].keys()
-    learned = [key for key in first['state_dict'] if key.startswith('backbone.') and key.endswith('.weight')]
-    assert not all(torch.equal(first['state_dict'][key], last['state_dict'][key]) for key in learned)
+    learned = [
+        key
+        for key in first['state_dict']
+        if key.startswith('backbone.') and key.endswith('.weight')
+    ]
+    assert not all(
+        torch.equal(first['state_dict'][key], last['state_dict'][key]) for key in learned
+    )
     assert len(list(out.glob('*.json'))) == 4

@@ -33,16 +33,25 @@ def test_missing_data_says_which_folder_and_layout(refusal, root, tmp_path, monk
         for split in ('train', 'val')
         for path in (f'annotations/instances_{split}2017.json', f'{split}2017')
     ]
-    assert '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)' in lines
+    assert (
+        '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)'
+        in lines
+    )
     expected = lines[lines.index('the config expects') :]
     assert '  data/coco/train2017' in expected
     assert expected[-1].endswith('link it (mkdir -p data; ln -s /path/to/it data/)')
 
 
-@pytest.mark.parametrize(('tool', 'arguments'), [('train', []), ('test', ['none.pth']), ('check_data', [])])
-def test_mistakes_in_the_config_come_before_data_and_weights(refusal, tool, arguments, root, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ('tool', 'arguments'), [('train', []), ('test', ['none.pth']), ('check_data', [])]
+)
+def test_mistakes_in_the_config_come_before_data_and_weights(
+    refusal, tool, arguments, root, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    assert refusal(tool, root / CONFIG, *arguments, '--cfg-options', 'model.backbone.arch=atto') == (
+    assert refusal(
+        tool, root / CONFIG, *arguments, '--cfg-options', 'model.backbone.arch=atto'
+    ) == (
         "error: model.backbone.arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'atto'"
     )
     assert not list(tmp_path.iterdir())
@@ -70,7 +79,10 @@ def test_scripts_that_do_not_train_ignore_mistakes_in_what_only_training_reads(
         'export': [tmp_path / 'out.onnx'],
         'test': ['--cfg-options', 'custom_hooks=[]'],  # which are built for an evaluation too
     }
-    assert refusal(tool, tiny_config, 'none.pth', *others[tool]) == 'error: none.pth: no such checkpoint'
+    assert (
+        refusal(tool, tiny_config, 'none.pth', *others[tool])
+        == 'error: none.pth: no such checkpoint'
+    )
 
 
 PRETRAINED = """
@@ -78,8 +90,12 @@ model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoin
 """
 
 
-@pytest.mark.parametrize('resume', [[], ['--resume']])  # without a checkpoint to resume from, they are needed too
-def test_missing_weights_say_where_they_are_found_and_how_to_train_without(tiny_config, resume, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    'resume', [[], ['--resume']]
+)  # without a checkpoint to resume from, they are needed too
+def test_missing_weights_say_where_they_are_found_and_how_to_train_without(
+    tiny_config, resume, tmp_path, monkeypatch
+):
     with open(tiny_config, 'a') as config:
         config.write(PRETRAINED)
     monkeypatch.chdir(tmp_path)
@@ -113,7 +129,9 @@ NO_GPU = (
     'error: --amp: expected a GPU for float16, but torch finds none; on a CPU classifiers, segmenters and '
     'sequences train with --amp bfloat16'
 )
-NO_IMAGES = 'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'
+NO_IMAGES = (
+    'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'
+)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +153,14 @@ def test_missing_files_are_named(refusal, root, tool, arguments, message, monkey
 @pytest.mark.parametrize(
     ('tool', 'usage'),
     [
-        ('dist_train.sh', 'usage: bash tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]'),
-        ('dist_test.sh', 'usage: bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]'),
+        (
+            'dist_train.sh',
+            'usage: bash tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]',
+        ),
+        (
+            'dist_test.sh',
+            'usage: bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]',
+        ),
         (
             'slurm_train.sh',
             'usage: bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]',

@@ -43,7 +43,9 @@ def weights(classifier):
     state_dict['head.bias'][SPANIEL] = 50
     authors = {name.removeprefix('backbone.'): x for name, x in state_dict.items()}
     authors = to_released(authors, POLA_SWIN)
-    return authors | {'layers.2.blocks.0.attn.relative_position_index': torch.zeros(49, 49, dtype=torch.long)}
+    return authors | {
+        'layers.2.blocks.0.attn.relative_position_index': torch.zeros(49, 49, dtype=torch.long)
+    }
 
 
 @pytest.fixture
@@ -58,7 +60,10 @@ def photo(tmp_path):
 FORMATS = {
     'authors.pth': lambda weights: {'model': weights, 'config': 1},
     'bare.pth': lambda weights: weights,
-    'averaged.pth': lambda weights: {'model': {k: 0 * x for k, x in weights.items()}, 'model_ema': weights},
+    'averaged.pth': lambda weights: {
+        'model': {k: 0 * x for k, x in weights.items()},
+        'model_ema': weights,
+    },
     'weights.safetensors': None,
 }
 
@@ -78,7 +83,11 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
     config, checkpoint, out = classifier(), save(name, weights, tmp_path), tmp_path / 'out'
     assert scripts.run('predict', config, checkpoint, photo, '--out', out) == 0
     best = json.loads((out / 'photo.json').read_text())['classes'][0]
-    assert (best['label'], best['class'], best['score']) == (SPANIEL, 'n02102040', pytest.approx(1, abs=1e-6))
+    assert (best['label'], best['class'], best['score']) == (
+        SPANIEL,
+        'n02102040',
+        pytest.approx(1, abs=1e-6),
+    )
     assert scripts.run('test', config, checkpoint) == 0
     scalars = next((tmp_path / 'work').glob('*/*.json')).read_text()
     assert json.loads(scalars)['accuracy/top1'] == 100
@@ -90,7 +99,9 @@ def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights
     average = 'type=EMAHook', 'ema_type=ExponentialMovingAverage'
     arguments = '--cfg-options', *(f'default_hooks.average.{entry}' for entry in average)
     assert scripts.run('test', config, save('authors.pth', weights, tmp_path), *arguments) == 0
-    assert json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
+    assert (
+        json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
+    )
 
 
 def read_config(path):
@@ -107,21 +118,40 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     expected = model.state_dict()
     assert checkpoint.weights.keys() == expected.keys()
     assert all(torch.equal(x, expected[name]) for name, x in checkpoint.weights.items())
-    assert 'resized: backbone.stages.0.blocks.0.attn.positional_encoding [1, 64, 8] -> [1, 256, 8]' in (
-        capsys.readouterr().out
+    assert (
+        'resized: backbone.stages.0.blocks.0.attn.positional_encoding [1, 64, 8] -> [1, 256, 8]'
+        in (capsys.readouterr().out)
     )
 
 
-def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, tmp_path, monkeypatch):
+def test_analysis_needs_no_class_names_and_no_class_folders(
+    classifier, photo, tmp_path, monkeypatch
+):
     config = classifier(num_classes=7)
-    checkpoint = save('bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path)
-    options = '--cfg-options', 'test_dataloader.dataset.type=MyImages', 'test_dataloader.dataset.transform=None'
+    checkpoint = save(
+        'bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path
+    )
+    options = (
+        '--cfg-options',
+        'test_dataloader.dataset.type=MyImages',
+        'test_dataloader.dataset.transform=None',
+    )
     layer = '--layers', 'stages.0.blocks.0.attn'
-    assert scripts.run('analyze', config, checkpoint, photo, '--out', tmp_path / 'out', *layer, *options) == 0
+    assert (
+        scripts.run(
+            'analyze', config, checkpoint, photo, '--out', tmp_path / 'out', *layer, *options
+        )
+        == 0
+    )
     assert (tmp_path / 'out' / 'photo.json').is_file()
-    assert scripts.run('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
+    assert (
+        scripts.run('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options)
+        == 2
+    )
     predictors = []
-    monkeypatch.setattr('mmpola.apps.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor))
+    monkeypatch.setattr(
+        'mmpola.apps.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor)
+    )
     monkeypatch.setattr('mmpola.apps.analysis.explorer.serve', lambda *_: None)
     assert scripts.run('explore', config, checkpoint, *options) == 0
     assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
@@ -143,13 +173,29 @@ def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
     )
 
 
-def test_training_starts_from_the_weights_that_were_compared(tiny_config, write_checkpoint, tmp_path, monkeypatch):
+def test_training_starts_from_the_weights_that_were_compared(
+    tiny_config, write_checkpoint, tmp_path, monkeypatch
+):
     """MMEngine itself reads `state_dict` only, and would load nothing of a file that holds its weights elsewhere."""
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []
-    monkeypatch.setattr(engine_train, 'prepare_process', lambda cfg, checkpoint: given.append(checkpoint))
-    monkeypatch.setattr(engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})())
-    assert scripts.run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}') == 0
+    monkeypatch.setattr(
+        engine_train, 'prepare_process', lambda cfg, checkpoint: given.append(checkpoint)
+    )
+    monkeypatch.setattr(
+        engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})()
+    )
+    assert (
+        scripts.run(
+            'train',
+            tiny_config,
+            '--work-dir',
+            tmp_path / 'work',
+            '--cfg-options',
+            f'load_from={path}',
+        )
+        == 0
+    )
     assert given[0].path == str(path)
     assert given[0].weights.keys() == state_dict.keys() == read(path).weights.keys()

@@ -22,7 +22,9 @@ IMAGES, COLUMNS, SIZE = 12, 4, (384, 288)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Arrange the first images of a folder on one sheet')
+    parser = argparse.ArgumentParser(
+        description='Arrange the first images of a folder on one sheet'
+    )
     parser.add_argument('folder', type=Path)
     parser.add_argument('sheet', type=Path, help='image to write')
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """Updates the lists of models: the configs' docstrings -> configs/metafile.yml -> README.md and the pages of docs/.
 
-docs/models.md also gets the table of backbones, from the backbones themselves, and docs/choose.md what
-`python -m benchmarks.run zoo` measured of them.
+docs/models.md also gets the table of backbones, from the backbones themselves, and docs/choose.md
+what `python -m benchmarks.run zoo` measured of them.
 
     python tools/dev/model_table.py              reads every docstring, counts new models, writes the files
     python tools/dev/model_table.py --count      counts every model again, after a backbone or a head has changed
@@ -128,7 +128,9 @@ class Model:
             UsageError: a metric is of no known task.
         """
         metrics, results = self.metric.split(' / '), []
-        for metric, paper, ours in zip(metrics, _values(self.paper, metrics), _values(self.ours, metrics), strict=True):
+        for metric, paper, ours in zip(
+            metrics, _values(self.paper, metrics), _values(self.ours, metrics), strict=True
+        ):
             result = {
                 'Task': next((task for part, task in TASKS.items() if part in metric), None),
                 'Dataset': self.data,
@@ -139,9 +141,16 @@ class Model:
             }
             if result['Task'] is None:
                 known = ', '.join(TASKS)
-                raise UsageError(f'{self.name}: expected a metric whose name contains one of {known}, got {metric!r}')
+                raise UsageError(
+                    f'{self.name}: expected a metric whose name contains one of {known}, got {metric!r}'
+                )
             results.append({key: value for key, value in result.items() if value is not None})
-        about = {'Model': self.model, 'Backbone': self.backbone, 'Training Data': self.data, 'Schedule': self.schedule}
+        about = {
+            'Model': self.model,
+            'Backbone': self.backbone,
+            'Training Data': self.data,
+            'Schedule': self.schedule,
+        }
         return {
             'Name': self.name,
             'In Collection': self.collection,
@@ -186,7 +195,9 @@ def stated(config: Path) -> Model:
 def _values(text: str, metrics: list[str]) -> list[float] | list[str]:
     """Return a number for each metric, or the same text for each if there are no numbers."""
     numbers = text.split(' / ')
-    if len(numbers) == len(metrics) and all(re.fullmatch(r'\d+(\.\d+)?', number) for number in numbers):
+    if len(numbers) == len(metrics) and all(
+        re.fullmatch(r'\d+(\.\d+)?', number) for number in numbers
+    ):
         return [float(number) for number in numbers]
     return [text] * len(metrics)
 
@@ -199,7 +210,9 @@ def count(model: Model) -> None:
     """
     from mmengine.config import Config
 
-    from mmpola.apps.publish.flops import count_model  # needs MMEngine; --check does not, if every model is counted
+    from mmpola.apps.publish.flops import (
+        count_model,
+    )  # needs MMEngine; --check does not, if every model is counted
 
     cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
     backbone = cfg.model.backbone
@@ -232,14 +245,18 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def tables(models: list[Model]) -> str:
     """Return the tables of a page in Markdown, one section per data set.
 
-    What all rows of a section share, the metric and the image size, is stated above the table, otherwise in each row.
+    What all rows of a section share, the metric and the image size, is stated above the table,
+    otherwise in each row.
     """
     written = []
     for data in IMAGE_SIZES:
         found = [model for model in models if model.data == data]
         if not found:
             continue
-        metric, sizes = max((model.metric for model in found), key=len), {model.size for model in found}
+        metric, sizes = (
+            max((model.metric for model in found), key=len),
+            {model.size for model in found},
+        )
         own_metric, own_size = any(model.metric not in metric for model in found), len(sizes) > 1
         shared = [] if own_metric else [f'Metric: {metric}.']
         shared += [] if own_size else [f'MACs at {sizes.pop()}.']
@@ -270,18 +287,30 @@ def sequence_table(models: list[Model]) -> str:
             run = '' if model.ours == 'not yet run' else f' ({model.reached})'
             cells = rows.setdefault(variant, [f'`{variant}`: {model.backbone}'])
             cells.append(f'[{model.printed}](../configs/{model.name}.py){run}')
-    return _table(['attention', *(data.removeprefix('LRA ').lower() for data in SEQUENCES)], rows.values())
+    return _table(
+        ['attention', *(data.removeprefix('LRA ').lower() for data in SEQUENCES)], rows.values()
+    )
 
 
 def choice_table(models: list[Model]) -> str:
     """Return the table of docs/choose.md in Markdown: a row per backbone, measured costs and the papers' results."""
     printed = {model.name: model.printed for model in models}
-    heading = ('model', 'parameters (M)', 'GMACs', 'top-1', 'COCO box / mask AP', 'ADE20K mIoU', 'weights')
+    heading = (
+        'model',
+        'parameters (M)',
+        'GMACs',
+        'top-1',
+        'COCO box / mask AP',
+        'ADE20K mIoU',
+        'weights',
+    )
     sizes, rows = ('224x224', '800x1333'), []
     for row in json.loads(MEASURED.read_text())['rows']:
         name = row['case']
         short = short_name(name)
-        segmenter = printed.get(f'upernet_{short}_160k') or printed.get(f'semantic_fpn_{short}_40k', '-')
+        segmenter = printed.get(f'upernet_{short}_160k') or printed.get(
+            f'semantic_fpn_{short}_40k', '-'
+        )
         rows.append(
             (
                 f'`{name}`',
@@ -337,7 +366,11 @@ def backbone_table() -> str:
         with torch.device('meta'):
             model = cls(**arguments)
         settings = import_module(cls.__module__).ARCHS[arguments['arch']]
-        blocks, channels, strides = settings.get('depths'), list(model.embed_dims), list(model.strides)
+        blocks, channels, strides = (
+            settings.get('depths'),
+            list(model.embed_dims),
+            list(model.strides),
+        )
         if blocks is None:  # every block counts as a stage
             blocks, channels, strides = [settings['depth']], channels[:1], strides[:1]
         named = name, f'mmpola.{cls.__name__}', arguments['arch']
@@ -376,28 +409,40 @@ def pages_of(models: list[Model]) -> Pages:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='Update configs/metafile.yml and the tables of models in the docs')
+    parser = argparse.ArgumentParser(
+        description='Update configs/metafile.yml and the tables of models in the docs'
+    )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument('--check', action='store_true', help='change nothing; fail if a file is out of date')
-    what.add_argument('--count', action='store_true', help='count every model again, not only new ones')
+    what.add_argument(
+        '--check', action='store_true', help='change nothing; fail if a file is out of date'
+    )
+    what.add_argument(
+        '--count', action='store_true', help='count every model again, not only new ones'
+    )
     args = parser.parse_args()
     models = [stated(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
     known = {} if args.count else {entry['Name']: entry for entry in read_metafile()['Models']}
     for model in models:
         if entry := known.get(model.name):
             model.collection = entry['In Collection']
-            model.counts = {key: value for key, value in entry['Metadata'].items() if key in COUNTED_KEYS}
+            model.counts = {
+                key: value for key, value in entry['Metadata'].items() if key in COUNTED_KEYS
+            }
         else:
             count(model)
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     entries = [model.entry() for model in models]
     written = {page: with_tables(page, tables) for page, tables in pages_of(models).items()}
-    written[metafile] = head + MODELS_KEY + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
+    written[metafile] = (
+        head + MODELS_KEY + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
+    )
     changed = {path: text for path, text in written.items() if path.read_text() != text}
     names = listed((path.relative_to(ROOT) for path in changed), shown=None)
     if args.check and changed:
-        raise UsageError(f'the list of models is out of date: {names}; run python tools/dev/model_table.py')
+        raise UsageError(
+            f'the list of models is out of date: {names}; run python tools/dev/model_table.py'
+        )
     for path, text in changed.items():
         path.write_text(text)
     print(f'changed: {names}' if changed else 'nothing to change')

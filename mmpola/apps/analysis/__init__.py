@@ -2,7 +2,11 @@
 
 from mmpola.apps.analysis.analyze import analyze, check_points, output_suffixes, parse_points
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
-from mmpola.apps.analysis.receptive_field import areas, draw_receptive_fields, effective_receptive_field
+from mmpola.apps.analysis.receptive_field import (
+    areas,
+    draw_receptive_fields,
+    effective_receptive_field,
+)
 from mmpola.apps.analysis.statistics import (
     EffectiveRanks,
     GateStatistics,

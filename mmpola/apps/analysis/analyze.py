@@ -11,7 +11,14 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
-from mmpola.apps.analysis.figures import Scene, draw_entropy, draw_gates, draw_maps, draw_parameters, draw_rank
+from mmpola.apps.analysis.figures import (
+    Scene,
+    draw_entropy,
+    draw_gates,
+    draw_maps,
+    draw_parameters,
+    draw_rank,
+)
 from mmpola.apps.analysis.saving import DEFAULT_FORMATS, Style, save_figure
 from mmpola.apps.analysis.statistics import LayerAnalysis, analyze_layer
 from mmpola.apps.prediction.files import ImageFile
@@ -22,7 +29,12 @@ from mmpola.messages import UsageError
 from mmpola.progress import progress
 from mmpola.read_image import size_as_loaded
 
-CHARTS = {'entropy': draw_entropy, 'parameters': draw_parameters, 'gates': draw_gates, 'rank': draw_rank}
+CHARTS = {
+    'entropy': draw_entropy,
+    'parameters': draw_parameters,
+    'gates': draw_gates,
+    'rank': draw_rank,
+}
 """Charts of all layers of an image, by the names of their files."""
 
 
@@ -41,11 +53,14 @@ def parse_points(arguments: Iterable[str]) -> list[Point]:
     return points
 
 
-def check_points(points: Sequence[Point], images: Iterable[ImageFile], predictor: Predictor) -> None:
+def check_points(
+    points: Sequence[Point], images: Iterable[ImageFile], predictor: Predictor
+) -> None:
     """Check that the network sees all points in every image that can be read.
 
     Raises:
-        UsageError: a point is outside of an image, or of the part that the config's test transforms crop.
+        UsageError: a point is outside of an image, or of the part that the config's test transforms
+            crop.
     """
     geometry_of = cache(predictor.geometry)
     for image in images if points else ():
@@ -59,7 +74,9 @@ def check_points(points: Sequence[Point], images: Iterable[ImageFile], predictor
             continue
         for x, y in points:
             if not (0 <= x < width and 0 <= y < height):
-                raise UsageError(f'--points: expected pixels of {image.path}, {width} x {height}, got {x},{y}')
+                raise UsageError(
+                    f'--points: expected pixels of {image.path}, {width} x {height}, got {x},{y}'
+                )
             if not (left <= x < right and top <= y < bottom):
                 raise UsageError(
                     f'--points: expected pixels of {image.path} that the test transforms keep, x from {left} to '
@@ -67,7 +84,9 @@ def check_points(points: Sequence[Point], images: Iterable[ImageFile], predictor
                 )
 
 
-def output_suffixes(names: Sequence[str], formats: Sequence[str] = DEFAULT_FORMATS) -> tuple[str, ...]:
+def output_suffixes(
+    names: Sequence[str], formats: Sequence[str] = DEFAULT_FORMATS
+) -> tuple[str, ...]:
     """Return what follows an image's name in the paths of its results, for the layers `names`; the JSON is last."""
     figures = [*CHARTS, *(f'maps_{name}' for name in names)]
     return (*(f'/{figure}.{suffix}' for figure in figures for suffix in formats), '.json')
@@ -88,9 +107,11 @@ def analyze(
         predictor: model and test pipeline; only the model's backbone runs.
         images: read in this order.
         out: folder of the results.
-        points: of every image, checked by `check_points`; none: the centre of what the network sees.
+        points: of every image, checked by `check_points`; none: the centre of what the network
+            sees.
         names: of the layers in the backbone, from `choose_layers`.
-        formats: of the figures, from `mmpola.apps.analysis.saving.FORMATS`; each is written in all of them.
+        formats: of the figures, from `mmpola.apps.analysis.saving.FORMATS`; each is written in all
+            of them.
         style: of the figures.
     """
     done = 0
@@ -131,7 +152,9 @@ def analyze_image(
 
     def inspect(layer: LayerInputs) -> LayerAnalysis:
         stride = token_stride(input_size, layer.grid)
-        found = analyze_layer(layer, [token_at(point, geometry, stride, layer.grid) for point in scene.points])
+        found = analyze_layer(
+            layer, [token_at(point, geometry, stride, layer.grid) for point in scene.points]
+        )
         save(image, draw_maps(scene, found, stride), f'maps_{layer.name}')
         advance(1)
         return found

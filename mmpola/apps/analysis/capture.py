@@ -50,7 +50,11 @@ def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:
     Raises:
         UsageError: the model has none.
     """
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, LinearAttention)}
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, LinearAttention)
+    }
     found = {name: module for name, module in layers.items() if module.complete}
     if not found:
         ablated = ', only ablated ones' if layers else ''
@@ -84,7 +88,8 @@ def observe(
 ) -> dict[str, Result]:
     """Run a model in eval mode on one image and return what `inspect` makes of each layer's inputs, by layer.
 
-    `inspect` is called while the model runs, so that the inputs of one layer exist at a time, unless it keeps them.
+    `inspect` is called while the model runs, so that the inputs of one layer exist at a time,
+    unless it keeps them.
 
     Args:
         model: called with the images; a backbone, or any other module with linear attention layers.
@@ -109,8 +114,9 @@ def observing(
 ) -> Iterator[dict[str, Result]]:
     """Let the layers of a model report to `inspect` while the context lasts, in eval mode and without gradients.
 
-    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of `observe`; a UsageError
-    is also raised at the end if a layer was called with prefix tokens, which have no place in a map.
+    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of
+    `observe`; a UsageError is also raised at the end if a layer was called with prefix tokens,
+    which have no place in a map.
     """
     chosen = choose_layers(model, names)
     layers = {name: module for name, module in linear_layers(model).items() if name in chosen}
@@ -119,13 +125,17 @@ def observing(
 
     def receive(name: str, sr_ratio: int, inputs: AttentionInputs | MixAndGateInputs) -> None:
         # Some of the inputs are the layer's own parameters.
-        tensors: dict[str, Any] = {key: x.detach() for key, x in vars(inputs).items() if isinstance(x, Tensor)}
+        tensors: dict[str, Any] = {
+            key: x.detach() for key, x in vars(inputs).items() if isinstance(x, Tensor)
+        }
         inputs = replace(inputs, **tensors)
         if isinstance(inputs, AttentionInputs):
             waiting[name] = inputs
             return
         rows, columns = inputs.grid
-        results[name] = inspect(LayerInputs(name, waiting.pop(name), inputs, (rows, columns), sr_ratio))
+        results[name] = inspect(
+            LayerInputs(name, waiting.pop(name), inputs, (rows, columns), sr_ratio)
+        )
 
     for name, layer in layers.items():
         layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))

@@ -25,7 +25,14 @@ from mmpola.apps.analysis.statistics import Array, positive_sequence_entropy
 from mmpola.apps.analysis.weights import MAPS, attention_rows
 from mmpola.apps.prediction.drawing import shown_name
 from mmpola.apps.prediction.files import ImageFile
-from mmpola.apps.prediction.geometry import Geometry, Point, centre, token_at, token_stride, visible_pixels
+from mmpola.apps.prediction.geometry import (
+    Geometry,
+    Point,
+    centre,
+    token_at,
+    token_stride,
+    visible_pixels,
+)
 from mmpola.apps.prediction.predict import describe
 from mmpola.apps.prediction.predictor import Predictor
 from mmpola.layers import Grid
@@ -48,7 +55,8 @@ class ExploredLayer:
     Attributes:
         name: of the layer.
         grid, key_grid: (h, w) of its queries and of its keys.
-        stride, key_stride: side of a query token and of a key token in pixels of the network's input.
+        stride, key_stride: side of a query token and of a key token in pixels of the network's
+            input.
         weights: of queries over all keys.
         distributions: the same before a rotation, which may make weights negative.
     """
@@ -71,7 +79,8 @@ class ExploredLayer:
 class Exploration:
     """An image, the model's prediction, and the weights of every query in every layer, computed when asked for.
 
-    Memory is proportional to the number of tokens: the factors of the weights are kept, not the weights.
+    Memory is proportional to the number of tokens: the factors of the weights are kept, not the
+    weights.
 
     Attributes:
         pixels: of the image, RGB uint8 [H, W, 3].
@@ -102,13 +111,18 @@ class Exploration:
         found = {}
         for kind, rows in layer.weights(self._query(layer, point)).items():
             weights = rows[:, 0].mean(dim=0) if head is None else rows[head, 0]
-            found[kind] = (weights * len(weights)).unflatten(0, layer.key_grid).float().cpu().numpy()
+            found[kind] = (
+                (weights * len(weights)).unflatten(0, layer.key_grid).float().cpu().numpy()
+            )
         return found
 
     def entropies(self, layer: ExploredLayer, point: Point) -> dict[str, Array]:
         """Return the entropy of the same weights, of each head [H] in nats for each of `MAPS`."""
         rows = layer.distributions(self._query(layer, point))
-        return {kind: positive_sequence_entropy(x[:, 0]).float().cpu().numpy() for kind, x in rows.items()}
+        return {
+            kind: positive_sequence_entropy(x[:, 0]).float().cpu().numpy()
+            for kind, x in rows.items()
+        }
 
     def _query(self, layer: ExploredLayer, point: Point) -> Tensor:
         """Return the index [1] of a pixel's query."""
@@ -130,7 +144,9 @@ class Exploration:
         visible = visible_pixels(self.geometry, (height, width))
         point = point or centre(self.geometry, (height, width))
         if not (visible[0] <= point[0] < visible[2] and visible[1] <= point[1] < visible[3]):
-            raise UsageError('The network does not see the dark part, which the test transforms crop away.')
+            raise UsageError(
+                'The network does not see the dark part, which the test transforms crop away.'
+            )
         layer = self.layers[chosen]
         entropies = [self.entropies(other, point) for other in self.layers]
         shares = [
@@ -166,7 +182,9 @@ class Exploration:
         """Return the image with its prediction and the point, dark where the network does not see."""
         height, width = self.pixels.shape[:2]
         scale = SHOWN / max(height, width)
-        picture = Image.fromarray(self.drawn).resize((max(1, round(width * scale)), max(1, round(height * scale))))
+        picture = Image.fromarray(self.drawn).resize(
+            (max(1, round(width * scale)), max(1, round(height * scale)))
+        )
         dark = picture.point(lambda value: value * HIDDEN)
         left, top, right, bottom = (round(edge * scale) for edge in visible)
         dark.paste(picture.crop((left, top, right, bottom)), (left, top))
@@ -186,7 +204,9 @@ def _data_url(kind: str, save: Callable[..., Any]) -> str:
     return f'data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}'
 
 
-def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: Path) -> Exploration:
+def explore(
+    predictor: Predictor, names: Sequence[str], threshold: float, path: Path
+) -> Exploration:
     """Predict an image and keep what the weights of the layers `names` are computed from, in this order.
 
     Detections with a score below `threshold` are left out.
@@ -199,7 +219,8 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     inputs = predictor.network_input(batch)
     keep = partial(_explored, input_size=(inputs.shape[2], inputs.shape[3]))
     if (getattr(predictor.model, 'test_cfg', None) or {}).get('mode') == 'slide':
-        # The prediction is made of windows of the image; the weights are those over all of it, as in `analyze`.
+        # The prediction is made of windows of the image; the weights are those over all of it, as
+        # in `analyze`.
         (sample,) = predictor(batch)
         layers = observe(predictor.model.backbone, inputs, keep, names)
     else:
@@ -209,17 +230,30 @@ def explore(predictor: Predictor, names: Sequence[str], threshold: float, path: 
     rgb = pixels[..., ::-1].copy()
     drawn = rgb if 'pred_score' in sample else predictor.draw(sample, rgb)
     geometry = predictor.geometry(pixels.shape[:2])
-    return Exploration(rgb, drawn, _in_words(found, threshold), geometry, [layers[name] for name in names])
+    return Exploration(
+        rgb, drawn, _in_words(found, threshold), geometry, [layers[name] for name in names]
+    )
 
 
 def _explored(layer: LayerInputs, input_size: tuple[int, int]) -> ExploredLayer:
-    # The layers make q, k, v and the gate as one tensor: a view of q would keep all of it in memory.
-    inputs = replace(layer.attention, q=layer.attention.q.clone(memory_format=torch.contiguous_format))
+    # The layers make q, k, v and the gate as one tensor: a view of q would keep all of it in
+    # memory.
+    inputs = replace(
+        layer.attention, q=layer.attention.q.clone(memory_format=torch.contiguous_format)
+    )
     weights = attention_rows(inputs, MAPS)
-    distributions = weights if inputs.rotary is None else attention_rows(replace(inputs, rotary=None), MAPS)
+    distributions = (
+        weights if inputs.rotary is None else attention_rows(replace(inputs, rotary=None), MAPS)
+    )
     stride = token_stride(input_size, layer.grid)
     return ExploredLayer(
-        layer.name, layer.grid, layer.key_grid, stride, stride * layer.sr_ratio, weights, distributions
+        layer.name,
+        layer.grid,
+        layer.key_grid,
+        stride,
+        stride * layer.sr_ratio,
+        weights,
+        distributions,
     )
 
 
@@ -227,7 +261,13 @@ def _in_words(found: dict[str, Any], threshold: float) -> str:
     """Describe a prediction in a line."""
     if 'instances' in found:
         every = [f'{instance["class"]} {instance["score"]:.0%}' for instance in found['instances']]
-        return f'{len(every)} detections with a score of at least {threshold}' + (f': {listed(every)}' if every else '')
+        return f'{len(every)} detections with a score of at least {threshold}' + (
+            f': {listed(every)}' if every else ''
+        )
     if 'share' in found['classes'][0]:
-        return 'share of the pixels: ' + listed(f'{entry["class"]} {entry["share"]:.0%}' for entry in found['classes'])
-    return listed(f'{shown_name(entry["class"])} {entry["score"]:.1%}' for entry in found['classes'])
+        return 'share of the pixels: ' + listed(
+            f'{entry["class"]} {entry["share"]:.0%}' for entry in found['classes']
+        )
+    return listed(
+        f'{shown_name(entry["class"])} {entry["score"]:.1%}' for entry in found['classes']
+    )

@@ -1,7 +1,8 @@
 """The server of the page of tools/explore.py, where the user drops images and clicks points of them.
 
-The page is the file page.html, which asks a server on this computer for JSON. It sends no paths, but the bytes of an
-image, and then the number that the image got. Other users and websites do not know the random token in the address.
+The page is the file page.html, which asks a server on this computer for JSON. It sends no paths,
+but the bytes of an image, and then the number that the image got. Other users and websites do not
+know the random token in the address.
 """
 
 from __future__ import annotations
@@ -79,7 +80,12 @@ class Explorer:
     """
 
     def __init__(
-        self, predictor: Predictor, names: list[str], threshold: float, title: str, image: Path | None
+        self,
+        predictor: Predictor,
+        names: list[str],
+        threshold: float,
+        title: str,
+        image: Path | None,
     ) -> None:
         self.lock = Lock()
         self._explored = lru_cache(KEPT)(partial(explore, predictor, names, threshold))
@@ -118,15 +124,20 @@ class Explorer:
         """Return what the page shows for a point of an image in a layer and a head.
 
         Args:
-            query: `image`, its number; `layer`, its name; `head`, its number from 0, or none for the mean of the heads;
-                `point`, column and row of a pixel such as 120,80, or none for the centre of what the network sees.
+            query: `image`, its number; `layer`, its name; `head`, its number from 0, or none for
+                the mean of the heads; `point`, column and row of a pixel such as 120,80, or none
+                for the centre of what the network sees.
 
         Raises:
             UsageError: the query has other values, or the network does not see the pixel.
         """
-        image, layer, head, point = (query.get(key, '') for key in ('image', 'layer', 'head', 'point'))
+        image, layer, head, point = (
+            query.get(key, '') for key in ('image', 'layer', 'head', 'point')
+        )
         if image not in self._images:
-            raise UsageError(f'image: expected one of {len(self._images)} images since the start, got {image!r}')
+            raise UsageError(
+                f'image: expected one of {len(self._images)} images since the start, got {image!r}'
+            )
         if layer not in self._heads:
             raise UsageError(f'layer: expected one of {listed(self._heads)}, got {layer!r}')
         if head not in ('', *map(str, range(self._heads[layer]))):
@@ -198,7 +209,9 @@ class Handler(BaseHTTPRequestHandler):
         """Answer with the page, its start or a view."""
         explorer = self.server.explorer
         query = dict(parse_qsl(self.path.partition('?')[2]))
-        self._answer({'': PAGE.read_bytes, 'start': explorer.start, 'view': lambda: explorer.view(query)})
+        self._answer(
+            {'': PAGE.read_bytes, 'start': explorer.start, 'view': lambda: explorer.view(query)}
+        )
 
     def do_POST(self) -> None:
         """Take an image."""
@@ -224,22 +237,30 @@ class Handler(BaseHTTPRequestHandler):
         """Return the path below the token.
 
         Raises:
-            RefusedError: another website sent the request, or something that does not know the token.
+            RefusedError: another website sent the request, or something that does not know the
+                token.
         """
         host, origin = self.headers.get('Host', ''), self.headers.get('Origin')
         # A website may have given this computer a name of its own.
-        if host.partition(':')[0] not in (HOST, 'localhost') or origin not in (None, f'http://{host}'):
+        if host.partition(':')[0] not in (HOST, 'localhost') or origin not in (
+            None,
+            f'http://{host}',
+        ):
             raise RefusedError(HTTPStatus.FORBIDDEN, 'requests of other websites are refused')
         token, _, name = self.path.partition('?')[0].removeprefix('/').partition('/')
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            raise RefusedError(HTTPStatus.FORBIDDEN, 'expected the whole address that the script prints')
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, 'expected the whole address that the script prints'
+            )
         return name
 
     def _body(self) -> bytes:
         """Return the body of the request, of which nothing is read if it is too long."""
         length = self.headers.get('Content-Length', '')
         if not length.isdecimal():
-            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, f'Content-Length: expected a number, got {length!r}')
+            raise RefusedError(
+                HTTPStatus.LENGTH_REQUIRED, f'Content-Length: expected a number, got {length!r}'
+            )
         if len(length) > 12 or int(length) > MAX_BYTES:
             reason = f'expected a file of at most {MAX_BYTES:,} bytes, got {length}'
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
@@ -250,7 +271,11 @@ class Handler(BaseHTTPRequestHandler):
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         kind = 'text/html; charset=utf-8' if page else 'application/json'
         self.send_response(status)
-        for name, value in {**HEADERS, 'Content-Type': kind, 'Content-Length': str(len(body))}.items():
+        for name, value in {
+            **HEADERS,
+            'Content-Type': kind,
+            'Content-Length': str(len(body)),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -46,7 +46,12 @@ PCA_COLUMNS = 4
 COLOUR_MAP = 'viridis'
 """Perceptually uniform, and legible with every kind of colour blindness."""
 
-TITLES = {'same': 'same-signed', 'opposite': 'opposite-signed', 'both': 'both', 'softmax': 'softmax of the same q, k'}
+TITLES = {
+    'same': 'same-signed',
+    'opposite': 'opposite-signed',
+    'both': 'both',
+    'softmax': 'softmax of the same q, k',
+}
 
 LONGEST = 480
 """Pixels of the longer side of the image as it is drawn."""
@@ -75,8 +80,8 @@ class Scene(NamedTuple):
 def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
     """Draw a row for each point: the image, and the mean over heads of the weights of each of `MAPS`.
 
-    The weights are multiplied by the number of keys: 1 is the weight of a query that prefers no key. Each row has one
-    colour scale for all maps.
+    The weights are multiplied by the number of keys: 1 is the weight of a query that prefers no
+    key. Each row has one colour scale for all maps.
 
     Args:
         scene: the image.
@@ -86,17 +91,24 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
     width, rows, columns = 2.05, len(scene.points), len(MAPS) + 1
     heads = layer.maps['both'].shape[1]
     figure = Figure(
-        figsize=(width * columns + 1.3, width * _aspect(scene) * rows + 0.75), dpi=110, layout='constrained'
+        figsize=(width * columns + 1.3, width * _aspect(scene) * rows + 0.75),
+        dpi=110,
+        layout='constrained',
     )
     mean = f', mean of {heads} heads' if heads > 1 else ''
     figure.suptitle(f'{layer.name}: weights of the marked query{mean}', fontsize=11)
     panels = figure.subplots(rows, columns + 1, squeeze=False, width_ratios=[*[1] * columns, 0.05])
     small, background = _backgrounds(scene)
     for row, (point, axes) in enumerate(zip(scene.points, panels, strict=True)):
-        weights = {kind: layer.maps[kind][row].mean(axis=0) * layer.maps[kind][row][0].size for kind in MAPS}
+        weights = {
+            kind: layer.maps[kind][row].mean(axis=0) * layer.maps[kind][row][0].size
+            for kind in MAPS
+        }
         _draw_image(axes[0], small, scene, point)
         axes[0].set_ylabel(f'pixel {point[0]}, {point[1]}', fontsize=9)
-        drawn = _draw_weights(axes[1:-1], background, scene, point, weights, stride * layer.sr_ratio)
+        drawn = _draw_weights(
+            axes[1:-1], background, scene, point, weights, stride * layer.sr_ratio
+        )
         _add_colour_bar(figure, drawn, cax=axes[-1])
     for kind, panel in zip(MAPS, panels[0][1:-1], strict=True):
         panel.set_title(fill(TITLES[kind], width=16), fontsize=10)
@@ -113,7 +125,11 @@ def draw_query(scene: Scene, weights: dict[str, NDArray[Any]], side: int, title:
         title: of the figure.
     """
     width = 3.6
-    figure = Figure(figsize=(2 * width + 0.9, 2 * (width * _aspect(scene) + 0.3) + 0.3), dpi=110, layout='constrained')
+    figure = Figure(
+        figsize=(2 * width + 0.9, 2 * (width * _aspect(scene) + 0.3) + 0.3),
+        dpi=110,
+        layout='constrained',
+    )
     figure.suptitle(title, fontsize=11)
     panels = list(figure.subplots(2, 2).ravel())
     drawn = _draw_weights(panels, _backgrounds(scene)[1], scene, scene.points[0], weights, side)
@@ -139,10 +155,28 @@ def _backgrounds(scene: Scene) -> tuple[NDArray[Any], NDArray[Any]]:
 def _draw_image(axes: Axes, pixels: NDArray[Any], scene: Scene, point: Point) -> None:
     """Draw what the network sees of an image, possibly smaller than the scene's, and mark a pixel of the scene."""
     height, width = scene.pixels.shape[:2]
-    axes.imshow(pixels, cmap='gray', vmin=0, vmax=1, extent=(0, width, height, 0), interpolation='antialiased')
+    axes.imshow(
+        pixels,
+        cmap='gray',
+        vmin=0,
+        vmax=1,
+        extent=(0, width, height, 0),
+        interpolation='antialiased',
+    )
     x, y = point[0] + 0.5, point[1] + 0.5
-    for colour, size in (('black', 3.4), ('white', 1.6)):  # a ring that is visible on dark and on light colours
-        axes.plot(x, y, marker='o', markersize=9, markerfacecolor='none', markeredgecolor=colour, markeredgewidth=size)
+    for colour, size in (
+        ('black', 3.4),
+        ('white', 1.6),
+    ):  # a ring that is visible on dark and on light colours
+        axes.plot(
+            x,
+            y,
+            marker='o',
+            markersize=9,
+            markerfacecolor='none',
+            markeredgecolor=colour,
+            markeredgewidth=size,
+        )
     left, top, right, bottom = visible_pixels(scene.geometry, (height, width))
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
 
@@ -157,8 +191,8 @@ def _draw_weights(
 ) -> Any:
     """Draw a query's weights, of tokens of `side` pixels of the network's input, over the image.
 
-    All panels have one colour scale: of the square root, which keeps small weights visible. Rotated weights may be
-    negative; their scale is linear.
+    All panels have one colour scale: of the square root, which keeps small weights visible. Rotated
+    weights may be negative; their scale is linear.
 
     Returns:
         What a colour bar needs.
@@ -171,7 +205,12 @@ def _draw_weights(
         _draw_image(panel, background, scene, point)
         rows, columns = weights[kind].shape
         right, bottom = scene.geometry.to_image(columns * side, rows * side)
-        style: dict[str, Any] = {'cmap': COLOUR_MAP, 'norm': norm, 'alpha': 0.75, 'interpolation': 'nearest'}
+        style: dict[str, Any] = {
+            'cmap': COLOUR_MAP,
+            'norm': norm,
+            'alpha': 0.75,
+            'interpolation': 'nearest',
+        }
         drawn = panel.imshow(weights[kind], extent=(left, right, bottom, top), **style)
     return drawn
 
@@ -194,7 +233,9 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
         _plot_heads(axes, shares, label, colour, line, markersize=size, linewidth=width)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')
-    figure.suptitle('Entropy of the attention weights; 1: all keys have the same weight', fontsize=11)
+    figure.suptitle(
+        'Entropy of the attention weights; 1: all keys have the same weight', fontsize=11
+    )
     _label_layers(axes, [_short(layer.name) for layer in layers])
     _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
@@ -207,7 +248,8 @@ def draw_query_entropy(
 
     Args:
         names: of the layers.
-        shares: entropy of each head as a share of log M, [H] for 'both' and 'softmax', for each layer.
+        shares: entropy of each head as a share of log M, [H] for 'both' and 'softmax', for each
+            layer.
         chosen: index of the layer that is emphasised.
         head: of this layer, whose dot is emphasised; None for none.
     """
@@ -219,11 +261,20 @@ def draw_query_entropy(
             heads, position = share[kind], index + offset
             opacity = 1.0 if index == chosen else 0.4
             axes.bar(
-                position, heads.mean(), width=0.38, color=colour, alpha=opacity, label=label if index == chosen else ''
+                position,
+                heads.mean(),
+                width=0.38,
+                color=colour,
+                alpha=opacity,
+                label=label if index == chosen else '',
             )
-            axes.scatter([position] * len(heads), heads, s=12, color='black', alpha=0.5, linewidths=0)
+            axes.scatter(
+                [position] * len(heads), heads, s=12, color='black', alpha=0.5, linewidths=0
+            )
             if index == chosen and head is not None:
-                axes.scatter(position, heads[head], s=60, facecolor='white', edgecolor='black', zorder=3)
+                axes.scatter(
+                    position, heads[head], s=60, facecolor='white', edgecolor='black', zorder=3
+                )
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)', fontsize=9)
     _label_layers(axes, [_short(name) for name in names])
@@ -260,11 +311,15 @@ def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
 def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     """Draw means and correlations of the gate's two halves, and both halves on their principal components."""
     rows = -(-len(layers) // PCA_COLUMNS)
-    figure = Figure(figsize=(max(9.0, 0.42 * len(layers) + 3), 3.6 + 2.3 * rows), dpi=110, layout='constrained')
+    figure = Figure(
+        figsize=(max(9.0, 0.42 * len(layers) + 3), 3.6 + 2.3 * rows), dpi=110, layout='constrained'
+    )
     upper, lower = figure.subfigures(2, 1, height_ratios=[3.6, 2.3 * rows])
     means, correlations = upper.subplots(1, 2)
     for stream, (label, colour, marker) in enumerate(STREAM_STYLES):
-        _plot_heads(means, [layer.gate.mean[stream] for layer in layers], label, colour, f'-{marker}')
+        _plot_heads(
+            means, [layer.gate.mean[stream] for layer in layers], label, colour, f'-{marker}'
+        )
     for name, label, colour, marker in (
         ('correlation', 'of paired channels', GREEN, '^'),
         ('token_correlation', "of the tokens' means", PINK, 'v'),
@@ -291,14 +346,20 @@ def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) ->
     )
     panels = figure.subplots(rows, PCA_COLUMNS, squeeze=False).ravel()
     for axes, layer in zip(panels, layers, strict=False):
-        for points, (label, colour, marker) in zip(layer.gate.components, STREAM_STYLES, strict=True):
-            axes.scatter(*points.T, s=5, color=colour, marker=marker, alpha=0.35, linewidths=0, label=label)
+        for points, (label, colour, marker) in zip(
+            layer.gate.components, STREAM_STYLES, strict=True
+        ):
+            axes.scatter(
+                *points.T, s=5, color=colour, marker=marker, alpha=0.35, linewidths=0, label=label
+            )
         axes.set_title(f'{_short(layer.name)}: {layer.gate.explained.sum():.0%}', fontsize=9)
         axes.set(xticks=[], yticks=[])
     for axes in panels[len(layers) :]:
         axes.axis('off')
     entries = panels[0].get_legend_handles_labels()
-    legend = figure.legend(*entries, fontsize=9, frameon=False, loc='outside lower center', ncols=2, markerscale=3)
+    legend = figure.legend(
+        *entries, fontsize=9, frameon=False, loc='outside lower center', ncols=2, markerscale=3
+    )
     for handle in legend.legend_handles:
         handle.set_alpha(1)
 
@@ -320,7 +381,9 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
     axes.set_ylabel('effective rank / rows')
     figure.suptitle('Effective rank of the token mixing', fontsize=11)
     notes = [f'{layer.rank.rows} of {layer.grid[0] * layer.grid[1]} rows' for layer in layers]
-    _label_layers(axes, [f'{_short(layer.name)}\n{note}' for layer, note in zip(layers, notes, strict=True)])
+    _label_layers(
+        axes, [f'{_short(layer.name)}\n{note}' for layer, note in zip(layers, notes, strict=True)]
+    )
     _legend(axes, 'single heads, each stream')
     return figure
 
@@ -332,12 +395,16 @@ def _figure(layers: Sequence[LayerAnalysis], panels: int) -> tuple[Figure, list[
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
 
-def _plot_heads(axes: Axes, values: Sequence[NDArray[Any]], label: str, colour: str, line: str, **style: Any) -> None:
+def _plot_heads(
+    axes: Axes, values: Sequence[NDArray[Any]], label: str, colour: str, line: str, **style: Any
+) -> None:
     """Draw a line through the mean of each layer's heads, of those that are numbers, and a dot for each head."""
     means = [np.nanmean(heads) if np.isfinite(heads).any() else np.nan for heads in values]
     axes.plot(means, line, color=colour, label=label, **{'linewidth': 1.6, **style})
     for position, heads in enumerate(values):
-        axes.scatter([position] * len(heads), heads, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1)
+        axes.scatter(
+            [position] * len(heads), heads, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1
+        )
 
 
 def _legend(axes: Axes, dots: str = 'single heads', **place: Any) -> None:

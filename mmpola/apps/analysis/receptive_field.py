@@ -1,7 +1,8 @@
 """The effective receptive field: how much each pixel influences the centre of a network's last map.
 
-Luo, Li, Urtasun, Zemel: Understanding the Effective Receptive Field in Deep Convolutional Neural Networks (NeurIPS
-2016); areas as in Ding, Zhang, Zhou, Han, Ding, Sun: Scaling Up Your Kernels to 31x31 (CVPR 2022).
+Luo, Li, Urtasun, Zemel: Understanding the Effective Receptive Field in Deep Convolutional Neural
+Networks (NeurIPS 2016); areas as in Ding, Zhang, Zhou, Han, Ding, Sun: Scaling Up Your Kernels to
+31x31 (CVPR 2022).
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ def effective_receptive_field(
 ) -> NDArray[np.float64]:
     """Return the influence [H, W] of each pixel on the central cell of the last map, as a mean over images.
 
-    It is the gradient of the cell, summed over its positive channels, with respect to the image; of this the absolute
-    values, summed over the image's channels. A sum over all channels would be constant behind a LayerNorm whose weights
-    are still those of its initialisation. Of an even number of cells, the one below or right of the centre is taken.
+    It is the gradient of the cell, summed over its positive channels, with respect to the image; of
+    this the absolute values, summed over the image's channels. A sum over all channels would be
+    constant behind a LayerNorm whose weights are still those of its initialisation. Of an even
+    number of cells, the one below or right of the centre is taken.
 
     Args:
-        model: a classifier of timm, or any module that returns a map [B, C, h, w], or a list or tuple of which the last
-            is taken: a backbone of mmpola, mmdet or mmseg, or a model of timm with `features_only=True`, whose maps may
-            be [B, h, w, C]. It runs in eval mode.
+        model: a classifier of timm, or any module that returns a map [B, C, h, w], or a list or
+            tuple of which the last is taken: a backbone of mmpola, mmdet or mmseg, or a model of
+            timm with `features_only=True`, whose maps may be [B, h, w, C]. It runs in eval mode.
         images: [N, C, H, W], as the model reads them, on its device; one runs at a time.
         advance: called with 1 after each image.
 
@@ -68,7 +70,9 @@ def effective_receptive_field(
 def _central_cell(model: nn.Module, image: Tensor) -> Tensor:
     """Return the channels [C] of the central cell of a model's last map."""
     intermediates: Any = getattr(model, 'forward_intermediates', None)  # of timm's classifiers
-    maps = intermediates(image, indices=1, intermediates_only=True) if intermediates else model(image)
+    maps = (
+        intermediates(image, indices=1, intermediates_only=True) if intermediates else model(image)
+    )
     last = maps[-1] if isinstance(maps, list | tuple) else maps
     if not isinstance(last, Tensor) or last.ndim != 4:
         got = list(last.shape) if isinstance(last, Tensor) else type(last).__name__
@@ -81,7 +85,8 @@ def _central_cell(model: nn.Module, image: Tensor) -> Tensor:
 def areas(field: NDArray[np.float64], shares: Sequence[float] = SHARES) -> list[float]:
     """Return which share of the image's area the smallest square covers that holds a share of the field.
 
-    The square may be anywhere: the central cell of strided convolutions is not behind the centre of the image.
+    The square may be anywhere: the central cell of strided convolutions is not behind the centre of
+    the image.
 
     Args:
         field: [H, W], not negative.
@@ -105,15 +110,17 @@ def area_texts(field: NDArray[np.float64]) -> list[str]:
     return [f'{share:.0%} in {area:.1%}' for share, area in zip(SHARES, areas(field), strict=True)]
 
 
-def draw_receptive_fields(fields: Mapping[str, NDArray[np.float64]], width: float | None = None) -> Figure:
+def draw_receptive_fields(
+    fields: Mapping[str, NDArray[np.float64]], width: float | None = None
+) -> Figure:
     """Draw receptive fields [H, W] side by side, each as a share of its own maximum, with one logarithmic scale.
 
     The keys are the titles of the panels; below each are the areas of `SHARES`.
 
     Args:
         fields: [H, W] by title.
-        width: of the figure in inches; None for panels of 2.6 inches. In narrow panels the texts get smaller, down to
-            6 points.
+        width: of the figure in inches; None for panels of 2.6 inches. In narrow panels the texts
+            get smaller, down to 6 points.
     """
     rows, columns = next(iter(fields.values())).shape
     side, lowest = 2.6 if width is None else 0.85 * width / len(fields), 10.0**-DECADES
@@ -122,7 +129,9 @@ def draw_receptive_fields(fields: Mapping[str, NDArray[np.float64]], width: floa
     figure = Figure(figsize=size, dpi=110, layout='constrained')
     panels = figure.subplots(1, len(fields), squeeze=False)[0]
     for axes, (name, field) in zip(panels, fields.items(), strict=True):
-        drawn = axes.imshow(np.clip(field / field.max(), lowest, 1), cmap=COLOUR_MAP, norm=LogNorm(lowest, 1))
+        drawn = axes.imshow(
+            np.clip(field / field.max(), lowest, 1), cmap=COLOUR_MAP, norm=LogNorm(lowest, 1)
+        )
         axes.set_title(name, fontsize=points + 1)
         axes.set_xlabel('\n'.join(area_texts(field)) + '\nof the area', fontsize=points)
         axes.set(xticks=[], yticks=[])

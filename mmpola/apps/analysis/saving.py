@@ -24,7 +24,8 @@ class Style:
     Attributes:
         dpi: pixels per inch of a PNG, and of what is a bitmap in an SVG or a PDF.
         colour_map: matplotlib's name of the colours of maps.
-        width: of the figure in inches, None for its own; the height follows, and texts keep their size in points.
+        width: of the figure in inches, None for its own; the height follows, and texts keep their
+            size in points.
         title: whether the figure has one; those of its panels stay.
     """
 
@@ -36,11 +37,21 @@ class Style:
 
 def add_style_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that `style_of` reads."""
-    parser.add_argument('--dpi', type=float, default=Style.dpi, help=f'pixels per inch (default: {Style.dpi})')
     parser.add_argument(
-        '--cmap', default=COLOUR_MAP, metavar='NAME', help=f"matplotlib's colour map of maps (default: {COLOUR_MAP})"
+        '--dpi', type=float, default=Style.dpi, help=f'pixels per inch (default: {Style.dpi})'
     )
-    parser.add_argument('--width-inches', type=float, metavar='WIDTH', help='of a figure (default: fits its content)')
+    parser.add_argument(
+        '--cmap',
+        default=COLOUR_MAP,
+        metavar='NAME',
+        help=f"matplotlib's colour map of maps (default: {COLOUR_MAP})",
+    )
+    parser.add_argument(
+        '--width-inches',
+        type=float,
+        metavar='WIDTH',
+        help='of a figure (default: fits its content)',
+    )
 
 
 def style_of(args: argparse.Namespace, title: bool = True) -> Style:
@@ -50,12 +61,17 @@ def style_of(args: argparse.Namespace, title: bool = True) -> Style:
         UsageError: a number is out of range, or matplotlib has no such colour map.
     """
     # A page is 8 inches wide; Agg refuses images of 65,536 pixels.
-    for option, value, low, high in (('--dpi', args.dpi, 10, 1200), ('--width-inches', args.width_inches, 1, 50)):
+    for option, value, low, high in (
+        ('--dpi', args.dpi, 10, 1200),
+        ('--width-inches', args.width_inches, 1, 50),
+    ):
         if value is not None and not low <= value <= high:
             raise UsageError(f'{option}: expected a number from {low} to {high}, got {value:g}')
     if args.cmap not in matplotlib.colormaps:
         known = list(matplotlib.colormaps)
-        raise UsageError(f'--cmap: expected a colour map of matplotlib, got {args.cmap}{suggestion(args.cmap, known)}')
+        raise UsageError(
+            f'--cmap: expected a colour map of matplotlib, got {args.cmap}{suggestion(args.cmap, known)}'
+        )
     return Style(args.dpi, args.cmap, args.width_inches, title)
 
 

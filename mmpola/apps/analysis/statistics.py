@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs
-from mmpola.apps.analysis.weights import KINDS, MAPS, attention_rows, polarity_factors, sample_tokens
+from mmpola.apps.analysis.weights import (
+    KINDS,
+    MAPS,
+    attention_rows,
+    polarity_factors,
+    sample_tokens,
+)
 from mmpola.layers import Grid
 from mmpola.ops.inputs import AttentionInputs
 
@@ -51,12 +57,16 @@ def row_entropies(inputs: AttentionInputs, index: Tensor) -> dict[str, Tensor]:
         index: of the queries.
 
     Returns:
-        [H, R] in nats for each kind, on the CPU; NaN for the queries to which 'relu' gives no key any weight.
+        [H, R] in nats for each kind, on the CPU; NaN for the queries to which 'relu' gives no key
+        any weight.
     """
     weights_of = attention_rows(replace(inputs, rotary=None))
     _, keys, heads, _ = inputs.k.shape
     parts = [
-        {kind: positive_sequence_entropy(weights).cpu() for kind, weights in weights_of(part).items()}
+        {
+            kind: positive_sequence_entropy(weights).cpu()
+            for kind, weights in weights_of(part).items()
+        }
         for part in index.to(inputs.q.device).split(max(1, CHUNK_ELEMENTS // (keys * heads)))
     ]
     return {kind: torch.cat([part[kind] for part in parts], dim=-1) for kind in KINDS}
@@ -68,11 +78,12 @@ class GateStatistics:
 
     Attributes:
         mean, std: of each stream and head, [2, H].
-        correlation: of the entries of the two halves, paired by their channel's position in its half, per head [H].
-        token_correlation: of the two halves' means over channels, which says whether tokens that open one stream close
-            the other, per head [H].
-        components: the halves of evenly spaced tokens, of all heads together, on the first two principal components of
-            both halves: [2, tokens, 2].
+        correlation: of the entries of the two halves, paired by their channel's position in its
+            half, per head [H].
+        token_correlation: of the two halves' means over channels, which says whether tokens that
+            open one stream close the other, per head [H].
+        components: the halves of evenly spaced tokens, of all heads together, on the first two
+            principal components of both halves: [2, tokens, 2].
         explained: shares of the variance of these components [2].
     """
 
@@ -122,11 +133,12 @@ class EffectiveRanks:
 
     Attributes:
         attention: of A, exact, from its factors; at most 2D.
-        rows: number R of the rows of the next two: all N, or evenly spaced ones, whose rank is at most R. Rows of T
-            further apart than its kernel are orthogonal, so a sample overstates what T adds to the whole matrix.
+        rows: number R of the rows of the next two: all N, or evenly spaced ones, whose rank is at
+            most R. Rows of T further apart than its kernel are orthogonal, so a sample overstates
+            what T adds to the whole matrix.
         attention_rows: of these rows of A.
-        mixing_rows: of these rows of A + T, the mean over evenly spaced channels of the stream; None if the layer
-            reduces its keys, where T does not act on the same tokens as A.
+        mixing_rows: of these rows of A + T, the mean over evenly spaced channels of the stream;
+            None if the layer reduces its keys, where T does not act on the same tokens as A.
     """
 
     attention: Array
@@ -143,8 +155,9 @@ def effective_rank(singular_values: Tensor) -> Tensor:
 def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRanks:
     """Compute the effective ranks of the matrix that mixes tokens, in float64 on the CPU, without an [N, N] matrix.
 
-    For a value channel, (E14) without the gate is y = (A + T) v, with the weights A [N, N] of the channel's head and
-    stream and the matrix T [N, N] of its convolution kernel. A has rank 2D at most, and T usually has full rank.
+    For a value channel, (E14) without the gate is y = (A + T) v, with the weights A [N, N] of the
+    channel's head and stream and the matrix T [N, N] of its convolution kernel. A has rank 2D at
+    most, and T usually has full rank.
 
     Args:
         layer: with B = 1.
@@ -159,7 +172,10 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
     attention, attention_rows, mixing_rows = np.zeros((3, streams, heads), np.float32)
     for stream in range(streams):
         for head in range(heads):
-            queries, keys = factors.queries[stream, head].cpu().double(), factors.keys[head].cpu().double()
+            queries, keys = (
+                factors.queries[stream, head].cpu().double(),
+                factors.keys[head].cpu().double(),
+            )
             attention[stream, head] = effective_rank(singular_values(queries, keys))
             gram = queries[index] @ (keys.mT @ keys) @ queries[index].mT  # A A^T
             attention_rows[stream, head] = _rank_from_gram(gram)
@@ -167,9 +183,13 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
                 kernels = weight[(head * dim + stream * (dim // 2) + offsets) % len(weight)]
                 convolution, read = convolution_rows(kernels, layer.grid, index)
                 crossed = queries[index] @ (convolution @ keys[read]).mT  # A T^T
-                gram = gram + crossed + crossed.mT + convolution @ convolution.mT  # (A + T) (A + T)^T
+                gram = (
+                    gram + crossed + crossed.mT + convolution @ convolution.mT
+                )  # (A + T) (A + T)^T
                 mixing_rows[stream, head] = _rank_from_gram(gram).mean()
-    return EffectiveRanks(attention, len(index), attention_rows, mixing_rows if layer.sr_ratio == 1 else None)
+    return EffectiveRanks(
+        attention, len(index), attention_rows, mixing_rows if layer.sr_ratio == 1 else None
+    )
 
 
 def singular_values(queries: Tensor, keys: Tensor) -> Tensor:
@@ -189,9 +209,13 @@ def convolution_rows(kernels: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor
     Returns:
         [P, R, U], and the tokens [U] of its columns.
     """
-    numbers = torch.arange(1, grid[0] * grid[1] + 1, dtype=torch.float64).view(1, 1, *grid)  # 0 is the padding
+    numbers = torch.arange(1, grid[0] * grid[1] + 1, dtype=torch.float64).view(
+        1, 1, *grid
+    )  # 0 is the padding
     side = kernels.shape[-1]
-    read = F.unfold(numbers, side, padding=side // 2)[0][:, index].long().mT - 1  # [R, k * k] tokens
+    read = (
+        F.unfold(numbers, side, padding=side // 2)[0][:, index].long().mT - 1
+    )  # [R, k * k] tokens
     tokens, columns = read.unique(return_inverse=True)
     shape = (len(kernels), len(index), -1)
     rows = kernels.new_zeros(len(kernels), len(index), len(tokens))
@@ -213,11 +237,13 @@ class LayerAnalysis:
         grid, key_grid: (h, w) of its queries and of its keys.
         sr_ratio: queries per key along each side.
         tokens: (row, column) of the chosen queries.
-        maps: weights of the chosen queries over all keys, [P, H, h, w] of the key grid for each of `MAPS`.
+        maps: weights of the chosen queries over all keys, [P, H, h, w] of the key grid for each of
+            `MAPS`.
         token_entropy: entropy of the same rows, [P, H] in nats for each of `KINDS`.
         entropy: mean over evenly spaced queries, [H] in nats for each of `KINDS`.
         rows: number of these queries.
-        empty_rows: share of them to which 'relu' gives no key any weight; its entropy leaves them out.
+        empty_rows: share of them to which 'relu' gives no key any weight; its entropy leaves them
+            out.
         parameters: learned exponents and scales, [H, D], or temperatures, [H, 2D], by name.
         gate: statistics of the gate.
         rank: effective ranks of the token mixing.
@@ -250,10 +276,18 @@ class LayerAnalysis:
             'key_grid': list(self.key_grid),
             'log_keys': self.largest_entropy,
             'points': [
-                {'row': row, 'column': column, 'entropy': _plain({k: x[i] for k, x in self.token_entropy.items()})}
+                {
+                    'row': row,
+                    'column': column,
+                    'entropy': _plain({k: x[i] for k, x in self.token_entropy.items()}),
+                }
                 for i, (row, column) in enumerate(self.tokens)
             ],
-            'entropy': {'queries': self.rows, 'relu_empty': self.empty_rows, **_plain(self.entropy)},
+            'entropy': {
+                'queries': self.rows,
+                'relu_empty': self.empty_rows,
+                **_plain(self.entropy),
+            },
             'parameters': _plain(self.parameters),
             'gate': _plain({name: x for name, x in vars(gate).items() if name != 'components'}),
             'effective_rank': {
@@ -274,9 +308,13 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
         tokens: (row, column) of the queries whose weights over all keys are returned.
     """
     inputs, heads = layer.attention, layer.attention.q.shape[2]
-    chosen = torch.tensor([row * layer.grid[1] + column for row, column in tokens], dtype=torch.long)
+    chosen = torch.tensor(
+        [row * layer.grid[1] + column for row, column in tokens], dtype=torch.long
+    )
     sampled = sample_tokens(inputs.q.shape[1], ROWS)
-    entropies = {kind: x.float() for kind, x in row_entropies(inputs, torch.cat([chosen, sampled])).items()}
+    entropies = {
+        kind: x.float() for kind, x in row_entropies(inputs, torch.cat([chosen, sampled])).items()
+    }
     parameters = {name: x for name, x in inputs.feature_map.parameters().items() if x is not None}
     return LayerAnalysis(
         name=layer.name,
@@ -298,7 +336,10 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
 def _maps(inputs: AttentionInputs, index: Tensor, key_grid: Grid) -> dict[str, Array]:
     """Return the weights of the queries `index` [P] as maps [P, H, h, w] for each of `MAPS`."""
     rows = attention_rows(inputs, MAPS)(index.to(inputs.q.device))  # [H, P, M]
-    return {kind: x.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy() for kind, x in rows.items()}
+    return {
+        kind: x.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy()
+        for kind, x in rows.items()
+    }
 
 
 def _plain(x: Any) -> Any:

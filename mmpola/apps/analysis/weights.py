@@ -1,7 +1,8 @@
 """The weights with which queries attend to keys, a few rows at a time: memory O(rows x N), never N^2.
 
-The weights of linear attention are the operator's output for values that are the identity. With the 2D features in the
-place of the N keys, the lines of the reference give two thin factors of which every row of the weights is a product.
+The weights of linear attention are the operator's output for values that are the identity. With the
+2D features in the place of the N keys, the lines of the reference give two thin factors of which
+every row of the weights is a product.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ STREAMS = ('same', 'opposite')
 KINDS = (*STREAMS, 'both', 'softmax', 'linear', 'relu')
 """The layer's own weights, 'both' being the mean of the two streams, and other attention's for the same q and k.
 
-The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with max(x, 0).
+The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with
+max(x, 0).
 """
 
 MAPS = ('same', 'opposite', 'both', 'softmax')
@@ -53,14 +55,19 @@ class Factors:
 def polarity_factors(inputs: AttentionInputs) -> Factors:
     """Compute the factors of both streams (E1-E13), F = 2D, by the lines of `polarity_attention_reference`.
 
-    With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may then be negative.
+    With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may
+    then be negative.
     """
     feature_map, rotary = inputs.feature_map, inputs.rotary
     q, k = _queries_and_keys(inputs)
     shift = feature_map.shift(q, k, paired=rotary is not None)
     psi = feature_map.key(k, shift)
-    identity = torch.eye(psi.shape[-1], dtype=psi.dtype, device=psi.device).expand(*psi.shape[:2], -1, -1)
-    streams = feature_map.streams(torch.cat([identity, identity], dim=-1), psi.mean(dim=-2).unsqueeze(-1))
+    identity = torch.eye(psi.shape[-1], dtype=psi.dtype, device=psi.device).expand(
+        *psi.shape[:2], -1, -1
+    )
+    streams = feature_map.streams(
+        torch.cat([identity, identity], dim=-1), psi.mean(dim=-2).unsqueeze(-1)
+    )
     outputs = [
         read_state(phi, rotate(phi, rotary), *stream, eps)
         for (phi, eps), stream in zip(feature_map.query(q, shift, inputs.eps), streams, strict=True)
@@ -69,12 +76,14 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
     return Factors(queries, rotate(psi, rotary)[0] / psi.shape[-2])
 
 
-def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> Callable[[Tensor], dict[str, Tensor]]:
+def attention_rows(
+    inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS
+) -> Callable[[Tensor], dict[str, Tensor]]:
     """Return a function that computes the weights of some queries over all keys, for their indices [R].
 
     Args:
-        inputs: of a layer, B = 1. All kinds read the same q, and k with its positions; only the two streams are
-            rotated, because rotary tables are made for their features.
+        inputs: of a layer, B = 1. All kinds read the same q, and k with its positions; only the two
+            streams are rotated, because rotary tables are made for their features.
         kinds: of weights, from `KINDS`.
 
     Returns:
@@ -82,7 +91,10 @@ def attention_rows(inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS) -> C
     """
     q, k = (x[0] for x in _queries_and_keys(inputs))
     factors = polarity_factors(inputs)
-    keys = {kind: (psi / psi.shape[-2], psi.mean(dim=-2).unsqueeze(-1)) for kind, psi in _features(k, kinds).items()}
+    keys = {
+        kind: (psi / psi.shape[-2], psi.mean(dim=-2).unsqueeze(-1))
+        for kind, psi in _features(k, kinds).items()
+    }
 
     def rows(index: Tensor) -> dict[str, Tensor]:
         same, opposite = factors.rows(index)

@@ -23,7 +23,8 @@ from mmpola.messages import BrokenRule, UsageError, grouped, listed, printable, 
 
 SAMPLE = 32
 """Label maps, or masks in run lengths, per data set that the fast check reads, evenly spread. A label out of range
-crashes training on a GPU without naming its file, whereas the data loader names an image that cannot be read."""
+crashes training on a GPU without naming its file, whereas the data loader names an image that
+cannot be read."""
 
 
 @dataclass
@@ -54,12 +55,13 @@ def check_data(
     Args:
         cfg: its dataloaders, evaluators and model are read.
         splits: some of 'train', 'val' and 'test'.
-        whole: read every image and label map, with a progress bar; else only a sample of the label maps.
+        whole: read every image and label map, with a progress bar; else only a sample of the label
+            maps.
         strict: treat what a loader drops as a problem.
 
     Raises:
-        UsageError: files are missing or invalid, or a batch has more images than there are; the message lists every
-            problem, and the expected paths if files are missing.
+        UsageError: files are missing or invalid, or a batch has more images than there are; the
+            message lists every problem, and the expected paths if files are missing.
     """
     checked: dict[tuple[str, ...], Checked] = {}
     missing: list[str] = []
@@ -127,7 +129,11 @@ def _inspect(cfg: Config, data: Checked, dataset: dict[str, Any], dataloader: st
         return [wrong_name or f'{dataloader}.dataset: {error.args[0] if error.args else error}']
     data.contents = data.kind.inspect(built)
     classes = data.contents.classes
-    counts = class_count_problems(predicted_classes(cfg.get('model')), classes, dataloader) if classes else []
+    counts = (
+        class_count_problems(predicted_classes(cfg.get('model')), classes, dataloader)
+        if classes
+        else []
+    )
     return data.contents.problems + counts + _missing_masks(cfg, data.contents, dataloader)
 
 
@@ -167,7 +173,9 @@ def _batch_problems(cfg: Config, checked: dict[tuple[str, ...], Checked]) -> lis
     if batch <= share:
         return []
     split = f', divided among {processes} processes' if processes > 1 else ''
-    return [f'train_dataloader.batch_size: expected at most {share}, for {images} images{split}, got {batch}']
+    return [
+        f'train_dataloader.batch_size: expected at most {share}, for {images} images{split}, got {batch}'
+    ]
 
 
 def training_images(cfg: Config, checked: list[Checked]) -> float:
@@ -184,7 +192,9 @@ def training_images(cfg: Config, checked: list[Checked]) -> float:
 
 def _length(dataset: dict[str, Any], checked: dict[tuple[str, ...], Checked]) -> float:
     """Return the number of samples of a data set or wrapper, infinity if it is unknown."""
-    if 'oversample_thr' in dataset:  # ClassBalancedDataset repeats images by the frequency of their classes
+    if (
+        'oversample_thr' in dataset
+    ):  # ClassBalancedDataset repeats images by the frequency of their classes
         return math.inf
     wrapped = [dataset['dataset']] if 'dataset' in dataset else dataset.get('datasets')
     if wrapped:
@@ -237,12 +247,17 @@ def _broken_rules(found: list[Contents], whole: bool) -> list[BrokenRule]:
     if not whole:
         sample = [check for contents in found for check in _evenly(contents.label_files)]
         return [rule for check in sample for rule in check()]
-    checks = [check for contents in found for check in (*contents.image_files, *contents.label_files)]
+    checks = [
+        check for contents in found for check in (*contents.image_files, *contents.label_files)
+    ]
     broken = []
     if checks:
         from mmpola.progress import progress
 
-        with progress('reading images and masks', len(checks)) as advance, ThreadPoolExecutor() as threads:
+        with (
+            progress('reading images and masks', len(checks)) as advance,
+            ThreadPoolExecutor() as threads,
+        ):
             for rules in threads.map(lambda check: check(), checks):
                 broken += rules
                 advance(1)
@@ -261,7 +276,9 @@ def _message(missing: list[str], problems: list[str], to_link: list[Checked]) ->
         return f'the data is not valid\n{lines}'
     if not to_link:
         return f'the data is not complete\n{lines}'
-    layout = '\n'.join(f'  {path}' for path in dict.fromkeys(path for data in to_link for path in data.paths))
+    layout = '\n'.join(
+        f'  {path}' for path in dict.fromkeys(path for data in to_link for path in data.paths)
+    )
     return (
         f'the data is not complete\n{lines}\nthe config expects\n{layout}\n'
         'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
@@ -277,9 +294,16 @@ def print_table(checked: list[Checked]) -> None:
         table.add_column(heading, justify='left' if heading in ('split', 'kind') else 'right')
     for data in checked:
         contents = data.contents
-        counts = (contents.images, contents.annotations, contents.unannotated, len(contents.classes))
+        counts = (
+            contents.images,
+            contents.annotations,
+            contents.unannotated,
+            len(contents.classes),
+        )
         table.add_row(
-            ', '.join(data.splits), data.name, *(f'{count:,}' if data.kind.inspector else '-' for count in counts)
+            ', '.join(data.splits),
+            data.name,
+            *(f'{count:,}' if data.kind.inspector else '-' for count in counts),
         )
     Console().print(table)
     print_notes(checked)
@@ -288,5 +312,7 @@ def print_table(checked: list[Checked]) -> None:
 def print_notes(checked: list[Checked]) -> None:
     """Print the warnings, about what loaders drop, and the notes, about what is unusual in the data."""
     for kind in ('warning', 'note'):
-        for line in dict.fromkeys(line for data in checked for line in getattr(data.contents, f'{kind}s')):
+        for line in dict.fromkeys(
+            line for data in checked for line in getattr(data.contents, f'{kind}s')
+        ):
             print(printable(f'{kind}: {line}'))

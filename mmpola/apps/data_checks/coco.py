@@ -21,8 +21,8 @@ from mmpola.read_image import size_as_loaded
 
 POLYGONS = re.compile(rb'"segmentation"\s*:\s*\[\s*(?:\[\s*[\d.+-][\d\s.,eE+-]*\][\s,]*)+\]')
 """Lists of lists of numbers. The numbers are not checked, but are most of a file: without them COCO's
-parses in a quarter of the time and memory. An empty list of polygons does not match; nor does a flat one,
-or one with NaN."""
+parses in a quarter of the time and memory. An empty list of polygons does not match; nor does a
+flat one, or one with NaN."""
 
 SOME_POLYGON = b'"segmentation":[[]]'
 """Replaces them."""
@@ -71,7 +71,9 @@ def inspect(dataset: Any) -> Contents:
     contents.label_files = [
         partial(_check_run_lengths, path, a, file.sizes[a['image_id']])
         for a in file.annotations
-        if a.get('segmentation') and not isinstance(a['segmentation'], list) and a['image_id'] in file.sizes
+        if a.get('segmentation')
+        and not isinstance(a['segmentation'], list)
+        and a['image_id'] in file.sizes
     ]
     contents.image_files = [
         partial(_check_image, path.name, folder, image['file_name'], file.sizes[image['id']])
@@ -117,10 +119,16 @@ def _check_entries(path: Path, file: _File, contents: Contents, test_mode: bool)
     polygons = [(a['id'], a.get('segmentation')) for a in file.annotations]
     endless = [key for key, shape in polygons if isinstance(shape, list) and not is_finite(shape)]
     orphans = sorted(set(file.image_ids) - file.sizes.keys(), key=str)
-    unknown = sorted(set(file.category_ids) - {category['id'] for category in file.categories}, key=str)
+    unknown = sorted(
+        set(file.category_ids) - {category['id'] for category in file.categories}, key=str
+    )
     apply(
         (
-            (problems, f'{path}: ids of several images', _repeated(image['id'] for image in file.images)),
+            (
+                problems,
+                f'{path}: ids of several images',
+                _repeated(image['id'] for image in file.images),
+            ),
             (problems, f'{path}: ids of several annotations', _repeated(file.ids)),
             (problems, f'{path}: names of several categories', _repeated(names)),
             (problems, f'{path}: {rule}', lacking),
@@ -138,8 +146,12 @@ def _count(path: Path, file: _File, contents: Contents, dataset: Any) -> None:
     known = np.array([names.get(key) in classes for key in file.category_ids], bool)
     ignored = np.array([bool(a.get('ignore')) for a in file.annotations], bool)
     crowd = np.array([bool(a.get('iscrowd')) for a in file.annotations], bool)
-    others = Counter(names[key] for key in file.category_ids if key in names and names[key] not in classes)
-    sizes = np.array([file.sizes.get(key, (np.inf, np.inf)) for key in file.image_ids], float).reshape(-1, 2)
+    others = Counter(
+        names[key] for key in file.category_ids if key in names and names[key] not in classes
+    )
+    sizes = np.array(
+        [file.sizes.get(key, (np.inf, np.inf)) for key in file.image_ids], float
+    ).reshape(-1, 2)
     low, high = file.boxes[:, :2], file.boxes[:, :2] + file.boxes[:, 2:4]
     finite = np.isfinite(file.boxes).all(1)
     degenerate = finite & ((file.boxes[:, 2:4] < 1).any(1) | (file.boxes[:, 4] <= 0))
@@ -149,16 +161,35 @@ def _count(path: Path, file: _File, contents: Contents, dataset: Any) -> None:
     rules = {} if dataset.test_mode else dataset.filter_cfg or {}
     side, annotated = rules.get('min_size', 0), {file.image_ids[i] for i in np.flatnonzero(known)}
     small = [image for image in file.images if min(image['width'], image['height']) < side]
-    empty = [image for image in file.images if rules.get('filter_empty_gt', False) and image['id'] not in annotated]
+    empty = [
+        image
+        for image in file.images
+        if rules.get('filter_empty_gt', False) and image['id'] not in annotated
+    ]
     images = file.sizes.keys() - {image['id'] for image in small + empty}
     kept = inside & known & ~ignored & np.array([key in images for key in file.image_ids], bool)
-    warnings, categories = contents.warnings, (f'{name} ({count})' for name, count in others.items())
+    warnings, categories = (
+        contents.warnings,
+        (f'{name} ({count})' for name, count in others.items()),
+    )
     apply(
         (
-            (contents.problems, f'{path}: boxes with NaN or infinite values, annotations', ids[~finite]),
-            (warnings, f'{path}: dropped boxes narrower than a pixel or without area, annotations', ids[degenerate]),
+            (
+                contents.problems,
+                f'{path}: boxes with NaN or infinite values, annotations',
+                ids[~finite],
+            ),
+            (
+                warnings,
+                f'{path}: dropped boxes narrower than a pixel or without area, annotations',
+                ids[degenerate],
+            ),
             (warnings, f'{path}: dropped boxes outside their image, annotations', ids[outside]),
-            (warnings, f'{path}: dropped categories that are not classes of the config', categories),
+            (
+                warnings,
+                f'{path}: dropped categories that are not classes of the config',
+                categories,
+            ),
             (warnings, f"{path}: dropped annotations with 'ignore'", ids[ignored]),
             (
                 warnings,
@@ -170,14 +201,24 @@ def _count(path: Path, file: _File, contents: Contents, dataset: Any) -> None:
                 f'{path}: dropped images without annotations (filter_cfg.filter_empty_gt)',
                 (image['file_name'] for image in empty),
             ),
-            (contents.notes, f'{path}: boxes that extend beyond their image, annotations', ids[beyond]),
-            (contents.notes, f'{path}: annotations of crowds, which are ignored', ids[kept & crowd]),
+            (
+                contents.notes,
+                f'{path}: boxes that extend beyond their image, annotations',
+                ids[beyond],
+            ),
+            (
+                contents.notes,
+                f'{path}: annotations of crowds, which are ignored',
+                ids[kept & crowd],
+            ),
         )
     )
     trained = np.flatnonzero(kept & ~crowd)
     contents.images, contents.annotations = len(images), len(trained)
     contents.unannotated = len(images - {file.image_ids[i] for i in trained})
-    contents.without_mask = [str(ids[i]) for i in np.flatnonzero(kept) if not file.annotations[i].get('segmentation')]
+    contents.without_mask = [
+        str(ids[i]) for i in np.flatnonzero(kept) if not file.annotations[i].get('segmentation')
+    ]
     if not (contents.annotations or contents.problems or dataset.test_mode):
         number = len(file.annotations)
         contents.problems.append(
@@ -189,7 +230,9 @@ def _repeated(values: Iterable[Any]) -> list[Any]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def _check_run_lengths(path: Path, annotation: dict[str, Any], size: tuple[int, int]) -> list[BrokenRule]:
+def _check_run_lengths(
+    path: Path, annotation: dict[str, Any], size: tuple[int, int]
+) -> list[BrokenRule]:
     """Check that a mask in run lengths can be decoded, as mmdet does, and has the (width, height) of its image."""
     mask = annotation['segmentation']
     try:
@@ -197,19 +240,33 @@ def _check_run_lengths(path: Path, annotation: dict[str, Any], size: tuple[int, 
             mask = run_lengths.frPyObjects(mask, size[1], size[0])
         height, width = run_lengths.decode(mask).shape
     except Exception as error:  # ValueError, KeyError, TypeError, OverflowError …
-        return [(f'{path}: masks that cannot be decoded', f'annotation {annotation["id"]} ({error!r})')]
+        return [
+            (f'{path}: masks that cannot be decoded', f'annotation {annotation["id"]} ({error!r})')
+        ]
     if (width, height) != tuple(size):
         sizes = f'{width} x {height}, image {size[0]} x {size[1]}'
-        return [(f'{path}: masks whose size differs from their image', f'annotation {annotation["id"]} ({sizes})')]
+        return [
+            (
+                f'{path}: masks whose size differs from their image',
+                f'annotation {annotation["id"]} ({sizes})',
+            )
+        ]
     return []
 
 
-def _check_image(annotations: str, folder: Path, name: str, size: tuple[int, int]) -> list[BrokenRule]:
+def _check_image(
+    annotations: str, folder: Path, name: str, size: tuple[int, int]
+) -> list[BrokenRule]:
     """Check that an image can be read and has the (width, height) that its annotations refer to."""
     if broken := check_image(folder, folder / name):
         return broken
     loaded = size_as_loaded(folder / name)
     if loaded is not None and loaded != tuple(size):
         sizes = f'{loaded[0]} x {loaded[1]}, not {size[0]} x {size[1]}'
-        return [(f'{folder}: images whose size as loaded differs from {annotations}', f'{name} ({sizes})')]
+        return [
+            (
+                f'{folder}: images whose size as loaded differs from {annotations}',
+                f'{name} ({sizes})',
+            )
+        ]
     return []

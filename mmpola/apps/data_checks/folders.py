@@ -20,7 +20,9 @@ def inspect_class_folders(dataset: Any) -> Contents:
     counts = np.bincount(dataset.labels, minlength=len(classes))
     if counts.max() > 10 * counts.min():
         few, many = (f'{classes[i]} has {counts[i]:,}' for i in (counts.argmin(), counts.argmax()))
-        contents.notes.append(f'{dataset.root}: the sizes of the classes differ widely: {few} images, {many}')
+        contents.notes.append(
+            f'{dataset.root}: the sizes of the classes differ widely: {few} images, {many}'
+        )
     contents.image_files = [partial(_check_image, dataset, index) for index in range(len(dataset))]
     return contents
 
@@ -29,7 +31,9 @@ def _check_image(dataset: Any, index: int) -> list[BrokenRule]:
     path = dataset.get_data_info(index)['img_path']
     try:
         rgb_image(Path(path).read_bytes())
-    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
+    except (
+        Exception
+    ) as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
         return [(f'{dataset.root}: images that cannot be read', f'{path} ({error})')]
     return []
 
@@ -39,4 +43,6 @@ def inspect_sequences(dataset: Any) -> Contents:
     classes, notes = dataset.metainfo['classes'], [*dataset.notes]
     absent = np.bincount(dataset.samples.arrays['labels'], minlength=len(classes)) == 0
     apply([(notes, f'{dataset.root}: classes without samples', np.array(classes)[absent])])
-    return Contents(len(dataset), len(dataset), classes=classes, warnings=[*dataset.left_out], notes=notes)
+    return Contents(
+        len(dataset), len(dataset), classes=classes, warnings=[*dataset.left_out], notes=notes
+    )

@@ -29,9 +29,11 @@ class Contents:
         problems: prevent training.
         warnings: what a loader drops; training runs without it.
         notes: unusual, but do not prevent training.
-        without_mask: annotations that a loader keeps although they have no segmentation, which masks are made from.
+        without_mask: annotations that a loader keeps although they have no segmentation, which
+            masks are made from.
         image_files: checks of all images.
-        label_files: checks of all label maps, or masks in run lengths; a sample of them is run before every training.
+        label_files: checks of all label maps, or masks in run lengths; a sample of them is run
+            before every training.
     """
 
     images: int = 0
@@ -59,7 +61,11 @@ def apply(table: Iterable[Rule]) -> None:
 def check_image(folder: Path, path: Path) -> list[BrokenRule]:
     """Check that an image below a folder can be read."""
     reason = unreadable(path)
-    return [(f'{folder}: images that cannot be read', f'{path.relative_to(folder)} ({reason})')] if reason else []
+    return (
+        [(f'{folder}: images that cannot be read', f'{path.relative_to(folder)} ({reason})')]
+        if reason
+        else []
+    )
 
 
 class Kind(NamedTuple):
@@ -69,8 +75,8 @@ class Kind(NamedTuple):
         name: shown in the table.
         matches: whether a data set's config is of this kind.
         paths: the files and folders that a config names.
-        inspector: module of this package and function that inspects a data set; imported for this kind of data alone.
-            Without one, only the paths are checked.
+        inspector: module of this package and function that inspects a data set; imported for this
+            kind of data alone. Without one, only the paths are checked.
         unloaded: arguments with which a data set is built without reading its annotations.
     """
 
@@ -83,7 +89,9 @@ class Kind(NamedTuple):
     def inspect(self, dataset: Any) -> Contents:
         """Return the contents of a data set, which was built with `unloaded`."""
         module, function = self.inspector
-        contents: Contents = getattr(import_module(f'mmpola.apps.data_checks.{module}'), function)(dataset)
+        contents: Contents = getattr(import_module(f'mmpola.apps.data_checks.{module}'), function)(
+            dataset
+        )
         return contents
 
 
@@ -115,7 +123,9 @@ UNLOADED = {'lazy_init': True, 'pipeline': []}
 KINDS = (
     Kind(
         'COCO',
-        lambda dataset: str(dataset.get('ann_file') or '').endswith('.json') and _names(dataset, 'img'),
+        lambda dataset: (
+            str(dataset.get('ann_file') or '').endswith('.json') and _names(dataset, 'img')
+        ),
         openmmlab_paths,
         ('coco', 'inspect'),
         UNLOADED,
@@ -141,7 +151,9 @@ KINDS = (
     ),
     Kind(
         'sequences',
-        lambda dataset: _class_name(dataset) in ('ListOps', 'ByteText', 'Retrieval', 'Pathfinder', 'GreyCIFAR'),
+        lambda dataset: (
+            _class_name(dataset) in ('ListOps', 'ByteText', 'Retrieval', 'Pathfinder', 'GreyCIFAR')
+        ),
         _sequence_paths,
         ('folders', 'inspect_sequences'),
         {},

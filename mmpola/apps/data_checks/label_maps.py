@@ -20,14 +20,22 @@ ONE_CHANNEL = ('1', 'L', 'P')
 def inspect(dataset: Any) -> Contents:
     """Inspect mmseg's BaseSegDataset, or one like it, built with `lazy_init`. Opens no file."""
     images, maps = (Path(dataset.data_prefix[key]) for key in ('img_path', 'seg_map_path'))
-    pairs = [(Path(item['img_path']), Path(item['seg_map_path'])) for item in dataset.load_data_list()]
+    pairs = [
+        (Path(item['img_path']), Path(item['seg_map_path'])) for item in dataset.load_data_list()
+    ]
     present = set(maps.rglob(f'*{dataset.seg_map_suffix}'))
     unpaired = [image.relative_to(images) for image, label_map in pairs if label_map not in present]
     orphans = [] if dataset.ann_file else sorted(present - {label_map for _, label_map in pairs})
-    contents = Contents(len(pairs), len(pairs) - len(unpaired), len(unpaired), dataset.metainfo.get('classes') or ())
+    contents = Contents(
+        len(pairs), len(pairs) - len(unpaired), len(unpaired), dataset.metainfo.get('classes') or ()
+    )
     if not pairs:
-        others = listed(sorted(path.name for path in images.rglob('*') if path.is_file())) or 'no files'
-        contents.problems.append(f'{images}: expected images with the suffix {dataset.img_suffix}, got {others}')
+        others = (
+            listed(sorted(path.name for path in images.rglob('*') if path.is_file())) or 'no files'
+        )
+        contents.problems.append(
+            f'{images}: expected images with the suffix {dataset.img_suffix}, got {others}'
+        )
     apply(
         (
             (contents.problems, f'{images}: images without a label map in {maps}', unpaired),
@@ -68,7 +76,12 @@ def _check_map(allowed: Any, rule: str, folder: Path, path: Path, image: Path) -
         return [(f'{folder}: label maps that cannot be read', f'{name} ({reason})')]
     with Image.open(path) as label_map:
         if label_map.mode not in ONE_CHANNEL:
-            return [(f'{folder}: label maps that do not have one channel of 8 bits', f'{name} ({label_map.mode})')]
+            return [
+                (
+                    f'{folder}: label maps that do not have one channel of 8 bits',
+                    f'{name} ({label_map.mode})',
+                )
+            ]
         labels = np.asarray(label_map).astype(np.uint8)
     broken = []
     if (wrong := np.setdiff1d(labels, np.flatnonzero(allowed))).size:
@@ -77,5 +90,10 @@ def _check_map(allowed: Any, rule: str, folder: Path, path: Path, image: Path) -
     loaded = size_as_loaded(image)
     if loaded not in (None, (width, height)):
         sizes = f'{width} x {height}, image {loaded[0]} x {loaded[1]}'
-        broken.append((f'{folder}: label maps whose size differs from their image as loaded', f'{name} ({sizes})'))
+        broken.append(
+            (
+                f'{folder}: label maps whose size differs from their image as loaded',
+                f'{name} ({sizes})',
+            )
+        )
     return broken

@@ -33,8 +33,8 @@ def checked_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
         (the config, what `validate_config` returned for it).
 
     Raises:
-        UsageError: the config cannot be read or has a mistake, is not that of a detector, segmenter or classifier, or
-            wraps its model for test-time augmentation.
+        UsageError: the config cannot be read or has a mistake, is not that of a detector, segmenter
+            or classifier, or wraps its model for test-time augmentation.
     """
     for message in NOISE:
         warnings.filterwarnings('ignore', message=message)
@@ -72,14 +72,20 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_files_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which images are read and where results are written: images, --out, --overwrite."""
-    parser.add_argument('images', nargs='+', help='image files, folders (searched recursively) or patterns')
+    parser.add_argument(
+        'images', nargs='+', help='image files, folders (searched recursively) or patterns'
+    )
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
-    parser.add_argument('--overwrite', action='store_true', help='overwrite results of an earlier run')
+    parser.add_argument(
+        '--overwrite', action='store_true', help='overwrite results of an earlier run'
+    )
 
 
 def add_score_argument(parser: argparse.ArgumentParser) -> None:
     """Add --score-thr, the lowest score of a detection, and refuse a value that is no score."""
-    parser.add_argument('--score-thr', type=_score, default=0.3, help='lowest score of a detection (default: 0.3)')
+    parser.add_argument(
+        '--score-thr', type=_score, default=0.3, help='lowest score of a detection (default: 0.3)'
+    )
 
 
 def _score(text: str) -> float:

@@ -42,8 +42,18 @@ def draw_classes(pixels: NDArray[Any], found: list[dict[str, Any]], path: Path) 
         bars.barh(row + 0.2, 1, height=0.2, color=TRACK)
         bars.barh(row + 0.2, entry['score'], height=0.2, color=BAR)
         weight = 'bold' if row == 0 else 'normal'
-        bars.text(0, row, shown_name(entry['class']), va='bottom', fontsize=10, weight=weight, parse_math=False)
-        bars.text(1, row, f'{entry["score"]:.1%}', va='bottom', ha='right', fontsize=10, weight=weight)
+        bars.text(
+            0,
+            row,
+            shown_name(entry['class']),
+            va='bottom',
+            fontsize=10,
+            weight=weight,
+            parse_math=False,
+        )
+        bars.text(
+            1, row, f'{entry["score"]:.1%}', va='bottom', ha='right', fontsize=10, weight=weight
+        )
     figure.savefig(path, dpi=DPI)
 
 
@@ -58,4 +68,7 @@ def shown_name(name: str) -> str:
 def _imagenet_names() -> dict[str, str]:
     """'n02102040' -> 'English springer': the first word or words for each class of ImageNet-1k."""
     imagenet = ImageNetInfo('imagenet-1k')
-    return {number: imagenet.label_name_to_description(number).split(',')[0] for number in imagenet.label_names()}
+    return {
+        number: imagenet.label_name_to_description(number).split(',')[0]
+        for number in imagenet.label_names()
+    }

@@ -32,8 +32,8 @@ def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
     """List the images that files, folders and patterns name, each once.
 
     Args:
-        arguments: files, folders (searched recursively for `IMAGE_SUFFIXES` and `OTHER_SUFFIXES`) and patterns; a file
-            that is named or matches a pattern may have any suffix.
+        arguments: files, folders (searched recursively for `IMAGE_SUFFIXES` and `OTHER_SUFFIXES`)
+            and patterns; a file that is named or matches a pattern may have any suffix.
         out: folder of the results, which is skipped if it is inside a searched folder.
 
     Raises:
@@ -46,7 +46,9 @@ def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
             if path.resolve() in found:
                 continue
             if result in taken:
-                raise UsageError(f'{taken[result]} and {path}: the results of both would be {out / result}.json')
+                raise UsageError(
+                    f'{taken[result]} and {path}: the results of both would be {out / result}.json'
+                )
             taken[result] = path
             found[path.resolve()] = ImageFile(path, result)
     return list(found.values())
@@ -64,7 +66,11 @@ def _expand(argument: str, out: Path) -> list[tuple[Path, Path]]:
     else:
         paths = sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if p.is_file())
         base = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
-        nothing = 'no such file or folder' if not glob.has_magic(argument) else 'no file matches this pattern'
+        nothing = (
+            'no such file or folder'
+            if not glob.has_magic(argument)
+            else 'no file matches this pattern'
+        )
     if out != base.resolve():
         paths = [p for p in paths if out not in p.resolve().parents]
     if not paths:
@@ -72,12 +78,14 @@ def _expand(argument: str, out: Path) -> list[tuple[Path, Path]]:
     return [(p, p.relative_to(base).with_suffix('')) for p in paths]
 
 
-def check_outputs(images: list[ImageFile], out: Path, suffixes: tuple[str, ...], overwrite: bool) -> None:
+def check_outputs(
+    images: list[ImageFile], out: Path, suffixes: tuple[str, ...], overwrite: bool
+) -> None:
     """Check that the results can be written into `out`.
 
     Raises:
-        UsageError: a file is where a folder is needed, or a result would replace an input image or, without
-            --overwrite, any other file.
+        UsageError: a file is where a folder is needed, or a result would replace an input image or,
+            without --overwrite, any other file.
     """
     read = {image.path.resolve() for image in images}
     outputs = [image.output(out, suffix) for image in images for suffix in suffixes]
@@ -85,7 +93,9 @@ def check_outputs(images: list[ImageFile], out: Path, suffixes: tuple[str, ...],
     if blocking := [folder for folder in folders if folder.is_file()]:
         raise UsageError(f'--out: expected a folder for the results, got the file {blocking[0]}')
     if replaced := [path for path in outputs if path.resolve() in read]:
-        raise UsageError(f'--out: {out}: results would overwrite the input images ({listed(replaced)})')
+        raise UsageError(
+            f'--out: {out}: results would overwrite the input images ({listed(replaced)})'
+        )
     existing = [] if overwrite else [path for path in outputs if path.exists()]
     if existing:
         raise UsageError(
@@ -104,6 +114,8 @@ def read_pixels(path: Path) -> NDArray[Any]:
     pixels = None if reason else cv2.imread(str(path), cv2.IMREAD_COLOR)
     if pixels is None:
         suffix = path.suffix.lower()
-        hint = f'; {suffix} files may need to be converted to .png' if suffix in OTHER_SUFFIXES else ''
+        hint = (
+            f'; {suffix} files may need to be converted to .png' if suffix in OTHER_SUFFIXES else ''
+        )
         raise UsageError(f'{reason or "not an image that OpenCV can read"}{hint}')
     return pixels

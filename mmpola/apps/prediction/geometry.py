@@ -38,18 +38,23 @@ class Geometry(NamedTuple):
 def pipeline_geometry(packed: dict[str, Any]) -> Geometry:
     """Return the geometry of what a test pipeline of mmdet or mmseg returned; they pad below and on the right."""
     scale = packed['data_samples'].get('scale_factor', (1.0, 1.0))
-    return Geometry((float(scale[0]), float(scale[1])), (0.0, 0.0), tuple(packed['inputs'].shape[-2:]))
+    return Geometry(
+        (float(scale[0]), float(scale[1])), (0.0, 0.0), tuple(packed['inputs'].shape[-2:])
+    )
 
 
 def transform_geometry(steps: Sequence[Callable[[Any], Any]], size: tuple[int, int]) -> Geometry:
     """Return the geometry of torchvision's transforms for an image of (height, width).
 
-    Two images whose pixels hold their own coordinates pass the steps that return images, and are read near the centre.
+    Two images whose pixels hold their own coordinates pass the steps that return images, and are
+    read near the centre.
     """
     read = []
     for axis in (0, 1):
         centres = np.arange(size[axis], dtype=np.float32) + 0.5
-        image: Any = Image.fromarray(np.ascontiguousarray(np.broadcast_to(np.expand_dims(centres, 1 - axis), size)))
+        image: Any = Image.fromarray(
+            np.ascontiguousarray(np.broadcast_to(np.expand_dims(centres, 1 - axis), size))
+        )
         for step in steps:
             placed = step(image)
             if not isinstance(placed, Image.Image):
@@ -66,7 +71,8 @@ def transform_geometry(steps: Sequence[Callable[[Any], Any]], size: tuple[int, i
 def _line(coordinates: Any) -> tuple[float, float]:
     """Return scale and shift of input = scale * image + shift, from the image coordinates of a row of pixels.
 
-    A row that shows a single pixel of the image is taken for the whole of it: where it is cropped cannot be read.
+    A row that shows a single pixel of the image is taken for the whole of it: where it is cropped
+    cannot be read.
     """
     first, last = len(coordinates) // 4, len(coordinates) - 1 - len(coordinates) // 4
     if coordinates[first] == coordinates[last]:
@@ -78,7 +84,9 @@ def _line(coordinates: Any) -> tuple[float, float]:
 def visible_pixels(geometry: Geometry, size: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom (exclusive) of the pixels, in an image of (height, width), that are seen."""
     begin, end = geometry.to_image(0, 0), geometry.to_image(geometry.size[1], geometry.size[0])
-    (left, right), (top, bottom) = (_visible_range(*axis) for axis in zip(begin, end, size[::-1], strict=True))
+    (left, right), (top, bottom) = (
+        _visible_range(*axis) for axis in zip(begin, end, size[::-1], strict=True)
+    )
     return left, top, right, bottom
 
 

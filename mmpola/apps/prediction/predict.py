@@ -31,7 +31,9 @@ class Outcome(NamedTuple):
     instances: int = 0
 
 
-def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float) -> Outcome:
+def predict(
+    predictor: Predictor, images: list[ImageFile], out: Path, batch_size: int, threshold: float
+) -> Outcome:
     """Predict all images, write the results and return how it went."""
     done = instances = 0
     with progress('predicting', len(images)) as advance:
@@ -43,7 +45,9 @@ def predict(predictor: Predictor, images: list[ImageFile], out: Path, batch_size
     return Outcome(done, len(images) - done, instances)
 
 
-def describe(predictor: Predictor, sample: Any, pixels: NDArray[Any], threshold: float) -> dict[str, Any]:
+def describe(
+    predictor: Predictor, sample: Any, pixels: NDArray[Any], threshold: float
+) -> dict[str, Any]:
     """Return what the JSON says about a prediction, and leave only what it says in a detector's sample.
 
     Args:
@@ -56,7 +60,9 @@ def describe(predictor: Predictor, sample: Any, pixels: NDArray[Any], threshold:
     if 'pred_score' in sample:
         return {'classes': best_classes(sample.pred_score, classes)}
     if 'pred_instances' in sample:
-        sample.pred_instances = visible_instances(sample.pred_instances, pixels.shape[:2], threshold)
+        sample.pred_instances = visible_instances(
+            sample.pred_instances, pixels.shape[:2], threshold
+        )
         return {'instances': detections(predictor.inferencer.pred2dict(sample), classes)}
     return {'classes': segmentation(label_map(sample), classes)}
 
@@ -68,7 +74,12 @@ def label_map(sample: Any) -> NDArray[np.integer[Any]]:
 
 
 def write(
-    predictor: Predictor, sample: Any, image: ImageFile, pixels: NDArray[Any], out: Path, threshold: float
+    predictor: Predictor,
+    sample: Any,
+    image: ImageFile,
+    pixels: NDArray[Any],
+    out: Path,
+    threshold: float,
 ) -> int:
     """Draw the prediction of one image and write its files; the JSON comes last and marks it as complete.
 
@@ -96,7 +107,8 @@ def write(
 def visible_instances(instances: Any, size: tuple[int, int], threshold: float) -> Any:
     """Return mmdet's instances with a score of at least `threshold`, best first, their boxes clipped to the image.
 
-    Test pipelines that pad images let boxes extend beyond them; a box that is wholly outside is left out.
+    Test pipelines that pad images let boxes extend beyond them; a box that is wholly outside is
+    left out.
 
     Args:
         instances: InstanceData with `scores` and `bboxes`, [x1, y1, x2, y2] in pixels.
@@ -115,17 +127,23 @@ def visible_instances(instances: Any, size: tuple[int, int], threshold: float) -
 def detections(found: dict[str, list[Any]], classes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Describe instances in their order, given their labels, scores, bboxes and masks as mmdet's inferencer does."""
     columns = zip(found['labels'], found['scores'], found['bboxes'], strict=True)
-    described = [{'label': n, 'class': classes[n], 'score': score, 'box': box} for n, score, box in columns]
+    described = [
+        {'label': n, 'class': classes[n], 'score': score, 'box': box} for n, score, box in columns
+    ]
     for instance, mask in zip(described, found.get('masks', ()), strict=False):
         instance['mask'] = mask
     return described
 
 
-def segmentation(labels: NDArray[np.integer[Any]], classes: tuple[str, ...]) -> list[dict[str, Any]]:
+def segmentation(
+    labels: NDArray[np.integer[Any]], classes: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """Return label, name and share of the pixels of every class in a label map [H, W], the largest first."""
     counts = np.bincount(labels.ravel(), minlength=len(classes))
     present = sorted(np.flatnonzero(counts).tolist(), key=lambda label: -counts[label])
-    return [{'label': n, 'class': classes[n], 'share': float(counts[n] / labels.size)} for n in present]
+    return [
+        {'label': n, 'class': classes[n], 'share': float(counts[n] / labels.size)} for n in present
+    ]
 
 
 def best_classes(scores: Tensor, classes: tuple[str, ...]) -> list[dict[str, Any]]:

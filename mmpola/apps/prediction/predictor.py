@@ -46,8 +46,8 @@ class Predictor:
         transforms: from an image, BGR uint8 [H, W, 3], to an item of a batch.
         collate: joins the items of a batch.
         classes: names in the order of the labels.
-        mixed: whether a batch may hold images of several sizes: mmdet pads them, classifiers crop them to one size,
-            mmseg stacks them as they are.
+        mixed: whether a batch may hold images of several sizes: mmdet pads them, classifiers crop
+            them to one size, mmseg stacks them as they are.
         inferencer: mmdet's or mmseg's, which draws; None for a classifier.
         resized: from the size of an image to those that the transforms resize it to.
     """
@@ -70,8 +70,8 @@ class Predictor:
         """Read an image as one of a batch.
 
         Raises:
-            UsageError: it cannot be read, or is too narrow or too long for the test transforms; the message does not
-                name it.
+            UsageError: it cannot be read, or is too narrow or too long for the test transforms; the
+                message does not name it.
         """
         size = size_as_loaded(image.path)
         if size is not None:
@@ -80,7 +80,9 @@ class Predictor:
         pixels = read_pixels(image.path)
         return image, pixels, self._transformed(pixels)
 
-    def batches(self, images: list[ImageFile], size: int, skip: Callable[[], None]) -> Iterator[Batch]:
+    def batches(
+        self, images: list[ImageFile], size: int, skip: Callable[[], None]
+    ) -> Iterator[Batch]:
         """Read images in their order and yield them in batches; name those that `read` refuses, and the reason.
 
         Args:
@@ -96,7 +98,9 @@ class Predictor:
                 print(printable(f'skipped: {image.path}: {error}'), flush=True)
                 skip()
                 continue
-            if batch and (len(batch) == size or not (self.mixed or entry[1].shape == batch[0][1].shape)):
+            if batch and (
+                len(batch) == size or not (self.mixed or entry[1].shape == batch[0][1].shape)
+            ):
                 yield batch
                 batch = []
             batch.append(entry)
@@ -136,10 +140,14 @@ class Predictor:
             return self.transforms(pixels)
         except cv2.error:  # the shorter side is resized to nothing
             height, width = pixels.shape[:2]
-            raise UsageError(f'{width} x {height} pixels, too narrow for the test transforms') from None
+            raise UsageError(
+                f'{width} x {height} pixels, too narrow for the test transforms'
+            ) from None
 
 
-def load_predictor(cfg: Config, on_meta: nn.Module, path: str, device: str, named: bool = True) -> Predictor:
+def load_predictor(
+    cfg: Config, on_meta: nn.Module, path: str, device: str, named: bool = True
+) -> Predictor:
     """Read weights as `read_fitting` does and build the config's model and test transforms.
 
     A checkpoint without class names gets those of the config's test data.
@@ -169,7 +177,9 @@ def load_predictor(cfg: Config, on_meta: nn.Module, path: str, device: str, name
     classes = tuple(model.dataset_meta['classes'])
     mixed = cfg.default_scope == 'mmdet'
     resized = partial(resized_by_pipeline, inferencer.pipeline.transforms)
-    return Predictor(model, inferencer.pipeline, inferencer.collate_fn, classes, mixed, inferencer, resized)
+    return Predictor(
+        model, inferencer.pipeline, inferencer.collate_fn, classes, mixed, inferencer, resized
+    )
 
 
 def _inferencer(cfg: Config, pipeline: list[dict[str, Any]], model: Any, device: str) -> Any:
@@ -186,7 +196,8 @@ def _inferencer(cfg: Config, pipeline: list[dict[str, Any]], model: Any, device:
         def _init_collate(self, _: Any) -> Any:
             return pseudo_collate  # as the inferencers use it, which search their registries first and log a warning
 
-    # Inferencers know the loading steps by these names only, and mmdet's keeps those of annotations.
+    # Inferencers know the loading steps by these names only, and mmdet's keeps those of
+    # annotations.
     steps = [step for step in pipeline if not step['type'].split('.')[-1].startswith('Load')]
     steps = [dict(type='LoadImageFromFile'), *steps]
     visualizer = {**cfg.visualizer, 'vis_backends': None}
@@ -241,12 +252,15 @@ def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint, named: bool)
         named: whether names are needed; otherwise numbers take the place of unknown ones.
 
     Raises:
-        UsageError: names are needed, and nothing defines them or their number is not `model.num_classes`.
+        UsageError: names are needed, and nothing defines them or their number is not
+            `model.num_classes`.
     """
     if checkpoint.classes:  # as many as the model has, as `read_fitting` has checked
         return tuple(checkpoint.classes)
     count = cfg.model.num_classes
-    source = class_source(next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}, count)
+    source = class_source(
+        next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}, count
+    )
     if isinstance(source, str) and source != IMAGENET and not Path(source).exists():
         problems = [
             f'{checkpoint.path}: has no class names, and {source}, which would define them, does not exist; set '

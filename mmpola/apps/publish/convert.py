@@ -39,7 +39,8 @@ class Conversion:
     """The content of the file to write, and what the summary says about it.
 
     Attributes:
-        state_dict: tensors under the names of an ImageClassifier, of the authors' code, or of the whole model.
+        state_dict: tensors under the names of an ImageClassifier, of the authors' code, or of the
+            whole model.
         meta: what the weights are and where they come from.
         container: key of the source under which they were found.
         written_as: key under which the file holds them.
@@ -73,17 +74,20 @@ def convert(
         backbone_only: leave out the classification head.
         arch: timm's name of the backbone; None: the only name that fits, if there is one.
         metric: result of the weights, such as 'top-1 82.6'; kept in `meta`.
-        authors: use the names of the released files, which the authors' code reads; a named model must fit.
+        authors: use the names of the released files, which the authors' code reads; a named model
+            must fit.
 
     Raises:
-        UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has values that are not
-            finite; or `authors`, and no named model fits.
+        UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has
+            values that are not finite; or `authors`, and no named model fits.
     """
     checkpoint = read(source)
     container, weights = checkpoint.container, checkpoint.weights
     kept = named_weights(weights, backbone_only)
     if not any(key.endswith(POLARITY_AWARE) for key in kept):
-        raise UsageError(f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}')
+        raise UsageError(
+            f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}'
+        )
     _refuse_broken(kept, source)
     arch = arch or find_arch(kept)
     resized: list[str] = []
@@ -92,31 +96,39 @@ def convert(
     written = {id(x) for x in kept.values()}
     if authors:
         if arch is None:
-            raise UsageError(f'--authors: expected weights of a named model, none of which fits {source}')
-        kept = to_released({key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names)
+            raise UsageError(
+                f'--authors: expected weights of a named model, none of which fits {source}'
+            )
+        kept = to_released(
+            {key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names
+        )
     meta = _meta(source, checkpoint, arch, metric)
-    conversion = Conversion(_own_copies(kept), meta, container, 'model' if authors else 'state_dict', resized)
+    conversion = Conversion(
+        _own_copies(kept), meta, container, 'model' if authors else 'state_dict', resized
+    )
     for key, x in weights.items():
         if id(x) not in written:
             conversion.dropped[_part(key)] += 1
     if container != 'bare state dict':
-        conversion.dropped_entries = sorted(str(key) for key in checkpoint.content if key not in (container, 'meta'))
+        conversion.dropped_entries = sorted(
+            str(key) for key in checkpoint.content if key not in (container, 'meta')
+        )
     return conversion
 
 
 def convert_whole(source: Path, metric: str | None = None) -> Conversion:
     """Read the training checkpoint of a detector, segmenter or classifier and select its weights, config and classes.
 
-    The config in the file names everything that is needed to build the model: the result is read by torch.load, by the
-    inferencers of mmdet and mmseg, and by the scripts in tools/.
+    The config in the file names everything that is needed to build the model: the result is read by
+    torch.load, by the inferencers of mmdet and mmseg, and by the scripts in tools/.
 
     Args:
         source: a training checkpoint of MMEngine, with its config.
         metric: as in `convert`.
 
     Raises:
-        UsageError: the file is unreadable, has no config or classes, does not fit the model of its config, or has
-            values that are not finite.
+        UsageError: the file is unreadable, has no config or classes, does not fit the model of its
+            config, or has values that are not finite.
     """
     checkpoint = read(source)
     earlier = checkpoint.meta
@@ -131,7 +143,11 @@ def convert_whole(source: Path, metric: str | None = None) -> Conversion:
     _refuse_broken(checkpoint.weights, source)
     meta = {key: earlier[key] for key in WHOLE_META if key in earlier}
     meta |= _meta(source, checkpoint, None, metric)
-    dropped = sorted(str(key) for key in checkpoint.content if key not in (checkpoint.container, 'state_dict', 'meta'))
+    dropped = sorted(
+        str(key)
+        for key in checkpoint.content
+        if key not in (checkpoint.container, 'state_dict', 'meta')
+    )
     return Conversion(
         _own_copies(checkpoint.weights),
         meta,
@@ -148,7 +164,9 @@ def _own_copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _refuse_broken(weights: dict[str, Tensor], source: Path) -> None:
     if broken := [key for key, x in weights.items() if not torch.isfinite(x).all()]:
-        raise UsageError(f'{source}: NaN or infinite values in {listed(broken)}; nothing was written')
+        raise UsageError(
+            f'{source}: NaN or infinite values in {listed(broken)}; nothing was written'
+        )
 
 
 def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
@@ -180,11 +198,14 @@ def backbone_on_meta(arch: str) -> Backbone:
         return cls(out_norm=True, **arguments)
 
 
-def verify(weights: dict[str, Tensor], arch: str, source: Path) -> tuple[dict[str, Tensor], list[str]]:
+def verify(
+    weights: dict[str, Tensor], arch: str, source: Path
+) -> tuple[dict[str, Tensor], list[str]]:
     """Check that the tensors fit the named model.
 
     Returns:
-        (the tensors of that model, as they are, by the names of an ImageClassifier, position tables of another grid).
+        (the tensors of that model, as they are, by the names of an ImageClassifier, position tables
+        of another grid).
 
     Raises:
         UsageError: they do not fit.
@@ -195,14 +216,18 @@ def verify(weights: dict[str, Tensor], arch: str, source: Path) -> tuple[dict[st
     named = backbone.rename_weights(weights)
     _, report = fit_weights(backbone, named, str(source))
     if report.problems:
-        raise UsageError(f'{source}: does not fit {arch}: {"; ".join(report.problems)}; nothing was written')
+        raise UsageError(
+            f'{source}: does not fit {arch}: {"; ".join(report.problems)}; nothing was written'
+        )
     if 'head.weight' not in weights:
         return {PREFIX + key: named[key] for key in report.loaded}, report.resized
     cls, arguments = NAMED[arch]
     projection = weights['proj.weight'].shape[0] if 'proj.weight' in weights else None
     try:
         with torch.device('meta'):
-            model = Classifier(cls, len(weights['head.weight']), projection=projection, arguments=arguments)
+            model = Classifier(
+                cls, len(weights['head.weight']), projection=projection, arguments=arguments
+            )
         named = model.rename_weights(weights)
         _, report = fit_weights(model, named, str(source))
         problems = report.problems
@@ -224,7 +249,9 @@ def _part(key: str) -> str:
     return f'{PREFIX}{others[0]}' if key.startswith(PREFIX) else first
 
 
-def _meta(source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric: str | None) -> dict[str, Any]:
+def _meta(
+    source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric: str | None
+) -> dict[str, Any]:
     """Describe the weights; `metric` and `weights` of a file that was converted before are kept."""
     earlier = checkpoint.meta if 'source_sha256' in checkpoint.meta else {}
     return {
@@ -240,10 +267,12 @@ def _meta(source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric
 def write(conversion: Conversion, destination: Path) -> Path:
     """Save the file atomically and return its path.
 
-    The name of a whole model gets the first eight digits of the file's SHA-256, as OpenMMLab's published files have.
+    The name of a whole model gets the first eight digits of the file's SHA-256, as OpenMMLab's
+    published files have.
 
     Raises:
-        UsageError: the system refuses the write; the old file is unchanged and no partial file is left.
+        UsageError: the system refuses the write; the old file is unchanged and no partial file is
+            left.
     """
     content = io.BytesIO()  # torch.save to a file would hide why the system refused the write
     torch.save({conversion.written_as: conversion.state_dict, 'meta': conversion.meta}, content)
@@ -261,14 +290,26 @@ def summary(conversion: Conversion, source: Path, destination: Path) -> str:
     """Describe the conversion in the lines that the script prints."""
     state_dict, meta = conversion.state_dict, conversion.meta
     parameters = sum(x.numel() for key, x in state_dict.items() if not key.endswith(NO_PARAMETERS))
-    head = f'head of {len(state_dict["head.weight"])} classes' if 'head.weight' in state_dict else 'no head'
-    averaged = 'averaged (EMA)' if meta['weights'] == 'ema' else 'plain; the file has no averaged (EMA) weights'
+    head = (
+        f'head of {len(state_dict["head.weight"])} classes'
+        if 'head.weight' in state_dict
+        else 'no head'
+    )
+    averaged = (
+        'averaged (EMA)'
+        if meta['weights'] == 'ema'
+        else 'plain; the file has no averaged (EMA) weights'
+    )
     arch = 'no named model fits: written unverified; --arch NAME lists what differs from NAME'
     if conversion.whole:
         head = f'{len(meta["dataset_meta"]["classes"])} classes'
         arch = f'a whole {conversion.whole}, every tensor fits its config'
     elif meta['arch'] is not None:
-        grids = f'; {len(conversion.resized)} position tables have another grid' if conversion.resized else ''
+        grids = (
+            f'; {len(conversion.resized)} position tables have another grid'
+            if conversion.resized
+            else ''
+        )
         arch = f'{meta["arch"]}, every tensor fits{grids}'
     dropped = ', '.join(f'{name} ({count})' for name, count in conversion.dropped.items())
     dropped = '; '.join(part for part in (dropped, ', '.join(conversion.dropped_entries)) if part)
@@ -282,4 +323,6 @@ def summary(conversion: Conversion, source: Path, destination: Path) -> str:
         'sha256': sha256(destination),
         'source': f'sha256 {meta["source_sha256"]}',
     }
-    return '\n'.join([f'{source} -> {destination}', *(f'  {name:<8} {text}' for name, text in rows.items())])
+    return '\n'.join(
+        [f'{source} -> {destination}', *(f'  {name:<8} {text}' for name, text in rows.items())]
+    )

@@ -81,13 +81,15 @@ def export(
         model: on the CPU, in float32, and stays so.
         image: resized to every size that is compared.
         path: the file to write, in an existing folder.
-        shape: height and width of the one image that the program takes; None: any batch, height and width.
+        shape: height and width of the one image that the program takes; None: any batch, height and
+            width.
         opset: version of ONNX's operators; None: torch's choice.
-        half: store weights and compute in float16, except where mmpola's operators accumulate in float32.
+        half: store weights and compute in float16, except where mmpola's operators accumulate in
+            float32.
 
     Raises:
-        UsageError: the model or the opset cannot be exported, an output is not finite, or it differs from PyTorch's.
-            Nothing is written.
+        UsageError: the model or the opset cannot be exported, an output is not finite, or it
+            differs from PyTorch's. Nothing is written.
     """
     sizes = DYNAMIC_CHECKS if shape is None else ((1, *shape),)
     batches = [_batch(image, size) for size in sizes]
@@ -98,7 +100,10 @@ def export(
         exported = copy.deepcopy(model)
         if half:
             exported.model.half()
-        info('2 of 3: recording the program' + (', which takes minutes for any size' if shape is None else ''))
+        info(
+            '2 of 3: recording the program'
+            + (', which takes minutes for any size' if shape is None else '')
+        )
         sample = _batch(image, DYNAMIC_SAMPLE if shape is None else sizes[0])
         program = _to_onnx(exported, sample, shape is None, opset)
         content = program.model_proto.SerializeToString()
@@ -108,7 +113,10 @@ def export(
             _compare(session, batch.numpy(), outputs, tolerance)
             for batch, outputs in zip(batches, expected, strict=True)
         ]
-        runs = (lambda: session.run(None, {'images': batches[-1].numpy()}), lambda: model(batches[-1]))
+        runs = (
+            lambda: session.run(None, {'images': batches[-1].numpy()}),
+            lambda: model(batches[-1]),
+        )
         runtime, eager = (min(timeit.repeat(run, number=1, repeat=5)) for run in runs)
     write_atomically(path, content)
     return Report(
@@ -122,7 +130,9 @@ def export(
     )
 
 
-def _check_deterministic(model: ExportModel, images: Tensor, expected: dict[str, NDArray[Any]]) -> None:
+def _check_deterministic(
+    model: ExportModel, images: Tensor, expected: dict[str, NDArray[Any]]
+) -> None:
     """Raise UsageError unless the model computes `expected` for these images again."""
     for name, x in model(images).items():
         if (error := _relative_error(x.numpy(), expected[name])) > TOLERANCE:
@@ -151,13 +161,21 @@ def _to_onnx(model: ExportModel, sample: Tensor, dynamic: bool, opset: int | Non
                 opset_version=opset,
                 verbose=False,
             )
-        except Exception as error:  # torch's own, and any that the model's code raises under tracing
-            raise UsageError(f'{type(model.model).__name__}: cannot be exported: {_cause(error)}') from error
+        except (
+            Exception
+        ) as error:  # torch's own, and any that the model's code raises under tracing
+            raise UsageError(
+                f'{type(model.model).__name__}: cannot be exported: {_cause(error)}'
+            ) from error
     if program is None:
-        raise UsageError(f'{type(model.model).__name__}: cannot be exported: torch returned no program')
+        raise UsageError(
+            f'{type(model.model).__name__}: cannot be exported: torch returned no program'
+        )
     written = program.model.opset_imports['']
     if opset is not None and written != opset:
-        raise UsageError(f'--opset: this model cannot be written with opset {opset}; torch wrote {written}')
+        raise UsageError(
+            f'--opset: this model cannot be written with opset {opset}; torch wrote {written}'
+        )
     return program
 
 
@@ -185,24 +203,33 @@ def _session(content: bytes) -> Any:
         raise UsageError(f'onnxruntime refuses the exported program: {_cause(error)}') from error
 
 
-def _compare(session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float) -> float:
+def _compare(
+    session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float
+) -> float:
     """Return the largest error of a session's outputs, each relative to the largest magnitude of the expected one.
 
     Raises:
-        UsageError: onnxruntime cannot run it, an output is not finite or its shape or values differ; names the output.
+        UsageError: onnxruntime cannot run it, an output is not finite or its shape or values
+            differ; names the output.
     """
     size = ' x '.join(map(str, images.shape))
     try:
         found = session.run(list(expected), {'images': images})
     except Exception as failure:  # of onnxruntime's extension module
-        raise UsageError(f'onnxruntime cannot run the program for images {size}: {_cause(failure)}') from failure
+        raise UsageError(
+            f'onnxruntime cannot run the program for images {size}: {_cause(failure)}'
+        ) from failure
     largest = 0.0
     for (name, reference), output in zip(expected.items(), found, strict=True):
         where = f'{name} in onnxruntime, for images {size}'
         if output.shape != reference.shape:
-            raise UsageError(f'{where}: expected {list(reference.shape)} like PyTorch, got {list(output.shape)}')
+            raise UsageError(
+                f'{where}: expected {list(reference.shape)} like PyTorch, got {list(output.shape)}'
+            )
         if not np.isfinite(output).all():
-            raise UsageError(f'{where}: NaN or infinite values, PyTorch in float32 has none; nothing was written')
+            raise UsageError(
+                f'{where}: NaN or infinite values, PyTorch in float32 has none; nothing was written'
+            )
         if (error := _relative_error(output, reference)) > tolerance:
             raise UsageError(
                 f'{where}: expected a relative error of at most {tolerance:g} against PyTorch, got {error:.2g}; '

@@ -81,7 +81,9 @@ def export_model(cfg: Config, checkpoint: TrainingCheckpoint, backbone_only: boo
     preprocessor = model.data_preprocessor
     if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
         mean, std = preprocessor.mean, preprocessor.std
-        converts = getattr(preprocessor, '_channel_conversion', getattr(preprocessor, 'channel_conversion', False))
+        converts = getattr(
+            preprocessor, '_channel_conversion', getattr(preprocessor, 'channel_conversion', False)
+        )
         reverse = not converts  # their images are loaded as BGR
     else:
         transform = evaluation_transform(cfg)
@@ -101,8 +103,16 @@ def replace_upsampling(model: nn.Module) -> None:
     for parent in model.modules():
         layer: Any
         for name, layer in parent.named_children():
-            if type(layer).__module__.startswith('mmseg.') and type(layer).__name__ == 'Upsample' and not layer.size:
-                new = nn.Upsample(scale_factor=layer.scale_factor, mode=layer.mode, align_corners=layer.align_corners)
+            if (
+                type(layer).__module__.startswith('mmseg.')
+                and type(layer).__name__ == 'Upsample'
+                and not layer.size
+            ):
+                new = nn.Upsample(
+                    scale_factor=layer.scale_factor,
+                    mode=layer.mode,
+                    align_corners=layer.align_corners,
+                )
                 setattr(parent, name, new)
 
 
@@ -119,7 +129,9 @@ def choose_outputs(model: Any) -> Callable[[Any, Tensor], Outputs]:
 
 def backbone_maps(backbone: Backbone, images: Tensor) -> Outputs:
     """Compute map0, map1 ...: the maps [B, C_i, H / s_i, W / s_i] of the backbone's `out_indices`."""
-    return {f'map{index}': x for index, x in zip(backbone.out_indices, backbone(images), strict=True)}
+    return {
+        f'map{index}': x for index, x in zip(backbone.out_indices, backbone(images), strict=True)
+    }
 
 
 def logits(model: Any, images: Tensor) -> Outputs:
@@ -137,7 +149,8 @@ def proposals(model: Any, images: Tensor) -> Outputs:
     """Compute what the RoI heads of a two-stage detector read: the neck's maps, and all proposals before NMS.
 
     Returns:
-        map0, map1 ... [B, C, h_i, w_i], from the finest; boxes [B, P, 4] and scores [B, P, 1] of all P anchors.
+        map0, map1 ... [B, C, h_i, w_i], from the finest; boxes [B, P, 4] and scores [B, P, 1] of
+        all P anchors.
     """
     maps = model.extract_feat(images)
     boxes, scores = decode(model.rpn_head, model.rpn_head(maps))
@@ -147,8 +160,9 @@ def proposals(model: Any, images: Tensor) -> Outputs:
 def raw_outputs(model: Any, images: Tensor) -> Outputs:
     """Compute the tensors that the model returns in mode 'tensor', named by their places in its tuples and lists.
 
-    A dense head returns scores, boxes and in some heads factors of the scores, each with one map per level: scores0,
-    scores1 ..., boxes0 ... Other tensors are output0, or output1_2 for the third of the second list.
+    A dense head returns scores, boxes and in some heads factors of the scores, each with one map
+    per level: scores0, scores1 ..., boxes0 ... Other tensors are output0, or output1_2 for the
+    third of the second list.
     """
     samples = [sample_of(*images.shape[2:]) for _ in range(images.shape[0])]
     found = model(images, samples, mode='tensor')
@@ -169,7 +183,8 @@ def decodes_as_mmdet(head: Any) -> bool:
     """Whether a dense head makes boxes and scores by mmdet's `BaseDenseHead`, whose equations `decode` has."""
     methods = ('predict_by_feat', '_predict_by_feat_single')
     return head is not None and all(
-        getattr(getattr(head, name, None), '__qualname__', '') == f'BaseDenseHead.{name}' for name in methods
+        getattr(getattr(head, name, None), '__qualname__', '') == f'BaseDenseHead.{name}'
+        for name in methods
     )
 
 
@@ -178,12 +193,12 @@ def decode(head: Any, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tens
 
     Args:
         head: dense head of mmdet with `prior_generator` and `bbox_coder`.
-        outputs: its scores [B, A * classes, h_i, w_i], its box predictions [B, A * 4, h_i, w_i] and, in some heads,
-            factors of the scores [B, A, h_i, w_i]; one tensor per level each.
+        outputs: its scores [B, A * classes, h_i, w_i], its box predictions [B, A * 4, h_i, w_i]
+            and, in some heads, factors of the scores [B, A, h_i, w_i]; one tensor per level each.
 
     Returns:
-        boxes [B, P, 4], (x1, y1, x2, y2) in pixels, not clipped to the image; scores [B, P, classes] in 0 ... 1.
-        Float32, since float16 cannot tell pixels beyond 2048 apart.
+        boxes [B, P, 4], (x1, y1, x2, y2) in pixels, not clipped to the image; scores [B, P,
+        classes] in 0 ... 1. Float32, since float16 cannot tell pixels beyond 2048 apart.
     """
     predictions = [[x.float() for x in maps] for maps in outputs]
     classes, deltas, *factors = predictions
@@ -202,4 +217,6 @@ def decode(head: Any, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tens
 
 def _per_prior(maps: Sequence[Tensor], channels: int) -> Tensor:
     """Maps [B, A * channels, h_i, w_i] of all levels -> [B, P, channels], in the order of mmdet's priors."""
-    return torch.cat([x.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, channels)) for x in maps], dim=1)
+    return torch.cat(
+        [x.permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, channels)) for x in maps], dim=1
+    )

@@ -1,9 +1,9 @@
 """Count parameters and multiply-accumulates of a config's model, per part and in total.
 
-The model runs on the meta device, where tensors have no values for a detector's non-maximum suppression and region
-pooling; neither of them contributes multiply-accumulates. The region heads get as many proposals, and the mask heads as
-many boxes, as the config keeps. Models with deformable attention, which reads the sizes of its maps from a tensor, run
-on the CPU instead.
+The model runs on the meta device, where tensors have no values for a detector's non-maximum
+suppression and region pooling; neither of them contributes multiply-accumulates. The region heads
+get as many proposals, and the mask heads as many boxes, as the config keeps. Models with deformable
+attention, which reads the sizes of its maps from a tensor, run on the CPU instead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,12 @@ def countable_model(cfg: Config) -> Any:
     if any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules()):
         model = MODELS.build(copy.deepcopy(cfg.model))  # DETR-like detectors change their config
     if hasattr(model, 'roi_head'):
-        model.rpn_head.predict = partial(_proposals, model.rpn_head, cfg.model.test_cfg.rpn.max_per_img)
-        model.roi_head.predict = partial(_regions, model.roi_head, cfg.model.test_cfg.rcnn.max_per_img)
+        model.rpn_head.predict = partial(
+            _proposals, model.rpn_head, cfg.model.test_cfg.rpn.max_per_img
+        )
+        model.roi_head.predict = partial(
+            _regions, model.roi_head, cfg.model.test_cfg.rcnn.max_per_img
+        )
     elif hasattr(model, 'bbox_head') and not hasattr(model, 'decoder'):
         model.bbox_head.predict = partial(_dense, model.bbox_head)
     return model.eval()
@@ -59,8 +63,11 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
         sample = torch.zeros(sequences, *size, device=device, dtype=torch.long)
     else:
         sample = torch.zeros(1, 3, *size, device=device)
-    # The counter does not support the CPU's fused attention; the MATH backend consists of products that it counts.
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.torchvision.deform_conv2d: _deform_conv2d_flops})
+    # The counter does not support the CPU's fused attention; the MATH backend consists of products
+    # that it counts.
+    counter = FlopCounterMode(
+        display=False, custom_mapping={torch.ops.torchvision.deform_conv2d: _deform_conv2d_flops}
+    )
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         if any(hasattr(model, head) for head in ('bbox_head', 'roi_head', 'panoptic_head')):
             model(sample, [sample_of(*size)], mode='predict')
@@ -77,7 +84,10 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> dict[str, float]:
             return counted[name]
         return sum(macs(f'{name}.{child}', inner) for child, inner in module.named_children())
 
-    return {name: macs(f'{prefix}.{name}' if name else 'Global', module) for name, module in model.named_modules()}
+    return {
+        name: macs(f'{prefix}.{name}' if name else 'Global', module)
+        for name, module in model.named_modules()
+    }
 
 
 def _deform_conv2d_flops(
@@ -90,7 +100,9 @@ def _deform_conv2d_flops(
 def sample_of(height: int, width: int) -> BaseDataElement:
     """Return the metadata that a detector reads of an image: its sizes before and after resizing, which are equal."""
     names = ('img_shape', 'ori_shape', 'pad_shape', 'batch_input_shape')
-    return BaseDataElement(metainfo=dict.fromkeys(names, (height, width)) | {'scale_factor': (1.0, 1.0)})
+    return BaseDataElement(
+        metainfo=dict.fromkeys(names, (height, width)) | {'scale_factor': (1.0, 1.0)}
+    )
 
 
 def parts(model: nn.Module) -> list[str]:
@@ -99,7 +111,11 @@ def parts(model: nn.Module) -> list[str]:
     for name, child in model.named_children():
         names.append(name)
         for part, module in child.named_children() if name == 'backbone' else ():
-            each = [f'{part}.{i}' for i in range(len(module))] if isinstance(module, nn.ModuleList) else [part]
+            each = (
+                [f'{part}.{i}' for i in range(len(module))]
+                if isinstance(module, nn.ModuleList)
+                else [part]
+            )
             names += [f'{name}.{inner}' for inner in each]
     return [name for name in names if any(True for _ in model.get_submodule(name).parameters())]
 
@@ -113,7 +129,9 @@ def print_table(cfg: Config, size: Sequence[int]) -> None:
         table.add_column(heading, justify='left' if heading == 'part' else 'right')
     for name in [*parts(model), '']:
         parameters = sum(p.numel() for p in model.get_submodule(name).parameters())
-        table.add_row(name or 'total', f'{parameters:,}', f'{macs[name]:.2f}', style=None if name else 'bold')
+        table.add_row(
+            name or 'total', f'{parameters:,}', f'{macs[name]:.2f}', style=None if name else 'bold'
+        )
     Console().print(table)
 
 
@@ -129,14 +147,21 @@ def _dense(head: nn.Module, maps: tuple[Tensor, ...], *_: Any, **__: Any) -> lis
     return [InstanceData()]
 
 
-def _proposals(head: nn.Module, number: int, maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:
+def _proposals(
+    head: nn.Module, number: int, maps: tuple[Tensor, ...], *_: Any, **__: Any
+) -> list[InstanceData]:
     """Run a region proposal network without non-maximum suppression; returns `number` boxes."""
     head(maps)
     return [InstanceData(bboxes=torch.empty(number, 4, device='meta'))]
 
 
 def _regions(
-    head: nn.Module, boxes: int, maps: tuple[Tensor, ...], proposals: list[InstanceData], *_: Any, **__: Any
+    head: nn.Module,
+    boxes: int,
+    maps: tuple[Tensor, ...],
+    proposals: list[InstanceData],
+    *_: Any,
+    **__: Any,
 ) -> list[InstanceData]:
     """Run every stage's box head on all proposals and, if there is one, its mask head on `boxes` boxes."""
     _on_pooled(head, 'bbox', len(proposals[0].bboxes))
@@ -148,7 +173,11 @@ def _regions(
 def _on_pooled(head: nn.Module, kind: str, number: int) -> None:
     """Run the 'bbox' or 'mask' heads of all stages on `number` regions of the size that RoIAlign gives."""
     extractors, heads = getattr(head, f'{kind}_roi_extractor'), getattr(head, f'{kind}_head')
-    stages = zip(extractors, heads, strict=True) if isinstance(heads, nn.ModuleList) else [(extractors, heads)]
+    stages = (
+        zip(extractors, heads, strict=True)
+        if isinstance(heads, nn.ModuleList)
+        else [(extractors, heads)]
+    )
     for extractor, stage in stages:
         size = extractor.roi_layers[0].output_size
         stage(torch.empty(number, extractor.out_channels, *size, device='meta'))

@@ -43,14 +43,17 @@ class AtomicBackend(LocalBackend):
         """Write a file and the folders that lead to it.
 
         Raises:
-            SaveError: the system refuses the write; the old file is unchanged and no partial file is left.
+            SaveError: the system refuses the write; the old file is unchanged and no partial file
+                is left.
         """
         try:
             Path(filepath).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(filepath, obj)
         except OSError as error:
             reason = error.strerror or error
-            raise SaveError(f'{filepath}: could not be written ({reason}); earlier checkpoints are intact') from error
+            raise SaveError(
+                f'{filepath}: could not be written ({reason}); earlier checkpoints are intact'
+            ) from error
 
 
 def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
@@ -75,16 +78,19 @@ def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, with the same arguments, for local folders.
 
-    MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk can leave none at
-    all. Here a checkpoint gets its name once it is complete, then `last_checkpoint` is updated, and only then are
-    outdated checkpoints removed; for a moment there is one more than `max_keep_ckpts`.
+    MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk
+    can leave none at all. Here a checkpoint gets its name once it is complete, then
+    `last_checkpoint` is updated, and only then are outdated checkpoints removed; for a moment there
+    is one more than `max_keep_ckpts`.
 
-    Its files hold tensors and plain Python values alone, so that `torch.load(weights_only=True)`, and with it
-    OpenMMLab's inferencers, opens them anywhere. MMEngine's log history is rebuilt when a checkpoint is loaded.
+    Its files hold tensors and plain Python values alone, so that `torch.load(weights_only=True)`,
+    and with it OpenMMLab's inferencers, opens them anywhere. MMEngine's log history is rebuilt when
+    a checkpoint is loaded.
 
     Args:
-        on_error: what happens if a checkpoint cannot be written, for example because the disk is full: 'stop' the run,
-            or 'continue' without this checkpoint. Both are logged, and earlier checkpoints stay.
+        on_error: what happens if a checkpoint cannot be written, for example because the disk is
+            full: 'stop' the run, or 'continue' without this checkpoint. Both are logged, and
+            earlier checkpoints stay.
         args, kwargs: as in CheckpointHook.
 
     Raises:
@@ -100,7 +106,9 @@ class AtomicCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, on_error: str = 'stop', **kwargs: Any) -> None:
         if on_error not in ('stop', 'continue'):
             raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
-        if unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys():  # passed to torch.save
+        if (
+            unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
+        ):  # passed to torch.save
             raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
         super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
         self.on_error = on_error
@@ -113,7 +121,9 @@ class AtomicCheckpointHook(CheckpointHook):
             own = os.path.join(self.out_dir, os.path.basename(path or ''))
             if path and os.path.isfile(own):
                 best[name] = own
-                runner.message_hub.update_info('best_ckpt' if len(best) == 1 else f'best_ckpt_{name}', own)
+                runner.message_hub.update_info(
+                    'best_ckpt' if len(best) == 1 else f'best_ckpt_{name}', own
+                )
         self._set_best(best)
         # only files of the names that a run writes: others may be the user's
         for name in (self.filename_tmpl.format('*'), 'best_*.pth'):
@@ -125,7 +135,9 @@ class AtomicCheckpointHook(CheckpointHook):
         """Create the work dir again if it was removed while training runs."""
         self._restore_work_dir(runner)
 
-    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_val_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Create the work dir again if it was removed while validation runs."""
         self._restore_work_dir(runner)
 
@@ -133,8 +145,12 @@ class AtomicCheckpointHook(CheckpointHook):
         """Replace what the file would pickle as classes of MMEngine and NumPy."""
         logged = checkpoint['message_hub']['log_scalars']
         logged.update({name: _saved_history(history) for name, history in logged.items()})
-        weights = [name for name in checkpoint if name.endswith('state_dict')]  # with torch's metadata
-        checkpoint.update({name: plain_values(checkpoint[name]) for name in checkpoint if name not in weights})
+        weights = [
+            name for name in checkpoint if name.endswith('state_dict')
+        ]  # with torch's metadata
+        checkpoint.update(
+            {name: plain_values(checkpoint[name]) for name in checkpoint if name not in weights}
+        )
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Rebuild the log history, which MMEngine expects when it resumes."""
@@ -203,22 +219,30 @@ class AtomicCheckpointHook(CheckpointHook):
                 backend_args=self.backend_args,
                 **self.args,
             )
-            self._remove(*(os.path.join(self.out_dir, self.filename_tmpl.format(old)) for old in outdated))
+            self._remove(
+                *(os.path.join(self.out_dir, self.filename_tmpl.format(old)) for old in outdated)
+            )
 
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
             return
         refuse_non_finite(runner)
-        runner.message_hub.update_info(VALIDATION_DUE, False)  # MMEngine saves the newest checkpoint again here
+        runner.message_hub.update_info(
+            VALIDATION_DUE, False
+        )  # MMEngine saves the newest checkpoint again here
         with self._restored_on_error(runner):
             self._forget_removed(runner)
             before = self._best()
-            self._set_best(dict.fromkeys(before))  # MMEngine removes the files named here before it writes
+            self._set_best(
+                dict.fromkeys(before)
+            )  # MMEngine removes the files named here before it writes
             super()._save_best_checkpoint(runner, metrics)
             now = {name: path or before.get(name) for name, path in self._best().items()}
             self._set_best(now)
             outdated = [path for path in before.values() if path and path not in now.values()]
-            self._remove(*(path for path in outdated if os.path.dirname(path) == self.out_dir))  # not of another run
+            self._remove(
+                *(path for path in outdated if os.path.dirname(path) == self.out_dir)
+            )  # not of another run
 
     def _forget_removed(self, runner: Any) -> None:
         """Forget best checkpoints whose files were removed: the next one is saved at any score."""
@@ -265,5 +289,7 @@ def _loaded_history(saved: Any) -> Any:
         saved = {name.removeprefix('_'): value for name, value in vars(saved).items()}
     if not isinstance(saved, Mapping) or 'log_history' not in saved:
         return saved  # MMEngine leaves out, with a warning, what is no log history
-    logs, counts = (torch.as_tensor(saved[name]).cpu().numpy() for name in ('log_history', 'count_history'))
+    logs, counts = (
+        torch.as_tensor(saved[name]).cpu().numpy() for name in ('log_history', 'count_history')
+    )
     return HistoryBuffer(logs, counts, saved['max_length'])

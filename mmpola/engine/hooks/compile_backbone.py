@@ -16,11 +16,12 @@ from mmpola.registry import HOOKS
 def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
     """Compile the backbone of a model in place, for images of any size.
 
-    Only the backbone is compiled: the steps after it depend on the number of boxes, which differs between images, and
-    would be compiled again and again. Batch, height and width are symbolic: one traced graph serves every image size
-    in training and one in evaluation, and a batch of one image has graphs of its own. The backend may specialise a
-    graph: inductor compiles some sizes anew, for which torch._dynamo.config.recompile_limit sets the largest number,
-    beyond which the backbone runs eagerly. The names of parameters, and thereby checkpoints, stay as they are.
+    Only the backbone is compiled: the steps after it depend on the number of boxes, which differs
+    between images, and would be compiled again and again. Batch, height and width are symbolic: one
+    traced graph serves every image size in training and one in evaluation, and a batch of one image
+    has graphs of its own. The backend may specialise a graph: inductor compiles some sizes anew,
+    for which torch._dynamo.config.recompile_limit sets the largest number, beyond which the
+    backbone runs eagerly. The names of parameters, and thereby checkpoints, stay as they are.
 
     Args:
         model: a model with a `backbone`, or a wrapper (`module`) around one.
@@ -30,9 +31,13 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
         UsageError: the model has no backbone, or torch no such backend.
     """
     if backend not in torch.compiler.list_backends(exclude_tags=()):
-        raise UsageError(f'compile: expected a backend of torch.compile, such as inductor or eager, got {backend}')
+        raise UsageError(
+            f'compile: expected a backend of torch.compile, such as inductor or eager, got {backend}'
+        )
     inner: Any = model
-    while not hasattr(inner, 'backbone') and hasattr(inner, 'module'):  # data-parallel, or test-time augmentation
+    while not hasattr(inner, 'backbone') and hasattr(
+        inner, 'module'
+    ):  # data-parallel, or test-time augmentation
         inner = inner.module
     if not hasattr(inner, 'backbone'):
         raise UsageError(f'compile: expected a model with a backbone, got {type(inner).__name__}')
@@ -61,5 +66,7 @@ class CompileBackboneHook(Hook):
 
     def before_train(self, runner: Any) -> None:
         """Refuse what torch 2.11 cannot compile: blocks with recomputed activations for symbolic image sizes."""
-        if any(isinstance(module, Backbone) and module.with_cp for module in runner.model.modules()):
+        if any(
+            isinstance(module, Backbone) and module.with_cp for module in runner.model.modules()
+        ):
             raise UsageError('compile: expected a backbone with with_cp=False, got with_cp=True')

@@ -22,19 +22,24 @@ class NonFiniteError(ArithmeticError):
 class FiniteLossHook(Hook):
     """Stops training within one logging interval after its loss became NaN or infinite, on all processes together.
 
-    That is the case if the newest loss is not finite and the weights are not either, or if no loss of the interval, and
-    of at least `PATIENCE` steps, was finite. A step that overflows in fp16 and is skipped by GradScaler stops nothing.
-    MMEngine has copied every loss to the CPU for its log already; with several processes, a check synchronises the GPU.
-    mmdet's CheckInvalidLossHook stops, by an assertion, only the process whose own loss is not finite.
+    That is the case if the newest loss is not finite and the weights are not either, or if no loss
+    of the interval, and of at least `PATIENCE` steps, was finite. A step that overflows in fp16 and
+    is skipped by GradScaler stops nothing. MMEngine has copied every loss to the CPU for its log
+    already; with several processes, a check synchronises the GPU. mmdet's CheckInvalidLossHook
+    stops, by an assertion, only the process whose own loss is not finite.
     """
 
     priority = 'LOW'  # after the log line
 
     def before_train(self, runner: Any) -> None:
         """Take the interval of the log."""
-        self.interval = next((hook.interval for hook in runner.hooks if isinstance(hook, LoggerHook)), 50)
+        self.interval = next(
+            (hook.interval for hook in runner.hooks if isinstance(hook, LoggerHook)), 50
+        )
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Check the losses since the last check.
 
         Raises:
@@ -45,7 +50,9 @@ class FiniteLossHook(Hook):
         finite = np.isfinite(_losses(runner)[-max(self.interval, PATIENCE) :])
         never = len(finite) >= PATIENCE and not finite.any()
         if any_process(never or (not finite[-1:].all() and bool(_non_finite_tensors(runner)))):
-            raise NonFiniteError(f'loss: expected a finite number, got NaN or infinity; {_last_finite(runner)}')
+            raise NonFiniteError(
+                f'loss: expected a finite number, got NaN or infinity; {_last_finite(runner)}'
+            )
 
 
 def refuse_non_finite(runner: Any) -> None:
@@ -56,15 +63,24 @@ def refuse_non_finite(runner: Any) -> None:
     """
     names = _non_finite_tensors(runner)
     if any_process(bool(names)):
-        which = f'{len(names)} tensors such as {names[0]}' if names else 'tensors of another process'
-        raise NonFiniteError(f'model: expected finite weights to save, got {which}; {_last_finite(runner)}')
+        which = (
+            f'{len(names)} tensors such as {names[0]}' if names else 'tensors of another process'
+        )
+        raise NonFiniteError(
+            f'model: expected finite weights to save, got {which}; {_last_finite(runner)}'
+        )
 
 
 def _non_finite_tensors(runner: Any) -> list[str]:
     """Return the names of parameters with NaN or infinity, and of buffers with NaN: masks may be infinite."""
     models = [runner.model, *(hook.ema_model for hook in runner.hooks if isinstance(hook, EMAHook))]
     return [
-        *(name for model in models for name, x in model.named_parameters() if not x.isfinite().all()),
+        *(
+            name
+            for model in models
+            for name, x in model.named_parameters()
+            if not x.isfinite().all()
+        ),
         *(name for model in models for name, x in model.named_buffers() if x.isnan().any()),
     ]
 
@@ -79,5 +95,9 @@ def _last_finite(runner: Any) -> str:
     step = runner.message_hub.get_info('iter', -1) + 1
     losses = _losses(runner)[:-1]  # the newest one may be finite here and not in another process
     finite = np.flatnonzero(np.isfinite(losses))
-    last = f'at step {step - len(losses) + finite[-1]}: {losses[finite[-1]]:.4g}' if len(finite) else 'never'
+    last = (
+        f'at step {step - len(losses) + finite[-1]}: {losses[finite[-1]]:.4g}'
+        if len(finite)
+        else 'never'
+    )
     return f'stopped after step {step}, the loss was last finite {last}'

@@ -14,9 +14,9 @@ from mmpola.registry import HOOKS
 class MeanBuffersHook(SyncBuffersHook):
     """MMEngine's SyncBuffersHook, which averages BatchNorm's running statistics over the processes, also for the EMA.
 
-    Each process computes its own statistics, and those of rank 0 are saved: without this hook the saved model is not
-    the one that was evaluated. As in SyncBuffersHook, they are averaged after every epoch, and in iteration-based
-    training before every validation.
+    Each process computes its own statistics, and those of rank 0 are saved: without this hook the
+    saved model is not the one that was evaluated. As in SyncBuffersHook, they are averaged after
+    every epoch, and in iteration-based training before every validation.
     """
 
     priority = 'LOW'  # after EMAHook, before the checkpoint is written

@@ -32,26 +32,31 @@ REPEATED = 2.0
 class PreemptionHook(Hook):
     """On a signal, finishes the step, saves `interrupted.pth` in the work dir and exits, with status 75 or 130.
 
-    `--resume` then continues in the middle of the epoch with the remaining samples, or with the validation that was
-    interrupted; the file is removed when the resumed run saves a checkpoint. All processes stop after the same step,
-    which is one that updated the weights. Ctrl-C (SIGINT, status 130) does the same; another one stops the process at
-    once. A signal that arrives while metrics are computed takes effect after the next step. Under torchrun that may be
-    too late, as it kills its processes 30 seconds after passing a signal on.
+    `--resume` then continues in the middle of the epoch with the remaining samples, or with the
+    validation that was interrupted; the file is removed when the resumed run saves a checkpoint.
+    All processes stop after the same step, which is one that updated the weights. Ctrl-C (SIGINT,
+    status 130) does the same; another one stops the process at once. A signal that arrives while
+    metrics are computed takes effect after the next step. Under torchrun that may be too late, as
+    it kills its processes 30 seconds after passing a signal on.
 
     Args:
-        signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before the time limit;
-            a terminal that closes sends SIGHUP. Signals that are ignored already, as by nohup, stay ignored.
-        interval: with several processes, optimizer steps, or batches of validation, between cross-rank signal checks;
-            each check synchronises the GPU.
+        signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before
+            the time limit; a terminal that closes sends SIGHUP. Signals that are ignored already,
+            as by nohup, stay ignored.
+        interval: with several processes, optimizer steps, or batches of validation, between
+            cross-rank signal checks; each check synchronises the GPU.
 
     Raises:
-        ValueError: a signal is unknown, interval is less than 1, or the training loop cannot resume within an epoch.
+        ValueError: a signal is unknown, interval is less than 1, or the training loop cannot resume
+            within an epoch.
     """
 
     priority = 'LOWEST'  # after averaging, schedules and the regular checkpoint
 
     def __init__(
-        self, signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP'), interval: int = 10
+        self,
+        signals: tuple[str, ...] = ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP'),
+        interval: int = 10,
     ) -> None:
         unknown = [name for name in signals if not hasattr(signal, name)]
         if unknown:
@@ -78,27 +83,39 @@ class PreemptionHook(Hook):
         self.training.value = 1
         # runs before multiprocessing terminates the workers by SIGTERM, also after an error
         atexit.register(self._restore_handlers)
-        for loader in filter(None, (runner.train_dataloader, runner._val_loop and runner.val_dataloader)):
-            loader.worker_init_fn = partial(_start_worker, loader.worker_init_fn, list(self.replaced), self.training)
+        for loader in filter(
+            None, (runner.train_dataloader, runner._val_loop and runner.val_dataloader)
+        ):
+            loader.worker_init_fn = partial(
+                _start_worker, loader.worker_init_fn, list(self.replaced), self.training
+            )
 
-    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
         steps, rest = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
         check = rest == 0 and (get_world_size() == 1 or steps % self.interval == 0)
         if check and any_process(self.received is not None):
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter + 1})
 
-    def after_val_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+    def after_val_iter(
+        self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
+    ) -> None:
         """Save and exit if a process got a signal; the resumed run validates again from the first image."""
         if not self.training.value or runner.iter % runner.optim_wrapper._accumulative_counts:
             return  # not within a training, or gradients are being accumulated
         loader, world = runner.val_dataloader, get_world_size()
-        common = len(loader.dataset) // world // loader.batch_sampler.batch_size  # batches that every process has
+        common = (
+            len(loader.dataset) // world // loader.batch_sampler.batch_size
+        )  # batches that every process has
         check = batch_idx < common and batch_idx % self.interval == 0
         if (world == 1 or check) and any_process(self.received is not None):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):
-                    hook.after_val_epoch(runner)  # puts the weights back that it replaced for validation
+                    hook.after_val_epoch(
+                        runner
+                    )  # puts the weights back that it replaced for validation
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter})
 
     def after_train(self, runner: Any) -> None:
@@ -111,7 +128,9 @@ class PreemptionHook(Hook):
             raise KeyboardInterrupt
         if number == signal.SIGINT and not self.received and is_main_process():
             message = '\nCtrl-C: saving a checkpoint after this step; press it again to stop without saving\n'
-            os.write(sys.stderr.fileno(), message.encode())  # print is not allowed to interrupt itself
+            os.write(
+                sys.stderr.fileno(), message.encode()
+            )  # print is not allowed to interrupt itself
         if not self.received:
             self.received, self.received_at = signal.Signals(number), now
 
@@ -124,9 +143,13 @@ class PreemptionHook(Hook):
     def _save_and_exit(self, runner: Any, meta: dict[str, int]) -> None:
         cause = self.received.name if self.received else 'a signal to another process'
         status = CTRL_C if self.received == signal.SIGINT else PREEMPTED
-        save_and_point(runner, runner.work_dir, INTERRUPTED, meta=meta, by_epoch=False, backend_args=ATOMIC)
+        save_and_point(
+            runner, runner.work_dir, INTERRUPTED, meta=meta, by_epoch=False, backend_args=ATOMIC
+        )
         barrier()
-        epoch = '' if isinstance(runner.train_loop, ExactIterLoop) else f'in epoch {meta["epoch"] + 1} '
+        epoch = (
+            '' if isinstance(runner.train_loop, ExactIterLoop) else f'in epoch {meta["epoch"] + 1} '
+        )
         runner.logger.warning(
             f'{cause}: stopped {epoch}after step {meta["iter"]}; --resume continues from '
             f'{runner.work_dir}/{INTERRUPTED} (exit status {status})'

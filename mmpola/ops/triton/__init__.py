@@ -1,7 +1,7 @@
 """The `triton` backend: the equations as fused kernels for NVIDIA GPUs.
 
-The table of backends imports only `backend.py`; triton itself is imported when the kernels are first called.
-mmpola/ops/README.md explains the design of the kernels.
+The table of backends imports only `backend.py`; triton itself is imported when the kernels are
+first called. mmpola/ops/README.md explains the design of the kernels.
 """
 
 import os
@@ -34,7 +34,9 @@ def _installed_version() -> str:
 
 def _is_too_old(installed: str) -> bool:
     """Whether a version such as '3.2' is below LOWEST_VERSION; an unknown one ('') is not."""
-    return installed != '' and tuple(int(number) for number in installed.split('.')) < LOWEST_VERSION
+    return (
+        installed != '' and tuple(int(number) for number in installed.split('.')) < LOWEST_VERSION
+    )
 
 
 # Read once at import, so that a compiler that traces `backend.missing` sees constants.

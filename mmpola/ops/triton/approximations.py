@@ -1,8 +1,9 @@
 """Device functions whose speed decides that of the kernels: logarithm, reciprocal, exponential, rounding to tf32.
 
-With PRECISION 'ieee' (float32 inputs) each is what Triton makes of `tl.log2`, `tl.exp` and a division: on a GPU their
-errors are 1 to 2 units in the last place, those of `tl.exp` grow with its argument, as it is 2^(x log2 e). With 'tf32'
-the factors of products keep 11 bits, so the hardware's approximations are used; relative errors stay below 5e-5.
+With PRECISION 'ieee' (float32 inputs) each is what Triton makes of `tl.log2`, `tl.exp` and a
+division: on a GPU their errors are 1 to 2 units in the last place, those of `tl.exp` grow with its
+argument, as it is 2^(x log2 e). With 'tf32' the factors of products keep 11 bits, so the hardware's
+approximations are used; relative errors stay below 5e-5.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -16,23 +17,33 @@ from mmpola.ops.triton import INTERPRETED
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 SMALLEST_NORMAL = tl.constexpr(2.0**-126)
-LOG2_FLOOR = tl.constexpr(-1e30)  # so small that the slope 2^((p - 1) log2|x|) is 0 at x = 0, even for p near 1
-COMPILED = tl.constexpr(not INTERPRETED)  # the interpreter has neither libdevice nor inline assembly
+LOG2_FLOOR = tl.constexpr(
+    -1e30
+)  # so small that the slope 2^((p - 1) log2|x|) is 0 at x = 0, even for p near 1
+COMPILED = tl.constexpr(
+    not INTERPRETED
+)  # the interpreter has neither libdevice nor inline assembly
 
 
 @triton.jit
 def log2_of_magnitude(x, PRECISION: tl.constexpr):
     """Compute log2|x| with a finite floor, so that 0 * log(0) is 0; NaN stays NaN."""
     # One instruction; `tl.log2` is 26.
-    log2 = libdevice.fast_log2f(tl.abs(x)) if COMPILED and PRECISION == 'tf32' else tl.log2(tl.abs(x))
+    log2 = (
+        libdevice.fast_log2f(tl.abs(x)) if COMPILED and PRECISION == 'tf32' else tl.log2(tl.abs(x))
+    )
     return tl.maximum(log2, LOG2_FLOOR, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def compute_once(x):
     """Return x, and make the compiler move it between register layouts instead of computing it again in each."""
-    if COMPILED:  # Triton 3.6: an instruction with side effects, as far as it knows; ptxas removes it
-        x = tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [x], tl.float32, is_pure=False, pack=1)
+    if (
+        COMPILED
+    ):  # Triton 3.6: an instruction with side effects, as far as it knows; ptxas removes it
+        x = tl.inline_asm_elementwise(
+            'mov.b32 $0, $1;', '=r,r', [x], tl.float32, is_pure=False, pack=1
+        )
     return x
 
 
@@ -40,8 +51,9 @@ def compute_once(x):
 def in_product_layout(x, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Return x [BN, BD] in the register layout of products, so that what is computed of it fits to their results.
 
-    Triton 3.6 computes a value in the layout of a load or a product that it depends on. Adding a product of zeros,
-    which changes nothing, makes that the layout of products: one instruction instead of many conversions in between.
+    Triton 3.6 computes a value in the layout of a load or a product that it depends on. Adding a
+    product of zeros, which changes nothing, makes that the layout of products: one instruction
+    instead of many conversions in between.
     """
     if COMPILED and PRECISION == 'tf32':
         return tl.dot(tl.zeros((BN, 16), tl.float16), tl.zeros((16, BD), tl.float16), x)
@@ -93,9 +105,10 @@ def one_minus_exponential(x, PRECISION: tl.constexpr):
 def round_feature(x, PRECISION: tl.constexpr):
     """Prepare a feature as a factor of a product: for 'tf32' round to the nearest 11-bit mantissa.
 
-    The hardware cuts the 13 lower bits instead. On features, which are not negative, that is a bias: it shrinks the
-    output by 4e-4 for each factor that is cut. The minimum keeps the hardware's NaN, 0x7FFFFFFF, which would be rounded
-    to -0.0: a key that is NaN has to reach the loss.
+    The hardware cuts the 13 lower bits instead. On features, which are not negative, that is a
+    bias: it shrinks the output by 4e-4 for each factor that is cut. The minimum keeps the
+    hardware's NaN, 0x7FFFFFFF, which would be rounded to -0.0: a key that is NaN has to reach the
+    loss.
     """
     if PRECISION == 'tf32':
         bits = tl.minimum(x.to(tl.int32, bitcast=True), 0x7FFFE000) + 0x1000

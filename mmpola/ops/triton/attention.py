@@ -1,8 +1,8 @@
 """`mmpola::polarity_attention` and its gradient: the attention kernels under autograd.
 
-In ordinary eager mode an autograd function launches the kernels, which takes the host a third of the time of an
-operator of torch.library. Where something must see the calls (torch.compile, FLOP counters, torch.func), they are such
-operators. Their first six tensors are those of `Wanted`.
+In ordinary eager mode an autograd function launches the kernels, which takes the host a third of
+the time of an operator of torch.library. Where something must see the calls (torch.compile, FLOP
+counters, torch.func), they are such operators. Their first six tensors are those of `Wanted`.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,10 @@ TENSORS = (
 )
 
 polarity_attention_operator = torch.library.custom_op(
-    'mmpola::polarity_attention', _forward, mutates_args=(), schema=f'({TENSORS}) -> (Tensor, Tensor)'
+    'mmpola::polarity_attention',
+    _forward,
+    mutates_args=(),
+    schema=f'({TENSORS}) -> (Tensor, Tensor)',
 )
 
 
@@ -69,7 +72,9 @@ def present(found: Gradients, like: Tensor) -> list[Tensor]:
 def _(*arguments: Any) -> tuple[Tensor, Tensor]:
     q, _k, _v, *small, _eps = arguments
     batch, _, heads, dim = q.shape
-    state = torch.empty(batch * heads, state_size(dim, SmallTensors(*small)), device=q.device, dtype=torch.float32)
+    state = torch.empty(
+        batch * heads, state_size(dim, SmallTensors(*small)), device=q.device, dtype=torch.float32
+    )
     return torch.empty(q.shape, device=q.device, dtype=q.dtype), state
 
 
@@ -79,10 +84,14 @@ def _(*arguments: Any) -> list[Tensor]:
     return empty_gradients(tensors, wanted, do)
 
 
-def empty_gradients(tensors: Iterable[Tensor | None], wanted: list[bool], do: Tensor) -> list[Tensor]:
+def empty_gradients(
+    tensors: Iterable[Tensor | None], wanted: list[bool], do: Tensor
+) -> list[Tensor]:
     """Allocate a contiguous gradient for each tensor that is wanted, an empty tensor for each other one."""
     return [
-        torch.empty(x.shape, device=x.device, dtype=x.dtype) if want and x is not None else do.new_empty(0)
+        torch.empty(x.shape, device=x.device, dtype=x.dtype)
+        if want and x is not None
+        else do.new_empty(0)
         for x, want in zip(tensors, wanted, strict=True)
     ]
 
@@ -101,7 +110,12 @@ def _backward(ctx: Any, do: Tensor, *_: Any) -> Gradients:
     *wanted, _cos, _sin, _eps = ctx.needs_input_grad
     arguments = *tensors, ctx.eps, do, o, state, wanted
     if torch.is_grad_enabled() or is_observed(do):
-        return *wanted_only(polarity_attention_gradient_operator(*arguments), wanted), None, None, None
+        return (
+            *wanted_only(polarity_attention_gradient_operator(*arguments), wanted),
+            None,
+            None,
+            None,
+        )
     return *_gradients(*arguments), None, None, None
 
 

@@ -21,11 +21,17 @@ def missing() -> list[str]:
     if not HAS_TRITON:
         reasons.append('triton is not installed')
     elif TOO_OLD:
-        reasons.append(f'triton: expected 3.3 or newer, which torch 2.7 and newer have, got {VERSION}')
+        reasons.append(
+            f'triton: expected 3.3 or newer, which torch 2.7 and newer have, got {VERSION}'
+        )
     if not (INTERPRETED or torch.cuda.is_available()):
-        reasons.append("no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)")
+        reasons.append(
+            "no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)"
+        )
     elif not INTERPRETED and (found := _too_low_capability(None)):
-        reasons.append(f'a GPU of compute capability 8.0 or more is needed, the best here has {found}')
+        reasons.append(
+            f'a GPU of compute capability 8.0 or more is needed, the best here has {found}'
+        )
     if torch.version.hip is not None:
         reasons.append('written for NVIDIA GPUs, this torch is built for AMD')
     return reasons
@@ -33,7 +39,9 @@ def missing() -> list[str]:
 
 def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
     """Return the reasons why the kernels cannot handle these inputs."""
-    name, x = ('q', inputs.q) if isinstance(inputs, AttentionInputs) else ('attended', inputs.attended)
+    name, x = (
+        ('q', inputs.q) if isinstance(inputs, AttentionInputs) else ('attended', inputs.attended)
+    )
     device = 'cpu' if INTERPRETED else 'cuda'
     reasons = []
     if x.device.type != device:
@@ -43,7 +51,9 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
     if x.dtype == torch.float64:
         reasons.append(f'{name}: expected float16, bfloat16 or float32, got float64')
     if isinstance(inputs, AttentionInputs) and x.shape[3] > LARGEST_HEAD_DIM:
-        reasons.append(f'{name}: expected a head dimension D <= {LARGEST_HEAD_DIM}, got D={x.shape[3]}')
+        reasons.append(
+            f'{name}: expected a head dimension D <= {LARGEST_HEAD_DIM}, got D={x.shape[3]}'
+        )
     if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
         reasons.append('tracers and exporters can record plain PyTorch operators only')
     return reasons

@@ -1,8 +1,9 @@
 """Device functions that the kernels of both feature maps share: loads, stores and products on a block of tokens.
 
-A feature tensor [BN, 2D] is held in registers as two tiles [BN, BD]: its first half, of x > 0, and its second half, of
-x < 0. (For the opposite-signed queries the first half is that of x < 0.) A state [2D, D] is held as tiles in the same
-way. In memory the state of one head is a vector: S [2D, D], then k̄ [2D], then the shift [2D] of an ExpMap.
+A feature tensor [BN, 2D] is held in registers as two tiles [BN, BD]: its first half, of x > 0, and
+its second half, of x < 0. (For the opposite-signed queries the first half is that of x < 0.) A
+state [2D, D] is held as tiles in the same way. In memory the state of one head is a vector: S [2D,
+D], then k̄ [2D], then the shift [2D] of an ExpMap.
 """
 # Arguments are pointers, blocks and Triton constants, for which Python has no types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -24,7 +25,9 @@ def locate_program(heads):
 @triton.jit
 def load_tokens(p_x, stride, o_n, o_c, mask):
     """Load rows o_n [BN] and channels o_c [BD] of the block of tokens at p_x as float32; 0 outside the mask."""
-    return tl.load(p_x + (o_n * stride)[:, None] + o_c[None, :], mask=mask, other=0.0).to(tl.float32)
+    return tl.load(p_x + (o_n * stride)[:, None] + o_c[None, :], mask=mask, other=0.0).to(
+        tl.float32
+    )
 
 
 @triton.jit
@@ -47,17 +50,28 @@ def load_values(p_v, stride, o_n, o_d, mask, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_state(
-    p_state, row, column, columns, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr
+    p_state,
+    row,
+    column,
+    columns,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Load D rows from `row` and `columns` columns from `column` of a state [2D, D] as a factor [BD, BC]; 0 outside."""
     o_d, o_c = tl.arange(0, BD), tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
-    b_state = tl.load(p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :], mask=mask, other=0.0)
+    b_state = tl.load(
+        p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :], mask=mask, other=0.0
+    )
     return round_factor(b_state, PRECISION)
 
 
 @triton.jit
-def store_state(p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr):
+def store_state(
+    p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
+):
     """Store the part of a state that `load_state` loads."""
     o_d, o_c = tl.arange(0, BD), tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
@@ -68,8 +82,8 @@ def store_state(p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.
 def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.constexpr = 0):
     """Load the halves [BD] of a vector [2D] that belong to queries above 0 and below 0; 0 outside.
 
-    In the same-signed stream (STREAM = 0) they are the first and the second half, in the opposite-signed one (1) the
-    second and the first.
+    In the same-signed stream (STREAM = 0) they are the first and the second half, in the
+    opposite-signed one (1) the second and the first.
     """
     o_d = tl.arange(0, BD)
     b_1 = tl.load(p_x + STREAM * D + o_d, mask=o_d < D, other=0.0)
@@ -89,7 +103,9 @@ def sign_mask(x):
     """Return all bits set where x < 0, else none. Comparisons would occupy the seven predicates that a thread has."""
     if COMPILED:
         # Triton 3.6: assembly, because it turns arithmetic on the sign back into comparisons.
-        return tl.inline_asm_elementwise('shr.s32 $0, $1, 31;', '=r,r', [x], tl.int32, is_pure=True, pack=1)
+        return tl.inline_asm_elementwise(
+            'shr.s32 $0, $1, 31;', '=r,r', [x], tl.int32, is_pure=True, pack=1
+        )
     else:  # noqa: RET505 - as in `reciprocal`
         return x.to(tl.int32, bitcast=True) >> 31
 
@@ -98,7 +114,8 @@ def sign_mask(x):
 def split_by_sign(x, b_a):
     """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0."""
     mask, bits = sign_mask(x), b_a.to(tl.int32, bitcast=True)
-    # Not a - b_2: the compiler would fuse that with a product that a is, and leave its rounding error instead of 0.
+    # Not a - b_2: the compiler would fuse that with a product that a is, and leave its rounding
+    # error instead of 0.
     return (bits & ~mask).to(tl.float32, bitcast=True), (bits & mask).to(tl.float32, bitcast=True)
 
 
@@ -131,7 +148,8 @@ def split_for_product(x, b_a):
 def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
     """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0.
 
-    The rows r and r + 8 of 16 rows go into one: in Triton 3.6's layout of products one thread holds both.
+    The rows r and r + 8 of 16 rows go into one: in Triton 3.6's layout of products one thread holds
+    both.
     """
     b_1, b_2 = split_by_sign(x, b_terms)
     b_sum_1 += tl.reshape(tl.sum(tl.reshape(b_1, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))

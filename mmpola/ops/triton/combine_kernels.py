@@ -15,9 +15,9 @@ def combine_states_kernel(
 ):  # fmt: skip
     """Add partial states, or parts of a state's gradient, [B * H, chunks, SIZE], and multiply the sums by `factor`.
 
-    A program adds BR rows of S with their entries of k̄, BP chunks at a time. With shifts (E11) all parts are brought to
-    the largest one first. `p_products` [B * H, 2D] receives the row sums of S ⊙ dS + k̄ ⊙ dk̄ of a state and its
-    gradient. None: not computed.
+    A program adds BR rows of S with their entries of k̄, BP chunks at a time. With shifts (E11) all
+    parts are brought to the largest one first. `p_products` [B * H, 2D] receives the row sums of S
+    ⊙ dS + k̄ ⊙ dk̄ of a state and its gradient. None: not computed.
     """
     size: tl.constexpr = 2 * D * (D + 2) if HAS_SHIFT else 2 * D * (D + 1)
     i_bh = tl.program_id(0).to(tl.int64)
@@ -40,7 +40,9 @@ def combine_states_kernel(
         m_p = (i_p + o_p < chunks)[:, None] & m_r[None, :]
         p_part = p_parts + (i_p + o_p) * size
         b_part = tl.load(
-            p_part[:, None, None] + o_rows[None, :, :], mask=m_p[:, :, None] & m_d[None, None, :], other=0.0
+            p_part[:, None, None] + o_rows[None, :, :],
+            mask=m_p[:, :, None] & m_d[None, None, :],
+            other=0.0,
         )
         p_mean = p_part[:, None] + 2 * D * D + o_r[None, :]
         b_mean = tl.load(p_mean, mask=m_p, other=0.0)
@@ -62,7 +64,18 @@ def combine_states_kernel(
 
 
 @triton.jit
-def sum_over_batch(p_parts, i_h, batch, heads, chunks, o_w, m_w, W: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr):
+def sum_over_batch(
+    p_parts,
+    i_h,
+    batch,
+    heads,
+    chunks,
+    o_w,
+    m_w,
+    W: tl.constexpr,
+    BP: tl.constexpr,
+    BW: tl.constexpr,
+):
     """Add the entries o_w [BW] of all parts [B, H, chunks, W] of one head."""
     o_p = tl.arange(0, BP)
     b_sum = tl.zeros((BP, BW), tl.float32)
@@ -70,7 +83,9 @@ def sum_over_batch(p_parts, i_h, batch, heads, chunks, o_w, m_w, W: tl.constexpr
         i_b, i_chunk = (i_p + o_p) // chunks, (i_p + o_p) % chunks
         o_part = ((i_b * heads + i_h) * chunks + i_chunk).to(tl.int64) * W
         b_sum += tl.load(
-            p_parts + o_part[:, None] + o_w[None, :], mask=(i_b < batch)[:, None] & m_w[None, :], other=0.0
+            p_parts + o_part[:, None] + o_w[None, :],
+            mask=(i_b < batch)[:, None] & m_w[None, :],
+            other=0.0,
         )
     return tl.sum(b_sum, 0)
 
@@ -83,17 +98,26 @@ def power_parameters_kernel(
 ):  # fmt: skip
     """Compute the gradients of a PowerMap's exponent and scale [H, D]; outputs that are None are not computed.
 
-    The exponent's parts are in units of ln 2. For the scale: Σ_n φ dφ over the queries and Σ_m ψ dψ over the keys are
-    both equal to the row sum of S ⊙ dS + k̄ ⊙ dk̄, because multiplying a channel of φ or of ψ by a number is the same as
-    multiplying its row of the state. A feature is (x / s)^p, hence ds = -p / s Σ (φ dφ + ψ dψ).
+    The exponent's parts are in units of ln 2. For the scale: Σ_n φ dφ over the queries and Σ_m ψ dψ
+    over the keys are both equal to the row sum of S ⊙ dS + k̄ ⊙ dk̄, because multiplying a channel
+    of φ or of ψ by a number is the same as multiplying its row of the state. A feature is (x /
+    s)^p, hence ds = -p / s Σ (φ dφ + ψ dψ).
     """
     i_h = tl.program_id(0)
     o_w = tl.program_id(1) * BW + tl.arange(0, BW)
     m_w = o_w < D
     if p_dexponent is not None:
-        b_dexponent = sum_over_batch(p_from_queries, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, BW)
-        b_dexponent += sum_over_batch(p_from_keys, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, BW)
-        tl.store(p_dexponent + i_h * D + o_w, (b_dexponent * LN_2).to(p_dexponent.dtype.element_ty), mask=m_w)
+        b_dexponent = sum_over_batch(
+            p_from_queries, i_h, batch, heads, query_chunks, o_w, m_w, D, BP, BW
+        )
+        b_dexponent += sum_over_batch(
+            p_from_keys, i_h, batch, heads, key_chunks, o_w, m_w, D, BP, BW
+        )
+        tl.store(
+            p_dexponent + i_h * D + o_w,
+            (b_dexponent * LN_2).to(p_dexponent.dtype.element_ty),
+            mask=m_w,
+        )
     if p_dscale is not None:
         b_product = sum_over_batch(p_products, i_h, batch, heads, 1, o_w, m_w, 2 * D, BP, BW)
         b_product += sum_over_batch(p_products + D, i_h, batch, heads, 1, o_w, m_w, 2 * D, BP, BW)

@@ -47,23 +47,32 @@ def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
 
 @triton.jit
 def load_temperature(
-    p_temperature, i_h, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
+    p_temperature,
+    i_h,
+    STREAM: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Load a stream's halves [BD] of the temperatures [2D] of a head in the unit of `to_exponent`."""
     b_t_1, b_t_2 = load_halves(p_temperature + i_h * 2 * D, D, BD, STREAM)
-    return to_exponent(b_t_1.to(tl.float32), PRECISION), to_exponent(b_t_2.to(tl.float32), PRECISION)
+    return to_exponent(b_t_1.to(tl.float32), PRECISION), to_exponent(
+        b_t_2.to(tl.float32), PRECISION
+    )
 
 
 @triton.jit
-def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION: tl.constexpr):
+def shifted_query(
+    b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION: tl.constexpr
+):
     """Compute one stream's features of a block of queries and the inverse of their normaliser (E3, E9, E13).
 
-    Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0. Temperatures and shifts are in the
-    unit of `to_exponent`.
+    Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0. Temperatures and
+    shifts are in the unit of `to_exponent`.
 
     Returns:
-        a of φ', its slope, both 0 at q = 0, its temperature and its key mean, [BN, BD] each, and 1 / r [BN], which is
-        0 outside the mask.
+        a of φ', its slope, both 0 at q = 0, its temperature and its key mean, [BN, BD] each, and 1
+        / r [BN], which is 0 outside the mask.
     """
     b_t = select_channels(b_q, b_t_1, b_t_2)
     b_size = tl.abs(b_q) * b_t
@@ -71,7 +80,9 @@ def shifted_query(b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
     b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None], PRECISION)
     b_mean = select_channels(b_q, b_mean_1, b_mean_2)
-    r = tl.sum(b_a * b_mean, 1) + tl.maximum(eps * exponential(-b_level, PRECISION), SMALLEST_NORMAL)
+    r = tl.sum(b_a * b_mean, 1) + tl.maximum(
+        eps * exponential(-b_level, PRECISION), SMALLEST_NORMAL
+    )
     return b_a, b_slope, b_t, b_mean, tl.where(m_n, reciprocal(r, PRECISION), 0.0)
 
 
@@ -82,7 +93,9 @@ def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
 
 
 @triton.jit
-def load_query_shift(p_shift, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
+def load_query_shift(
+    p_shift, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
+):
     """Load a stream's halves [BD] of the shift [2D] of (E11) for queries, in the unit of `to_exponent`.
 
     Channels in which no key is positive are excluded.
@@ -107,7 +120,9 @@ def even_and_odd(x, BN: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def load_half_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+def load_half_rotation(
+    p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr
+):
     """Load cos and sin of the pairs [BN, BD / 2]: tokens from i_n on, feature channels from `first` on."""
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     mask = m_n[:, None] & (o_d < D)[None, :]
@@ -117,7 +132,16 @@ def load_half_rotation(p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.co
 
 
 @triton.jit
-def load_rotation(p_cos, p_sin, i_n, m_n, STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr):
+def load_rotation(
+    p_cos,
+    p_sin,
+    i_n,
+    m_n,
+    STREAM: tl.constexpr,
+    D: tl.constexpr,
+    BN: tl.constexpr,
+    BD: tl.constexpr,
+):
     """Load the rotations of both halves, (cos, sin) each, in the order of `load_halves`."""
     first = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
     return first, load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
@@ -134,7 +158,10 @@ def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
 @triton.jit
 def rotate_factors(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Rotate both tiles of a feature tensor and round them for a product."""
-    b_1, b_2 = rotate(b_1, rotation[0][0], rotation[0][1], BN, BD), rotate(b_2, rotation[1][0], rotation[1][1], BN, BD)
+    b_1, b_2 = (
+        rotate(b_1, rotation[0][0], rotation[0][1], BN, BD),
+        rotate(b_2, rotation[1][0], rotation[1][1], BN, BD),
+    )
     return round_feature(b_1, PRECISION), round_feature(b_2, PRECISION)
 
 
@@ -147,15 +174,24 @@ def rotate_back(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_stream(
-    p_state, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr
+    p_state,
+    STREAM: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BC: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Load a stream's columns of a state [2D, D] as factors [BD, BC], in the order of `load_halves`."""
     b_1 = load_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
-    return b_1, load_state(p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
+    return b_1, load_state(
+        p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION
+    )
 
 
 @triton.jit
-def store_stream(p_state, b_1, b_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr):
+def store_stream(
+    p_state, b_1, b_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
+):
     """Store the tiles that `load_stream` loads."""
     store_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, b_1, D, BD, BC)
     store_state(p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, b_2, D, BD, BC)

@@ -1,7 +1,8 @@
 """The kernels of an ExpMap: state (E1, E2), output (E3) and the gradients of both passes (E15-E18).
 
-Features are shifted (E11-E13), and rotated for the products if there are rotary tables (E10). The opposite-signed
-stream runs through the same device functions as the same-signed one, with all halves swapped.
+Features are shifted (E11-E13), and rotated for the products if there are rotary tables (E10). The
+opposite-signed stream runs through the same device functions as the same-signed one, with all
+halves swapped.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -9,7 +10,13 @@ stream runs through the same device functions as the same-signed one, with all h
 import triton
 import triton.language as tl
 
-from mmpola.ops.triton.approximations import compute_once, from_exponent, in_product_layout, round_factor, round_feature
+from mmpola.ops.triton.approximations import (
+    compute_once,
+    from_exponent,
+    in_product_layout,
+    round_factor,
+    round_feature,
+)
 from mmpola.ops.triton.blocks import (
     add_by_sign,
     add_products,
@@ -52,9 +59,9 @@ def polarity_attention_exp_state_kernel(
 ):  # fmt: skip
     """Compute partial states with their shifts [B * H, chunks, 2D * (D + 2)] of `tokens` keys per program.
 
-    1/M = shrink * grow. Values are multiplied by the power of two `shrink`, which keeps half values exact in a tf32
-    product, and sums by `grow`; without `shrink` the sums could overflow. The shift is the largest of the program's own
-    keys (E11), which a loop of its own finds before.
+    1/M = shrink * grow. Values are multiplied by the power of two `shrink`, which keeps half values
+    exact in a tf32 product, and sums by `grow`; without `shrink` the sums could overflow. The shift
+    is the largest of the program's own keys (E11), which a loop of its own finds before.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
@@ -72,7 +79,10 @@ def polarity_attention_exp_state_kernel(
     if p_cos is not None:
         b_shift_1, b_shift_2 = largest_of_pairs(b_shift_1, BD), largest_of_pairs(b_shift_2, BD)
     b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
+    b_mean_1, b_mean_2 = (
+        tl.zeros((BN, BD), tl.float32),
+        tl.zeros((BN, BD), tl.float32),
+    )  # summed over BN at the end
     for i_n in range(start, end, BN):
         m_n = i_n + o_n < keys
         m_k = m_n[:, None] & (o_d < D)[None, :]
@@ -85,13 +95,17 @@ def polarity_attention_exp_state_kernel(
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
             b_psi_1, b_psi_2 = rotate_factors(b_psi_1, b_psi_2, rotation, BN, BD, PRECISION)
         b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION) * shrink
-        b_state_1, b_state_2 = add_products(b_state_1, b_state_2, b_psi_1, b_psi_2, b_v, PRECISION)  # (E2)
+        b_state_1, b_state_2 = add_products(
+            b_state_1, b_state_2, b_psi_1, b_psi_2, b_v, PRECISION
+        )  # (E2)
 
     p_state += (i_bh * tl.num_programs(1) + i_chunk) * 2 * D * (D + 2)
     store_state(p_state, 0, 0, D, b_state_1 * grow, D, BD, BD)
     store_state(p_state, D, 0, D, b_state_2 * grow, D, BD, BD)
     p_mean = p_state + 2 * D * D
-    store_halves(p_mean, tl.sum(b_mean_1, 0) * (shrink * grow), tl.sum(b_mean_2, 0) * (shrink * grow), D, BD)
+    store_halves(
+        p_mean, tl.sum(b_mean_1, 0) * (shrink * grow), tl.sum(b_mean_2, 0) * (shrink * grow), D, BD
+    )
     store_halves(p_mean + 2 * D, b_shift_1, b_shift_2, D, BD)
 
 
@@ -153,7 +167,8 @@ def query_gradient_of_stream(
 ):  # fmt: skip
     """Compute one stream's share of dq, dS and the temperatures' gradient for the queries from `start` to `end`.
 
-    dq of the opposite-signed stream is added to what the same-signed one has stored. Returns the halves [BD] of dk̄.
+    dq of the opposite-signed stream is added to what the same-signed one has stored. Returns the
+    halves [BD] of dk̄.
     """
     o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
     b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
@@ -172,16 +187,25 @@ def query_gradient_of_stream(
         b_a, b_slope, b_t, b_mean, inverse = shifted_query(
             b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
         )
-        b_y = load_tokens(p_do + i_n * do_n + STREAM * (D // 2), do_n, o_n, o_c, m_n[:, None] & (o_c < D // 2)[None, :])
+        b_y = load_tokens(
+            p_do + i_n * do_n + STREAM * (D // 2),
+            do_n,
+            o_n,
+            o_c,
+            m_n[:, None] & (o_c < D // 2)[None, :],
+        )
         b_y = round_factor(b_y * inverse[:, None], PRECISION)  # (E15)
         if p_cos is not None:
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)
-        # dS comes before the products with S: for sm_80 and sm_89, Triton 3.6 lays out the warps for the last products.
+        # dS comes before the products with S: for sm_80 and sm_89, Triton 3.6 lays out the warps
+        # for the last products.
         if p_dstate is not None:
             b_phi_1, b_phi_2 = split_factor(b_q, b_a, PRECISION, p_cos is not None)  # (E9, E13)
             if p_cos is not None:  # (E10)
                 b_phi_1, b_phi_2 = rotate_factors(b_phi_1, b_phi_2, rotation, BN, BD, PRECISION)
-            b_dstate_1, b_dstate_2 = add_products(b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION)  # (E16)
+            b_dstate_1, b_dstate_2 = add_products(
+                b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION
+            )  # (E16)
         b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
         if p_cos is not None:
             b_1, b_2 = rotate_back(b_1, b_2, rotation, BN, BD)
@@ -214,7 +238,8 @@ def polarity_attention_exp_query_gradient_kernel(
 ):  # fmt: skip
     """Compute dq and each program's part of the state's gradient [2D * (D + 1)] and of the temperatures' [4, D].
 
-    Outputs that are None are not computed. One stream follows the other, because the registers hold the sums of one.
+    Outputs that are None are not computed. One stream follows the other, because the registers hold
+    the sums of one.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     i_part = i_bh * tl.num_programs(1) + i_chunk
@@ -275,10 +300,14 @@ def polarity_attention_exp_key_gradient_kernel(
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
         if p_dk is not None:
             b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
-            b_dpsi_1, b_dpsi_2 = multiply_transposed(b_v, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
+            b_dpsi_1, b_dpsi_2 = multiply_transposed(
+                b_v, b_dstate_1, b_dstate_2, PRECISION
+            )  # (E17)
             if p_cos is not None:
                 b_dpsi_1, b_dpsi_2 = rotate_back(b_dpsi_1, b_dpsi_2, rotation, BN, BD)
-            b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2) + select_channels(b_k, b_dmean_1, b_dmean_2)
+            b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2) + select_channels(
+                b_k, b_dmean_1, b_dmean_2
+            )
             b_dk = with_sign_of(b_k, b_da * b_slope)
             tl.store(p_dk + o_row + o_d[None, :], b_dk.to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:

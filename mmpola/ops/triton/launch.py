@@ -1,7 +1,7 @@
 """Launch configuration: block sizes, warps, stages, and the split of tokens over programs, by pass and head dimension.
 
-Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU yet. A launch table
-that `python -m benchmarks.gpu` measured on a GPU takes precedence (tables.py).
+Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU
+yet. A launch table that `python -m benchmarks.gpu` measured on a GPU takes precedence (tables.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ class SmallTensors(NamedTuple):
 
     Args:
         key_position: [M, H, D], or None.
-        first: the exponent [H, D] of a PowerMap, the temperatures [H, 2D] of an ExpMap's same-signed stream.
-        second: a PowerMap's scale [H, D] or None, the temperatures [H, 2D] of an ExpMap's opposite-signed stream.
+        first: the exponent [H, D] of a PowerMap, the temperatures [H, 2D] of an ExpMap's
+            same-signed stream.
+        second: a PowerMap's scale [H, D] or None, the temperatures [H, 2D] of an ExpMap's
+            opposite-signed stream.
         cos, sin: rotary tables [N, 2D] of an ExpMap, or None.
     """
 
@@ -67,8 +69,8 @@ class Launch:
         warps: warps per program.
         stages: blocks in flight, loaded ahead of use.
         waves: programs per multiprocessor.
-        share: of a kernel that writes partial states: the most that these may take of the memory traffic, written and
-            read, in percent of four token tensors.
+        share: of a kernel that writes partial states: the most that these may take of the memory
+            traffic, written and read, in percent of four token tensors.
     """
 
     tokens: int
@@ -84,9 +86,10 @@ LARGEST_SHARE = 50
 BLOCKS = (16, 32, 64)
 """BD, the channels of a program: the head dimension rounded up to a power of two."""
 
-# By kernel and feature map: tokens, warps, stages and waves for each of BLOCKS. Chosen by compiling for sm_90 without a
-# GPU with Triton 3.6, and reading instructions, registers and spills from the machine code, not by time; `waves` is the
-# number of programs whose registers and shared memory fit on a multiprocessor.
+# By kernel and feature map: tokens, warps, stages and waves for each of BLOCKS. Chosen by compiling
+# for sm_90 without a GPU with Triton 3.6, and reading instructions, registers and spills from the
+# machine code, not by time; `waves` is the number of programs whose registers and shared memory fit
+# on a multiprocessor.
 Rows = tuple[tuple[int, int, int, int], ...]
 HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
     ('state', 'power'): ((32, 1, 3, 16), (32, 2, 3, 6), (16, 4, 3, 3)),
@@ -97,14 +100,15 @@ HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
     ('output', 'exp'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 2, 1, 6)),
     ('query_gradient', 'exp'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
     ('key_gradient', 'exp'): ((16, 1, 2, 16), (32, 2, 3, 6), (32, 4, 3, 2)),
-    # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those of k and v.
+    # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those
+    # of k and v.
     ('state', 'rotary'): ((16, 1, 3, 16), (16, 1, 3, 8), (16, 2, 2, 4)),
     ('output', 'rotary'): ((16, 1, 3, 16), (16, 1, 3, 8), (16, 2, 2, 4)),
     ('query_gradient', 'rotary'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
     ('key_gradient', 'rotary'): ((16, 1, 3, 14), (32, 2, 2, 6), (16, 4, 2, 2)),
 }
-# Products in full precision keep their factors in registers. Launches without any spills exist, with eight warps, but
-# spend more on shared memory than these do on spills.
+# Products in full precision keep their factors in registers. Launches without any spills exist,
+# with eight warps, but spend more on shared memory than these do on spills.
 FULL_PRECISION_LAUNCHES: dict[tuple[str, str], Rows] = {
     **HALF_LAUNCHES,
     ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),
@@ -128,8 +132,8 @@ class Tile:
     warps: int
 
 
-# Rows, columns and warps for the first of BLOCKS; a wider head takes several programs. Chosen like the launches above.
-# Of float32, which takes twice the registers, a tile has half the rows.
+# Rows, columns and warps for the first of BLOCKS; a wider head takes several programs. Chosen like
+# the launches above. Of float32, which takes twice the registers, a tile has half the rows.
 TILES = {'mix_and_gate': ((8, 16, 1), (8, 8, 1)), 'mix_and_gate_taps': ((8, 16, 1), (8, 8, 1))}
 
 TAPS_WAVES = 12
@@ -150,12 +154,17 @@ class Plan:
 
 @kept_per_table
 def find_launch(
-    name: str, kind: str, dtype: torch.dtype, block: int, device: torch.device, precision: str = 'ieee'
+    name: str,
+    kind: str,
+    dtype: torch.dtype,
+    block: int,
+    device: torch.device,
+    precision: str = 'ieee',
 ) -> Launch:
     """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
 
-    It is that of the device's launch table, else that of this module. Of float32 inputs, tables have products in full
-    precision; those in tf32 are launched like half inputs.
+    It is that of the device's launch table, else that of this module. Of float32 inputs, tables
+    have products in full precision; those in tf32 are launched like half inputs.
     """
     is_full = dtype == torch.float32 and precision == 'ieee'
     measured = launch_table(device).get(Key.of(name, kind, dtype, block))
@@ -168,20 +177,32 @@ def find_launch(
 def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
     """Split the tokens of x [B, N, H, D] over programs for the pass `name` of a feature map.
 
-    B * H is on the grid's first axis, whose limit is 2^31 - 1; the second axis, limited to 65,535, holds the chunks.
+    B * H is on the grid's first axis, whose limit is 2^31 - 1; the second axis, limited to 65,535,
+    holds the chunks.
     """
     return _plan_tokens(name, kind, x.shape, x.dtype, x.device, product_precision(x.dtype))
 
 
 @kept_per_table
 def _plan_tokens(
-    name: str, kind: str, shape: torch.Size, dtype: torch.dtype, device: torch.device, precision: str
+    name: str,
+    kind: str,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    precision: str,
 ) -> Plan:
     batch, tokens, heads, dim = shape
     rows, block = batch * heads, block_of(dim)
-    launch, processors = find_launch(name, kind, dtype, block, device, precision), processors_of(device)
+    launch, processors = (
+        find_launch(name, kind, dtype, block, device, precision),
+        processors_of(device),
+    )
     most = -(-tokens // launch.tokens)
-    if name in ('state', 'query_gradient'):  # each chunk has a partial state [2D, D + 1], written and read
+    if name in (
+        'state',
+        'query_gradient',
+    ):  # each chunk has a partial state [2D, D + 1], written and read
         states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))
         most = min(most, int(launch.share / 100 * states))
     chunks = _chunks(rows, launch.waves * processors, most)
@@ -207,7 +228,8 @@ GOOD_USE = (9, 10)
 def _chunks(rows: int, slots: int, most: int) -> int:
     """Return how many programs share a row, at most `most`: about as many as there are slots on the GPU, or more.
 
-    Programs run in rounds of `slots`. Avoid a last round that is nearly empty: the GPU would idle for most of it.
+    Programs run in rounds of `slots`. Avoid a last round that is nearly empty: the GPU would idle
+    for most of it.
     """
     rows = max(1, rows)
     first = max(1, min(most, slots // rows))
@@ -223,7 +245,8 @@ def _chunks(rows: int, slots: int, most: int) -> int:
 def useful_splits(rows: int, slots: int, first: int, last: int) -> list[int]:
     """Return the numbers of chunks, from `first` to `last`, that can make the best use of their rounds, ascending.
 
-    In each number of rounds these are the smallest one with a use of `GOOD_USE` and the largest one.
+    In each number of rounds these are the smallest one with a use of `GOOD_USE` and the largest
+    one.
     """
     part, whole = GOOD_USE
     found = {first}
@@ -256,7 +279,8 @@ def plan_tiles(
     A window of one row, as for a sequence, gets tiles of one row.
 
     Returns:
-        The number of tiles in all samples, that of channel blocks in all heads, and the kernel's compile-time options.
+        The number of tiles in all samples, that of channel blocks in all heads, and the kernel's
+        compile-time options.
     """
     batch, _, heads, dim = shape
     block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]

@@ -1,7 +1,8 @@
 """`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) under autograd.
 
-As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators of
-torch.library do where something must see the calls. Their first five tensors are `MixAndGateInputs.tensors()`.
+As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators
+of torch.library do where something must see the calls. Their first five tensors are
+`MixAndGateInputs.tensors()`.
 """
 
 from typing import Any
@@ -30,16 +31,30 @@ def mix(inputs: MixAndGateInputs) -> Tensor:
 
 
 def _forward(
-    attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, rows: int, columns: int
+    attended: Tensor,
+    values: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rows: int,
+    columns: int,
 ) -> Tensor:
-    attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
+    attended, values, gate = (
+        _with_unit_stride(attended),
+        _with_unit_stride(values),
+        _with_unit_stride(gate),
+    )
     return launch_mix_and_gate(values, _taps(weight), bias, attended, gate, (rows, columns))[0]
 
 
 def _gradients(*arguments: Any) -> Gradients:
     """Return the gradients of the tensors (E19); None where `wanted` is False."""
     attended, values, gate, weight, bias, rows, columns, dy, wanted = arguments
-    attended, values, gate = _with_unit_stride(attended), _with_unit_stride(values), _with_unit_stride(gate)
+    attended, values, gate = (
+        _with_unit_stride(attended),
+        _with_unit_stride(values),
+        _with_unit_stride(gate),
+    )
     dy, taps, grid = _with_unit_stride(dy), _taps(weight), (rows, columns)
     _attended, want_values, want_gate, want_weight, want_bias = wanted
     dg = dv = d_weight = d_bias = None
@@ -48,10 +63,13 @@ def _gradients(*arguments: Any) -> Gradients:
         assert do is not None
     else:
         do = torch.mul(dy, gate, out=torch.empty(gate.shape, device=dy.device, dtype=dy.dtype))
-    # dv, dW and db are computed from do as stored: rounded, as the gradient of the operator's first argument is.
+    # dv, dW and db are computed from do as stored: rounded, as the gradient of the operator's first
+    # argument is.
     do_of_heads = do.view(values.shape)
     if want_values:
-        dv = launch_mix_and_gate(do_of_heads, taps, None, None, None, grid, flip=True)[0].view(values.shape)
+        dv = launch_mix_and_gate(do_of_heads, taps, None, None, None, grid, flip=True)[0].view(
+            values.shape
+        )
     if want_weight or want_bias:
         d_weight, d_bias = launch_taps_gradient(do, values, weight, bias, grid)
     return wanted_only((do_of_heads, dv, dg, d_weight, d_bias), wanted)
@@ -65,7 +83,9 @@ mix_and_gate_operator = torch.library.custom_op(
 
 
 @torch.library.custom_op(
-    'mmpola::mix_and_gate_gradient', mutates_args=(), schema=f'({TENSORS}, Tensor dy, bool[] wanted) -> Tensor[]'
+    'mmpola::mix_and_gate_gradient',
+    mutates_args=(),
+    schema=f'({TENSORS}, Tensor dy, bool[] wanted) -> Tensor[]',
 )
 def mix_and_gate_gradient_operator(*arguments: Any) -> list[Tensor]:
     """Compute `_gradients`; an empty tensor where they are not wanted."""

@@ -1,7 +1,8 @@
 """Kernels of `mix_and_gate` (E14, E19): convolution of 2-D tiles of the token grid, addition, gate, and gradients.
 
-A tile is a tuple of BR rows of BW tokens, [BW, BD] each. For each column of the window, a row of tokens is loaded and
-converted to float32 once and serves all the tile's rows that it is a neighbour of.
+A tile is a tuple of BR rows of BW tokens, [BW, BD] each. For each column of the window, a row of
+tokens is loaded and converted to float32 once and serves all the tile's rows that it is a neighbour
+of.
 """
 # Tuples are extended by `+`, because Triton 3.6 knows no starred elements.
 # mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code=assignment
@@ -70,8 +71,9 @@ def mix_and_gate_kernel(
 ):  # fmt: skip
     """Compute y = (o + DWC(v)) * factor [B, N, C], without terms that are None, and do = factor * g, unless g is None.
 
-    The factor of (E14) is g, that of (E19) is dy: y is then dg. FLIP: the transpose of DWC. Consecutive programs take
-    channel blocks, then heads, then tiles, so that those that run at the same time read whole tokens.
+    The factor of (E14) is g, that of (E19) is dy: y is then dg. FLIP: the transpose of DWC.
+    Consecutive programs take channel blocks, then heads, then tiles, so that those that run at the
+    same time read whole tokens.
     """
     i_p = tl.program_id(0)
     i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
@@ -102,7 +104,9 @@ def mix_and_gate_kernel(
     if p_o is not None:
         b_o = load_rows(p_o + i_b * o_b + i_h * o_h + o_d, o_n, i_r, o_c, m_d, rows, columns, BR)
     if p_factor is not None:
-        b_factor = load_rows(p_factor + i_b * f_b + i_h * D + o_d, f_n, i_r, o_c, m_d, rows, columns, BR)
+        b_factor = load_rows(
+            p_factor + i_b * f_b + i_h * D + o_d, f_n, i_r, o_c, m_d, rows, columns, BR
+        )
     if p_g is not None:
         b_g = load_rows(p_g + i_b * g_b + i_h * D + o_d, g_n, i_r, o_c, m_d, rows, columns, BR)
     m_y = is_inside(o_c, columns)[:, None] & m_d[None, :]
@@ -134,7 +138,8 @@ def mix_and_gate_taps_kernel(
 ):  # fmt: skip
     """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a column of taps and a run of tiles per program.
 
-    The sums of the taps stay [BW, BD] to the end, so tokens are added without communication between threads.
+    The sums of the taps stay [BW, BD] to the end, so tokens are added without communication between
+    threads.
     """
     i_p, j, i_part = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     i_h, o_d = (i_p // tl.cdiv(D, BD)).to(tl.int64), (i_p % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
@@ -147,7 +152,9 @@ def mix_and_gate_taps_kernel(
         p_do_tile = p_do + i_b * do_b + i_h * D + o_d
         p_v_tile = p_v + i_b * v_b + i_h * v_h + o_d
         b_do = load_rows(p_do_tile, do_n, i_r, o_c, m_d, rows, columns, BR)
-        b_v = load_rows(p_v_tile, v_n, i_r - KR // 2, o_c + j - KW // 2, m_d, rows, columns, BR + KR - 1)
+        b_v = load_rows(
+            p_v_tile, v_n, i_r - KR // 2, o_c + j - KW // 2, m_d, rows, columns, BR + KR - 1
+        )
         for r in tl.static_range(BR):
             b_bias += b_do[r].to(tl.float32)
         for i in tl.static_range(BR + KR - 1):
@@ -155,7 +162,9 @@ def mix_and_gate_taps_kernel(
             b_sums = ()
             for t in tl.static_range(KR):
                 b_sums = b_sums + (
-                    b_taps[t] + b_do[i - t].to(tl.float32) * b_row if i >= t and i - t < BR else b_taps[t],
+                    b_taps[t] + b_do[i - t].to(tl.float32) * b_row
+                    if i >= t and i - t < BR
+                    else b_taps[t],
                 )
             b_taps = b_sums
     p_parts += (i_part * (KR * KW + 1) * heads + i_h) * D + o_d
@@ -187,7 +196,9 @@ def launch_mix_and_gate(
     """
     batch, tokens, heads, dim = values.shape
     window = taps.shape[0], taps.shape[1]
-    tiles, blocks, options = plan_tiles('mix_and_gate', values.shape, values.dtype, values.device, grid, window)
+    tiles, blocks, options = plan_tiles(
+        'mix_and_gate', values.shape, values.dtype, values.device, grid, window
+    )
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     do = None if gate is None else torch.empty_like(output)
     if tiles * blocks:
@@ -209,7 +220,9 @@ def launch_taps_gradient(
     heads, dim = values.shape[2:]
     channels, _, height, width = weight.shape
     window = height, width
-    tiles, blocks, options = plan_tiles('mix_and_gate_taps', values.shape, values.dtype, values.device, grid, window)
+    tiles, blocks, options = plan_tiles(
+        'mix_and_gate_taps', values.shape, values.dtype, values.device, grid, window
+    )
     programs = max(1, TAPS_WAVES * processors_of(values.device) // max(1, blocks * width))
     tiles_each = max(1, -(-tiles // programs))
     count = -(-tiles // tiles_each)
@@ -220,6 +233,8 @@ def launch_taps_gradient(
                 do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, tiles, tiles_each,
                 **options,
             )  # fmt: skip
-    total = parts.sum((0, 2) if channels == dim else 0).view(-1, channels)  # one kernel for all heads, or one for each
+    total = parts.sum((0, 2) if channels == dim else 0).view(
+        -1, channels
+    )  # one kernel for all heads, or one for each
     d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)
     return d_weight, None if bias is None else bias.new_empty(channels).copy_(total[-1])

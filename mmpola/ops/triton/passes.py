@@ -1,7 +1,8 @@
 """The forward and the backward pass of an attention call: each allocates its results and launches its kernels.
 
-The state of all heads is one float32 tensor [B * H, SIZE]; a row has S [2D, D], then k̄ [2D] (E1, E2), then for an
-ExpMap the shift [2D] (E11). Programs that share a head write partial states, which `combine_states_kernel` adds.
+The state of all heads is one float32 tensor [B * H, SIZE]; a row has S [2D, D], then k̄ [2D] (E1,
+E2), then for an ExpMap the shift [2D] (E11). Programs that share a head write partial states, which
+`combine_states_kernel` adds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
-from mmpola.ops.triton.launch import FUSED, SmallTensors, as_tokens, block_of, on_device_of, plan_tokens
+from mmpola.ops.triton.launch import (
+    FUSED,
+    SmallTensors,
+    as_tokens,
+    block_of,
+    on_device_of,
+    plan_tokens,
+)
 
 
 class Wanted(NamedTuple):
@@ -41,7 +49,9 @@ def state_size(dim: int, small: SmallTensors) -> int:
     return 2 * dim * (dim + (1 if small.is_power(dim) else 2))
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, small: SmallTensors, eps: float) -> tuple[Tensor, Tensor]:
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, small: SmallTensors, eps: float
+) -> tuple[Tensor, Tensor]:
     """Compute o [B, N, H, D] (E3), contiguous, in q's dtype, and the state."""
     q, k, v = as_tokens(q), as_tokens(k), as_tokens(v)
     with on_device_of(q):
@@ -62,15 +72,17 @@ def backward(
 ) -> Gradients:
     """Compute the gradients of the wanted tensors (E15-E18) from the gradient and the results of `forward`.
 
-    The gradient of an ExpMap needs no o. That of the key position is the sum over the batch of dk as stored, which adds
-    one rounding to q's dtype.
+    The gradient of an ExpMap needs no o. That of the key position is the sum over the batch of dk
+    as stored, which adds one rounding to q's dtype.
     """
     do, q, k, v = as_tokens(do), as_tokens(q), as_tokens(k), as_tokens(v)
     (_, keys, _, dim), is_power = k.shape, small.is_power(q.shape[3])
     from_keys = wanted.k or wanted.key_position, wanted.v, wanted.first and is_power
     want_scale = wanted.second and is_power
     with on_device_of(q):
-        dq, parts, map_parts = _query_gradient(do, q, small, eps, o, state, wanted, any(from_keys) or want_scale)
+        dq, parts, map_parts = _query_gradient(
+            do, q, small, eps, o, state, wanted, any(from_keys) or want_scale
+        )
         dk = dv = key_parts = products = d_position = None
         if parts is not None:
             products = _floats(k, parts.shape[0], 2 * dim) if want_scale else None
@@ -126,7 +138,15 @@ def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -
             )
         else:
             exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
-                q, small.first, small.second, small.cos, small.sin, state, output, *sizes, **plan.options
+                q,
+                small.first,
+                small.second,
+                small.cos,
+                small.sin,
+                state,
+                output,
+                *sizes,
+                **plan.options,
             )
     return output
 
@@ -143,7 +163,8 @@ def _query_gradient(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return dq and the parts of the gradients of the state [B * H, chunks, SIZE] and of the map [B * H, chunks, …].
 
-    The map's parts are the sum of dp / ln 2 [D] for a PowerMap and of dsame and dopposite [4D] for an ExpMap.
+    The map's parts are the sum of dp / ln 2 [D] for a PowerMap and of dsame and dopposite [4D] for
+    an ExpMap.
     """
     _, queries, heads, dim = q.shape
     plan, is_power = plan_tokens('query_gradient', q, small.kind(dim)), small.is_power(dim)
@@ -152,7 +173,18 @@ def _query_gradient(
     want_map = wanted.first or (wanted.second and not is_power)
     d_map = _floats(q, *plan.grid, dim if is_power else 4 * dim) if want_map else None
     if 0 not in plan.grid:
-        arguments = state, dq, d_state, d_map, *q.stride()[:3], *do.stride()[:3], heads, queries, plan.tokens, eps
+        arguments = (
+            state,
+            dq,
+            d_state,
+            d_map,
+            *q.stride()[:3],
+            *do.stride()[:3],
+            heads,
+            queries,
+            plan.tokens,
+            eps,
+        )
         if is_power:
             power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
                 q, o, do, small.first, small.second, *arguments, **plan.options
@@ -165,7 +197,11 @@ def _query_gradient(
 
 
 def _combine(
-    parts: Tensor, dim: int, factor: float, state: Tensor | None = None, products: Tensor | None = None
+    parts: Tensor,
+    dim: int,
+    factor: float,
+    state: Tensor | None = None,
+    products: Tensor | None = None,
 ) -> Tensor:
     """Add parts [B * H, chunks, SIZE] and multiply by `factor`; `products` [B * H, 2D] gets the row sums of (E18a)."""
     rows, chunks, size = parts.shape
@@ -179,7 +215,12 @@ def _combine(
 
 
 def _key_gradient(
-    k: Tensor, v: Tensor, small: SmallTensors, state: Tensor, d_state: Tensor, wants: tuple[bool, bool, bool]
+    k: Tensor,
+    v: Tensor,
+    small: SmallTensors,
+    state: Tensor,
+    d_state: Tensor,
+    wants: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return dk, dv and the parts [B * H, chunks, D] of the sum of dp / ln 2, those that `wants` asks for."""
     _, keys, heads, dim = k.shape
@@ -191,17 +232,41 @@ def _key_gradient(
     if 0 not in plan.grid:
         if small.is_power(dim):
             power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
-                k, v, small.key_position, small.first, small.second, d_state, dk, dv, d_map, *sizes, **plan.options
+                k,
+                v,
+                small.key_position,
+                small.first,
+                small.second,
+                d_state,
+                dk,
+                dv,
+                d_map,
+                *sizes,
+                **plan.options,
             )
         else:
             exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
-                k, v, small.key_position, small.cos, small.sin, state, d_state, dk, dv, *sizes, **plan.options
+                k,
+                v,
+                small.key_position,
+                small.cos,
+                small.sin,
+                state,
+                d_state,
+                dk,
+                dv,
+                *sizes,
+                **plan.options,
             )
     return dk, dv, d_map
 
 
 def _map_gradients(
-    small: SmallTensors, q: Tensor, parts: Tensor | None, key_parts: Tensor | None, products: Tensor | None
+    small: SmallTensors,
+    q: Tensor,
+    parts: Tensor | None,
+    key_parts: Tensor | None,
+    products: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of `first` and `second` from the parts of queries and of keys; None without any."""
     batch, _, heads, dim = q.shape

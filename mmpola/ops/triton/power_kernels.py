@@ -1,8 +1,9 @@
 """The kernels of a PowerMap: state (E1, E2), output (E3) and the gradients of both passes (E15-E18).
 
-|x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8): a query above 0 reads the rows
-[S_same of the first half | S_opposite of the second half], a query below 0 the other rows. The query passes load the
-state with its rows in this order, so that products of the full width D serve both streams at once.
+|x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8): a query above
+0 reads the rows [S_same of the first half | S_opposite of the second half], a query below 0 the
+other rows. The query passes load the state with its rows in this order, so that products of the
+full width D serve both streams at once.
 
 The gradient of the scale is not summed over tokens: see `combine_states_kernel`.
 """
@@ -47,7 +48,9 @@ def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
     if p_scale is None:
         return b_exponent, tl.zeros((BD,), tl.float32)
     else:  # noqa: RET505 - as in `reciprocal`
-        return b_exponent, tl.log2(tl.load(p_scale + i_h * D + o_d, mask=o_d < D, other=1.0).to(tl.float32))
+        return b_exponent, tl.log2(
+            tl.load(p_scale + i_h * D + o_d, mask=o_d < D, other=1.0).to(tl.float32)
+        )
 
 
 @triton.jit
@@ -68,11 +71,14 @@ def power_slope(x, b_exponent, b_log2_scale, PRECISION: tl.constexpr):
 def state_scale(b_mean_1, b_mean_2):
     """Compute the power of two that brings the largest key mean below 2; 1 if it is smaller already.
 
-    A query's features are in float32's range, but their products with a large state need not be. Dividing the state and
-    eps leaves (E3) unchanged like the query's level (E8a), and costs nothing per token.
+    A query's features are in float32's range, but their products with a large state need not be.
+    Dividing the state and eps leaves (E3) unchanged like the query's level (E8a), and costs nothing
+    per token.
     """
     b_largest = tl.maximum(tl.max(b_mean_1, 0), tl.max(b_mean_2, 0))
-    exponent = tl.minimum(tl.maximum(b_largest.to(tl.int32, bitcast=True) & 0x7F800000, 127 << 23), 253 << 23)
+    exponent = tl.minimum(
+        tl.maximum(b_largest.to(tl.int32, bitcast=True) & 0x7F800000, 127 << 23), 253 << 23
+    )
     return ((254 << 23) - exponent).to(tl.float32, bitcast=True)
 
 
@@ -93,7 +99,9 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Compute offsets and mask [BD, BD] of what queries above (HALF = 0) or below 0 (HALF = 1) read from a state."""
     o_d = tl.arange(0, BD)
     first_row = tl.where(o_d < D // 2, HALF * D, (1 - HALF) * D)  # of each column
-    return (first_row[None, :] + o_d[:, None]) * D + o_d[None, :], (o_d < D)[:, None] & (o_d < D)[None, :]
+    return (first_row[None, :] + o_d[:, None]) * D + o_d[None, :], (o_d < D)[:, None] & (o_d < D)[
+        None, :
+    ]
 
 
 @triton.jit
@@ -104,7 +112,10 @@ def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.co
     """
     o_1, mask = read_offsets(0, D, BD)
     o_2, _ = read_offsets(1, D, BD)
-    b_1, b_2 = tl.load(p_state + o_1, mask=mask, other=0.0), tl.load(p_state + o_2, mask=mask, other=0.0)
+    b_1, b_2 = (
+        tl.load(p_state + o_1, mask=mask, other=0.0),
+        tl.load(p_state + o_2, mask=mask, other=0.0),
+    )
     b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
     scale = state_scale(b_mean_1, b_mean_2)
     b_1, b_2 = round_factor(b_1, PRECISION) * scale, round_factor(b_2, PRECISION) * scale
@@ -128,8 +139,8 @@ def polarity_attention_power_state_kernel(
 ):  # fmt: skip
     """Compute partial states [B * H, chunks, 2D * (D + 1)] of `tokens` keys per program.
 
-    1/M = 2^log2_shrink * grow. Features are computed with the first factor, a power of two, without which their sums
-    could overflow; sums are multiplied by the second.
+    1/M = 2^log2_shrink * grow. Features are computed with the first factor, a power of two, without
+    which their sums could overflow; sums are multiplied by the second.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
@@ -138,7 +149,10 @@ def polarity_attention_power_state_kernel(
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     b_offset = log2_shrink - b_exponent * b_log2_scale
     b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
+    b_mean_1, b_mean_2 = (
+        tl.zeros((BN, BD), tl.float32),
+        tl.zeros((BN, BD), tl.float32),
+    )  # summed over BN at the end
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, keys), BN):
         m_k = (i_n + o_n < keys)[:, None] & (o_d < D)[None, :]
@@ -148,7 +162,9 @@ def polarity_attention_power_state_kernel(
         b_mean_1 += b_psi_1  # (E1)
         b_mean_2 += b_psi_2
         b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
-        b_state_1, b_state_2 = add_products(b_state_1, b_state_2, b_psi_1, b_psi_2, b_v, PRECISION)  # (E2)
+        b_state_1, b_state_2 = add_products(
+            b_state_1, b_state_2, b_psi_1, b_psi_2, b_v, PRECISION
+        )  # (E2)
 
     p_state += (i_bh * tl.num_programs(1) + i_chunk) * 2 * D * (D + 1)
     store_state(p_state, 0, 0, D, b_state_1 * grow, D, BD, BD)
@@ -205,14 +221,17 @@ def polarity_attention_power_query_gradient_kernel(
     b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
     eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
     b_dstate_1, b_dstate_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer registers than sums.
+    # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer
+    # registers than sums.
     b_dmean_1, b_dmean_2 = tl.zeros((BD, 16), tl.float32), tl.zeros((BD, 16), tl.float32)
     b_dexponent = tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
     o_c = tl.arange(0, 16)[None, :]
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
         m_q = (i_n + o_n < queries)[:, None] & (o_d < D)[None, :]
-        o_row = ((i_b * queries + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
+        o_row = (
+            ((i_b * queries + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
+        )
         b_q = compute_once(load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q))
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
         b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
@@ -229,23 +248,37 @@ def polarity_attention_power_query_gradient_kernel(
         b_y = compute_once(round_factor(b_y, PRECISION))
         if p_dstate is not None:  # (E16)
             b_phi_1, b_phi_2 = split_by_sign(b_q, round_feature(b_a, PRECISION))  # (E7, E8)
-            b_dstate_1, b_dstate_2 = add_products(b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION)
-            b_c = round_factor(tl.where(o_c == 0, c_same, tl.where(o_c == 1, c_opposite, 0.0)), PRECISION)
-            b_dmean_1, b_dmean_2 = add_products(b_dmean_1, b_dmean_2, b_phi_1, b_phi_2, b_c, PRECISION)
+            b_dstate_1, b_dstate_2 = add_products(
+                b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION
+            )
+            b_c = round_factor(
+                tl.where(o_c == 0, c_same, tl.where(o_c == 1, c_opposite, 0.0)), PRECISION
+            )
+            b_dmean_1, b_dmean_2 = add_products(
+                b_dmean_1, b_dmean_2, b_phi_1, b_phi_2, b_c, PRECISION
+            )
         if (p_dq is not None) or (p_dexponent is not None):
             b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
-            b_da = select_by_sign(b_q, b_1, b_2) + c_same * b_mean_same + c_opposite * b_mean_opposite  # (E16)
+            b_da = (
+                select_by_sign(b_q, b_1, b_2) + c_same * b_mean_same + c_opposite * b_mean_opposite
+            )  # (E16)
             b_dx = b_slope * select_by_sign(b_q, b_da, -b_da)  # dq / p  (E18)
             b_dexponent += b_dx * b_q * b_log2
             if p_dq is not None:
-                tl.store(p_dq + o_row, (b_exponent[None, :] * b_dx).to(p_dq.dtype.element_ty), mask=m_q)
+                tl.store(
+                    p_dq + o_row, (b_exponent[None, :] * b_dx).to(p_dq.dtype.element_ty), mask=m_q
+                )
 
     i_part = i_bh * tl.num_programs(1) + i_chunk
     if p_dstate is not None:
         p_dstate += i_part * 2 * D * (D + 1)
         store_read_state(p_dstate, b_dstate_1 * scale, b_dstate_2 * scale, D, BD)
-        b_mean_1 = tl.sum(tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0), 1)
-        b_mean_2 = tl.sum(tl.where(o_c == 1, b_dmean_1, 0.0) + tl.where(o_c == 0, b_dmean_2, 0.0), 1)
+        b_mean_1 = tl.sum(
+            tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0), 1
+        )
+        b_mean_2 = tl.sum(
+            tl.where(o_c == 1, b_dmean_1, 0.0) + tl.where(o_c == 0, b_dmean_2, 0.0), 1
+        )
         store_halves(p_dstate + 2 * D * D, b_mean_1 * scale, b_mean_2 * scale, D, BD)
     if p_dexponent is not None:
         tl.store(p_dexponent + i_part * D + o_d, tl.sum(b_dexponent, 0), mask=o_d < D)
@@ -286,11 +319,15 @@ def polarity_attention_power_key_gradient_kernel(
             b_dx = b_slope * b_da  # dk / p  (E18)
             b_dexponent += b_dx * b_k * b_log2
             if p_dk is not None:
-                tl.store(p_dk + o_row, (b_exponent[None, :] * b_dx).to(p_dk.dtype.element_ty), mask=m_k)
+                tl.store(
+                    p_dk + o_row, (b_exponent[None, :] * b_dx).to(p_dk.dtype.element_ty), mask=m_k
+                )
         if p_dv is not None:
             b_a = round_feature(b_slope * tl.abs(b_k), PRECISION)
             # Triton 3.6: of 32 channels two tiles are cheaper.
-            b_psi_1, b_psi_2 = split_for_product(b_k, b_a) if BD > 32 else split_by_sign(b_k, b_a)  # (E6)
+            b_psi_1, b_psi_2 = (
+                split_for_product(b_k, b_a) if BD > 32 else split_by_sign(b_k, b_a)
+            )  # (E6)
             b_dv = multiply(b_psi_1, b_psi_2, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             tl.store(p_dv + o_row, b_dv.to(p_dv.dtype.element_ty), mask=m_k)
     if p_dexponent is not None:

@@ -1,9 +1,9 @@
 """Launch tables: files with the launches that `python -m benchmarks.gpu` measured to be the fastest on a GPU.
 
-A table is the file that the environment variable MMPOLA_LAUNCHES names, else `tables/sm_XY.json` next to this module,
-which is shipped for the compute capability X.Y; if MMPOLA_LAUNCHES is set but empty, there is none. A file that was
-measured with another release of Triton is not used. launch.py has the launches that a table lacks. A file is read once
-per process and device.
+A table is the file that the environment variable MMPOLA_LAUNCHES names, else `tables/sm_XY.json`
+next to this module, which is shipped for the compute capability X.Y; if MMPOLA_LAUNCHES is set but
+empty, there is none. A file that was measured with another release of Triton is not used. launch.py
+has the launches that a table lacks. A file is read once per process and device.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Key(NamedTuple):
 
     Args:
         kernel: of `FIELDS`.
-        feature_map: 'power', 'exp', 'rotary' (an ExpMap with rotary tables) or, for `mix_and_gate`, 'any'.
+        feature_map: 'power', 'exp', 'rotary' (an ExpMap with rotary tables) or, for `mix_and_gate`,
+            'any'.
         dtype: of the tokens, for example 'float16'.
         block: BD, the channels of a program.
     """
@@ -136,7 +137,9 @@ def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
         ValueError: it is not a launch table, or one of another compute capability.
     """
     if not isinstance(content, dict) or not isinstance(content.get('launches'), dict):
-        raise ValueError("expected an object with 'launches', as `python -m benchmarks.gpu` writes it")
+        raise ValueError(
+            "expected an object with 'launches', as `python -m benchmarks.gpu` writes it"
+        )
     for name, expected in (('format', FORMAT), ('capability', list(capability))):
         if content.get(name) != expected:
             raise ValueError(f'{name}: expected {expected}, got {content.get(name)}')
@@ -146,12 +149,18 @@ def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
 def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
     words = NAME.fullmatch(name)
     if not words or words[1] not in FIELDS:
-        raise ValueError(f"{name}: expected a name like 'state power float16 32', its first word one of {list(FIELDS)}")
+        raise ValueError(
+            f"{name}: expected a name like 'state power float16 32', its first word one of {list(FIELDS)}"
+        )
     given = launch if isinstance(launch, dict) else {}
     fields: dict[str, Any] = {field: given.get(field) for field in FIELDS[words[1]]}
     for field, value in fields.items():
         (least, most), is_power = LIMITS[field], field in POWERS_OF_TWO
-        if type(value) is not int or not least <= value <= most or (is_power and value & (value - 1)):
+        if (
+            type(value) is not int
+            or not least <= value <= most
+            or (is_power and value & (value - 1))
+        ):
             rule = f'{"a power of two" if is_power else "an integer"} from {least} to {most}'
             raise ValueError(f'{name}: {field}: expected {rule}, got {value}')
     return Key(words[1], words[2], words[3], int(words[4])), fields
@@ -160,7 +169,10 @@ def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
 @cache
 def _read_table(device: torch.device) -> LaunchTable:
     _, capability = gpu_of(device)
-    shipped, named = FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability), os.environ.get(ENVIRONMENT)
+    shipped, named = (
+        FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability),
+        os.environ.get(ENVIRONMENT),
+    )
     if (named is None and not shipped.is_file()) or named == '':
         return LaunchTable()
     path = Path(named or shipped)
@@ -175,7 +187,9 @@ def _read_table(device: torch.device) -> LaunchTable:
         return table
     from mmpola.ops.self_check import log_once  # imports torch._dynamo, which is slow
 
-    log_once(f'{path}: expected a launch table of Triton {VERSION}, got one of {measured_with}: it is not used')
+    log_once(
+        f'{path}: expected a launch table of Triton {VERSION}, got one of {measured_with}: it is not used'
+    )
     return LaunchTable()
 
 

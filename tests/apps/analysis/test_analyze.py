@@ -25,7 +25,14 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     out, first = tmp_path / 'out', 'stages.0.blocks.0.attn'
     broken = tmp_path / 'broken.jpg'
     broken.write_text('no picture')
-    arguments = [classifier, write_checkpoint(classifier, tmp_path / 'random.pth'), photo, broken, '--out', out]
+    arguments = [
+        classifier,
+        write_checkpoint(classifier, tmp_path / 'random.pth'),
+        photo,
+        broken,
+        '--out',
+        out,
+    ]
     assert scripts.run('analyze', *arguments, '--points', '45,30', '20,5', '--dpi', '50') == 3
     assert capsys.readouterr().out.splitlines() == [
         f'skipped: {broken}: not an image',
@@ -34,7 +41,9 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     ]
     names = [*CHARTS, f'maps_{first}', 'maps_stages.1.blocks.0.attn']
     figures = {f'photo/{name}{suffix}' for name in names for suffix in ('.png', '.svg')}
-    assert {str(path.relative_to(out)) for path in out.rglob('*') if path.is_file()} == figures | {'photo.json'}
+    assert {str(path.relative_to(out)) for path in out.rglob('*') if path.is_file()} == figures | {
+        'photo.json'
+    }
     for path in out.glob('photo/*.png'):
         assert np.asarray(Image.open(path).convert('L')).std() > 10
     found = json.loads((out / 'photo.json').read_text())
@@ -45,7 +54,9 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
     assert [(point['row'], point['column']) for point in layer['points']] == [(4, 4), (0, 1)]
     for kind in ('same', 'opposite', 'both', 'softmax', 'linear'):
         assert 0 < layer['entropy'][kind][0] <= math.log(64) * (1 + 1e-4)  # five digits are written
-    assert np.array(layer['parameters']['exponent']) == pytest.approx(np.full((1, 8), 3.0))  # not trained
+    assert np.array(layer['parameters']['exponent']) == pytest.approx(
+        np.full((1, 8), 3.0)
+    )  # not trained
     assert layer['effective_rank']['sampled_rows'] == 64
 
     assert refusal(capsys, *arguments, '--layers', first) == (
@@ -59,14 +70,32 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
 def test_detectors_and_segmenters(task, request, write_checkpoint, photo, tmp_path, capsys):
     config, name = request.getfixturevalue(task), 'stages.1.blocks.0.attn'
     checkpoint, out = write_checkpoint(config, tmp_path / 'random.pth'), tmp_path / 'out'
-    paper = ['--format', 'pdf', 'png', '--dpi', '100', '--no-title', '--cmap', 'magma', '--width-inches', '7']
-    assert scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name, *paper) == 0
+    paper = [
+        '--format',
+        'pdf',
+        'png',
+        '--dpi',
+        '100',
+        '--no-title',
+        '--cmap',
+        'magma',
+        '--width-inches',
+        '7',
+    ]
+    assert (
+        scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name, *paper)
+        == 0
+    )
     assert capsys.readouterr().out.endswith(f'{out}: 1 image done, 0 skipped; 1 layer each\n')
     found = json.loads((out / 'photo.json').read_text())
     assert found['points'] == [[45, 30]]
     assert list(found['layers']) == [name]
-    assert found['layers'][name]['grid'] == [-(-found['input'][side] // 8) for side in ('height', 'width')]
-    names = {f'{figure}.{suffix}' for figure in (*CHARTS, f'maps_{name}') for suffix in ('pdf', 'png')}
+    assert found['layers'][name]['grid'] == [
+        -(-found['input'][side] // 8) for side in ('height', 'width')
+    ]
+    names = {
+        f'{figure}.{suffix}' for figure in (*CHARTS, f'maps_{name}') for suffix in ('pdf', 'png')
+    }
     assert {path.name for path in out.glob('photo/*')} == names
     assert all(Image.open(path).width == 700 for path in out.glob('photo/*.png'))
 
@@ -92,7 +121,9 @@ def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_p
         f'{checkpoint}: expected the weights of a whole MaskRCNN, '
     )
     softmax = tmp_path / 'softmax.py'
-    softmax.write_text(f"_base_ = {str(classifier)!r}\nmodel = dict(backbone=dict(attn_types='SSSS'))")
+    softmax.write_text(
+        f"_base_ = {str(classifier)!r}\nmodel = dict(backbone=dict(attn_types='SSSS'))"
+    )
     checkpoint = write_checkpoint(softmax, tmp_path / 'softmax.pth')
     assert refusal(capsys, softmax, checkpoint, photo, '--out', out) == (
         'model: expected linear attention layers of mmpola, got PolaSwin without any'
@@ -100,12 +131,30 @@ def test_what_is_refused(classifier, tiny_config, write_checkpoint, photo, tmp_p
     assert not out.exists()
 
 
-def test_images_one_pixel_wide_are_drawn_or_skipped(tiny_config, write_checkpoint, tmp_path, capsys):
+def test_images_one_pixel_wide_are_drawn_or_skipped(
+    tiny_config, write_checkpoint, tmp_path, capsys
+):
     thin, thinner, out = tmp_path / 'thin.png', tmp_path / 'thinner.png', tmp_path / 'out'
     Image.new('RGB', (1, 60)).save(thin)
     Image.new('RGB', (1, 500)).save(thinner)
-    arguments = tiny_config, write_checkpoint(tiny_config, tmp_path / 'random.pth'), thinner, thin, '--out', out
-    options = '--layers', 'stages.1.blocks.0.attn', '--points', '0,30', '--format', 'png', '--dpi', '40'
+    arguments = (
+        tiny_config,
+        write_checkpoint(tiny_config, tmp_path / 'random.pth'),
+        thinner,
+        thin,
+        '--out',
+        out,
+    )
+    options = (
+        '--layers',
+        'stages.1.blocks.0.attn',
+        '--points',
+        '0,30',
+        '--format',
+        'png',
+        '--dpi',
+        '40',
+    )
     assert scripts.run('analyze', *arguments, *options) == 3
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f'skipped: {thinner}: 1 x 500 pixels, too narrow for the test transforms'

@@ -5,7 +5,13 @@ import torch
 from torch import nn
 
 from mmpola import PolaAttention
-from mmpola.apps.analysis import analyze_layer, choose_layers, linear_layers, observe, polarity_factors
+from mmpola.apps.analysis import (
+    analyze_layer,
+    choose_layers,
+    linear_layers,
+    observe,
+    polarity_factors,
+)
 from mmpola.apps.analysis.capture import observing
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
@@ -76,7 +82,9 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
         )
 
     def in_plain_pytorch(q, k, v, feature_map, *, key_position, rotary, backend):
-        return polarity_attention_reference(AttentionInputs(q, k, v, feature_map, key_position, rotary, 1e-6))
+        return polarity_attention_reference(
+            AttentionInputs(q, k, v, feature_map, key_position, rotary, 1e-6)
+        )
 
     found = analyzed()
     monkeypatch.setattr('mmpola.layers.attention.polarity_attention', in_plain_pytorch)
@@ -101,6 +109,9 @@ def test_what_is_refused():
 
 def test_a_layer_called_with_prefix_tokens_is_refused():
     layer = PolaAttention(8, 2)
-    with pytest.raises(UsageError, match='got prefix tokens in attn'), observing(nn.ModuleDict({'attn': layer}), str):
+    with (
+        pytest.raises(UsageError, match='got prefix tokens in attn'),
+        observing(nn.ModuleDict({'attn': layer}), str),
+    ):
         layer(torch.randn(1, 5, 8), (2, 2), prefix_tokens=1)
     assert layer.observer is None

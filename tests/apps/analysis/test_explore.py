@@ -39,7 +39,9 @@ def predictor(request, write_checkpoint, tmp_path):
     config = tmp_path / 'config.py'
     cfg.dump(config)
     init_default_scope(cfg.default_scope)
-    return load_predictor(cfg, build_on_meta(cfg), write_checkpoint(config, tmp_path / 'random.pth'), 'cpu')
+    return load_predictor(
+        cfg, build_on_meta(cfg), write_checkpoint(config, tmp_path / 'random.pth'), 'cpu'
+    )
 
 
 DETECTING = {'model.test_cfg.rcnn.score_thr': 0.0}  # untrained scores count too
@@ -50,7 +52,12 @@ SLIDING = {'model.test_cfg': {'mode': 'slide', 'crop_size': (64, 64), 'stride': 
     ('predictor', 'passes', 'threshold', 'prediction'),
     [
         (('classifier', {}), 1, 0.3, r'(blue|green|red) \d+\.\d%, .*'),
-        (('tiny_config', DETECTING), 1, 0.1, r'[1-9]\d* detections with a score of at least 0.1: .*'),
+        (
+            ('tiny_config', DETECTING),
+            1,
+            0.1,
+            r'[1-9]\d* detections with a score of at least 0.1: .*',
+        ),
         (('tiny_config', DETECTING), 1, 1.0, r'0 detections with a score of at least 1.0'),
         (('tiny_segmentation', {}), 1, 0.3, r'share of the pixels: .*'),
         # The windows, then the whole image.
@@ -59,7 +66,9 @@ SLIDING = {'model.test_cfg': {'mode': 'slide', 'crop_size': (64, 64), 'stride': 
     indirect=['predictor'],
     ids=['classifier', 'detector', 'threshold', 'segmenter', 'windows'],
 )
-def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, threshold, prediction, photo):
+def test_one_prediction_captures_the_rows_of_every_point(
+    predictor, passes, threshold, prediction, photo
+):
     backbone, calls = predictor.model.backbone, []
     backbone.register_forward_pre_hook(lambda *_: calls.append(1))
     names = choose_layers(backbone, None)[::-1]
@@ -80,14 +89,22 @@ def test_one_prediction_captures_the_rows_of_every_point(predictor, passes, thre
     for (mean, first), entropy, name in zip(maps, entropies, names, strict=True):
         expected = analyzed[name]
         for kind, weights in expected.maps.items():
-            np.testing.assert_allclose(mean[kind], weights[0].mean(axis=0) * weights[0, 0].size, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(first[kind], weights[0, 0] * weights[0, 0].size, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                mean[kind], weights[0].mean(axis=0) * weights[0, 0].size, rtol=1e-5, atol=1e-6
+            )
+            np.testing.assert_allclose(
+                first[kind], weights[0, 0] * weights[0, 0].size, rtol=1e-5, atol=1e-6
+            )
             np.testing.assert_allclose(entropy[kind], expected.token_entropy[kind][0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ('predictor', 'size'),
-    [(('classifier', {}), (1, 1)), (('tiny_config', {}), (1, 30)), (('tiny_segmentation', {}), (60, 1))],
+    [
+        (('classifier', {}), (1, 1)),
+        (('tiny_config', {}), (1, 30)),
+        (('tiny_segmentation', {}), (60, 1)),
+    ],
     indirect=['predictor'],
 )
 def test_an_image_one_pixel_wide_is_shown(predictor, size, tmp_path):
@@ -146,7 +163,12 @@ LAYER = 'stages.0.blocks.0.attn'
 @served
 def test_a_dropped_image_is_shown(address):
     status, start = answer(address, 'start')
-    assert (status, start['title'], start['image'], start['layers'][0]['name']) == (200, 'small', '0', LAYER)
+    assert (status, start['title'], start['image'], start['layers'][0]['name']) == (
+        200,
+        'small',
+        '0',
+        LAYER,
+    )
     number = answer(address, 'image', encoded(Image.new('RGB', (40, 40))))[1]['image']
     for image, size in (('0', [90, 60]), (number, [40, 40])):
         status, view = answer(address, f'view?{urlencode({"image": image, "layer": LAYER})}')
@@ -159,12 +181,27 @@ def test_a_dropped_image_is_shown(address):
 
 @served
 def test_paths_and_addresses_are_no_images(address, photo):
-    for image in (photo, photo.parent / 'none.png', f'file://{photo}', 'http://127.0.0.1/a.png', '../photo.png', '-1'):
+    for image in (
+        photo,
+        photo.parent / 'none.png',
+        f'file://{photo}',
+        'http://127.0.0.1/a.png',
+        '../photo.png',
+        '-1',
+    ):
         found = answer(address, f'view?{urlencode({"image": image, "layer": LAYER})}')
-        assert found == (400, f'image: expected one of 1 images since the start, got {str(image)!r}')
+        assert found == (
+            400,
+            f'image: expected one of 1 images since the start, got {str(image)!r}',
+        )
         assert answer(address, 'image', str(image).encode())[0] == 400
         assert answer(address, str(image))[0] == 404
-    for layer, head, point in (('blocks', '', ''), (LAYER, '2', ''), (LAYER, '', '90,10'), (LAYER, '', '1e9,-1')):
+    for layer, head, point in (
+        ('blocks', '', ''),
+        (LAYER, '2', ''),
+        (LAYER, '', '90,10'),
+        (LAYER, '', '1e9,-1'),
+    ):
         query = {'image': '0', 'layer': layer, 'head': head, 'point': point}
         assert answer(address, f'view?{urlencode(query)}')[0] == 400
 
@@ -174,11 +211,22 @@ def test_others_get_no_answer(address):
     root, wrong = address[: address.index('/', 7) + 1], address[:-2] + '/'
     host = urlsplit(address).netloc
     query = f'view?{urlencode({"image": "0", "layer": LAYER})}'
-    for path, data in (('', None), ('start', None), (query, None), ('image', encoded(Image.new('RGB', (40, 40))))):
-        assert answer(root, path, data) == (403, 'expected the whole address that the script prints')
+    for path, data in (
+        ('', None),
+        ('start', None),
+        (query, None),
+        ('image', encoded(Image.new('RGB', (40, 40)))),
+    ):
+        assert answer(root, path, data) == (
+            403,
+            'expected the whole address that the script prints',
+        )
         assert answer(wrong, path, data)[0] == 403
         for origin in ('http://evil.example', 'null', 'http://127.0.0.1:1', f'https://{host}'):
-            assert answer(address, path, data, Origin=origin) == (403, 'requests of other websites are refused')
+            assert answer(address, path, data, Origin=origin) == (
+                403,
+                'requests of other websites are refused',
+            )
         assert answer(address, path, data, Host='evil.example')[0] == 403
     assert answer(address, 'start', Origin=f'http://{host}')[0] == 200
 
@@ -187,11 +235,15 @@ def png(width, height):
     """A PNG file of zeros."""
 
     def chunk(kind, data):
-        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+        return (
+            struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+        )
 
     header = struct.pack('>IIBBBBB', width, height, 1, 0, 0, 0, 0)
     rows = zlib.compress(bytes(1 + width // 8) * height)
-    return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', rows) + chunk(b'IEND', b'')
+    return (
+        b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', rows) + chunk(b'IEND', b'')
+    )
 
 
 @served
@@ -205,7 +257,10 @@ def test_too_much_is_refused_before_it_is_decoded(address):
     for length in ('-1', 'all'):
         assert answer(address, 'image', b'', Content_Length=length)[0] == 411
     script = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n'  # Pillow would start Ghostscript
-    assert answer(address, 'image', script) == (400, 'not an image of the formats BMP, JPEG, PNG, PPM, TIFF, WEBP')
+    assert answer(address, 'image', script) == (
+        400,
+        'not an image of the formats BMP, JPEG, PNG, PPM, TIFF, WEBP',
+    )
     truncated = encoded(Image.new('RGB', (40, 40)))[:60]
     assert answer(address, 'image', truncated)[0] == 400
 
@@ -213,7 +268,9 @@ def test_too_much_is_refused_before_it_is_decoded(address):
 @pytest.fixture
 def browser():
     """A page of a headless browser of this machine."""
-    playwright = pytest.importorskip('playwright.sync_api', reason='Playwright, which drives a browser, is missing')
+    playwright = pytest.importorskip(
+        'playwright.sync_api', reason='Playwright, which drives a browser, is missing'
+    )
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip(f'no browser: none of {", ".join(BROWSERS)} is on the PATH')
@@ -230,7 +287,9 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
     expect.set_options(timeout=120_000)
     checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
     process = start_tool('explore.py', classifier, checkpoint)
-    address = re.fullmatch(r'small: (http://127\.0\.0\.1:\d+/\S+/) \(Ctrl-C ends it\)\n', process.stdout.readline())[1]
+    address = re.fullmatch(
+        r'small: (http://127\.0\.0\.1:\d+/\S+/) \(Ctrl-C ends it\)\n', process.stdout.readline()
+    )[1]
     requests = []
     browser.context.on('request', lambda request: requests.append(request.url))
     browser.goto(address)
@@ -240,11 +299,15 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
     def click(x, y):
         """Click the centre of a pixel of the photo."""
         box = picture.bounding_box()
-        picture.click(position={'x': (x + 0.5) / 90 * box['width'], 'y': (y + 0.5) / 60 * box['height']})
+        picture.click(
+            position={'x': (x + 0.5) / 90 * box['width'], 'y': (y + 0.5) / 60 * box['height']}
+        )
 
     upload.set_input_files(photo)
     expect(query).to_contain_text('Pixel 45, 30 is in the query of row 5, column 5 of 8 x 8.')
-    expect(browser.locator('#prediction')).to_contain_text(re.compile(r'Prediction: (blue|green|red) \d'))
+    expect(browser.locator('#prediction')).to_contain_text(
+        re.compile(r'Prediction: (blue|green|red) \d')
+    )
 
     before = maps.get_attribute('src'), entropy.get_attribute('src'), picture.get_attribute('src')
     click(60, 10)
@@ -254,7 +317,9 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
 
     before = maps.get_attribute('src')
     browser.locator('#layer').select_option('stages.1.blocks.0.attn')
-    expect(query).to_contain_text('row 1, column 4 of 4 x 4. Entropy of its weights in nats, at most 2.77, mean of 2')
+    expect(query).to_contain_text(
+        'row 1, column 4 of 4 x 4. Entropy of its weights in nats, at most 2.77, mean of 2'
+    )
     expect(maps).not_to_have_attribute('src', before)
     before = maps.get_attribute('src')
     browser.locator('#head').get_by_text('2', exact=True).click()
@@ -279,7 +344,9 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
     expect(browser.get_by_text('broken.jpg: not an image')).to_be_visible()
     expect(query).to_contain_text('Pixel 60, 10')
 
-    assert {urlsplit(url).hostname for url in requests if not url.startswith(('data:', 'blob:'))} == {'127.0.0.1'}
+    assert {
+        urlsplit(url).hostname for url in requests if not url.startswith(('data:', 'blob:'))
+    } == {'127.0.0.1'}
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=120)[0] == 'ended\n'
     assert process.returncode == 0
@@ -293,13 +360,21 @@ def refusal(capsys, *arguments):
 
 def test_what_is_refused(classifier, write_checkpoint, tmp_path, capsys):
     checkpoint = write_checkpoint(classifier, tmp_path / 'random.pth')
-    assert refusal(capsys, tmp_path / 'none.py', checkpoint) == f'{tmp_path}/none.py: no such config file'
-    assert refusal(capsys, classifier, tmp_path / 'none.pth') == f'{tmp_path}/none.pth: no such checkpoint'
+    assert (
+        refusal(capsys, tmp_path / 'none.py', checkpoint)
+        == f'{tmp_path}/none.py: no such config file'
+    )
+    assert (
+        refusal(capsys, classifier, tmp_path / 'none.pth')
+        == f'{tmp_path}/none.pth: no such checkpoint'
+    )
     assert refusal(capsys, classifier, checkpoint, '--layers', 'stages.2.blocks.0.attn') == (
         '--layers: expected layers among stages.0.blocks.0.attn, stages.1.blocks.0.attn, got stages.2.blocks.0.attn; '
         'did you mean stages.1.blocks.0.attn?'
     )
-    assert refusal(capsys, classifier, checkpoint, tmp_path / 'none.jpg') == 'none.jpg: no such file'
+    assert (
+        refusal(capsys, classifier, checkpoint, tmp_path / 'none.jpg') == 'none.jpg: no such file'
+    )
     assert refusal(capsys, classifier, checkpoint, '--score-thr', '30') == (
         '--score-thr: expected a number in [0, 1], got 30'
     )
@@ -312,7 +387,9 @@ def test_what_is_refused(classifier, write_checkpoint, tmp_path, capsys):
         )
 
 
-def test_the_page_gets_the_score_threshold(classifier, write_checkpoint, photo, tmp_path, capsys, monkeypatch):
+def test_the_page_gets_the_score_threshold(
+    classifier, write_checkpoint, photo, tmp_path, capsys, monkeypatch
+):
     def explore(predictor, names, threshold, path):
         raise UsageError(threshold)
 

@@ -7,7 +7,14 @@ from matplotlib.legend import Legend
 from PIL import Image
 
 from mmpola.apps.analysis import analyze_layer, observe
-from mmpola.apps.analysis.figures import Scene, draw_entropy, draw_gates, draw_maps, draw_parameters, draw_rank
+from mmpola.apps.analysis.figures import (
+    Scene,
+    draw_entropy,
+    draw_gates,
+    draw_maps,
+    draw_parameters,
+    draw_rank,
+)
 from mmpola.apps.analysis.saving import Style, save_figure
 from mmpola.apps.prediction.geometry import Geometry
 from mmpola.backbones import PolaPVT
@@ -18,9 +25,18 @@ STREAMS = ['same-signed', 'opposite-signed']
 @pytest.fixture(scope='module')
 def layers():
     """Analyses of a small backbone's layers, which have two heads."""
-    arch = {'embed_dims': (16,) * 4, 'depths': (1,) * 4, 'num_heads': (2,) * 4, 'mlp_ratios': (1,) * 4}
+    arch = {
+        'embed_dims': (16,) * 4,
+        'depths': (1,) * 4,
+        'num_heads': (2,) * 4,
+        'mlp_ratios': (1,) * 4,
+    }
     model = PolaPVT(arch, pretrain_img_size=64)
-    return list(observe(model, torch.randn(1, 3, 64, 64), lambda layer: analyze_layer(layer, [(0, 0)])).values())
+    return list(
+        observe(
+            model, torch.randn(1, 3, 64, 64), lambda layer: analyze_layer(layer, [(0, 0)])
+        ).values()
+    )
 
 
 def legends(figure):
@@ -34,7 +50,9 @@ def test_legends_name_dots_and_colours(layers):
     assert correlations == ['of paired channels', "of the tokens' means", 'single heads']
     assert components == STREAMS
     assert legends(draw_entropy(layers))[0][-1] == 'single heads'
-    assert legends(draw_rank(layers)) == [['attention and convolution', 'attention', 'single heads, each stream']]
+    assert legends(draw_rank(layers)) == [
+        ['attention and convolution', 'attention', 'single heads, each stream']
+    ]
 
 
 def test_ticks_of_parameters_have_no_offset(layers):
@@ -54,7 +72,12 @@ def test_style_of_a_saved_figure(layers, tmp_path):
     figure = draw_maps(scene, layers[0], 4)
     assert figure.get_suptitle()
     for _ in range(2):  # as for two formats
-        save_figure(figure, tmp_path / 'maps.png', Style(dpi=100, colour_map='magma', width=7, title=False))
+        save_figure(
+            figure, tmp_path / 'maps.png', Style(dpi=100, colour_map='magma', width=7, title=False)
+        )
     assert Image.open(tmp_path / 'maps.png').width == 700
     assert not figure.get_suptitle()
-    assert {image.get_cmap().name for axes in figure.axes for image in axes.images} == {'gray', 'magma'}
+    assert {image.get_cmap().name for axes in figure.axes for image in axes.images} == {
+        'gray',
+        'magma',
+    }

@@ -16,7 +16,10 @@ from tests.helpers import scripts
 
 def convolutions(depth):
     """Convolutions of 3 x 3 with positive weights."""
-    layers = [nn.Conv2d(3, 4, 3, padding=1), *(nn.Conv2d(4, 4, 3, padding=1) for _ in range(depth - 1))]
+    layers = [
+        nn.Conv2d(3, 4, 3, padding=1),
+        *(nn.Conv2d(4, 4, 3, padding=1) for _ in range(depth - 1)),
+    ]
     for layer in layers:
         layer.weight.data.abs_()
     return nn.Sequential(*layers)
@@ -44,7 +47,9 @@ def test_gradients_of_opposite_signs_do_not_cancel():
         conv.weight[0, :, 1, 1] = 1.0
         conv.weight[0, 0, 1, 2] = 1.0
         conv.weight[0, 1, 1, 2] = -1.0
-    field = effective_receptive_field(conv, torch.rand(1, 3, 7, 7) + torch.tensor([2.0, 0.0, 0.0])[:, None, None])
+    field = effective_receptive_field(
+        conv, torch.rand(1, 3, 7, 7) + torch.tensor([2.0, 0.0, 0.0])[:, None, None]
+    )
     assert field[3, 4] / field[3, 3] == pytest.approx(2 / 3)
 
 
@@ -69,7 +74,10 @@ def test_a_layer_norm_does_not_hide_the_field():
 def test_what_is_no_map_is_refused():
     for model, rule in (
         (nn.Flatten(), r'expected a map \[B, C, h, w\] as its last result, got \[1, 48\]'),
-        (nn.Sequential(nn.Conv2d(3, 2, 1), nn.Threshold(1e9, -1.0)), 'expected finite gradients, not all of them zero'),
+        (
+            nn.Sequential(nn.Conv2d(3, 2, 1), nn.Threshold(1e9, -1.0)),
+            'expected finite gradients, not all of them zero',
+        ),
     ):
         with pytest.raises(ValueError, match=rule):
             effective_receptive_field(model, torch.rand(1, 3, 4, 4))
@@ -87,20 +95,39 @@ def test_panels_have_one_scale_and_their_areas_below():
 
 def test_the_texts_of_a_narrow_figure_do_not_overlap():
     field = effective_receptive_field(convolutions(2), torch.rand(1, 3, 9, 9))
-    figure = draw_receptive_fields(dict.fromkeys(('Pola-PVT-T', 'PVT-T', 'Swin-T'), field), width=3.25)
+    figure = draw_receptive_fields(
+        dict.fromkeys(('Pola-PVT-T', 'PVT-T', 'Swin-T'), field), width=3.25
+    )
     figure.draw_without_rendering()
     *panels, bar = figure.axes
     labels = [axes.xaxis.label.get_window_extent() for axes in panels]
     assert not any(left.overlaps(right) for left, right in pairwise(labels))
-    for text in (*labels, *(axes.title.get_window_extent() for axes in panels), bar.yaxis.label.get_window_extent()):
+    for text in (
+        *labels,
+        *(axes.title.get_window_extent() for axes in panels),
+        bar.yaxis.label.get_window_extent(),
+    ):
         assert figure.bbox.x0 <= text.x0 < text.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= text.y0 < text.y1 <= figure.bbox.y1
 
 
 def test_script_draws_models_side_by_side(photo, tmp_path, capsys):
     out = tmp_path / 'new' / 'fields.pdf'
-    arguments = ['pola_deit_tiny', 'swin_tiny_patch4_window7_224', '--size', '64', '--labels', 'Pola-DeiT', 'Swin']
-    assert scripts.run('receptive_field', *arguments, '--images', photo, '--out', out, '--device', 'cpu') == 0
+    arguments = [
+        'pola_deit_tiny',
+        'swin_tiny_patch4_window7_224',
+        '--size',
+        '64',
+        '--labels',
+        'Pola-DeiT',
+        'Swin',
+    ]
+    assert (
+        scripts.run(
+            'receptive_field', *arguments, '--images', photo, '--out', out, '--device', 'cpu'
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(':')[0] for line in lines[-3:-1]] == ['Pola-DeiT', 'Swin']
     assert lines[-1] == f'wrote {out}'
@@ -129,20 +156,32 @@ def test_a_classifier_of_timm_has_the_field_of_its_features(name):
         }
     )
     np.testing.assert_allclose(
-        effective_receptive_field(features, image), effective_receptive_field(model, image), rtol=1e-3, atol=1e-7
+        effective_receptive_field(features, image),
+        effective_receptive_field(model, image),
+        rtol=1e-3,
+        atol=1e-7,
     )
 
 
 @pytest.mark.parametrize(
     ('arguments', 'error'),
     [
-        (['pola_swin_tny'], 'MODEL: expected a name of timm.list_models() or of mmpola, got pola_swin_tny; did'),
+        (
+            ['pola_swin_tny'],
+            'MODEL: expected a name of timm.list_models() or of mmpola, got pola_swin_tny; did',
+        ),
         (['resnet18', 'resnet18'], '--labels: expected 2 different ones, got resnet18, resnet18'),
         (['resnet18', '--size', '0'], '--size: expected at least 1, got 0'),
-        (['resnet18', '--cmap', 'virids'], '--cmap: expected a colour map of matplotlib, got virids; did'),
+        (
+            ['resnet18', '--cmap', 'virids'],
+            '--cmap: expected a colour map of matplotlib, got virids; did',
+        ),
         (['resnet18', '--dpi', '0'], '--dpi: expected a number from 10 to 1200, got 0'),
         (['pola_deit_tiny=absent.pth'], 'pola_deit_tiny=absent.pth: FileNotFoundError'),
-        (['resnet18', '--out', 'fields.jpg'], '--out: expected a file of the formats png, svg, pdf, got fields.jpg'),
+        (
+            ['resnet18', '--out', 'fields.jpg'],
+            '--out: expected a file of the formats png, svg, pdf, got fields.jpg',
+        ),
     ],
 )
 def test_script_refuses(arguments, error, tmp_path, capsys):
@@ -156,6 +195,16 @@ def test_script_overwrites_only_with_permission(tmp_path, capsys):
     Image.new('RGB', (1, 1)).save(out)
     assert scripts.run('receptive_field', 'resnet18', '--out', out) == 2
     assert 'expected a new file' in capsys.readouterr().err
-    options = ['--size', '32', '--number', '1', '--width-inches', '3', '--dpi', '100', '--overwrite']
+    options = [
+        '--size',
+        '32',
+        '--number',
+        '1',
+        '--width-inches',
+        '3',
+        '--dpi',
+        '100',
+        '--overwrite',
+    ]
     assert scripts.run('receptive_field', 'resnet18', '--out', out, *options) == 0
     assert Image.open(out).width == 300

@@ -45,7 +45,9 @@ def test_a_power_above_one_lowers_the_entropy(draw_positive):
     assert (entropies.diff(dim=0) < 0).all()
 
 
-@pytest.mark.parametrize('chunk', [60, 1])  # two rows of 3 heads x 9 keys at a time, and one, which has more
+@pytest.mark.parametrize(
+    'chunk', [60, 1]
+)  # two rows of 3 heads x 9 keys at a time, and one, which has more
 def test_entropy_of_rows_without_rotary_tables(chunk, monkeypatch):
     monkeypatch.setattr('mmpola.apps.analysis.statistics.CHUNK_ELEMENTS', chunk)
     q, k, v = attention_inputs.draw(batch=1, queries=9, keys=9)
@@ -67,7 +69,9 @@ def test_means_and_correlations_of_each_head():
     opposite = torch.stack([2 - same[:, 0], same[:, 1]], dim=1)
     gate = torch.cat([same, opposite], dim=-1).flatten(1)[None]  # [1, 50, 2 heads x (3 + 3)]
     found = gate_statistics(gate, heads=2)
-    torch.testing.assert_close(torch.from_numpy(found.mean), torch.stack([same.mean((0, 2)), opposite.mean((0, 2))]))
+    torch.testing.assert_close(
+        torch.from_numpy(found.mean), torch.stack([same.mean((0, 2)), opposite.mean((0, 2))])
+    )
     torch.testing.assert_close(torch.from_numpy(found.std[0]), same.std((0, 2), correction=0))
     assert found.correlation == pytest.approx([-1, 1])
     assert found.token_correlation == pytest.approx([-1, 1])
@@ -97,7 +101,9 @@ def test_values_of_the_effective_rank():
 @pytest.mark.parametrize('index', [torch.arange(30), torch.tensor([29, 0, 7])])
 def test_rows_of_a_convolution(index):
     kernels, values = torch.randn(2, 5, 5), torch.randn(30)
-    expected = convolve_tokens(values.expand(2, -1).mT[None], kernels.unsqueeze(1), None, GRID)[0, index]
+    expected = convolve_tokens(values.expand(2, -1).mT[None], kernels.unsqueeze(1), None, GRID)[
+        0, index
+    ]
     rows, tokens = convolution_rows(kernels, GRID, index)
     torch.testing.assert_close(rows @ values[tokens], expected.mT)
 
@@ -105,7 +111,9 @@ def test_rows_of_a_convolution(index):
 @pytest.mark.parametrize('name', LAYERS)
 def test_ranks_are_those_of_the_whole_matrices(name):
     model = LAYERS[name]()
-    torch.nn.init.normal_(model.conv.weight, std=0.02)  # so that attention and convolution are of similar size
+    torch.nn.init.normal_(
+        model.conv.weight, std=0.02
+    )  # so that attention and convolution are of similar size
     (layer,) = observe(model, torch.randn(1, 24, *GRID), lambda layer: layer).values()
     found = effective_ranks(layer, rows=30, channels=4)
     weights = attention_rows(layer.attention, ('same', 'opposite'))(torch.arange(30))

@@ -71,10 +71,14 @@ def test_other_attention_for_the_same_queries_and_keys():
     q, k, v = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v))
     torch.testing.assert_close(rows['softmax'] @ v[0], F.scaled_dot_product_attention(q, k, v)[0])
     elu = EluSequenceAttention(12, 3, 7).attend(inputs.q, inputs.q, inputs.k, inputs.v, None)
-    torch.testing.assert_close((rows['linear'] @ v[0]).transpose(0, 1).flatten(1), elu[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        (rows['linear'] @ v[0]).transpose(0, 1).flatten(1), elu[0], rtol=1e-5, atol=1e-5
+    )
 
     ones = torch.ones(3, 4, dtype=torch.float64)
-    positive = AttentionInputs(inputs.q.abs(), inputs.k.abs(), inputs.v, PowerMap(ones), None, None, 1e-6)
+    positive = AttentionInputs(
+        inputs.q.abs(), inputs.k.abs(), inputs.v, PowerMap(ones), None, None, 1e-6
+    )
     rows = attention_rows(positive)(torch.arange(5))
     torch.testing.assert_close(rows['relu'], rows['same'])  # without negative parts and powers
 

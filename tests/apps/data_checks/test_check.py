@@ -19,7 +19,9 @@ def test_counts(detection, segmentation, annotations, shapes):
     assert train.contents.unannotated == 12 - len(annotated)
     assert train.contents.problems == train.contents.warnings == train.contents.notes == []
     maps = check_data(segmentation, whole=True)
-    assert [(data.splits, data.name, data.contents.images, data.contents.annotations) for data in maps] == [
+    assert [
+        (data.splits, data.name, data.contents.images, data.contents.annotations) for data in maps
+    ] == [
         (['train'], 'label maps', 12, 12),
         (['val', 'test'], 'label maps', 4, 4),
     ]
@@ -50,7 +52,9 @@ def test_class_folders(colours, tmp_path):
     shutil.rmtree(data / 'train/green')
     (data / 'train/green').mkdir()
     (line,) = problems(cfg)
-    assert line.startswith(f'train_dataloader.dataset: {data}/train: class folders without images (')
+    assert line.startswith(
+        f'train_dataloader.dataset: {data}/train: class folders without images ('
+    )
 
 
 @pytest.mark.parametrize('name', ['pipeline', 'lazy_init'])
@@ -107,9 +111,13 @@ def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypa
 def test_a_batch_has_no_more_images_than_a_process(detection, segmentation, monkeypatch):
     loader = detection.train_dataloader
     loader.batch_size = 13
-    assert problems(detection) == ['train_dataloader.batch_size: expected at most 12, for 12 images, got 13']
+    assert problems(detection) == [
+        'train_dataloader.batch_size: expected at most 12, for 12 images, got 13'
+    ]
     loader.dataset.indices = 5
-    assert problems(detection) == ['train_dataloader.batch_size: expected at most 5, for 5 images, got 13']
+    assert problems(detection) == [
+        'train_dataloader.batch_size: expected at most 5, for 5 images, got 13'
+    ]
     loader.dataset = dict(type='RepeatDataset', times=3, dataset=loader.dataset)
     check_data(detection, ('train',))
     detection.launcher = 'pytorch'
@@ -144,7 +152,9 @@ def test_a_missing_file_in_a_folder_that_is_there_is_named_with_what_is_there(de
     detection.val_evaluator.ann_file = f'{coco}/annotations/instance_val2017.json'
     headline, train, val = refusal(check_data, detection, ('train', 'val')).splitlines()
     assert headline == 'the data is not complete'
-    assert train.startswith(f'  train_dataloader: {coco}/annotations/instances_trian2017.json: not found ')
+    assert train.startswith(
+        f'  train_dataloader: {coco}/annotations/instances_trian2017.json: not found '
+    )
     present = f'{coco}/annotations has instances_train2017.json, instances_val2017.json'
     assert train.endswith(f'; {present}; did you mean instances_train2017.json?')
     assert val == (

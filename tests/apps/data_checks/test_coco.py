@@ -22,7 +22,16 @@ def test_polygons_are_replaced_and_nothing_else():
     assert POLYGONS.sub(SOME_POLYGON, text.encode()) == (
         b'{"segmentation":[[]], "area": 1, "a": [1]}, {"b": [2], "segmentation":[[]]}'
     )
-    for other in ('[]', '[1, 2, 3, 4]', '[5]', '[[[1, 2]]]', '[[1, NaN]]', '["1"]', '[[1], 2]', '[[1, "2"]]'):
+    for other in (
+        '[]',
+        '[1, 2, 3, 4]',
+        '[5]',
+        '[[[1, 2]]]',
+        '[[1, NaN]]',
+        '["1"]',
+        '[[1], 2]',
+        '[[1, "2"]]',
+    ):
         assert POLYGONS.search(f'{{"segmentation": {other}, "area": 1}}'.encode()) is None
 
 
@@ -40,7 +49,14 @@ def test_classes_of_another_data_set(detection, annotations):
 
 
 def test_classes_in_another_order_than_the_file(detection, annotations):
-    detection.train_dataloader.dataset.metainfo.classes = ('square', 'circle', 'triangle', 'star', 'ring', 'cross')
+    detection.train_dataloader.dataset.metainfo.classes = (
+        'square',
+        'circle',
+        'triangle',
+        'star',
+        'ring',
+        'cross',
+    )
     assert problems(detection) == [
         f'{annotations.path}: metainfo.classes: expected the order of the file, by which mmdet numbers them '
         f'({NAMES}), got square, circle, triangle, star, ring and 1 more'
@@ -74,11 +90,15 @@ def test_boxes_that_mmdet_drops(detection, annotations):
         f'{path}: dropped boxes narrower than a pixel or without area, annotations (1): {flat["id"]}',
         f'{path}: dropped boxes outside their image, annotations (1): {away["id"]}',
     ]
-    assert train.contents.notes == [f'{path}: boxes that extend beyond their image, annotations (1): {beyond["id"]}']
+    assert train.contents.notes == [
+        f'{path}: boxes that extend beyond their image, annotations (1): {beyond["id"]}'
+    ]
     assert problems(detection, strict=True) == train.contents.warnings
     flat['bbox'][3] = float('nan')
     annotations.save()
-    assert problems(detection) == [f'{path}: boxes with NaN or infinite values, annotations (1): {flat["id"]}']
+    assert problems(detection) == [
+        f'{path}: boxes with NaN or infinite values, annotations (1): {flat["id"]}'
+    ]
     flat['bbox'][3] = '7'
     annotations.save()
     (line,) = problems(detection)
@@ -91,7 +111,9 @@ def test_counts_are_those_of_mmdet(detection, annotations):
     flat['area'], away['bbox'][0], ignored['ignore'], crowd['iscrowd'] = 0, -99, True, 1
     narrow, bare = annotations['images'][-2:]
     narrow['width'] = 31
-    annotations['annotations'] = [a for a in annotations['annotations'] if a['image_id'] != bare['id']]
+    annotations['annotations'] = [
+        a for a in annotations['annotations'] if a['image_id'] != bare['id']
+    ]
     annotations.save()
     dataset = detection.train_dataloader.dataset
     dataset.metainfo.classes = ('circle', 'square', 'triangle', 'star', 'ring')
@@ -120,7 +142,8 @@ def test_counts_are_those_of_mmdet(detection, annotations):
         f'{", ".join(empty)}',
     ]
     assert (
-        train.contents.notes[-1] == f'{annotations.path}: annotations of crowds, which are ignored (1): {crowd["id"]}'
+        train.contents.notes[-1]
+        == f'{annotations.path}: annotations of crowds, which are ignored (1): {crowd["id"]}'
     )
 
 
@@ -259,7 +282,8 @@ def test_json_that_is_nested_too_deeply_is_one_line(detection, annotations):
 
 
 @pytest.mark.parametrize(
-    ('orientation', 'size'), [(1, (9, 5)), (4, (9, 5)), *((turned, (5, 9)) for turned in (5, 6, 7, 8))]
+    ('orientation', 'size'),
+    [(1, (9, 5)), (4, (9, 5)), *((turned, (5, 9)) for turned in (5, 6, 7, 8))],
 )
 def test_the_size_of_an_image_that_the_camera_turned(orientation, size, tmp_path):
     image = Image.new('RGB', (9, 5))
@@ -274,7 +298,12 @@ def test_run_lengths_that_no_mask_has(detection, annotations):
     sizes = {image['id']: [image['height'], image['width']] for image in annotations['images']}
     good, long, text, empty, other, *_ = annotations['annotations']
     area = math.prod(sizes[good['image_id']])
-    for annotation, counts in ((good, [area - 9, 9]), (long, [area, 9]), (text, 'abc'), (other, [0, 80 * 96])):
+    for annotation, counts in (
+        (good, [area - 9, 9]),
+        (long, [area, 9]),
+        (text, 'abc'),
+        (other, [0, 80 * 96]),
+    ):
         annotation['segmentation'] = {'size': sizes[annotation['image_id']], 'counts': counts}
     empty['segmentation'] = {'size': sizes[empty['image_id']]}
     other['segmentation']['size'] = sizes[other['image_id']][::-1]

@@ -18,7 +18,10 @@ def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade
         f'{first.name} (label 200), {second.name} (label 7)'
     ]
     segmentation.train_dataloader.dataset.reduce_zero_label = False
-    assert 'labels other than 0 … 5 and 255 (6 classes, reduce_zero_label=False)' in problems(segmentation)[0]
+    assert (
+        'labels other than 0 … 5 and 255 (6 classes, reduce_zero_label=False)'
+        in problems(segmentation)[0]
+    )
 
 
 def test_label_maps_of_the_wrong_kind(segmentation, ade):

@@ -15,7 +15,9 @@ def _cache(tmp_path, monkeypatch):
 
 def config(name, root):
     loaders = {
-        f'{place}_dataloader': {'dataset': {'type': f'mmpola.{name}', 'root': str(root), 'split': split}}
+        f'{place}_dataloader': {
+            'dataset': {'type': f'mmpola.{name}', 'root': str(root), 'split': split}
+        }
         for place, split in (('train', 'train'), ('val', 'dev'), ('test', 'test'))
     }
     return Config({**loaders, 'model': {'num_classes': 3}, 'default_scope': 'mmpola'})
@@ -50,6 +52,8 @@ def test_problems_of_the_files_and_of_the_classes_are_listed(tmp_path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    headline, line, *_ = refusal(check_data, config('ListOps', tmp_path / 'none'), ('train',)).splitlines()
+    headline, line, *_ = refusal(
+        check_data, config('ListOps', tmp_path / 'none'), ('train',)
+    ).splitlines()
     assert headline == 'the data is not complete'
     assert line.startswith(f'  train_dataloader: {tmp_path}/none: not found (looked from ')

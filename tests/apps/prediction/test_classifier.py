@@ -25,12 +25,27 @@ def config(colours, tmp_path):
     return path
 
 
-@pytest.mark.parametrize(('meta', 'names'), [({'classes': CLASSES}, CLASSES), (None, ('blue', 'green', 'red'))])
-def test_the_best_classes_are_drawn_and_written(config, write_checkpoint, colours, tmp_path, meta, names, capsys):
-    checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta={'dataset_meta': meta} if meta else {})
+@pytest.mark.parametrize(
+    ('meta', 'names'), [({'classes': CLASSES}, CLASSES), (None, ('blue', 'green', 'red'))]
+)
+def test_the_best_classes_are_drawn_and_written(
+    config, write_checkpoint, colours, tmp_path, meta, names, capsys
+):
+    checkpoint = write_checkpoint(
+        config, tmp_path / 'random.pth', meta={'dataset_meta': meta} if meta else {}
+    )
     out = tmp_path / 'out'
     Image.new('RGB', (90, 50), (10, 200, 30)).save(tmp_path / 'wide.png')
-    arguments = [config, checkpoint, colours / 'val', tmp_path / 'wide.png', '--out', out, '--batch-size', '4']
+    arguments = [
+        config,
+        checkpoint,
+        colours / 'val',
+        tmp_path / 'wide.png',
+        '--out',
+        out,
+        '--batch-size',
+        '4',
+    ]
     assert scripts.run('predict', *arguments) == 0
     assert capsys.readouterr().out.endswith(f'{out}: 10 images done, 0 skipped\n')
 
@@ -48,8 +63,12 @@ def test_the_best_classes_are_drawn_and_written(config, write_checkpoint, colour
         assert (found['image'], found['width'], found['height']) == (path, 36, 40)
         assert sorted(found) == ['classes', 'height', 'image', 'width']
         order = scores.argsort(descending=True).tolist()
-        assert [(entry['label'], entry['class']) for entry in found['classes']] == [(n, names[n]) for n in order]
-        assert [entry['score'] for entry in found['classes']] == pytest.approx(scores[order].tolist(), abs=1e-5)
+        assert [(entry['label'], entry['class']) for entry in found['classes']] == [
+            (n, names[n]) for n in order
+        ]
+        assert [entry['score'] for entry in found['classes']] == pytest.approx(
+            scores[order].tolist(), abs=1e-5
+        )
     drawn = np.asarray(Image.open(out / 'wide.jpg')).astype(int)
     assert drawn.shape == (288, 768, 3)
     assert np.abs(drawn[144, 200] - (10, 200, 30)).max() < 8
@@ -70,13 +89,17 @@ def test_missing_or_other_class_names_are_refused(config, write_checkpoint, tmp_
         f'{bare}: has no class names, and gone, which would define them, does not exist; set '
         'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
     )
-    other = write_checkpoint(config, tmp_path / 'other.pth', meta={'dataset_meta': {'classes': ('a', 'b')}})
+    other = write_checkpoint(
+        config, tmp_path / 'other.pth', meta={'dataset_meta': {'classes': ('a', 'b')}}
+    )
     assert message(config, other, tmp_path / 'out', capsys) == (
         f'model.num_classes: expected 2, the number of classes in {other} (a, b), got 3'
     )
 
 
-def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(config, write_checkpoint, tmp_path, capsys):
+def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(
+    config, write_checkpoint, tmp_path, capsys
+):
     cfg = Config.fromfile(config)
     cfg.test_dataloader.dataset.transform.update(crop_mode='center', crop_pct=0.875, input_size=224)
     cfg.dump(tmp_path / 'center.py')
@@ -90,7 +113,10 @@ def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(config, w
     images = long, tmp_path / 'short.png'
     assert scripts.run('predict', tmp_path / 'center.py', checkpoint, *images, '--out', out) == 3
     printed = capsys.readouterr().out
-    assert f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 12800000 x 256' in printed
+    assert (
+        f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 12800000 x 256'
+        in printed
+    )
     assert (out / 'short.json').exists() and not (out / 'long.json').exists()
 
 
@@ -126,7 +152,9 @@ def test_a_line_of_pixels_is_skipped_before_it_is_decoded(
     Image.new('RGB', (40, 40)).save(folder / 'usual.png')
     decoded = []
     read_pixels = predictor.read_pixels
-    monkeypatch.setattr(predictor, 'read_pixels', lambda path: decoded.append(path) or read_pixels(path))
+    monkeypatch.setattr(
+        predictor, 'read_pixels', lambda path: decoded.append(path) or read_pixels(path)
+    )
     meta = {'dataset_meta': {'classes': CLASSES}}
     checkpoint = write_checkpoint(tmp_path / 'center.py', tmp_path / 'random.pth', meta=meta)
     options = ['--points', '20,20', '--format', 'png'] if tool == 'analyze' else []
@@ -141,7 +169,9 @@ def test_a_line_of_pixels_is_skipped_before_it_is_decoded(
 
 
 @pytest.mark.parametrize('tool', ['predict', 'analyze'])
-def test_file_names_with_terminal_escapes_are_printed_as_text(tool, config, write_checkpoint, tmp_path, capsys):
+def test_file_names_with_terminal_escapes_are_printed_as_text(
+    tool, config, write_checkpoint, tmp_path, capsys
+):
     escape = '\x1b[2J'
     folder = tmp_path / 'images'
     folder.mkdir()

@@ -31,7 +31,10 @@ PIPELINES = {
         dict(type='Resize', scale=(256, 64), keep_ratio=True),
         dict(type='mmseg.PackSegInputs'),
     ],
-    'mmseg without resizing': [dict(type='mmseg.InferencerLoader'), dict(type='mmseg.PackSegInputs')],
+    'mmseg without resizing': [
+        dict(type='mmseg.InferencerLoader'),
+        dict(type='mmseg.PackSegInputs'),
+    ],
 }
 TRANSFORMS = {
     'classifier': dict(input_size=64, crop_pct=0.875, interpolation='bicubic'),
@@ -44,7 +47,9 @@ SIDE = 12  # of the square
 def white_square(size, x, y):
     """A black image with a white square around the pixel (x, y)."""
     pixels = np.zeros((*size, 3), np.uint8)
-    cv2.rectangle(pixels, (x - SIDE // 2, y - SIDE // 2), (x + SIDE // 2, y + SIDE // 2), (255, 255, 255), -1)
+    cv2.rectangle(
+        pixels, (x - SIDE // 2, y - SIDE // 2), (x + SIDE // 2, y + SIDE // 2), (255, 255, 255), -1
+    )
     return pixels
 
 
@@ -69,7 +74,9 @@ def test_a_point_is_where_the_pipeline_puts_it(name, size):
     for x, y in ((size[1] // 2, size[0] // 2), (size[1] // 2 - 20, size[0] // 2 + 15)):
         inputs = transforms(white_square(size, x, y))['inputs']
         assert geometry.size == tuple(inputs.shape[-2:])
-        assert geometry.to_input(x + 0.5, y + 0.5) == pytest.approx(centre_of_light(inputs), abs=0.25)
+        assert geometry.to_input(x + 0.5, y + 0.5) == pytest.approx(
+            centre_of_light(inputs), abs=0.25
+        )
         assert geometry.to_image(*geometry.to_input(x, y)) == pytest.approx((x, y))
 
 
@@ -81,14 +88,21 @@ def test_coordinates():
 
 @pytest.mark.parametrize(
     ('size', 'grid', 'stride'),
-    [((64, 96), (16, 24), 4), ((33, 47), (2, 2), 32), ((97, 130), (7, 9), 16), ((800, 1344), (200, 336), 4)],
+    [
+        ((64, 96), (16, 24), 4),
+        ((33, 47), (2, 2), 32),
+        ((97, 130), (7, 9), 16),
+        ((800, 1344), (200, 336), 4),
+    ],
 )
 def test_stride_of_a_grid(size, grid, stride):
     assert token_stride(size, grid) == stride
 
 
 def test_a_grid_that_no_stride_gives():
-    with pytest.raises(ValueError, match=re.escape('grid: expected (64, 64) divided by a power of two')):
+    with pytest.raises(
+        ValueError, match=re.escape('grid: expected (64, 64) divided by a power of two')
+    ):
         token_stride((64, 64), (5, 5))
 
 

@@ -36,25 +36,53 @@ def photos(shapes, tmp_path):
 
 def differs(drawn, picture):
     """Return the mean difference of two images in 8-bit levels."""
-    one, other = (np.asarray(Image.open(path).convert('RGB')).astype(float) for path in (drawn, picture))
+    one, other = (
+        np.asarray(Image.open(path).convert('RGB')).astype(float) for path in (drawn, picture)
+    )
     return np.abs(one - other).mean()
 
 
-def test_boxes_and_masks_are_drawn_and_written(tiny_config, write_checkpoint, photos, tmp_path, capsys):
-    checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth', ema_state_dict={'steps': torch.tensor(1)})
+def test_boxes_and_masks_are_drawn_and_written(
+    tiny_config, write_checkpoint, photos, tmp_path, capsys
+):
+    checkpoint = write_checkpoint(
+        tiny_config, tmp_path / 'random.pth', ema_state_dict={'steps': torch.tensor(1)}
+    )
     out = tmp_path / 'out'
-    arguments = [tiny_config, checkpoint, photos, '--score-thr', '0.1', '--batch-size', '2', '--out', out]
-    options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']  # untrained scores are about 1 in 7 classes
+    arguments = [
+        tiny_config,
+        checkpoint,
+        photos,
+        '--score-thr',
+        '0.1',
+        '--batch-size',
+        '2',
+        '--out',
+        out,
+    ]
+    options = [
+        '--cfg-options',
+        'model.test_cfg.rcnn.score_thr=0.0',
+    ]  # untrained scores are about 1 in 7 classes
     assert scripts.run('predict', *arguments, *options) == 3
     instances = sum(len(json.loads(path.read_text())['instances']) for path in out.rglob('*.json'))
-    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith('predicting')]
+    printed = [
+        line for line in capsys.readouterr().out.splitlines() if not line.startswith('predicting')
+    ]
     assert len(printed) == 4
-    assert printed[0] == f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step'
+    assert (
+        printed[0]
+        == f'{checkpoint}: averaged (EMA) weights are used, not the raw weights of the last step'
+    )
     assert f'skipped: {photos}/text.png: not an image' in printed
     assert any(
-        line.startswith(f'skipped: {photos}/inner/third.jpg: OSError: image file is truncated (') for line in printed
+        line.startswith(f'skipped: {photos}/inner/third.jpg: OSError: image file is truncated (')
+        for line in printed
     )
-    assert printed[-1] == f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1'
+    assert (
+        printed[-1]
+        == f'{out}: 2 images done, 2 skipped; {instances} detections with a score of at least 0.1'
+    )
     files = sorted(str(path.relative_to(out)) for path in out.rglob('*') if path.is_file())
     assert files == ['first.jpg', 'first.json', 'inner/second.jpg', 'inner/second.json']
     for name in ('first', 'inner/second'):
@@ -77,7 +105,9 @@ def test_boxes_and_masks_are_drawn_and_written(tiny_config, write_checkpoint, ph
     cfg.model.test_cfg.rcnn.score_thr = 0.1
     inferencer = DetInferencer(cfg, str(checkpoint), device='cpu', show_progress=False)
     (expected,) = inferencer(str(photos / 'inner' / 'second.jpg'))['predictions']
-    assert [instance['score'] for instance in found['instances']] == pytest.approx(expected['scores'])
+    assert [instance['score'] for instance in found['instances']] == pytest.approx(
+        expected['scores']
+    )
     boxes = [instance['box'] for instance in found['instances']]
     assert np.array(boxes) == pytest.approx(np.array(expected['bboxes']), abs=1e-3)
 
@@ -85,15 +115,26 @@ def test_boxes_and_masks_are_drawn_and_written(tiny_config, write_checkpoint, ph
     assert f'--out: 4 of the results exist already ({out}/first.jpg, ' in capsys.readouterr().err
 
 
-def test_segmentations_are_drawn_and_written(tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys):
-    other = {'dataset_meta': {'classes': tuple('abcdef'), 'palette': [[40 * i, 0, 0] for i in range(6)]}}
+def test_segmentations_are_drawn_and_written(
+    tiny_segmentation, write_checkpoint, shapes, tmp_path, capsys
+):
+    other = {
+        'dataset_meta': {'classes': tuple('abcdef'), 'palette': [[40 * i, 0, 0] for i in range(6)]}
+    }
     checkpoint = write_checkpoint(tiny_segmentation, tmp_path / 'random.pth', meta=other)
     names, out = ('large', 'small'), tmp_path / 'out'
-    for name, size in zip(names, ((96, 80), (48, 64)), strict=True):  # mmseg needs images of one size in a batch
+    for name, size in zip(
+        names, ((96, 80), (48, 64)), strict=True
+    ):  # mmseg needs images of one size in a batch
         with Image.open(sorted((shapes / 'ade' / 'images' / 'validation').iterdir())[0]) as image:
             image.resize(size).save(tmp_path / f'{name}.jpg')
     images = f'{tmp_path}/*l*.jpg'
-    assert scripts.run('predict', tiny_segmentation, checkpoint, images, '--out', out, '--batch-size', '2') == 0
+    assert (
+        scripts.run(
+            'predict', tiny_segmentation, checkpoint, images, '--out', out, '--batch-size', '2'
+        )
+        == 0
+    )
     assert capsys.readouterr().out.endswith(f'{out}: 2 images done, 0 skipped\n')
     for name, (width, height) in zip(names, ((96, 80), (48, 64)), strict=True):
         found = json.loads((out / f'{name}.json').read_text())
@@ -102,12 +143,18 @@ def test_segmentations_are_drawn_and_written(tiny_segmentation, write_checkpoint
         assert sum(entry['share'] for entry in found['classes']) == pytest.approx(1, abs=1e-9)
         for entry in found['classes']:
             assert entry['share'] == (labels == entry['label']).mean() > 0
-            assert entry['class'] == 'abcdef'[entry['label']]  # as the checkpoint's training called them
+            assert (
+                entry['class'] == 'abcdef'[entry['label']]
+            )  # as the checkpoint's training called them
         assert differs(out / f'{name}.jpg', tmp_path / f'{name}.jpg') > 5
 
 
-@pytest.mark.parametrize(('task', 'size'), [('tiny_config', (1, 60)), ('tiny_segmentation', (1, 1))])
-def test_images_of_one_column_are_predicted_or_skipped(task, size, request, write_checkpoint, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ('task', 'size'), [('tiny_config', (1, 60)), ('tiny_segmentation', (1, 1))]
+)
+def test_images_of_one_column_are_predicted_or_skipped(
+    task, size, request, write_checkpoint, tmp_path, capsys
+):
     config, thinner, out = request.getfixturevalue(task), tmp_path / 'thinner.png', tmp_path / 'out'
     Image.new('RGB', size).save(tmp_path / 'thin.png')
     Image.new('RGB', (1, 9000)).save(thinner)
@@ -125,7 +172,9 @@ def test_a_checkpoint_of_another_network_is_refused(
     tiny_config, tiny_segmentation, write_checkpoint, photos, tmp_path, capsys
 ):
     checkpoint = write_checkpoint(
-        tiny_segmentation, tmp_path / 'other.pth', meta={'experiment_name': 'tiny_segmentation_20250131_235959'}
+        tiny_segmentation,
+        tmp_path / 'other.pth',
+        meta={'experiment_name': 'tiny_segmentation_20250131_235959'},
     )
     out, work = tmp_path / 'out', tmp_path / 'work'
     for tool, arguments in (('predict', [photos, '--out', out]), ('test', ['--work-dir', work])):
@@ -151,10 +200,15 @@ def test_files_folders_and_patterns(photos, tmp_path):
     assert found(photos) == found(photos, photos / 'first.jpg') == everything
     assert found(f'{photos}/**/*.jpg') == everything[:3]
     assert found(f'{photos}/inner/s*') == [('photos/inner/second.jpg', 'second')]
-    assert found(photos, out=photos / 'inner') == [everything[0], everything[3]]  # no results of an earlier run
+    assert found(photos, out=photos / 'inner') == [
+        everything[0],
+        everything[3],
+    ]  # no results of an earlier run
     with pytest.raises(
         UsageError,
-        match=re.escape(f'{photos}/inner/second.jpg and {photos}/second.jpg: the results of both would be {tmp_path}'),
+        match=re.escape(
+            f'{photos}/inner/second.jpg and {photos}/second.jpg: the results of both would be {tmp_path}'
+        ),
     ):
         found(photos / 'inner' / 'second.jpg', (photos / 'first.jpg').rename(photos / 'second.jpg'))
 
@@ -164,7 +218,10 @@ def test_files_folders_and_patterns(photos, tmp_path):
     [
         ('{0}/none.jpg', '{0}/none.jpg: no such file or folder'),
         ('{0}/*.gif', '{0}/*.gif: no file matches this pattern'),
-        ('{0}/empty', '{0}/empty: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'),
+        (
+            '{0}/empty',
+            '{0}/empty: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)',
+        ),
     ],
 )
 def test_arguments_that_match_nothing(photos, argument, message, tmp_path):
@@ -176,7 +233,10 @@ def test_arguments_that_match_nothing(photos, argument, message, tmp_path):
 def test_an_input_image_is_never_overwritten(photos):
     found = files.find_images([str(photos / 'first.jpg')], photos)
     with pytest.raises(
-        UsageError, match=re.escape(f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)')
+        UsageError,
+        match=re.escape(
+            f'--out: {photos}: results would overwrite the input images ({photos}/first.jpg)'
+        ),
     ):
         files.check_outputs(found, photos, ('.jpg', '.json'), overwrite=True)
 
@@ -188,17 +248,27 @@ def test_a_file_in_place_of_the_folder_of_results_is_refused(photos, out):
         files.check_outputs(found, photos / out, ('.jpg', '.json'), overwrite=True)
 
 
-def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(photos, tmp_path, monkeypatch, capsys):
+def test_files_of_other_image_formats_in_a_folder_are_tried_and_named(
+    photos, tmp_path, monkeypatch, capsys
+):
     Image.new('RGB', (8, 6)).save(photos / 'animated.gif')
     (photos / 'phone.heic').write_bytes(b'no decoder for this')
     (photos / 'inner' / 'notes.txt').write_text('not an image by its suffix')
     read = cv2.imread
-    monkeypatch.setattr(cv2, 'imread', lambda path, flags: None if path.endswith('.gif') else read(path, flags))
+    monkeypatch.setattr(
+        cv2, 'imread', lambda path, flags: None if path.endswith('.gif') else read(path, flags)
+    )
     found, skips = files.find_images([str(photos)], tmp_path / 'out'), []
     predictor = Predictor(None, lambda pixels: pixels, None, (), mixed=True)
     batches = predictor.batches(found, 1, lambda: skips.append(1))
-    assert [image.path.name for batch in batches for image, _, _ in batch] == ['first.jpg', 'second.jpg']
-    lines = [line.removeprefix('skipped: ').split(': ', 1) for line in capsys.readouterr().out.splitlines()]
+    assert [image.path.name for batch in batches for image, _, _ in batch] == [
+        'first.jpg',
+        'second.jpg',
+    ]
+    lines = [
+        line.removeprefix('skipped: ').split(': ', 1)
+        for line in capsys.readouterr().out.splitlines()
+    ]
     skipped = {path.rpartition('/')[2]: reason for path, reason in lines}
     assert len(skips) == len(skipped) == 4
     assert skipped.pop('third.jpg').startswith('OSError: image file is truncated')
@@ -215,7 +285,9 @@ def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     found = files.find_images([str(tmp_path)], tmp_path / 'out')
 
     def lengths(mixed):
-        batches = Predictor(None, lambda pixels: pixels, None, (), mixed).batches(found, 2, skip=None)
+        batches = Predictor(None, lambda pixels: pixels, None, (), mixed).batches(
+            found, 2, skip=None
+        )
         return [[pixels.shape[:2] for _, pixels, _ in batch] for batch in batches]
 
     assert lengths(mixed=True) == [[(6, 8), (6, 8)], [(6, 8), (8, 6)]]
@@ -226,7 +298,10 @@ def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
     ('text', 'message'),
     [
         ("default_scope = 'mmpose'", 'got default_scope mmpose'),
-        ("default_scope = 'mmdet'\nmodel = dict(module=dict())", 'expected a config without test-time augmentation'),
+        (
+            "default_scope = 'mmdet'\nmodel = dict(module=dict())",
+            'expected a config without test-time augmentation',
+        ),
     ],
 )
 def test_configs_of_other_tasks_are_refused(text, message, tmp_path, capsys):
@@ -245,7 +320,12 @@ def test_arguments_out_of_range_are_refused(tmp_path, capsys):
         ('--score-thr', 'nan', '--score-thr: expected a number in [0, 1], got nan'),
         ('--score-thr', 'high', '--score-thr: expected a number in [0, 1], got high'),
     ):
-        assert scripts.run('predict', 'x.py', 'x.pth', tmp_path, '--out', tmp_path / 'out', option, value) == 2
+        assert (
+            scripts.run(
+                'predict', 'x.py', 'x.pth', tmp_path, '--out', tmp_path / 'out', option, value
+            )
+            == 2
+        )
         assert message in capsys.readouterr().err
 
 

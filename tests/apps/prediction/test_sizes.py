@@ -70,9 +70,13 @@ def test_the_limit_itself_is_allowed():
 
 def test_a_file_of_too_many_pixels_for_pillow_has_no_size(tmp_path):
     def chunk(kind, data):
-        return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+        return (
+            struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+        )
 
     header = struct.pack('>IIBBBBB', 60_000, 60_000, 1, 0, 0, 0, 0)
     path = tmp_path / 'large.png'
-    path.write_bytes(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', zlib.compress(b'')))
+    path.write_bytes(
+        b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', header) + chunk(b'IDAT', zlib.compress(b''))
+    )
     assert size_as_loaded(path) is None

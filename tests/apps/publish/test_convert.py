@@ -10,14 +10,31 @@ from mmengine.registry import MODELS
 from mmengine.runner import load_checkpoint
 
 import mmpola
-from mmpola.apps.publish.convert import convert, convert_whole, find_arch, named_weights, sha256, summary, write
+from mmpola.apps.publish.convert import (
+    convert,
+    convert_whole,
+    find_arch,
+    named_weights,
+    sha256,
+    summary,
+    write,
+)
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.load import load_weights
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
-from tests.helpers.conversions import ARCH, BACKBONE, assert_same, authors_names, classifier, named, run, save
+from tests.helpers.conversions import (
+    ARCH,
+    BACKBONE,
+    assert_same,
+    authors_names,
+    classifier,
+    named,
+    run,
+    save,
+)
 from tests.helpers.small_training import run as train
 from tests.helpers.small_training import small_config
 
@@ -32,18 +49,35 @@ def _few_names(monkeypatch):
 def test_every_format_gives_the_same_file(weights, tmp_path):
     worse = {key: x + 1 for key, x in weights.items()}
     formats = {
-        'authors': ({'model': authors_names(weights), 'config': {'SIZE': 224}, 'epoch': 3}, 'model', 'model'),
-        'runner': ({'state_dict': OrderedDict(weights), 'optimizer': {}, 'meta': {'epoch': 3}}, 'state_dict', 'model'),
-        'model_ema': ({'model': authors_names(worse), 'model_ema': authors_names(weights)}, 'model_ema', 'ema'),
+        'authors': (
+            {'model': authors_names(weights), 'config': {'SIZE': 224}, 'epoch': 3},
+            'model',
+            'model',
+        ),
+        'runner': (
+            {'state_dict': OrderedDict(weights), 'optimizer': {}, 'meta': {'epoch': 3}},
+            'state_dict',
+            'model',
+        ),
+        'model_ema': (
+            {'model': authors_names(worse), 'model_ema': authors_names(weights)},
+            'model_ema',
+            'ema',
+        ),
         'timm': (
-            {'state_dict': authors_names(worse), 'state_dict_ema': authors_names(weights), 'arch': 'pola_swin_tiny'},
+            {
+                'state_dict': authors_names(worse),
+                'state_dict_ema': authors_names(weights),
+                'arch': 'pola_swin_tiny',
+            },
             'state_dict_ema',
             'ema',
         ),
         'mmengine_ema': (
             {
                 'state_dict': weights,
-                'ema_state_dict': {'steps': torch.tensor(3)} | {f'module.{key}': x for key, x in worse.items()},
+                'ema_state_dict': {'steps': torch.tensor(3)}
+                | {f'module.{key}': x for key, x in worse.items()},
             },
             'state_dict',
             'ema',
@@ -68,8 +102,13 @@ def test_every_format_gives_the_same_file(weights, tmp_path):
 def test_authors_tensors_are_kept_and_size_dependent_buffers_are_not(name, golden, tmp_path):
     authors = golden(name)['checkpoint']['model']
     conversion = convert(save({'model': authors}, tmp_path / 'authors.pth'))
-    skipped = {key for key in authors if key.endswith(('relative_position_index', 'attn_mask', 'angle'))}
-    assert_same(authors_names(conversion.state_dict), {key: x for key, x in authors.items() if key not in skipped})
+    skipped = {
+        key for key in authors if key.endswith(('relative_position_index', 'attn_mask', 'angle'))
+    }
+    assert_same(
+        authors_names(conversion.state_dict),
+        {key: x for key, x in authors.items() if key not in skipped},
+    )
     assert conversion.dropped == ({'size-dependent buffers': len(skipped)} if skipped else {})
     assert {key for key in conversion.state_dict if not key.startswith('backbone.')} == {
         key for key in authors if key.startswith(('norm.', 'proj.', 'head.'))
@@ -80,7 +119,11 @@ def test_every_loader_takes_the_file(weights, tmp_path):
     slim = tmp_path / 'slim.pth'
     write(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
     pretrained = {'type': 'Pretrained', 'checkpoint': str(slim)}
-    inside = {key.removeprefix('backbone.'): x for key, x in weights.items() if key.startswith('backbone.')}
+    inside = {
+        key.removeprefix('backbone.'): x
+        for key, x in weights.items()
+        if key.startswith('backbone.')
+    }
 
     whole = classifier(init_cfg=pretrained)
     whole.init_weights()
@@ -114,7 +157,11 @@ def test_a_detector_starts_from_the_file(weights, tmp_path, root):
     detector = MODELS.build({**cfg, '_scope_': 'mmdet'})
     detector.init_weights()
     loaded = detector.backbone.state_dict()
-    inside = {key.removeprefix('backbone.'): x for key, x in weights.items() if key.startswith('backbone.')}
+    inside = {
+        key.removeprefix('backbone.'): x
+        for key, x in weights.items()
+        if key.startswith('backbone.')
+    }
     assert_same({key: loaded[key] for key in inside}, inside)
 
 
@@ -134,12 +181,19 @@ def test_averages_of_a_real_training_run_are_what_is_written(colours, tmp_path):
     """MMEngine's EMAHook saves the averages in `state_dict` and the trained weights in `ema_state_dict`."""
     options = {'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.3}}
     runner = train(small_config(colours, tmp_path, epochs=2, options=options))
-    average = next(hook for hook in runner.hooks if isinstance(hook, EMAHook)).ema_model.module.state_dict()
+    average = next(
+        hook for hook in runner.hooks if isinstance(hook, EMAHook)
+    ).ema_model.module.state_dict()
     conversion = convert(tmp_path / 'epoch_2.pth')
     assert conversion.meta['weights'] == 'ema'
     assert_same(conversion.state_dict, average)
     assert not torch.equal(conversion.state_dict['head.weight'], runner.model.head.weight)
-    assert conversion.dropped_entries == ['ema_state_dict', 'message_hub', 'optimizer', 'param_schedulers']
+    assert conversion.dropped_entries == [
+        'ema_state_dict',
+        'message_hub',
+        'optimizer',
+        'param_schedulers',
+    ]
 
 
 def test_the_backbone_of_a_detector_is_kept(tmp_path):
@@ -149,7 +203,10 @@ def test_the_backbone_of_a_detector_is_kept(tmp_path):
         'roi_head.fc.weight': torch.zeros(2),
         'roi_head.fc.bias': torch.ones(1),
     }
-    content = {'state_dict': {f'backbone.{key}': x for key, x in backbone.items()} | others, 'optimizer': {}}
+    content = {
+        'state_dict': {f'backbone.{key}': x for key, x in backbone.items()} | others,
+        'optimizer': {},
+    }
     source = save(content, tmp_path / 'epoch_12.pth')
     conversion = convert(source)
     assert_same(authors_names(conversion.state_dict), backbone)
@@ -167,7 +224,9 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
     cfg = Config.fromfile(tiny_config)
     classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
     meta = {'cfg': cfg.pretty_text, 'dataset_meta': {'classes': classes}, 'epoch': 3, 'seed': 1}
-    source = write_checkpoint(tiny_config, tmp_path / 'epoch_3.pth', meta=meta, optimizer={'state': {}})
+    source = write_checkpoint(
+        tiny_config, tmp_path / 'epoch_3.pth', meta=meta, optimizer={'state': {}}
+    )
     written = write(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
     assert written.name == f'detector-{sha256(written)[:8]}.pth'
     content = torch.load(written, weights_only=True)
@@ -191,9 +250,12 @@ def test_the_authors_names_go_there_and_back(tmp_path):
     """A file with the released names gives the same tensors as the file that it was made from, and none is dropped."""
     theirs, ours = tmp_path / 'theirs.pth', tmp_path / 'ours.pth'
     conversion = convert(save({'state_dict': named()}, tmp_path / 'a.pth'), authors=True)
-    assert {'patch_embed1.proj.weight', 'block1.0.attn.power', 'norm4.weight', 'head.weight'} <= set(
-        conversion.state_dict
-    )
+    assert {
+        'patch_embed1.proj.weight',
+        'block1.0.attn.power',
+        'norm4.weight',
+        'head.weight',
+    } <= set(conversion.state_dict)
     write(conversion, theirs)
     assert set(torch.load(theirs, weights_only=True)) == {'model', 'meta'}
     back = convert(theirs)
@@ -243,9 +305,13 @@ def test_the_name_follows_the_size_of_the_tables(monkeypatch):
     }
     entries['twin'] = entries['large']
     monkeypatch.setattr('mmpola.apps.publish.convert.NAMED', entries)
-    weights = {f'backbone.{key}': x for key, x in PolaSwin(**entries['small'][1]).state_dict().items()}
+    weights = {
+        f'backbone.{key}': x for key, x in PolaSwin(**entries['small'][1]).state_dict().items()
+    }
     assert find_arch(weights) == 'small'
-    weights = {f'backbone.{key}': x for key, x in PolaSwin(**entries['large'][1]).state_dict().items()}
+    weights = {
+        f'backbone.{key}': x for key, x in PolaSwin(**entries['large'][1]).state_dict().items()
+    }
     assert find_arch(weights) is None  # 'large' and 'twin' fit alike
 
 
@@ -270,7 +336,9 @@ def test_converting_again_keeps_the_description(weights, tmp_path):
 
 def test_the_script_prints_what_happened(weights, tmp_path, capsys):
     weights['neck.weight'] = torch.zeros(2)
-    weights['backbone.stages.2.blocks.0.attn.relative_position_index'] = torch.zeros(9, 9, dtype=torch.int64)
+    weights['backbone.stages.2.blocks.0.attn.relative_position_index'] = torch.zeros(
+        9, 9, dtype=torch.int64
+    )
     source, slim = (
         save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth'),
         tmp_path / 's.pth',

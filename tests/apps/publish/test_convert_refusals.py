@@ -35,8 +35,12 @@ def test_a_file_is_not_written_under_the_name_of_another_format(tmp_path, capsys
 def test_a_head_that_does_not_fit_can_be_left_out(tmp_path):
     source = save({'model': {**named(), 'head.weight': torch.zeros(10, 7)}}, tmp_path / 'a.pth')
     message = refusal(convert, source, arch='pola_pvt_v2_b0')
-    assert message.startswith(f'{source}: the head does not fit pola_pvt_v2_b0: wrong shape: head.weight expected [10')
-    assert 'head.weight' not in convert(source, backbone_only=True, arch='pola_pvt_v2_b0').state_dict
+    assert message.startswith(
+        f'{source}: the head does not fit pola_pvt_v2_b0: wrong shape: head.weight expected [10'
+    )
+    assert (
+        'head.weight' not in convert(source, backbone_only=True, arch='pola_pvt_v2_b0').state_dict
+    )
 
 
 def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
@@ -48,14 +52,19 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         tmp_path / 'none.pth': 'no such checkpoint',
         tmp_path: 'no such checkpoint',
         cut: 'not a checkpoint, or truncated (',
-        save({'model': weights, 'x': deque([1])}, tmp_path / 'foreign.pth'): 'refused, nothing in it was run (',
+        save(
+            {'model': weights, 'x': deque([1])}, tmp_path / 'foreign.pth'
+        ): 'refused, nothing in it was run (',
         save({'conv1.weight': torch.zeros(1)}, tmp_path / 'resnet.pth'): (
             "expected a backbone of mmpola, got 'bare state dict' with conv1.weight"
         ),
-        save({'state_dict': dict.fromkeys(('head.weight', 'a', 'b.c', 'd'), torch.ones(1))}, tmp_path / 'head.pth'): (
-            "expected a backbone of mmpola, got 'state_dict' with head.weight, a, b.c, d"
-        ),
-        save({'model': weights}, tmp_path / 'nan.pth'): 'NaN or infinite values in head.bias; nothing was written',
+        save(
+            {'state_dict': dict.fromkeys(('head.weight', 'a', 'b.c', 'd'), torch.ones(1))},
+            tmp_path / 'head.pth',
+        ): ("expected a backbone of mmpola, got 'state_dict' with head.weight, a, b.c, d"),
+        save(
+            {'model': weights}, tmp_path / 'nan.pth'
+        ): 'NaN or infinite values in head.bias; nothing was written',
     }
     for source, message in cases.items():
         assert run(source, tmp_path / 'out.pth') == 2
@@ -94,6 +103,8 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_a_new_one(weights, tmp_p
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, 'fsync', full)
-    assert refusal(write, conversion, taken) == f'{taken}: cannot be written (No space left on device)'
+    assert (
+        refusal(write, conversion, taken) == f'{taken}: cannot be written (No space left on device)'
+    )
     assert taken.read_text() == 'precious'
     assert sorted(path.name for path in tmp_path.iterdir()) == ['a.pth', 'taken.pth']

@@ -91,14 +91,18 @@ def test_torchs_own_call_exports_while_autograd_records(family):
     model, x = small(family), torch.randn(1, 3, 28, 28)
     program = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
     for found, expected in zip(program(x), model(x), strict=True):
-        torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-4 * expected.abs().max().item())
+        torch.testing.assert_close(
+            found, expected.detach(), rtol=0, atol=1e-4 * expected.abs().max().item()
+        )
 
 
 def test_torch_export_serves_every_size_with_one_window_or_several():
     model, dynamic = small('swin'), torch.export.Dim.DYNAMIC
     shapes = ({0: dynamic, 2: dynamic, 3: dynamic},)
     with torch.no_grad():
-        program = torch.export.export(model, (torch.randn(2, 3, 60, 90),), dynamic_shapes=shapes).module()
+        program = torch.export.export(
+            model, (torch.randn(2, 3, 60, 90),), dynamic_shapes=shapes
+        ).module()
         for size in ((1, 28, 28), (3, 56, 60), (1, 25, 101), (2, 100, 24), (2, 112, 64)):
             x = torch.randn(size[0], 3, *size[1:])
             for found, expected in zip(program(x), model(x), strict=True):
@@ -127,9 +131,13 @@ def test_compilation_with_dynamic_sizes_compiles_once():
 def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image, tmp_path):
     backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
     attention = backbone.stages[0].blocks[0].attn
-    torch.nn.init.constant_(attention.feature_map.power, 5.0)  # exponents of 1 + 4 sigmoid(5) = 4.97
+    torch.nn.init.constant_(
+        attention.feature_map.power, 5.0
+    )  # exponents of 1 + 4 sigmoid(5) = 4.97
     largest = []
-    attention.qkvg.register_forward_hook(lambda module, inputs, output: largest.append(output.abs().max().item()))
+    attention.qkvg.register_forward_hook(
+        lambda module, inputs, output: largest.append(output.abs().max().item())
+    )
     torch.nn.init.normal_(attention.qkvg.weight, 0, 4.0)
     path = tmp_path / 'half.onnx'
     report = export(exported(backbone), image, path, shape=(64, 64), half=True)
@@ -141,7 +149,9 @@ def test_half_precision_stays_finite_where_float16_cannot_hold_the_powers(image,
 def test_what_float16_cannot_hold_is_refused(image, tmp_path):
     backbone = PolaDeiT({'embed_dims': 16, 'depth': 1, 'num_heads': 2}).eval()
     backbone.stem.proj.weight.data.mul_(1e6)
-    message = refusal(export, exported(backbone), image, tmp_path / 'half.onnx', shape=(64, 64), half=True)
+    message = refusal(
+        export, exported(backbone), image, tmp_path / 'half.onnx', shape=(64, 64), half=True
+    )
     assert 'in onnxruntime, for images 1 x 3 x 64 x 64: NaN or infinite values' in message
     assert not list(tmp_path.iterdir())
 
@@ -183,10 +193,14 @@ def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
 ):
     """mmdet's and mmseg's images are loaded as BGR."""
     cfg = Config.fromfile(request.getfixturevalue(task))
-    model = export_model(cfg, read(write_checkpoint(cfg.filename, tmp_path / 'random.pth')), backbone_only=False)
+    model = export_model(
+        cfg, read(write_checkpoint(cfg.filename, tmp_path / 'random.pth')), backbone_only=False
+    )
     model.outputs = lambda module, images: {'images': images}
     rgb = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)
-    expected = model.model.data_preprocessor({'inputs': [rgb.flip(0)], 'data_samples': [sample_of(64, 64)]})['inputs']
+    expected = model.model.data_preprocessor(
+        {'inputs': [rgb.flip(0)], 'data_samples': [sample_of(64, 64)]}
+    )['inputs']
     torch.testing.assert_close(model(rgb[None].float())['images'], expected)
 
 
@@ -204,7 +218,9 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
     with torch.no_grad():
         outputs = head(model.extract_feat(images))
     boxes, scores = decode(head, outputs)
-    priors = torch.cat(head.prior_generator.grid_priors([x.shape[-2:] for x in outputs[0]], device='cpu'))
+    priors = torch.cat(
+        head.prior_generator.grid_priors([x.shape[-2:] for x in outputs[0]], device='cpu')
+    )
     for number in range(2):  # as mmdet's BaseDenseHead does for one image
         logits, deltas = (
             torch.cat([x[number].permute(1, 2, 0).reshape(-1, channels) for x in maps])
@@ -226,8 +242,15 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
 
 def test_the_head_of_semantic_fpn_is_exported_for_every_size():
     init_default_scope('mmseg')
-    maps = {'in_channels': [4, 4], 'in_index': [0, 1], 'feature_strides': [4, 16], 'norm_cfg': {'type': 'BN'}}
-    head = MODELS.build({'type': 'FPNHead', 'channels': 4, 'num_classes': 3, 'align_corners': False, **maps}).eval()
+    maps = {
+        'in_channels': [4, 4],
+        'in_index': [0, 1],
+        'feature_strides': [4, 16],
+        'norm_cfg': {'type': 'BN'},
+    }
+    head = MODELS.build(
+        {'type': 'FPNHead', 'channels': 4, 'num_classes': 3, 'align_corners': False, **maps}
+    ).eval()
     sizes = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
 
     def pyramid(batch, height, width):
@@ -264,7 +287,9 @@ def test_the_script_exports_a_classifier_for_every_size(classifier, tmp_path, mo
     assert lines == ['  images   batch x 3 x height x width', '  logits   batch x 3']
     assert last.startswith('  largest relative error against PyTorch ')
     assert run(path, 255 * torch.rand(3, 3, 40, 33))[0].shape == (3, 3)
-    assert refusal(call, monkeypatch, *classifier, path).endswith('exists already; --overwrite replaces it')
+    assert refusal(call, monkeypatch, *classifier, path).endswith(
+        'exists already; --overwrite replaces it'
+    )
 
 
 def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeypatch):
@@ -277,7 +302,10 @@ def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeyp
         ([out, '--opset', '11'], '--opset: expected an integer from 18, got 11'),
         ([out, '--shape', '0', '5'], '--shape: expected two integers from 1, got 0 5'),
         ([out, '--image', text], f'--image: {text}: not an image'),
-        ([out, '--cfg-options', 'test_dataloader.dataset.root=/no/such/folder'], 'name one by --image'),
+        (
+            [out, '--cfg-options', 'test_dataloader.dataset.root=/no/such/folder'],
+            'name one by --image',
+        ),
     ):
         found = refusal(call, monkeypatch, *classifier, *arguments)
         assert found.endswith(message)
@@ -290,29 +318,47 @@ def constant_detector(path):
     boxes = np.array([[[10, 10, 40, 40], [11, 11, 41, 41], [82, 21, 102, 31]]], np.float32)
     scores = np.array([[[0.1, 0.9], [0.1, 0.8], [0.7, 0.1]]], np.float32)
     nodes = [
-        onnx.helper.make_node('Constant', [], [name], value=onnx.numpy_helper.from_array(value, name))
+        onnx.helper.make_node(
+            'Constant', [], [name], value=onnx.numpy_helper.from_array(value, name)
+        )
         for name, value in (('boxes', boxes), ('scores', scores))
     ]
     described = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (('images', (1, 3, 64, 128)), ('boxes', boxes.shape), ('scores', scores.shape))
+        for name, shape in (
+            ('images', (1, 3, 64, 128)),
+            ('boxes', boxes.shape),
+            ('scores', scores.shape),
+        )
     ]
     graph = onnx.helper.make_graph(nodes, 'detector', described[:1], described[1:])
     opsets = [onnx.helper.make_opsetid('', 18)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
 
-def test_the_script_of_the_docs_draws_what_a_detector_finds(root, image, tmp_path, monkeypatch, capsys):
-    (script,) = (x for x in python_blocks(root / 'docs' / 'outside_openmmlab.md') if x.startswith('# detect.py'))
+def test_the_script_of_the_docs_draws_what_a_detector_finds(
+    root, image, tmp_path, monkeypatch, capsys
+):
+    (script,) = (
+        x
+        for x in python_blocks(root / 'docs' / 'outside_openmmlab.md')
+        if x.startswith('# detect.py')
+    )
     constant_detector(tmp_path / 'detector.onnx')
     image.save(tmp_path / 'photo.png')  # 160 x 120: half as large in the program
     monkeypatch.setattr(
-        'sys.argv', ['detect.py', *(str(tmp_path / x) for x in ('detector.onnx', 'photo.png', 'd.png'))]
+        'sys.argv',
+        ['detect.py', *(str(tmp_path / x) for x in ('detector.onnx', 'photo.png', 'd.png'))],
     )
     exec(compile(script, 'detect.py', 'exec'), {})
     ratio = 120 / 64
     expected = [(1, 0.9, (10, 10, 40, 40)), (0, 0.7, (82, 21, 102, 31))]
-    lines = [f'class {c}, score {s:.2f}: {" ".join(str(round(x * ratio)) for x in box)}' for c, s, box in expected]
+    lines = [
+        f'class {c}, score {s:.2f}: {" ".join(str(round(x * ratio)) for x in box)}'
+        for c, s, box in expected
+    ]
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(lines)
     drawn = np.asarray(Image.open(tmp_path / 'd.png'))
-    assert (drawn[75, 18:70] == (230, 159, 0)).all(-1).mean() > 0.9  # the lower edge of the first box
+    assert (drawn[75, 18:70] == (230, 159, 0)).all(
+        -1
+    ).mean() > 0.9  # the lower edge of the first box

@@ -50,5 +50,7 @@ def test_flops_table_of_a_detector(tiny_config, capsys):
 def test_flops_reach_the_mask_head(tiny_config):
     model = countable_model(Config.fromfile(tiny_config))
     macs = count_macs(model, (80, 96))
-    assert macs['roi_head'] == pytest.approx(macs['roi_head.bbox_head'] + macs['roi_head.mask_head'])
+    assert macs['roi_head'] == pytest.approx(
+        macs['roi_head.bbox_head'] + macs['roi_head.mask_head']
+    )
     assert macs['roi_head.mask_head'] > 0

@@ -23,16 +23,27 @@ from tests.helpers.small_training import run, saved, small_config
 
 
 def files(folder):
-    return sorted(path.name for path in Path(folder).iterdir() if path.is_file() and path.suffix != '.py')
+    return sorted(
+        path.name for path in Path(folder).iterdir() if path.is_file() and path.suffix != '.py'
+    )
 
 
 @pytest.mark.slow
 def test_the_newest_and_the_best_are_kept(colours, tmp_path):
-    written = ['best_accuracy_top1_epoch_9.pth', 'epoch_9.pth', 'interrupted.pth', 'last_checkpoint']
+    written = [
+        'best_accuracy_top1_epoch_9.pth',
+        'epoch_9.pth',
+        'interrupted.pth',
+        'last_checkpoint',
+    ]
     for name in written:
         (tmp_path / f'{name}.partial').write_text('of a run that was killed')
     (tmp_path / 'weights.tar.partial').write_text('a download of the user')
-    run(small_config(colours, tmp_path, epochs=4, options={'default_hooks.checkpoint.max_keep_ckpts': 2}))
+    run(
+        small_config(
+            colours, tmp_path, epochs=4, options={'default_hooks.checkpoint.max_keep_ckpts': 2}
+        )
+    )
     kept = files(tmp_path)
     assert kept[1:] == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint', 'weights.tar.partial']
     assert kept[0].startswith('best_accuracy_top1_epoch_')
@@ -49,7 +60,9 @@ class Rising(Hook):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('copied', [True, False])
-def test_a_run_that_resumes_in_another_work_dir_removes_no_file_of_the_first(copied, colours, tmp_path):
+def test_a_run_that_resumes_in_another_work_dir_removes_no_file_of_the_first(
+    copied, colours, tmp_path
+):
     first, second = tmp_path / 'first', tmp_path / 'second'
     run(small_config(colours, first, epochs=2), Rising())
     if copied:
@@ -59,7 +72,9 @@ def test_a_run_that_resumes_in_another_work_dir_removes_no_file_of_the_first(cop
     runner = run(cfg, Rising(), resume=True)
     assert files(first) == before
     assert [name for name in files(second) if 'best' in name] == ['best_accuracy_top1_epoch_3.pth']
-    assert runner.message_hub.get_info('best_ckpt') == str(second / 'best_accuracy_top1_epoch_3.pth')
+    assert runner.message_hub.get_info('best_ckpt') == str(
+        second / 'best_accuracy_top1_epoch_3.pth'
+    )
 
 
 @pytest.mark.slow
@@ -67,7 +82,9 @@ def test_the_best_checkpoint_is_found_in_a_work_dir_that_was_moved(colours, tmp_
     first, second = tmp_path / 'first', tmp_path / 'second'
     run(small_config(colours, first, epochs=2))
     first.rename(second)
-    cfg = small_config(colours, second, epochs=2, options={'load_from': str(second / 'epoch_2.pth')})
+    cfg = small_config(
+        colours, second, epochs=2, options={'load_from': str(second / 'epoch_2.pth')}
+    )
     runner = run(cfg, resume=True)  # nothing is left to train
     (best,) = second.glob('best_*.pth')
     assert runner.message_hub.get_info('best_ckpt') == str(best)
@@ -93,16 +110,25 @@ def fill_disk(monkeypatch, word, after, ends=False):
     [
         ('epoch_2.pth', 0, ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth', 'last_checkpoint']),
         ('best_', 1, ['best_accuracy_top1_epoch_1.pth', 'epoch_2.pth', 'last_checkpoint']),
-        ('last_checkpoint', 2, ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth', 'epoch_2.pth', 'last_checkpoint']),
+        (
+            'last_checkpoint',
+            2,
+            ['best_accuracy_top1_epoch_1.pth', 'epoch_1.pth', 'epoch_2.pth', 'last_checkpoint'],
+        ),
     ],
 )
-def test_a_full_disk_leaves_the_earlier_checkpoints(word, after, expected, colours, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_earlier_checkpoints(
+    word, after, expected, colours, tmp_path, monkeypatch
+):
     scores = iter([50.0, 60.0])
     monkeypatch.setattr(
-        'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(scores)}
+        'mmpola.classification.accuracy.Accuracy.compute_metrics',
+        lambda self, results: {'top1': next(scores)},
     )
     fill_disk(monkeypatch, word, after)
-    cfg = small_config(colours, tmp_path, epochs=2, options={'default_hooks.checkpoint.max_keep_ckpts': 1})
+    cfg = small_config(
+        colours, tmp_path, epochs=2, options={'default_hooks.checkpoint.max_keep_ckpts': 1}
+    )
     with pytest.raises(SaveError) as raised:
         run(cfg)
     message = 'could not be written (No space left on device); earlier checkpoints are intact'
@@ -119,14 +145,23 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(word, after, expected, colou
     ('word', 'after', 'scores', 'best', 'kept'),
     [
         ('epoch_2.pth', 0, (50.0, 40.0, 30.0), 1, [1, 3]),
-        ('best_', 1, (50.0, 60.0, 55.0), 3, [1, 2, 3]),  # 55 is better than 50, the best that was saved
+        (
+            'best_',
+            1,
+            (50.0, 60.0, 55.0),
+            3,
+            [1, 2, 3],
+        ),  # 55 is better than 50, the best that was saved
     ],
 )
-def test_a_run_may_continue_without_a_checkpoint(word, after, scores, best, kept, colours, tmp_path, monkeypatch):
+def test_a_run_may_continue_without_a_checkpoint(
+    word, after, scores, best, kept, colours, tmp_path, monkeypatch
+):
     """The next one is kept like in any run: the disk has space again."""
     values = iter(scores)
     monkeypatch.setattr(
-        'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(values)}
+        'mmpola.classification.accuracy.Accuracy.compute_metrics',
+        lambda self, results: {'top1': next(values)},
     )
     fill_disk(monkeypatch, word, after, ends=True)
     run(small_config(colours, tmp_path, options={'default_hooks.checkpoint.on_error': 'continue'}))
@@ -136,7 +171,10 @@ def test_a_run_may_continue_without_a_checkpoint(word, after, scores, best, kept
         'last_checkpoint',
     ]
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/epoch_3.pth'
-    assert read_checkpoint(tmp_path / 'epoch_3.pth')['message_hub']['runtime_info']['keep_ckpt_ids'] == kept
+    assert (
+        read_checkpoint(tmp_path / 'epoch_3.pth')['message_hub']['runtime_info']['keep_ckpt_ids']
+        == kept
+    )
 
 
 class RemoveWorkDir(Hook):
@@ -160,7 +198,8 @@ def test_a_work_dir_that_is_removed_is_created_again(when, colours, tmp_path, mo
     """Logs, the config and later checkpoints, the best among them, are written to it."""
     scores = iter([60.0, 50.0, 40.0])
     monkeypatch.setattr(
-        'mmpola.classification.accuracy.Accuracy.compute_metrics', lambda self, results: {'top1': next(scores)}
+        'mmpola.classification.accuracy.Accuracy.compute_metrics',
+        lambda self, results: {'top1': next(scores)},
     )
     work = tmp_path / 'work'
     cfg = small_config(colours, work, options={'default_hooks.logger.interval': 1})
@@ -213,7 +252,9 @@ def test_a_refused_write_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / 'new folder' / 'a.pth'
     AtomicBackend().put(b'old', path)
     fill_disk(monkeypatch, 'a.pth', after=0)
-    with pytest.raises(SaveError, match=r'a\.pth: could not be written .*; earlier checkpoints are intact'):
+    with pytest.raises(
+        SaveError, match=r'a\.pth: could not be written .*; earlier checkpoints are intact'
+    ):
         AtomicBackend().put(b'new', path)
     assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == [('a.pth', b'old')]
 
@@ -222,7 +263,12 @@ class NumpyValues(Hook):
     """Puts into the message hub what metrics and data sets of other packages put there."""
 
     def before_train(self, runner):
-        values = {'best': np.float64(0.5), 'palette': np.eye(2), 'folder': Path('/data'), 'cfg': ConfigDict(a=(1, 'b'))}
+        values = {
+            'best': np.float64(0.5),
+            'palette': np.eye(2),
+            'folder': Path('/data'),
+            'cfg': ConfigDict(a=(1, 'b')),
+        }
         runner.message_hub.update_info('foreign', values)
 
 
@@ -232,7 +278,9 @@ def test_files_hold_tensors_and_plain_values_alone(colours, tmp_path):
     run(small_config(colours, tmp_path, epochs=2), NumpyValues())
     path = tmp_path / 'epoch_2.pth'
     assert torch.serialization.get_unsafe_globals_in_checkpoint(path) == []
-    content = load_from_local(str(path), 'cpu')  # the reader of mmdet's DetInferencer and publish_model.py
+    content = load_from_local(
+        str(path), 'cpu'
+    )  # the reader of mmdet's DetInferencer and publish_model.py
     assert content['message_hub']['runtime_info']['foreign'] == {
         'best': 0.5,
         'palette': [[1.0, 0.0], [0.0, 1.0]],
@@ -257,6 +305,8 @@ def test_files_of_mmengine_and_of_earlier_versions_resume(colours, tmp_path, mon
     assert stubs_in(read_checkpoint(old)) == {LOG_HISTORY}
     cfg.train_cfg.max_epochs = 2
     runner = run(cfg, resume=True)
-    assert_same(saved(tmp_path / 'parts' / 'epoch_2.pth'), saved(tmp_path / 'whole' / 'epoch_2.pth'))
+    assert_same(
+        saved(tmp_path / 'parts' / 'epoch_2.pth'), saved(tmp_path / 'whole' / 'epoch_2.pth')
+    )
     history = runner.message_hub.log_scalars['train/loss']
     assert isinstance(history, HistoryBuffer) and len(history.data[0]) == 12

@@ -48,7 +48,11 @@ def test_one_graph_serves_every_image_size():
     ('model', 'backend', 'message'),
     [
         (nn.ReLU(), 'eager', 'compile: expected a model with a backbone'),
-        (Detector(), 'fast', 'compile: expected a backend of torch.compile, such as inductor or eager'),
+        (
+            Detector(),
+            'fast',
+            'compile: expected a backend of torch.compile, such as inductor or eager',
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(model, backend, message):

@@ -36,20 +36,42 @@ AVERAGED = {**EVERY, 'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.
 @pytest.mark.parametrize(
     ('options', 'poison', 'start', 'last'),
     [
-        ({**EVERY, 'default_hooks.logger.interval': 2}, Poison(8), 'loss: expected a finite number, got NaN', (10, 8)),
-        (EVERY, Poison(8), 'model: expected finite weights to save, got ', (12, 8)),  # at the end of the epoch
-        (AVERAGED, Poison(8, averaged=True), 'model: expected finite weights to save, got 1 tensors', (12, 11)),
+        (
+            {**EVERY, 'default_hooks.logger.interval': 2},
+            Poison(8),
+            'loss: expected a finite number, got NaN',
+            (10, 8),
+        ),
+        (
+            EVERY,
+            Poison(8),
+            'model: expected finite weights to save, got ',
+            (12, 8),
+        ),  # at the end of the epoch
+        (
+            AVERAGED,
+            Poison(8, averaged=True),
+            'model: expected finite weights to save, got 1 tensors',
+            (12, 11),
+        ),
     ],
     ids=['loss', 'weights', 'average'],
 )
-def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(options, poison, start, last, colours, tmp_path):
+def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(
+    options, poison, start, last, colours, tmp_path
+):
     keep = {'default_hooks.checkpoint.max_keep_ckpts': 1}
     with pytest.raises(NonFiniteError) as raised:
         run(small_config(colours, tmp_path, options={**options, **keep}), poison)
     message = str(raised.value)
     assert message.startswith(start)
-    assert f'; stopped after step {last[0]}, the loss was last finite at step {last[1]}: ' in message
-    assert {path.name for path in tmp_path.glob('*.pth')} == {'epoch_1.pth', 'best_accuracy_top1_epoch_1.pth'}
+    assert (
+        f'; stopped after step {last[0]}, the loss was last finite at step {last[1]}: ' in message
+    )
+    assert {path.name for path in tmp_path.glob('*.pth')} == {
+        'epoch_1.pth',
+        'best_accuracy_top1_epoch_1.pth',
+    }
     assert Path((tmp_path / 'last_checkpoint').read_text()).name == 'epoch_1.pth'
     for path in tmp_path.glob('*.pth'):
         assert all(x.isfinite().all() for x in read_checkpoint(path)['state_dict'].values())
@@ -59,14 +81,23 @@ def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(options, pois
 def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
     options = {'optim_wrapper.optimizer.lr': 1e30, 'default_hooks.checkpoint.by_epoch': False}
     with pytest.raises(NonFiniteError):
-        run(small_config(colours, tmp_path, options={**options, 'default_hooks.checkpoint.interval': 4}))
+        run(
+            small_config(
+                colours, tmp_path, options={**options, 'default_hooks.checkpoint.interval': 4}
+            )
+        )
     assert not list(tmp_path.glob('*.pth'))
 
 
 @pytest.mark.parametrize(
     ('losses', 'weight', 'interval', 'stops_at'),
     [
-        ([1, NAN, 2, NAN, NAN, 3], 0.0, 1, None),  # steps that GradScaler skipped: the weights are finite
+        (
+            [1, NAN, 2, NAN, NAN, 3],
+            0.0,
+            1,
+            None,
+        ),  # steps that GradScaler skipped: the weights are finite
         ([1, NAN, INF], 0.0, 3, None),
         ([INF, INF, 1], 0.0, 1, None),  # GradScaler starts with a scale that is too large
         ([1, *[NAN] * 20], 0.0, 2, 12),  # it skips all of them
@@ -99,5 +130,7 @@ def test_a_buffer_may_be_infinite_but_not_nan():
     runner = SimpleNamespace(hooks=[], model=model, message_hub=MessageHub('buffers'))
     refuse_non_finite(runner)
     model.running_mean[0] = NAN
-    with pytest.raises(NonFiniteError, match='expected finite weights to save, got 1 tensors such as running_mean'):
+    with pytest.raises(
+        NonFiniteError, match='expected finite weights to save, got 1 tensors such as running_mean'
+    ):
         refuse_non_finite(runner)

@@ -25,7 +25,9 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.slow
 def test_another_loop_is_refused_before_the_first_step(colours, tmp_path):
     message = "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop'"
-    assert_refused_at_the_start(colours, tmp_path, {'train_cfg.type': 'EpochBasedTrainLoop'}, message)
+    assert_refused_at_the_start(
+        colours, tmp_path, {'train_cfg.type': 'EpochBasedTrainLoop'}, message
+    )
 
 
 @pytest.mark.slow
@@ -36,7 +38,9 @@ def test_a_terminal_that_closes_is_a_signal_too_unless_it_is_ignored(colours, tm
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/interrupted.pth'
     handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        runner = run(small_config(colours, tmp_path), Signal(step=13, number=signal.SIGHUP), resume=True)
+        runner = run(
+            small_config(colours, tmp_path), Signal(step=13, number=signal.SIGHUP), resume=True
+        )
     finally:
         signal.signal(signal.SIGHUP, handler)
     assert runner.epoch == 3
@@ -49,7 +53,10 @@ def test_ctrl_c_saves_and_another_one_stops_at_once(colours, tmp_path, capfd, mo
     assert raised.value.code == 130
     assert (tmp_path / 'last_checkpoint').read_text() == f'{tmp_path}/interrupted.pth'
     printed = capfd.readouterr().err
-    assert 'Ctrl-C: saving a checkpoint after this step; press it again to stop without saving' in printed
+    assert (
+        'Ctrl-C: saving a checkpoint after this step; press it again to stop without saving'
+        in printed
+    )
 
     monkeypatch.setattr('mmpola.engine.hooks.preemption.REPEATED', -1.0)
     twice = Signal(step=2, number=signal.SIGINT), Signal(step=2, number=signal.SIGINT)

@@ -33,9 +33,13 @@ def test_without_an_environment_it_says_how_to_create_one(build):
     assert line.startswith('error: .venv: ') and line.endswith('bash tools/install.sh --dev')
 
 
-@pytest.mark.parametrize(('address', 'status'), [('_static/mathjax.js', 0), ('https://cdn.example/mathjax.js', 1)])
+@pytest.mark.parametrize(
+    ('address', 'status'), [('_static/mathjax.js', 0), ('https://cdn.example/mathjax.js', 1)]
+)
 def test_a_page_may_load_nothing_from_the_network(build, address, status):
-    result = build(f'<script defer="defer" src="{address}"></script><a href="https://arxiv.org">paper</a>')
+    result = build(
+        f'<script defer="defer" src="{address}"></script><a href="https://arxiv.org">paper</a>'
+    )
     assert result.returncode == status
     assert (address in result.stderr) == (status == 1)
 
@@ -44,5 +48,7 @@ def test_notebooks_are_stored_without_outputs(root):
     notebooks = sorted((root / 'docs' / 'notebooks').glob('*.ipynb'))
     assert notebooks
     for path in notebooks:
-        code = [cell for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'code']
+        code = [
+            cell for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'code'
+        ]
         assert not any(cell['outputs'] or cell['execution_count'] for cell in code), path.name

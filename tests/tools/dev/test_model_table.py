@@ -14,7 +14,9 @@ from tools.dev import model_table
 
 SMALLEST = {
     entry['Metadata']['Training Data']: entry['Name']
-    for entry in sorted(model_table.read_metafile()['Models'], key=lambda entry: -entry['Metadata']['Parameters'])
+    for entry in sorted(
+        model_table.read_metafile()['Models'], key=lambda entry: -entry['Metadata']['Parameters']
+    )
 }
 """Data set -> the config with the fewest parameters: a detector, a segmenter, classifiers of images and sequences."""
 
@@ -43,7 +45,9 @@ def test_all_regions_and_every_cascade_stage_are_counted(entries):
     two_layers = 256 * 49 * 1024 + 1024 * 1024 + outputs
     four_convolutions = 49 * 4 * 256 * 256 * 9 + 256 * 49 * 1024 + outputs
     by_hand = 1000 * (3 * four_convolutions - two_layers) + 100 * 2 * mask
-    one, cascade = (entries[f'{name}_pola_swin_t_1x']['Metadata'] for name in ('mask_rcnn', 'cascade_mask_rcnn'))
+    one, cascade = (
+        entries[f'{name}_pola_swin_t_1x']['Metadata'] for name in ('mask_rcnn', 'cascade_mask_rcnn')
+    )
     assert cascade['FLOPs'] - one['FLOPs'] == by_hand
 
 
@@ -52,10 +56,16 @@ ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
 
 def test_a_classifier_is_counted():
     backbone = {'type': 'mmpola.PolaSwin', 'arch': ARCH, 'pretrain_img_size': 64}
-    cfg = {'default_scope': 'mmpola', 'model': {'type': 'ImageClassifier', 'backbone': backbone, 'num_classes': 5}}
+    cfg = {
+        'default_scope': 'mmpola',
+        'model': {'type': 'ImageClassifier', 'backbone': backbone, 'num_classes': 5},
+    }
     alone, head = PolaSwin(ARCH, pretrain_img_size=64), 64 * 5 + 5
     parameters, macs = count_model(Config(cfg), (64, 64))
-    assert parameters == sum(parameter.numel() for parameter in alone.parameters()) - 2 * (8 + 16 + 32) + head
+    assert (
+        parameters
+        == sum(parameter.numel() for parameter in alone.parameters()) - 2 * (8 + 16 + 32) + head
+    )
     wider = ImageClassifier(backbone, 9)
     assert sum(parameter.numel() for parameter in wider.parameters()) == parameters + 4 * 65
     cfg['model']['num_classes'] = 9
@@ -68,7 +78,10 @@ def write(folder, title, expected):
     return config
 
 
-TITLE, FIGURES = 'Mask R-CNN, Pola-Swin-T, COCO, 3x (36 epochs, crop).', 'Expected box AP / mask AP: 47.0 / 42.3'
+TITLE, FIGURES = (
+    'Mask R-CNN, Pola-Swin-T, COCO, 3x (36 epochs, crop).',
+    'Expected box AP / mask AP: 47.0 / 42.3',
+)
 
 
 def test_what_a_docstring_states(tmp_path):
@@ -101,28 +114,43 @@ def test_what_a_docstring_states(tmp_path):
 
 def counted(config, size='224 x 224'):
     model = model_table.stated(config)
-    model.collection, model.counts = 'PolaSwin', {'Image Size': size, 'Parameters': 28e6, 'FLOPs': 4.68e9}
+    model.collection, model.counts = (
+        'PolaSwin',
+        {'Image Size': size, 'Parameters': 28e6, 'FLOPs': 4.68e9},
+    )
     return model
 
 
 def test_tables_of_classifiers(tmp_path):
     """Image sizes that differ are printed in their rows; our result keeps its source."""
     title = 'Classifier, Pola-Swin-T, ImageNet-1k, 300 epochs.'
-    config = write(tmp_path, title, 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).')
+    config = write(
+        tmp_path, title, 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).'
+    )
     model, larger = counted(config), counted(config, '384 x 384')
     assert model.entry()['Results'][0]['Task'] == 'Image Classification'
-    cells = '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs | 28.0 | 4.7'
-    heading = '| config | parameters (M) | MACs (G) | paper | ours |\n| --- | --- | --- | --- | --- |\n'
+    cells = (
+        '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs | 28.0 | 4.7'
+    )
+    heading = (
+        '| config | parameters (M) | MACs (G) | paper | ours |\n| --- | --- | --- | --- | --- |\n'
+    )
     figures = '82.6 | 82.5 (8 GPUs, log) |'
     assert model_table.tables([model]) == (
         f'## ImageNet-1k\n\nMetric: top-1. MACs at 224 x 224.\n\n{heading}| {cells} | {figures}'
     )
     rows = f'| {cells} at 224 x 224 | {figures}\n| {cells} at 384 x 384 | {figures}'
-    assert model_table.tables([model, larger]) == f'## ImageNet-1k\n\nMetric: top-1.\n\n{heading}{rows}'
+    assert (
+        model_table.tables([model, larger])
+        == f'## ImageNet-1k\n\nMetric: top-1.\n\n{heading}{rows}'
+    )
 
 
 def test_metrics_that_differ_are_printed_in_their_rows(tmp_path):
-    lines = [f'Expected {metric}: not in the paper; ours: 75.0 (log).' for metric in ('top-1', 'mask AP50')]
+    lines = [
+        f'Expected {metric}: not in the paper; ours: 75.0 (log).'
+        for metric in ('top-1', 'mask AP50')
+    ]
     table = model_table.tables([counted(write(tmp_path, TITLE, line)) for line in lines])
     assert 'Metric:' not in table
     assert [line.split(' | ')[-1] for line in table.splitlines()[-2:]] == [
@@ -171,7 +199,9 @@ def test_out_of_date_files_are_named(tmp_path, monkeypatch, capsys):
     page.write_text(PAGE)
     write(tmp_path / 'configs', TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
     monkeypatch.setattr(model_table, 'ROOT', tmp_path)
-    monkeypatch.setattr(model_table, 'pages_of', lambda models: {page: {'models': model_table.tables(models)}})
+    monkeypatch.setattr(
+        model_table, 'pages_of', lambda models: {page: {'models': model_table.tables(models)}}
+    )
     counts = counted(tmp_path / 'configs' / 'some_model.py').counts
     monkeypatch.setattr(model_table, 'count', lambda model: vars(model).update(counts=counts))
 
@@ -185,19 +215,25 @@ def test_out_of_date_files_are_named(tmp_path, monkeypatch, capsys):
             run('--check')
         return str(raised.value)
 
-    assert refused().startswith('the list of models is out of date: models.md, configs/metafile.yml; run ')
+    assert refused().startswith(
+        'the list of models is out of date: models.md, configs/metafile.yml; run '
+    )
     assert page.read_text() == PAGE
     assert run() == 'changed: models.md, configs/metafile.yml\n'
     assert page.read_text().startswith('# Title\n')
     assert page.read_text().endswith('\n\nLast line.\n')
     assert '47.0 / 42.3' in page.read_text()
     assert run('--check') == run() == 'nothing to change\n'
-    write(tmp_path / 'configs', TITLE, f'{FIGURES} (paper, table 2); ours: 47.1 / 42.4 (8 GPUs, log).')
+    write(
+        tmp_path / 'configs', TITLE, f'{FIGURES} (paper, table 2); ours: 47.1 / 42.4 (8 GPUs, log).'
+    )
     assert 'models.md, configs/metafile.yml' in refused()
 
 
 def test_a_page_without_markers(tmp_path):
     page = tmp_path / 'models.md'
     page.write_text('# Title\n')
-    with pytest.raises(UsageError, match=re.escape(f'{page}: expected the lines {BEGIN} and {END}')):
+    with pytest.raises(
+        UsageError, match=re.escape(f'{page}: expected the lines {BEGIN} and {END}')
+    ):
         model_table.with_tables(page, {'models': ''})
