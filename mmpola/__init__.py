@@ -19,7 +19,12 @@ _NAMES = {
         'mix_and_gate',
         'polarity_attention',
     ),
-    'mmpola.layers': ('PolaAttention', 'PolaMultiheadAttention', 'PolaPlusAttention'),
+    'mmpola.layers': (
+        'PolaAttention',
+        'PolaMultiheadAttention',
+        'PolaPlusAttention',
+        'PolaSpatialReductionAttention',
+    ),
     'mmpola.backbones.pola_deit': ('PolaDeiT',),
     'mmpola.backbones.pola_pvt': ('PolaPVT',),
     'mmpola.backbones.pola_pvt_v2': ('PolaPVTv2',),

@@ -1,4 +1,7 @@
-"""Backbones with polarity-aware linear attention, a module per family, imported when its class is asked for."""
+"""Backbones with polarity-aware linear attention, a module per family.
+
+A module is imported when its class is asked for.
+"""
 
 from __future__ import annotations
 

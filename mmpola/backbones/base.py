@@ -1,4 +1,4 @@
-"""The base class of all backbones: stem and stages, outputs, initial weights, freezing, checkpointing, loading."""
+"""What all backbones share: a stage, and the class that runs, freezes and loads them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from mmpola.backbones.pyramid import STRIDES, token_grid
+from mmpola.backbones.arguments import STRIDES, check_out_indices, token_grid
 from mmpola.backbones.weight_names import ReleasedNames, to_ours
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
 from mmpola.checkpoint.load import Loadable
-from mmpola.layers import Grid, WithPositionTable, draw_table
+from mmpola.layers import Grid, WithPositionTable, draw_table, resize_table
 
 FIRST_CONV = 'stem.proj'
 """Name of the convolution that reads the image."""
@@ -24,8 +24,7 @@ class Stage(WithPositionTable):
     """The blocks at one resolution, after the down-sampling to it and its position table.
 
     Args:
-        blocks: modules with attention `attn`, called as block(x, *arguments), see
-            `block_arguments`.
+        blocks: modules with attention `attn`, called as block(x, layout), see `block_layouts`.
         downsample: module that turns a map [B, C', h', w'] into tokens [B, N, C] and their grid;
             None after the stem.
         grid: token grid (h, w) of the training images.
@@ -48,15 +47,15 @@ class Stage(WithPositionTable):
         super().__init__()
         self.grid = grid
         self.downsample = downsample
-        self.pos_embed = (
-            None if table is None else nn.Parameter(torch.empty(1, grid[0] * grid[1], table))
-        )
+        self.pos_embed = None
+        if table is not None:
+            self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1], table))
         self.drop = nn.Dropout(drop)
         self.blocks = nn.ModuleList(blocks)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the position table as PVT and the authors do; blocks and down-sampling have drawn their own weights."""
+        """Draw the position table as PVT does; the other modules have drawn their own weights."""
         if self.pos_embed is not None:
             draw_table(self.pos_embed)
 
@@ -74,40 +73,37 @@ class Stage(WithPositionTable):
         if self.downsample is not None:
             x, grid = self.downsample(x.transpose(1, 2).unflatten(2, grid))
         if self.pos_embed is not None:
-            x = x + self.position_table(grid)
+            x = x + resize_table(self.pos_embed, self.grid, grid)
         x = self.drop(x)
-        for block, arguments in zip(self.blocks, self.block_arguments(x, grid), strict=True):
+        layouts = self.block_layouts(x, grid)
+        for block, layout in zip(self.blocks, layouts, strict=True):
             if with_cp and torch.is_grad_enabled():
-                x = checkpoint(block, x, *arguments, use_reentrant=False)
+                x = checkpoint(block, x, layout, use_reentrant=False)
             else:
-                x = block(x, *arguments)
+                x = block(x, layout)
         return x, grid
 
-    def block_arguments(self, x: Tensor, grid: Grid) -> list[tuple[Any, ...]]:
-        """Return what each block is called with after its tokens [B, N, C] on `grid`, for example a shared mask."""
-        return [(grid,)] * len(self.blocks)
+    def block_layouts(self, x: Tensor, grid: Grid) -> list[Any]:
+        """Return what each block is told about its tokens [B, N, C]: their grid, or windows."""
+        return [grid] * len(self.blocks)
 
 
 class Backbone(Loadable):
-    """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per entry of `out_indices`.
+    """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per output.
 
-    A subclass builds the stem and the stages up to the last of `out_indices`
-    (DistributedDataParallel needs a gradient for every parameter) and passes them to this
-    constructor, which freezes those of `frozen_stages`. Every module has drawn its initial weights
-    in its own `reset_parameters`. Parameters have the same names in all families: `stem`,
+    A subclass calls this constructor, builds `stem`, then `stages` up to the last of `out_indices`
+    (DistributedDataParallel needs a gradient for every parameter), and ends with
+    `add_output_norms` and `freeze_stages`. Every module draws its initial weights in its own
+    `reset_parameters`. Parameters have the same names in all families: `stem`,
     `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J from
     0. `load_state_dict` takes the names of the released files too.
 
     Args:
-        stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid
-            (h, w).
-        stages: the stages to build.
         embed_dims: channels of each stage, including those that are not built.
         strides: pixels per token of each stage.
         in_channels: channels of the input image.
         out_indices: stages to return, from 0, in ascending order.
         out_norm: whether to apply a LayerNorm to each output.
-        norm_eps: its epsilon.
         frozen_stages: -1 freezes nothing, 0 the stem, i also the stages 1 ... i with the
             down-sampling, the position table and the output norm of each. Frozen parameters need no
             gradient; frozen modules stay in eval mode.
@@ -117,57 +113,65 @@ class Backbone(Loadable):
             dict(type='TruncNormal', layer='Linear', std=0.02), or a list of them; read by
             `init_weights()`.
 
+    Attributes:
+        stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid
+            (h, w).
+        stages: the stages that are built.
+        norms: the LayerNorms of the outputs by the number of their stage.
+
     Raises:
-        ValueError: `frozen_stages` or `init_cfg` is invalid; the message names it.
+        ValueError: `out_indices`, `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
     released_names: ClassVar[ReleasedNames]
     """How the family's released files name the parameters."""
 
     chained_norms: ClassVar[bool] = False
-    """Whether the norm of a stage is also applied to what the next stage reads; then a file must have it."""
+    """Whether the next stage reads what the norm of a stage returns; then a file must have it."""
 
+    stem: nn.Module
     stages: nn.ModuleList
+    norms: nn.ModuleDict
 
     def __init__(
         self,
-        stem: nn.Module,
-        stages: Sequence[Stage],
         *,
         embed_dims: Sequence[int],
         strides: Sequence[int] = STRIDES,
         in_channels: int,
         out_indices: Sequence[int],
         out_norm: bool,
-        norm_eps: float,
         frozen_stages: int,
         norm_eval: bool,
         with_cp: bool,
         init_cfg: InitCfg,
     ) -> None:
         super().__init__()
-        self.embed_dims, self.strides = tuple(embed_dims), tuple(strides)
-        self.in_channels, self.out_indices, self.out_norm = (
-            in_channels,
-            tuple(out_indices),
-            out_norm,
-        )
-        if frozen_stages not in range(-1, len(stages) + 1):
-            raise ValueError(f'frozen_stages: expected -1 ... {len(stages)}, got {frozen_stages}')
+        check_out_indices(out_indices, len(embed_dims))
+        built = out_indices[-1] + 1
+        if frozen_stages not in range(-1, built + 1):
+            raise ValueError(f'frozen_stages: expected -1 ... {built}, got {frozen_stages}')
         check_init_cfg(init_cfg)
-        self.frozen_stages, self.norm_eval, self.with_cp, self.init_cfg = (
-            frozen_stages,
-            norm_eval,
-            with_cp,
-            init_cfg,
-        )
+        self.embed_dims = tuple(embed_dims)
+        self.strides = tuple(strides)
+        self.in_channels = in_channels
+        self.out_indices = tuple(out_indices)
+        self.out_norm = out_norm
+        self.frozen_stages = frozen_stages
+        self.norm_eval = norm_eval
+        self.with_cp = with_cp
+        self.init_cfg = init_cfg
 
-        self.stem, self.stages = stem, nn.ModuleList(stages)
-        norms = {
-            index: nn.LayerNorm(embed_dims[int(index)], eps=norm_eps)
-            for index in self._norms_in_use(len(stages))
-        }
-        self.norms = nn.ModuleDict(norms)
+    @final
+    def add_output_norms(self, eps: float) -> None:
+        """Build `norms`, with this epsilon, for the stages that are built."""
+        self.norms = nn.ModuleDict()
+        for index in self._norms_in_use():
+            self.norms[index] = nn.LayerNorm(self.embed_dims[int(index)], eps=eps)
+
+    @final
+    def freeze_stages(self) -> None:
+        """Freeze the stem and the stages that `frozen_stages` asks for."""
         for part in self._frozen_parts():
             part.requires_grad_(False)
         self._set_eval_where_frozen()
@@ -183,7 +187,7 @@ class Backbone(Loadable):
         return len(STRIDES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Images [B, in_channels, H, W] of any size -> one map [B, C_i, h_i, w_i] per entry of `out_indices`.
+        """Images [B, in_channels, H, W] of any size -> a map [B, C_i, h_i, w_i] per output.
 
         Raises:
             ValueError: x is not [B, in_channels, H, W].
@@ -196,10 +200,12 @@ class Backbone(Loadable):
         self.check_images(x)
         outputs = []
         for index, (tokens, grid) in enumerate(self.stage_maps(x)):
-            if index in self.out_indices:
-                if self.out_norm and not self.chained_norms:
-                    tokens = self.norms[str(index)](tokens)
-                outputs.append(tokens.transpose(1, 2).unflatten(2, grid).contiguous())
+            if index not in self.out_indices:
+                continue
+            if self.out_norm and not self.chained_norms:
+                tokens = self.norms[str(index)](tokens)
+            maps = tokens.transpose(1, 2).unflatten(2, grid)
+            outputs.append(maps.contiguous())
         return tuple(outputs)
 
     def check_images(self, x: Tensor) -> None:
@@ -210,7 +216,7 @@ class Backbone(Loadable):
             )
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """Yield the tokens [B, N, C] of each built stage, without optional output norm, and their grid (h, w)."""
+        """Yield tokens [B, N, C] and grid (h, w) of each stage, without an optional output norm."""
         tokens, grid = self.stem(x)
         for index, stage in enumerate(self.stages):
             tokens, grid = stage(tokens, grid, self.with_cp)
@@ -218,7 +224,10 @@ class Backbone(Loadable):
                 yield tokens, grid
                 continue
             normed = self.norms[str(index)](tokens)
-            yield (normed if self.out_norm else tokens), grid
+            if self.out_norm:
+                yield normed, grid
+            else:
+                yield tokens, grid
             tokens = normed
 
     def stage_module(self, stage: int) -> str:
@@ -236,11 +245,12 @@ class Backbone(Loadable):
         """
         del self.stages[number:]
         kept = tuple(index for index in self.out_indices if index < number)
-        self.out_indices, self.out_norm = (
-            kept or (number - 1,),
-            self.out_norm and bool(kept or self.chained_norms),
-        )
-        for index in set(self.norms) - set(self._norms_in_use(number)):
+        if kept:
+            self.out_indices = kept
+        else:
+            self.out_indices = (number - 1,)
+            self.out_norm = self.out_norm and self.chained_norms
+        for index in set(self.norms) - set(self._norms_in_use()):
             del self.norms[index]
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
@@ -254,12 +264,9 @@ class Backbone(Loadable):
         Args:
             img_size: side of the images in pixels, or (height, width).
         """
-        for stride, part in zip(
-            (self.strides[0], *self.strides), (self.stem, *self.stages), strict=False
-        ):
-            for module in part.modules():
-                if isinstance(module, WithPositionTable):
-                    module.set_token_grid(token_grid(img_size, stride))
+        _resize_tables(self.stem, token_grid(img_size, self.strides[0]))
+        for stage, stride in zip(self.stages, self.strides, strict=False):
+            _resize_tables(stage, token_grid(img_size, stride))
 
     def init_weights(self) -> None:
         """Run the initializers of `init_cfg` and load its file; other weights stay as they are."""
@@ -272,28 +279,35 @@ class Backbone(Loadable):
         return self
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """Rename released names, with or without the prefix `backbone.`, to those of this backbone; others stay."""
-        return to_ours(
-            {name.removeprefix('backbone.'): x for name, x in weights.items()}, self.released_names
-        )
+        """Rename released names, with or without `backbone.`, to this backbone's; others stay."""
+        own = {name.removeprefix('backbone.'): x for name, x in weights.items()}
+        return to_ours(own, self.released_names)
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of tensors that a pretrained file may lack: the output norms."""
-        return () if self.chained_norms else ('norms.',)
+        if self.chained_norms:
+            return ()
+        return ('norms.',)
 
     @final
-    def _norms_in_use(self, stages: int) -> list[str]:
-        """Return the keys of `norms` for so many stages: the outputs, and with chained norms all but the last stage."""
-        used = {
-            *(self.out_indices if self.out_norm else ()),
-            *range(stages - 1 if self.chained_norms else 0),
-        }
+    def _norms_in_use(self) -> list[str]:
+        """Return the keys of `norms`: the outputs; with chained norms, all but the last stage."""
+        used: set[int] = set()
+        if self.out_norm:
+            used.update(self.out_indices)
+        if self.chained_norms:
+            used.update(range(len(self.stages) - 1))
         return [str(index) for index in sorted(used)]
 
     @final
     def _frozen_parts(self) -> list[nn.Module]:
-        norms = [norm for index, norm in self.norms.items() if int(index) < self.frozen_stages]
-        return [self.stem, *self.stages][: self.frozen_stages + 1] + norms
+        if self.frozen_stages < 0:
+            return []
+        parts = [self.stem, *self.stages[: self.frozen_stages]]
+        for index, norm in self.norms.items():
+            if int(index) < self.frozen_stages:
+                parts.append(norm)
+        return parts
 
     @final
     def _set_eval_where_frozen(self) -> None:
@@ -303,3 +317,10 @@ class Backbone(Loadable):
             for module in self.modules():
                 if isinstance(module, _BatchNorm):
                     module.eval()
+
+
+def _resize_tables(part: nn.Module, grid: Grid) -> None:
+    """Resize every position table of a part of the network to the tokens of a grid."""
+    for module in part.modules():
+        if isinstance(module, WithPositionTable):
+            module.set_token_grid(grid)

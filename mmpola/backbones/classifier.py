@@ -17,7 +17,7 @@ from mmpola.checkpoint.load import Loadable
 from mmpola.layers import draw_layer
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
-"""Prefixes of a head's tensors in the authors' files; all other tensors there are the backbone's."""
+"""Prefixes of a head's tensors in the authors' files; all others are the backbone's."""
 
 
 class HeadSpec(NamedTuple):
@@ -53,7 +53,7 @@ def head_spec(backbone: Any) -> HeadSpec:
 
 
 def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Module:
-    """Build the last layer, with fresh weights: a 1x1 convolution, or a linear layer; nn.Identity for 0 classes."""
+    """Build the last layer, a 1x1 convolution or a linear layer; nn.Identity for 0 classes."""
     if num_classes == 0:
         return nn.Identity()
     head: nn.Conv2d | nn.Linear
@@ -68,16 +68,22 @@ def head_layer(features: int, num_classes: int, *, convolution: bool) -> nn.Modu
 def split_head(weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a file's tensors into the backbone's, without the prefix `backbone.`, and all others.
 
-    Where no name has that prefix, as in the authors' files, all that do not begin with
-    `HEAD_PREFIXES` are its own.
+    In the authors' files no name has that prefix: there the names that begin with `HEAD_PREFIXES`
+    are the head's.
     """
-    if any(name.startswith('backbone.') for name in weights):
-        others = {name: x for name, x in weights.items() if not name.startswith('backbone.')}
-    else:
-        others = {name: x for name, x in weights.items() if name.startswith(HEAD_PREFIXES)}
-    return {
-        name.removeprefix('backbone.'): x for name, x in weights.items() if name not in others
-    }, others
+    has_prefix = any(name.startswith('backbone.') for name in weights)
+    backbone = {}
+    head = {}
+    for name, tensor in weights.items():
+        if has_prefix:
+            is_backbone = name.startswith('backbone.')
+        else:
+            is_backbone = not name.startswith(HEAD_PREFIXES)
+        if is_backbone:
+            backbone[name.removeprefix('backbone.')] = tensor
+        else:
+            head[name] = tensor
+    return backbone, head
 
 
 class ModelWithBackbone(Loadable):
@@ -86,11 +92,12 @@ class ModelWithBackbone(Loadable):
     backbone: Backbone
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """Rename a file's tensors to `backbone.…` and the head's names; without that prefix all others are its own."""
+        """Rename a file's tensors to `backbone.…` and the head's names."""
         own, head = split_head(weights)
-        return {
-            f'backbone.{name}': x for name, x in self.backbone.rename_weights(own).items()
-        } | head
+        renamed = {}
+        for name, tensor in self.backbone.rename_weights(own).items():
+            renamed[f'backbone.{name}'] = tensor
+        return renamed | head
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of the backbone's output norms, which a pretrained file may lack."""

@@ -1,4 +1,4 @@
-"""How optimizers group a backbone's parameters: those without weight decay, and layers in order from image to head."""
+"""How optimizers group a backbone's parameters: without weight decay, and by layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_WEIGHT_DECAY = (
     'gamma_1',
     'gamma_2',
 )
-"""Substrings of the names of parameters that should have no weight decay, in addition to norms and biases.
+"""Substrings of names of parameters without weight decay, in addition to norms and biases.
 
 Exponents, scales and temperatures of attention, position tables and layer scales: decay would pull
 exponents to the middle of their range and shrink tables and branches.
@@ -25,12 +25,12 @@ STAGE = re.compile(r'(stages|norms)\.(\d+)(?:\.|$)')
 
 
 def without_weight_decay(names: Iterable[str]) -> set[str]:
-    """Return those of the parameter names that contain an entry of `NO_WEIGHT_DECAY`."""
+    """Return the parameter names that contain an entry of `NO_WEIGHT_DECAY`."""
     return {name for name in names if any(part in name for part in NO_WEIGHT_DECAY)}
 
 
 class BackboneLayers:
-    """Numbers the layers of a backbone by its parameters' names: 0 is the stem, 1 ... `number` are the blocks in order.
+    """Numbers the layers of a backbone by name: 0 is the stem, 1 ... `number` are the blocks.
 
     Down-sampling and position table at the start of a stage belong to its first block, in the first
     stage to the stem. A norm between stages belongs to the block before it. Output norms, which a
@@ -76,5 +76,5 @@ class BackboneLayers:
         )
 
     def stage_of(self, layer: int) -> int:
-        """Return a layer's group at one group per stage: 0 is the stem, then the stages, then the heads."""
+        """Return a layer's group with one group per stage: the stem, the stages, the heads."""
         return bisect_left(self.starts, layer)

@@ -1,4 +1,4 @@
-"""Pola-DeiT: DeiT with linear polarity-aware attention in every block, its ablations and its softmax baseline.
+"""Pola-DeiT: DeiT with linear polarity-aware attention, its ablations and its softmax baseline.
 
 Source: PolaFormer: Polarity-aware Linear Attention for Vision Transformers (ICLR 2025), table 3;
 block layout from DeiT (ICML 2021). No weights of these models have been published.
@@ -7,25 +7,24 @@ block layout from DeiT (ICML 2021). No weights of these models have been publish
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mmpola.backbones.base import Backbone, Stage
-from mmpola.backbones.pyramid import (
+from mmpola.backbones.arguments import (
     block_types,
     check_heads,
     check_rate,
     drop_path_rates,
     resolve_arch,
-    stages_to_build,
     token_grid,
 )
+from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLA_DEIT
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
+    AblatedPolaAttention,
     Grid,
     PatchEmbed,
     PolaAttention,
@@ -33,6 +32,7 @@ from mmpola.layers import (
     TransformerBlock,
     WithPositionTable,
     draw_table,
+    resize_table,
 )
 from mmpola.registry import MODELS
 
@@ -67,14 +67,15 @@ class Stem(PatchEmbed, WithPositionTable):
         draw_table(self.pos_embed)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / 16), ceil(W / 16))."""
+        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid, a 16th of the size."""
         tokens, grid = super().forward(x)
-        return tokens + self.position_table(grid), grid
+        table = resize_table(self.pos_embed, self.grid, grid)
+        return tokens + table, grid
 
 
 @MODELS.register_module()
 class PolaDeiT(Backbone):
-    """Pola-DeiT without a class token. Arguments that are not described here are those of `Backbone`.
+    """Pola-DeiT without a class token; `Backbone` describes the other arguments.
 
     Each block counts as a stage, of stride 16: there is one map [B, C, ceil(H / 16), ceil(W / 16)]
     per entry of `out_indices`.
@@ -84,7 +85,7 @@ class PolaDeiT(Backbone):
         attn_types: 'L' (linear) or 'S' (softmax) for all blocks, or a letter per block.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution on values (E14).
-        gate, mixing, polarity: ablations of the linear blocks, see `PolaAttention`.
+        gate, mixing, polarity: ablations of the linear blocks, see `AblatedPolaAttention`.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         qkv_bias: bias of the projections in attention.
         in_channels: channels of the image.
@@ -131,49 +132,66 @@ class PolaDeiT(Backbone):
     ) -> None:
         check_rate('drop_rate', drop_rate)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
-        dim, depth, heads = settings['embed_dims'], settings['depth'], settings['num_heads']
-        check_heads((dim,), (heads,))
+        dim = settings['embed_dims']
+        depth = settings['depth']
+        heads = settings['num_heads']
+        check_heads([dim], [heads])
         if out_indices is None:
             out_indices = (depth - 1,)
-        built = stages_to_build(out_indices, depth)
-        grid = token_grid(pretrain_img_size, PATCH_SIZE)
-        linear = partial(
-            PolaAttention,
-            qkv_bias=qkv_bias,
-            alpha=alpha,
-            dwc_kernel_size=dwc_kernel_size,
-            gate=gate,
-            mixing=mixing,
-            polarity=polarity,
-            drop=drop_rate,
-            backend=backend,
-        )
-        softmax = partial(SpatialReductionAttention, qkv_bias=qkv_bias, drop=drop_rate)
-        make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
-        (types,) = block_types([attn_types], [depth])
-
-        stem = Stem(in_channels, dim, grid)
-        stages: list[Stage] = []
-        for attn_type, rate in zip(
-            types[:built], drop_path_rates(drop_path_rate, depth)[:built], strict=True
-        ):
-            attn = softmax(dim, heads) if attn_type == 'S' else linear(dim, heads, grid=grid)
-            block = make_block(attn, dim, mlp_ratio, drop_path=rate)
-            stages.append(Stage([block], None, grid, drop=0.0 if stages else drop_rate))
         super().__init__(
-            stem,
-            stages,
-            embed_dims=(dim,) * depth,
-            strides=(PATCH_SIZE,) * depth,
+            embed_dims=[dim] * depth,
+            strides=[PATCH_SIZE] * depth,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
-            norm_eps=NORM_EPS,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        letters = block_types([attn_types], [depth])[0]
+        rates = drop_path_rates(drop_path_rate, [depth])[0]
+        grid = token_grid(pretrain_img_size, PATCH_SIZE)
+        is_ablated = not gate or mixing != 'dwc' or not polarity
+
+        self.stem = Stem(in_channels, dim, grid)
+        self.stages = nn.ModuleList()
+        for index in range(out_indices[-1] + 1):
+            attn: nn.Module
+            if letters[index] == 'S':
+                attn = SpatialReductionAttention(dim, heads, qkv_bias=qkv_bias, drop=drop_rate)
+            elif is_ablated:
+                attn = AblatedPolaAttention(
+                    dim,
+                    heads,
+                    grid=grid,
+                    gate=gate,
+                    mixing=mixing,
+                    polarity=polarity,
+                    alpha=alpha,
+                    dwc_kernel_size=dwc_kernel_size,
+                    qkv_bias=qkv_bias,
+                    drop=drop_rate,
+                    backend=backend,
+                )
+            else:
+                attn = PolaAttention(
+                    dim,
+                    heads,
+                    grid=grid,
+                    alpha=alpha,
+                    dwc_kernel_size=dwc_kernel_size,
+                    qkv_bias=qkv_bias,
+                    drop=drop_rate,
+                    backend=backend,
+                )
+            block = TransformerBlock(
+                attn, dim, mlp_ratio, norm_eps=NORM_EPS, drop=drop_rate, drop_path=rates[index]
+            )
+            stage_drop = drop_rate if index == 0 else 0.0
+            self.stages.append(Stage([block], None, grid, drop=stage_drop))
+        self.add_output_norms(NORM_EPS)
+        self.freeze_stages()
 
     @classmethod
     def stage_count(cls, arch: str | dict[str, Any]) -> int:

@@ -7,70 +7,70 @@ block layout from Pyramid Vision Transformer (ICCV 2021).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from mmpola.backbones.base import Backbone, Stage
-from mmpola.backbones.pyramid import (
+from torch import nn
+
+from mmpola.backbones.arguments import (
+    STRIDES,
     AttnTypes,
-    StageSpec,
+    block_types,
+    check_heads,
     check_rate,
-    check_ratios,
+    check_sr_ratios,
+    drop_path_rates,
     resolve_arch,
-    stage_specs,
+    token_grid,
 )
+from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLA_PVT
 from mmpola.checkpoint.init_cfg import InitCfg
-from mmpola.layers import PatchEmbed, PolaAttention, SpatialReductionAttention, TransformerBlock
+from mmpola.layers import (
+    PatchEmbed,
+    PolaSpatialReductionAttention,
+    SpatialReductionAttention,
+    TransformerBlock,
+)
 from mmpola.registry import MODELS
 
-_WIDTHS = {'embed_dims': (64, 128, 320, 512), 'num_heads': (1, 2, 5, 8), 'mlp_ratios': (8, 8, 4, 4)}
 ARCHS: dict[str, dict[str, Any]] = {
-    'tiny': {**_WIDTHS, 'depths': (2, 2, 2, 2), 'drop_path_rate': 0.1},
-    'small': {**_WIDTHS, 'depths': (3, 4, 6, 3), 'drop_path_rate': 0.1},
-    'medium': {**_WIDTHS, 'depths': (3, 4, 18, 3), 'drop_path_rate': 0.3},
-    'large': {**_WIDTHS, 'depths': (3, 8, 27, 3), 'drop_path_rate': 0.3},
+    'tiny': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (2, 2, 2, 2),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.1,
+    },
+    'small': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 4, 6, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.1,
+    },
+    'medium': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 4, 18, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.3,
+    },
+    'large': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 8, 27, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.3,
+    },
 }
 ARCH_KEYS = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios')
 NORM_EPS = 1e-6
-"""Epsilon of the blocks' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
-
-
-def pvt_attention(
-    attn_type: str,
-    spec: StageSpec,
-    *,
-    pola_sr_ratios: Sequence[int],
-    softmax_sr_ratios: Sequence[int],
-    qkv_bias: bool,
-    drop: float,
-    **pola: Any,
-) -> PolaAttention | SpatialReductionAttention:
-    """Build the attention layer of a block of PVT or PVT v2.
-
-    Args:
-        attn_type: 'L' linear attention, or 'S' softmax attention.
-        spec: the block's stage.
-        pola_sr_ratios, softmax_sr_ratios: per stage, the stride at which linear or softmax
-            attention reduces its keys and values.
-        qkv_bias: bias of the projections.
-        drop: dropout rate after the output projection.
-        pola: `alpha`, `dwc_kernel_size` and `backend` of linear attention.
-    """
-    shared: dict[str, Any] = {'qkv_bias': qkv_bias, 'drop': drop}
-    if attn_type == 'S':
-        return SpatialReductionAttention(
-            spec.dim, spec.num_heads, sr_ratio=softmax_sr_ratios[spec.index], **shared
-        )
-    sr_ratio = pola_sr_ratios[spec.index]
-    return PolaAttention(
-        spec.dim, spec.num_heads, grid=spec.grid, sr_ratio=sr_ratio, joint=False, **shared, **pola
-    )
+"""Epsilon of the blocks' norms; patch embeddings and reduced keys have PyTorch's 1e-5."""
 
 
 @MODELS.register_module()
 class PolaPVT(Backbone):
-    """Pola-PVT as a feature pyramid. Arguments that are not described here are those of `Backbone`.
+    """Pola-PVT as a feature pyramid; `Backbone` describes the other arguments.
 
     Position tables are resized from their own stage's training grid whenever the input's grid
     differs from it. Images, and maps between stages, are padded with zeros below and on the right
@@ -125,43 +125,68 @@ class PolaPVT(Backbone):
         init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
-        check_ratios('pola_sr_ratios', pola_sr_ratios)
-        check_ratios('softmax_sr_ratios', softmax_sr_ratios)
+        check_sr_ratios('pola_sr_ratios', pola_sr_ratios)
+        check_sr_ratios('softmax_sr_ratios', softmax_sr_ratios)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
-        specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
-        attention = partial(
-            pvt_attention,
-            pola_sr_ratios=pola_sr_ratios,
-            softmax_sr_ratios=softmax_sr_ratios,
-            qkv_bias=qkv_bias,
-            drop=drop_rate,
-            alpha=alpha,
-            dwc_kernel_size=dwc_kernel_size,
-            backend=backend,
-        )
-        make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
-
-        stem = PatchEmbed(in_channels, settings['embed_dims'][0], 4)
-        stages: list[Stage] = []
-        for spec in specs:
-            downsample = (
-                PatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 2) if stages else None
-            )
-            blocks = [
-                make_block(attention(attn_type, spec), spec.dim, spec.mlp_ratio, drop_path=rate)
-                for attn_type, rate in spec.blocks
-            ]
-            stages.append(Stage(blocks, downsample, spec.grid, table=spec.dim, drop=drop_rate))
+        embed_dims = settings['embed_dims']
+        depths = settings['depths']
+        num_heads = settings['num_heads']
+        check_heads(embed_dims, num_heads)
         super().__init__(
-            stem,
-            stages,
-            embed_dims=settings['embed_dims'],
+            embed_dims=embed_dims,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
-            norm_eps=NORM_EPS,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        letters = block_types(attn_types, depths)
+        if drop_path_rate is None:
+            drop_path_rate = settings.get('drop_path_rate', 0.0)
+        rates = drop_path_rates(drop_path_rate, depths)
+
+        self.stem = PatchEmbed(in_channels, embed_dims[0], 4)
+        self.stages = nn.ModuleList()
+        for index in range(out_indices[-1] + 1):
+            dim = embed_dims[index]
+            grid = token_grid(pretrain_img_size, STRIDES[index])
+            downsample = None
+            if index > 0:
+                downsample = PatchEmbed(embed_dims[index - 1], dim, 2)
+            blocks = []
+            for number in range(depths[index]):
+                attn: nn.Module
+                if letters[index][number] == 'S':
+                    attn = SpatialReductionAttention(
+                        dim,
+                        num_heads[index],
+                        sr_ratio=softmax_sr_ratios[index],
+                        qkv_bias=qkv_bias,
+                        drop=drop_rate,
+                    )
+                else:
+                    attn = PolaSpatialReductionAttention(
+                        dim,
+                        num_heads[index],
+                        grid=grid,
+                        sr_ratio=pola_sr_ratios[index],
+                        alpha=alpha,
+                        dwc_kernel_size=dwc_kernel_size,
+                        qkv_bias=qkv_bias,
+                        drop=drop_rate,
+                        backend=backend,
+                    )
+                block = TransformerBlock(
+                    attn,
+                    dim,
+                    settings['mlp_ratios'][index],
+                    norm_eps=NORM_EPS,
+                    drop=drop_rate,
+                    drop_path=rates[index][number],
+                )
+                blocks.append(block)
+            self.stages.append(Stage(blocks, downsample, grid, table=dim, drop=drop_rate))
+        self.add_output_norms(NORM_EPS)
+        self.freeze_stages()

@@ -9,48 +9,82 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmpola.backbones.arguments import (
+    STRIDES,
+    AttnTypes,
+    block_types,
+    check_heads,
+    check_rate,
+    check_sr_ratios,
+    drop_path_rates,
+    resolve_arch,
+    token_grid,
+)
 from mmpola.backbones.base import Backbone, Stage
-from mmpola.backbones.pola_pvt import ARCH_KEYS, pvt_attention
-from mmpola.backbones.pyramid import AttnTypes, check_rate, check_ratios, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_PVT_V2
 from mmpola.checkpoint.init_cfg import InitCfg
-from mmpola.layers import Grid, PolaAttention, SpatialReductionAttention, draw_layer
+from mmpola.layers import (
+    Grid,
+    PolaSpatialReductionAttention,
+    SpatialReductionAttention,
+    draw_layer,
+)
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
-
-def _arch(
-    depths: Sequence[int],
-    drop_path_rate: float,
-    embed_dims: Sequence[int] = (64, 128, 320, 512),
-    mlp_ratios: Sequence[int] = (8, 8, 4, 4),
-) -> dict[str, Any]:
-    return {
-        'embed_dims': embed_dims,
-        'depths': depths,
-        'num_heads': (1, 2, 5, 8),
-        'mlp_ratios': mlp_ratios,
-        'drop_path_rate': drop_path_rate,
-    }
-
-
 ARCHS: dict[str, dict[str, Any]] = {
-    'b0': _arch((2, 2, 2, 2), 0.1, embed_dims=(32, 64, 160, 256)),
-    'b1': _arch((2, 2, 2, 2), 0.1),
-    'b2': _arch((3, 4, 6, 3), 0.1),
-    'b3': _arch((3, 4, 18, 3), 0.3),
-    'b4': _arch((3, 8, 27, 3), 0.3),
-    'b5': _arch((3, 6, 40, 3), 0.3, mlp_ratios=(4, 4, 4, 4)),
+    'b0': {
+        'embed_dims': (32, 64, 160, 256),
+        'depths': (2, 2, 2, 2),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.1,
+    },
+    'b1': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (2, 2, 2, 2),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.1,
+    },
+    'b2': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 4, 6, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.1,
+    },
+    'b3': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 4, 18, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.3,
+    },
+    'b4': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 8, 27, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (8, 8, 4, 4),
+        'drop_path_rate': 0.3,
+    },
+    'b5': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 6, 40, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (4, 4, 4, 4),
+        'drop_path_rate': 0.3,
+    },
 }
+ARCH_KEYS = ('embed_dims', 'depths', 'num_heads', 'mlp_ratios')
 NORM_EPS = 1e-6
-"""Epsilon of the blocks' and stages' norms; those of patch embeddings and of reduced keys keep PyTorch's 1e-5."""
+"""Epsilon of the blocks' and stages' norms; patch embeddings and reduced keys have 1e-5."""
 
 
 class OverlapPatchEmbed(nn.Module):
@@ -67,9 +101,10 @@ class OverlapPatchEmbed(nn.Module):
         _draw_convolution(self.proj)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / stride), ceil(W / stride))."""
-        x = self.proj(x)
-        return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
+        """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid, H and W by the stride."""
+        maps = self.proj(x)
+        tokens = self.norm(maps.flatten(2).transpose(1, 2))
+        return tokens, (maps.shape[2], maps.shape[3])
 
 
 class DepthwiseMlp(nn.Module):
@@ -109,7 +144,7 @@ class PvtV2Block(nn.Module):
 
     def __init__(
         self,
-        attn: PolaAttention | SpatialReductionAttention,
+        attn: PolaSpatialReductionAttention | SpatialReductionAttention,
         dim: int,
         mlp_ratio: float,
         drop: float,
@@ -124,7 +159,7 @@ class PvtV2Block(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolutions of the attention layer as PVT v2 does; the rest has drawn its own weights."""
+        """Draw the convolutions of the attention layer as PVT v2 does, instead of its own way."""
         for layer in self.attn.modules():
             if isinstance(layer, nn.Conv2d):
                 _draw_convolution(layer)
@@ -137,7 +172,7 @@ class PvtV2Block(nn.Module):
 
 @MODELS.register_module()
 class PolaPVTv2(Backbone):
-    """Pola-PVTv2 as a feature pyramid. Arguments that are not described here are those of `Backbone`.
+    """Pola-PVTv2 as a feature pyramid; `Backbone` describes the other arguments.
 
     No position table is added to the tokens: positions follow from the zero padding of the
     convolutions and from the key table of linear attention. A stage ends with a LayerNorm as in PVT
@@ -192,46 +227,63 @@ class PolaPVTv2(Backbone):
         init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
-        check_ratios('softmax_sr_ratios', softmax_sr_ratios)
+        check_sr_ratios('softmax_sr_ratios', softmax_sr_ratios)
         settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
-        specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
-        attention = partial(
-            pvt_attention,
-            pola_sr_ratios=(1, 1, 1, 1),
-            softmax_sr_ratios=softmax_sr_ratios,
-            qkv_bias=qkv_bias,
-            drop=drop_rate,
-            alpha=alpha,
-            dwc_kernel_size=dwc_kernel_size,
-            backend=backend,
-        )
-
-        stem = OverlapPatchEmbed(in_channels, settings['embed_dims'][0], 7, 4)
-        stages: list[Stage] = []
-        for spec in specs:
-            downsample = (
-                OverlapPatchEmbed(settings['embed_dims'][spec.index - 1], spec.dim, 3, 2)
-                if stages
-                else None
-            )
-            blocks = [
-                PvtV2Block(attention(attn_type, spec), spec.dim, spec.mlp_ratio, drop_rate, rate)
-                for attn_type, rate in spec.blocks
-            ]
-            stages.append(Stage(blocks, downsample, spec.grid))
+        embed_dims = settings['embed_dims']
+        depths = settings['depths']
+        num_heads = settings['num_heads']
+        check_heads(embed_dims, num_heads)
         super().__init__(
-            stem,
-            stages,
-            embed_dims=settings['embed_dims'],
+            embed_dims=embed_dims,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
-            norm_eps=NORM_EPS,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        letters = block_types(attn_types, depths)
+        if drop_path_rate is None:
+            drop_path_rate = settings.get('drop_path_rate', 0.0)
+        rates = drop_path_rates(drop_path_rate, depths)
+
+        self.stem = OverlapPatchEmbed(in_channels, embed_dims[0], patch_size=7, stride=4)
+        self.stages = nn.ModuleList()
+        for index in range(out_indices[-1] + 1):
+            dim = embed_dims[index]
+            grid = token_grid(pretrain_img_size, STRIDES[index])
+            downsample = None
+            if index > 0:
+                downsample = OverlapPatchEmbed(embed_dims[index - 1], dim, patch_size=3, stride=2)
+            blocks = []
+            for number in range(depths[index]):
+                attn: PolaSpatialReductionAttention | SpatialReductionAttention
+                if letters[index][number] == 'S':
+                    attn = SpatialReductionAttention(
+                        dim,
+                        num_heads[index],
+                        sr_ratio=softmax_sr_ratios[index],
+                        qkv_bias=qkv_bias,
+                        drop=drop_rate,
+                    )
+                else:
+                    attn = PolaSpatialReductionAttention(
+                        dim,
+                        num_heads[index],
+                        grid=grid,
+                        alpha=alpha,
+                        dwc_kernel_size=dwc_kernel_size,
+                        qkv_bias=qkv_bias,
+                        drop=drop_rate,
+                        backend=backend,
+                    )
+                mlp_ratio = settings['mlp_ratios'][index]
+                block = PvtV2Block(attn, dim, mlp_ratio, drop_rate, rates[index][number])
+                blocks.append(block)
+            self.stages.append(Stage(blocks, downsample, grid))
+        self.add_output_norms(NORM_EPS)
+        self.freeze_stages()
 
 
 def _draw_convolution(conv: nn.Conv2d) -> None:

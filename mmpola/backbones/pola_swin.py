@@ -7,14 +7,22 @@ block layout from Swin Transformer (ICCV 2021).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from einops import rearrange
 from torch import Tensor, nn
 
+from mmpola.backbones.arguments import (
+    STRIDES,
+    AttnTypes,
+    block_types,
+    check_heads,
+    check_rate,
+    drop_path_rates,
+    resolve_arch,
+    token_grid,
+)
 from mmpola.backbones.base import Backbone, Stage
-from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLA_SWIN
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
@@ -23,10 +31,11 @@ from mmpola.layers import (
     PolaAttention,
     TransformerBlock,
     WindowAttention,
+    Windows,
     ceil_div,
     draw_layer,
+    find_windows,
     pad_to_cells,
-    window_mask,
 )
 from mmpola.registry import MODELS
 
@@ -75,29 +84,31 @@ class PatchMerging(nn.Module):
         grid = (x.shape[2], x.shape[3])
         maps = pad_to_cells(x.permute(0, 2, 3, 1), grid, 2, channels_last=True)
         merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
-        return self.reduction(self.norm(merged)), ceil_div(grid, 2)
+        tokens = self.reduction(self.norm(merged))
+        return tokens, ceil_div(grid, 2)
 
 
 class SwinStage(Stage):
-    """A stage whose blocks with softmax windows share one mask per shift."""
+    """A stage whose blocks with softmax attention share the windows of each shift."""
 
-    def block_arguments(self, x: Tensor, grid: Grid) -> list[tuple[Any, ...]]:
-        masks: dict[int, Tensor | None] = {}
-        arguments: list[tuple[Any, ...]] = []
+    def block_layouts(self, x: Tensor, grid: Grid) -> list[Any]:
+        """Return what each block is told about its tokens: their grid, or their windows."""
+        windows: dict[int, Windows] = {}
+        layouts: list[Grid | Windows] = []
         for block in self.blocks:
-            attn: Any = block.attn
+            attn = block.attn
             if not isinstance(attn, WindowAttention):
-                arguments.append((grid,))
+                layouts.append(grid)
                 continue
-            if attn.shift not in masks:
-                masks[attn.shift] = window_mask(x, grid, attn.window_size, attn.shift)
-            arguments.append((grid, masks[attn.shift]))
-        return arguments
+            if attn.shift not in windows:
+                windows[attn.shift] = find_windows(x, grid, attn.window_size, attn.shift)
+            layouts.append(windows[attn.shift])
+        return layouts
 
 
 @MODELS.register_module()
 class PolaSwin(Backbone):
-    """Pola-Swin as a feature pyramid. Arguments that are not described here are those of `Backbone`.
+    """Pola-Swin as a feature pyramid; `Backbone` describes the other arguments.
 
     Args:
         arch: 'tiny', 'small', 'base', or dict(embed_dims: int, depths, num_heads); channels double
@@ -150,49 +161,68 @@ class PolaSwin(Backbone):
         if window_size < 1:
             raise ValueError(f'window_size: expected at least 1, got {window_size}')
         settings = resolve_arch(arch, ARCHS, keys=('embed_dims', 'depths', 'num_heads'))
-        embed_dims = [settings['embed_dims'] * 2**stage for stage in range(4)]
-        settings = {**settings, 'embed_dims': embed_dims, 'mlp_ratios': [mlp_ratio] * 4}
-        specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
-        linear = partial(
-            PolaAttention,
-            qkv_bias=qkv_bias,
-            alpha=alpha,
-            dwc_kernel_size=dwc_kernel_size,
-            drop=drop_rate,
-            backend=backend,
-        )
-        softmax = partial(
-            WindowAttention, window_size=window_size, qkv_bias=qkv_bias, drop=drop_rate
-        )
-        make_block = partial(TransformerBlock, norm_eps=NORM_EPS, drop=drop_rate)
-
-        stem = PatchEmbed(in_channels, embed_dims[0])
-        stages: list[Stage] = []
-        for spec in specs:
-            downsample = PatchMerging(spec.dim // 2) if stages else None
-            blocks = []
-            for number, (attn_type, rate) in enumerate(spec.blocks):
-                attn: nn.Module
-                if attn_type == 'S':
-                    attn = softmax(
-                        spec.dim, spec.num_heads, shift=window_size // 2 if number % 2 else 0
-                    )
-                else:
-                    attn = linear(spec.dim, spec.num_heads, grid=spec.grid)
-                blocks.append(make_block(attn, spec.dim, spec.mlp_ratio, drop_path=rate))
-            stages.append(
-                SwinStage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate)
-            )
+        embed_dims = [settings['embed_dims'] * 2**index for index in range(4)]
+        depths = settings['depths']
+        num_heads = settings['num_heads']
+        check_heads(embed_dims, num_heads)
         super().__init__(
-            stem,
-            stages,
             embed_dims=embed_dims,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
-            norm_eps=NORM_EPS,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        letters = block_types(attn_types, depths)
+        if drop_path_rate is None:
+            drop_path_rate = settings.get('drop_path_rate', 0.0)
+        rates = drop_path_rates(drop_path_rate, depths)
+
+        self.stem = PatchEmbed(in_channels, embed_dims[0])
+        self.stages = nn.ModuleList()
+        for index in range(out_indices[-1] + 1):
+            dim = embed_dims[index]
+            grid = token_grid(pretrain_img_size, STRIDES[index])
+            downsample = None
+            stage_drop = drop_rate
+            if index > 0:
+                downsample = PatchMerging(embed_dims[index - 1])
+                stage_drop = 0.0
+            blocks = []
+            for number in range(depths[index]):
+                attn: nn.Module
+                if letters[index][number] == 'S':
+                    is_shifted = number % 2 == 1
+                    attn = WindowAttention(
+                        dim,
+                        num_heads[index],
+                        window_size,
+                        shift=window_size // 2 if is_shifted else 0,
+                        qkv_bias=qkv_bias,
+                        drop=drop_rate,
+                    )
+                else:
+                    attn = PolaAttention(
+                        dim,
+                        num_heads[index],
+                        grid=grid,
+                        alpha=alpha,
+                        dwc_kernel_size=dwc_kernel_size,
+                        qkv_bias=qkv_bias,
+                        drop=drop_rate,
+                        backend=backend,
+                    )
+                block = TransformerBlock(
+                    attn,
+                    dim,
+                    mlp_ratio,
+                    norm_eps=NORM_EPS,
+                    drop=drop_rate,
+                    drop_path=rates[index][number],
+                )
+                blocks.append(block)
+            self.stages.append(SwinStage(blocks, downsample, grid, drop=stage_drop))
+        self.add_output_norms(NORM_EPS)
+        self.freeze_stages()

@@ -1,4 +1,4 @@
-"""PolaFormer++: linear attention with exponential features in early stages, softmax over all tokens in late ones.
+"""PolaFormer++: linear attention in early stages, softmax attention over all tokens in late ones.
 
 Source: PolaFormer++ (github.com/ZacharyMeng/PolaFormerPP); equations E9 and E10 in
 mmpola/ops/README.md.
@@ -14,8 +14,17 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from mmpola.backbones.arguments import (
+    STRIDES,
+    AttnTypes,
+    block_types,
+    check_heads,
+    check_rate,
+    drop_path_rates,
+    resolve_arch,
+    token_grid,
+)
 from mmpola.backbones.base import Backbone, Stage
-from mmpola.backbones.pyramid import AttnTypes, check_rate, resolve_arch, stage_specs
 from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, draw_layer
@@ -23,33 +32,70 @@ from mmpola.layers.block import add_branch
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
-
-def _arch(
-    embed_dims: Sequence[int],
-    depths: Sequence[int],
-    num_heads: Sequence[int],
-    drop_path_rate: float,
-    layer_scale_init: Sequence[float] = (1, 1, 1, 1),
-) -> dict[str, Any]:
-    return {
-        'embed_dims': embed_dims,
-        'depths': depths,
-        'num_heads': num_heads,
-        'mlp_ratios': (3.5,) * 4,
-        'layer_scale': (True,) * 4,
-        'layer_scale_init': layer_scale_init,
-        'drop_path_rate': drop_path_rate,
-    }
-
-
 ARCHS: dict[str, dict[str, Any]] = {
-    'b0': _arch((32, 64, 128, 384), (2, 2, 2, 2), (1, 2, 4, 12), 0.1),
-    'b1': _arch((32, 64, 192, 384), (2, 2, 4, 2), (1, 2, 6, 12), 0.1),
-    'b2': _arch((64, 128, 256, 512), (2, 2, 6, 2), (1, 2, 4, 8), 0.1),
-    'b3': _arch((64, 128, 320, 512), (3, 5, 9, 3), (1, 2, 5, 8), 0.15),
-    'b4': _arch((96, 192, 384, 512), (4, 6, 12, 6), (1, 2, 6, 8), 0.4, (1, 1, 1e-6, 1e-6)),
-    'b5': _arch((96, 192, 448, 640), (4, 7, 19, 8), (1, 2, 7, 10), 0.55, (1e-6,) * 4),
+    'b0': {
+        'embed_dims': (32, 64, 128, 384),
+        'depths': (2, 2, 2, 2),
+        'num_heads': (1, 2, 4, 12),
+        'mlp_ratios': (3.5, 3.5, 3.5, 3.5),
+        'layer_scale': (True, True, True, True),
+        'layer_scale_init': (1, 1, 1, 1),
+        'drop_path_rate': 0.1,
+    },
+    'b1': {
+        'embed_dims': (32, 64, 192, 384),
+        'depths': (2, 2, 4, 2),
+        'num_heads': (1, 2, 6, 12),
+        'mlp_ratios': (3.5, 3.5, 3.5, 3.5),
+        'layer_scale': (True, True, True, True),
+        'layer_scale_init': (1, 1, 1, 1),
+        'drop_path_rate': 0.1,
+    },
+    'b2': {
+        'embed_dims': (64, 128, 256, 512),
+        'depths': (2, 2, 6, 2),
+        'num_heads': (1, 2, 4, 8),
+        'mlp_ratios': (3.5, 3.5, 3.5, 3.5),
+        'layer_scale': (True, True, True, True),
+        'layer_scale_init': (1, 1, 1, 1),
+        'drop_path_rate': 0.1,
+    },
+    'b3': {
+        'embed_dims': (64, 128, 320, 512),
+        'depths': (3, 5, 9, 3),
+        'num_heads': (1, 2, 5, 8),
+        'mlp_ratios': (3.5, 3.5, 3.5, 3.5),
+        'layer_scale': (True, True, True, True),
+        'layer_scale_init': (1, 1, 1, 1),
+        'drop_path_rate': 0.15,
+    },
+    'b4': {
+        'embed_dims': (96, 192, 384, 512),
+        'depths': (4, 6, 12, 6),
+        'num_heads': (1, 2, 6, 8),
+        'mlp_ratios': (3.5, 3.5, 3.5, 3.5),
+        'layer_scale': (True, True, True, True),
+        'layer_scale_init': (1, 1, 1e-6, 1e-6),
+        'drop_path_rate': 0.4,
+    },
+    'b5': {
+        'embed_dims': (96, 192, 448, 640),
+        'depths': (4, 7, 19, 8),
+        'num_heads': (1, 2, 7, 10),
+        'mlp_ratios': (3.5, 3.5, 3.5, 3.5),
+        'layer_scale': (True, True, True, True),
+        'layer_scale_init': (1e-6, 1e-6, 1e-6, 1e-6),
+        'drop_path_rate': 0.55,
+    },
 }
+ARCH_KEYS = (
+    'embed_dims',
+    'depths',
+    'num_heads',
+    'mlp_ratios',
+    'layer_scale',
+    'layer_scale_init',
+)
 NORM_EPS = 1e-6
 
 
@@ -82,7 +128,7 @@ class Stem(nn.Module):
                 draw_layer(layer)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / 4), ceil(W / 4))."""
+        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid, a quarter of the size."""
         return _tokens(self.layers(self.proj(x)))
 
 
@@ -100,7 +146,7 @@ class Downsample(nn.Module):
         draw_layer(self.reduction)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Map [B, C, h, w] -> tokens [B, N, C'] and their grid (ceil(h / 2), ceil(w / 2))."""
+        """Map [B, C, h, w] -> tokens [B, N, C'] and their grid, half of the size."""
         return _tokens(self.norm(self.reduction(x)))
 
 
@@ -116,7 +162,7 @@ class ConvMlp(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolution as the authors do; linear layers keep PyTorch's initial weights."""
+        """Draw the convolution as the authors do; linear layers keep PyTorch's weights."""
         draw_layer(self.dwconv)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
@@ -158,31 +204,32 @@ class PolaFormerPPBlock(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.ffn = ConvMlp(dim, int(dim * mlp_ratio), drop)
         self.drop_path = DropPath(drop_path)
-        for name in ('gamma_1', 'gamma_2'):
-            gamma = (
-                None
-                if layer_scale is None
-                else nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
-            )
-            self.register_parameter(name, gamma)
+        self.gamma_1 = None
+        self.gamma_2 = None
+        if layer_scale is not None:
+            self.gamma_1 = nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
+            self.gamma_2 = nn.Parameter(torch.full((1, dim, 1, 1), float(layer_scale)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolution as the authors do; attention and feed-forward network have drawn their own weights."""
+        """Draw the convolution as the authors do; the other modules have drawn their own weights."""
         draw_layer(self.pos)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = x + convolve_tokens(x, self.pos.weight, self.pos.bias, grid)
-        gamma_1 = None if self.gamma_1 is None else self.gamma_1.flatten()
-        gamma_2 = None if self.gamma_2 is None else self.gamma_2.flatten()
+        gamma_1 = None
+        gamma_2 = None
+        if self.gamma_1 is not None and self.gamma_2 is not None:
+            gamma_1 = self.gamma_1.flatten()
+            gamma_2 = self.gamma_2.flatten()
         x = add_branch(x, self.attn(self.norm1(x), grid), self.drop_path, gamma_1)
         return add_branch(x, self.ffn(self.norm2(x), grid), self.drop_path, gamma_2)
 
 
 @MODELS.register_module()
 class PolaFormerPP(Backbone):
-    """PolaFormer++ as a feature pyramid. Arguments that are not described here are those of `Backbone`.
+    """PolaFormer++ as a feature pyramid; `Backbone` describes the other arguments.
 
     Args:
         arch: 'b0' ... 'b5', or dict(embed_dims, depths, num_heads, mlp_ratios, layer_scale,
@@ -224,61 +271,62 @@ class PolaFormerPP(Backbone):
         init_cfg: InitCfg = None,
     ) -> None:
         check_rate('drop_rate', drop_rate)
-        keys = (
-            'embed_dims',
-            'depths',
-            'num_heads',
-            'mlp_ratios',
-            'layer_scale',
-            'layer_scale_init',
-        )
-        settings = resolve_arch(arch, ARCHS, keys=keys)
+        settings = resolve_arch(arch, ARCHS, keys=ARCH_KEYS)
         embed_dims = settings['embed_dims']
-        specs = stage_specs(settings, attn_types, out_indices, pretrain_img_size, drop_path_rate)
-        _check_rotary(embed_dims, settings['num_heads'])
-
-        stem = Stem(in_channels, embed_dims[0])
-        stages: list[Stage] = []
-        for spec in specs:
-            downsample = Downsample(embed_dims[spec.index - 1], spec.dim) if stages else None
-            gamma = (
-                settings['layer_scale_init'][spec.index]
-                if settings['layer_scale'][spec.index]
-                else None
-            )
-            blocks = []
-            for attn_type, rate in spec.blocks:
-                attention = RotarySoftmaxAttention if attn_type == 'S' else PolaPlusAttention
-                attn = attention(spec.dim, spec.num_heads, drop=drop_rate, backend=backend)
-                blocks.append(
-                    PolaFormerPPBlock(attn, spec.dim, spec.mlp_ratio, drop_rate, rate, gamma)
-                )
-            stages.append(Stage(blocks, downsample, spec.grid, drop=0.0 if stages else drop_rate))
+        depths = settings['depths']
+        num_heads = settings['num_heads']
+        check_heads(embed_dims, num_heads, multiple=4)
         super().__init__(
-            stem,
-            stages,
             embed_dims=embed_dims,
             in_channels=in_channels,
             out_indices=out_indices,
             out_norm=out_norm,
-            norm_eps=NORM_EPS,
             frozen_stages=frozen_stages,
             norm_eval=norm_eval,
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        letters = block_types(attn_types, depths)
+        if drop_path_rate is None:
+            drop_path_rate = settings.get('drop_path_rate', 0.0)
+        rates = drop_path_rates(drop_path_rate, depths)
+
+        self.stem = Stem(in_channels, embed_dims[0])
+        self.stages = nn.ModuleList()
+        for index in range(out_indices[-1] + 1):
+            dim = embed_dims[index]
+            downsample = None
+            stage_drop = drop_rate
+            if index > 0:
+                downsample = Downsample(embed_dims[index - 1], dim)
+                stage_drop = 0.0
+            layer_scale = None
+            if settings['layer_scale'][index]:
+                layer_scale = settings['layer_scale_init'][index]
+            blocks = []
+            for number in range(depths[index]):
+                attn: PolaPlusAttention | RotarySoftmaxAttention
+                if letters[index][number] == 'S':
+                    attn = RotarySoftmaxAttention(
+                        dim, num_heads[index], drop=drop_rate, backend=backend
+                    )
+                else:
+                    attn = PolaPlusAttention(dim, num_heads[index], drop=drop_rate, backend=backend)
+                block = PolaFormerPPBlock(
+                    attn,
+                    dim,
+                    settings['mlp_ratios'][index],
+                    drop=drop_rate,
+                    drop_path=rates[index][number],
+                    layer_scale=layer_scale,
+                )
+                blocks.append(block)
+            grid = token_grid(pretrain_img_size, STRIDES[index])
+            self.stages.append(Stage(blocks, downsample, grid, drop=stage_drop))
+        self.add_output_norms(NORM_EPS)
+        self.freeze_stages()
 
 
 def _tokens(maps: Tensor) -> tuple[Tensor, Grid]:
     """[B, C, h, w] -> [B, N, C] and (h, w)."""
     return maps.flatten(2).transpose(1, 2).contiguous(), (maps.shape[2], maps.shape[3])
-
-
-def _check_rotary(embed_dims: Sequence[int], num_heads: Sequence[int]) -> None:
-    """Raise ValueError unless the head dimension of every stage is a multiple of 4."""
-    for dim, heads in zip(embed_dims, num_heads, strict=True):
-        if dim // heads % 4:
-            raise ValueError(
-                'num_heads: expected a head dimension that is a multiple of 4 (rotary pairs of rows and of columns), '
-                f'got {dim} // {heads} = {dim // heads}'
-            )

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 Value = TypeVar('Value')
 
 COMPUTED = ('relative_position_index', 'attn_mask', 'angle')
-"""Ends of names of buffers that follow from the input size or the architecture; they are never read from a file."""
+"""Ends of names of buffers that are computed; they are never read from a file."""
 
 
 class ReleasedNames(NamedTuple):
@@ -67,10 +67,8 @@ POLA_PVT = ReleasedNames(
         (r'^block2\.', 'stages.1.blocks.'),
         (r'^block3\.', 'stages.2.blocks.'),
         (r'^block4\.', 'stages.3.blocks.'),
-        (
-            r'^(patch_embed|pos_embed|block)\d',
-            r'stages.\g<0>',
-        ),  # of a fifth stage, which strict loading refuses
+        # The names of a fifth stage, so that strict loading refuses them
+        (r'^(patch_embed|pos_embed|block)\d', r'stages.\g<0>'),
         FEATURE_MAP_TO_OURS,
     ],
     to_released=[
@@ -155,7 +153,7 @@ POLAFORMER_PP = ReleasedNames(
 
 
 def to_ours(weights: Mapping[str, Value], names: ReleasedNames) -> dict[str, Value]:
-    """Rename released names to those of a backbone; other names stay, and buffers that are computed are left out."""
+    """Rename released names to ours; other names stay, buffers that are computed are dropped."""
     renamed = {}
     for name, value in weights.items():
         if not name.endswith(COMPUTED):

@@ -1,4 +1,4 @@
-"""Every named model: the names that `timm.create_model` and `tools/convert_checkpoint.py --arch` take."""
+"""The models that `timm.create_model` and `tools/convert_checkpoint.py --arch` know by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMED: dict[str, tuple[type[Backbone], dict[str, Any]]] = {
     'polaformer_pp_b4': (PolaFormerPP, {'arch': 'b4'}),
     'polaformer_pp_b5': (PolaFormerPP, {'arch': 'b5'}),
 }
-"""Name -> (class of the backbone, its arguments). `mmpola/timm/__init__.py` registers each name with timm."""
+"""Name -> (class of the backbone, its arguments). `mmpola.timm` registers the names with timm."""
 
 ARCHITECTURES = {name: entry for name, entry in NAMED.items() if set(entry[1]) == {'arch'}}
 """`NAMED` without other image sizes of an `arch`."""

@@ -1,6 +1,12 @@
 """Layers with parameters: attention, patch embedding, transformer block, position tables."""
 
-from mmpola.layers.attention import LinearAttention, PolaAttention, PolaPlusAttention
+from mmpola.layers.ablations import AblatedPolaAttention
+from mmpola.layers.attention import (
+    LinearAttention,
+    PolaAttention,
+    PolaPlusAttention,
+    PolaSpatialReductionAttention,
+)
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
@@ -22,11 +28,17 @@ from mmpola.layers.sequence import (
     SequenceAttention,
     SoftmaxSequenceAttention,
 )
-from mmpola.layers.softmax import RotarySoftmaxAttention, SpatialReductionAttention, WindowAttention
-from mmpola.layers.windows import window_mask
+from mmpola.layers.softmax import (
+    RotarySoftmaxAttention,
+    SpatialReductionAttention,
+    WindowAttention,
+    find_windows,
+)
+from mmpola.layers.windows import Windows
 
 __all__ = [
     'SEQUENCE_ATTENTION',
+    'AblatedPolaAttention',
     'DepthwiseDeformableConv',
     'EluSequenceAttention',
     'Grid',
@@ -38,20 +50,22 @@ __all__ = [
     'PolaMultiheadAttention',
     'PolaPlusAttention',
     'PolaSequenceAttention',
+    'PolaSpatialReductionAttention',
     'RotarySoftmaxAttention',
     'SequenceAttention',
     'SoftmaxSequenceAttention',
     'SpatialReductionAttention',
     'TransformerBlock',
     'WindowAttention',
+    'Windows',
     'WithPositionTable',
     'ceil_div',
     'draw_layer',
     'draw_table',
+    'find_windows',
     'pad_to_cells',
     'position_tables',
     'resize_bias_table',
     'resize_table',
     'rotary_tables',
-    'window_mask',
 ]

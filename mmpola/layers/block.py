@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from mmpola.layers.initial_weights import draw_layer
+from mmpola.layers.positions import Grid
+from mmpola.layers.windows import Windows
 from mmpola.ops.numerics import without_autocast
 from mmpola.ops.tracing import is_recorded
 
@@ -18,7 +20,7 @@ class TransformerBlock(nn.Module):
     """x += attn(norm1(x)); x += mlp(norm2(x)), each branch with stochastic depth.
 
     Args:
-        attn: attention layer, called as attn(x, ...).
+        attn: attention layer, called as attn(x, layout).
         dim: channels C.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         norm_eps: epsilon of both LayerNorms.
@@ -49,9 +51,17 @@ class TransformerBlock(nn.Module):
         draw_layer(self.mlp.fc1)
         draw_layer(self.mlp.fc2)
 
-    def forward(self, x: Tensor, *attention_arguments: Any) -> Tensor:
-        """x [B, N, C] and further arguments of the attention layer, such as the token grid (h, w) -> [B, N, C]."""
-        x = add_branch(x, self.attn(self.norm1(x), *attention_arguments), self.drop_path)
+    def forward(self, x: Tensor, layout: Grid | Windows) -> Tensor:
+        """Run the block.
+
+        Args:
+            x: tokens [B, N, C].
+            layout: their token grid (h, w), N = h * w; their windows if `attn` has windows.
+
+        Returns:
+            [B, N, C].
+        """
+        x = add_branch(x, self.attn(self.norm1(x), layout), self.drop_path)
         return add_branch(x, self.mlp(self.norm2(x)), self.drop_path)
 
 
@@ -73,7 +83,8 @@ def add_branch(
         [B, N, C] in the dtype that x, the branch and gamma have in common.
     """
     drops = drop_path.training and drop_path.drop_prob > 0
-    if branch.dtype.itemsize > 2 or is_recorded() or not (drops or gamma is not None):
+    only_adds = gamma is None and not drops
+    if only_adds or branch.dtype.itemsize > 2 or is_recorded():
         if gamma is not None:
             branch = branch * gamma
         return x + drop_path(branch)
@@ -81,9 +92,8 @@ def add_branch(
     if drops:  # as timm's DropPath
         keep_rate = 1 - drop_path.drop_prob
         dtype = branch.dtype if gamma is None else gamma.dtype
-        kept = torch.empty(len(branch), 1, 1, device=branch.device, dtype=dtype).bernoulli_(
-            keep_rate
-        )
+        kept = torch.empty(len(branch), 1, 1, device=branch.device, dtype=dtype)
+        kept.bernoulli_(keep_rate)
         if drop_path.scale_by_keep:
             kept.div_(keep_rate)
     return _AddBranch.apply(x, branch, gamma, kept)
@@ -96,8 +106,11 @@ class _AddBranch(Function):
     def forward(
         ctx: Any, x: Tensor, branch: Tensor, gamma: Tensor | None, kept: Tensor | None
     ) -> Tensor:
-        scale = gamma if kept is None else kept
-        if gamma is not None and kept is not None:
+        if gamma is None:
+            scale = kept
+        elif kept is None:
+            scale = gamma
+        else:
             scale = gamma * kept
         assert scale is not None
         ctx.save_for_backward(branch, kept, scale)
@@ -108,23 +121,24 @@ class _AddBranch(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         branch, kept, scale = ctx.saved_tensors
         needs_x, needs_branch, needs_gamma, _ = ctx.needs_input_grad
+        d_x = grad if needs_x else None
         d_branch = None
         if needs_branch:
             d_branch = _product(grad, scale, branch.dtype)
         d_gamma = None
         if needs_gamma:
             by_sample = (grad * branch).sum(1)  # [B, C]
-            weights = (
-                by_sample.new_ones(len(by_sample))
-                if kept is None
-                else kept.flatten().to(by_sample.dtype)
-            )
+            if kept is None:
+                weights = by_sample.new_ones(len(by_sample))
+            else:
+                weights = kept.flatten().to(by_sample.dtype)
             d_gamma = by_sample.T @ weights
-        return grad if needs_x else None, d_branch, d_gamma, None
+        return d_x, d_branch, d_gamma, None
 
 
 def _product(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     """Compute x * y in a dtype, in one pass unless autograd records it."""
     if torch.is_grad_enabled():
         return (x * y).to(dtype)
-    return torch.mul(x, y, out=torch.empty(x.shape, device=x.device, dtype=dtype))
+    product = torch.empty(x.shape, device=x.device, dtype=dtype)
+    return torch.mul(x, y, out=product)

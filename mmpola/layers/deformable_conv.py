@@ -1,4 +1,4 @@
-"""Depth-wise deformable convolution of tokens, for PolaFormer's ablation of the local mixing of values."""
+"""Depth-wise deformable convolution of tokens, for PolaFormer's ablation of local mixing."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ class DepthwiseDeformableConv(nn.Module):
 
     def __init__(self, channels: int, kernel_size: int) -> None:
         super().__init__()
-        self.offset = nn.Conv2d(channels, 2 * kernel_size**2, kernel_size, padding=kernel_size // 2)
-        self.conv = DeformConv2d(
-            channels, channels, kernel_size, padding=kernel_size // 2, groups=channels
-        )
+        padding = kernel_size // 2
+        self.offset = nn.Conv2d(channels, 2 * kernel_size**2, kernel_size, padding=padding)
+        self.conv = DeformConv2d(channels, channels, kernel_size, padding=padding, groups=channels)
         for parameter in self.offset.parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w, C a multiple of D -> [B, N, C]."""
-        maps = rearrange(x, 'b (h w) (n d) -> (b n) d h w', h=grid[0], d=self.conv.in_channels)
+        channels = self.conv.in_channels
+        heads = x.shape[2] // channels
+        maps = rearrange(x, 'b (h w) (n d) -> (b n) d h w', h=grid[0], d=channels)
         offset = self.offset(maps)
         # torchvision's CPU kernel has no bfloat16, and float16 would round the positions that are
         # sampled.
         dtype = accumulation_dtype(x.dtype)
         with without_autocast(x.device):
-            maps, offset, weight, bias = (
-                t.to(dtype) for t in (maps, offset, self.conv.weight, self.conv.bias)
+            mixed = deform_conv2d(
+                maps.to(dtype),
+                offset.to(dtype),
+                self.conv.weight.to(dtype),
+                self.conv.bias.to(dtype),
+                padding=self.conv.padding,
             )
-            mixed = deform_conv2d(maps, offset, weight, bias, padding=self.conv.padding)
-        return rearrange(
-            mixed, '(b n) d h w -> b (h w) (n d)', n=x.shape[2] // self.conv.in_channels
-        ).to(x.dtype)
+        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', n=heads).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of an attention layer; their mask."""
+"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of a layer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ from mmpola.ops import ExpMap, PowerMap
 from mmpola.ops.numerics import accumulation_dtype
 
 
-def _head_dim(dim: int, num_heads: int) -> int:
-    if num_heads < 1 or dim % (2 * num_heads):
-        raise ValueError(
-            f'num_heads: expected a number that divides dim={dim} into heads of an even dimension (values split into '
-            f'two streams), got {num_heads}'
-        )
-    return dim // num_heads
-
-
 class LearnedPowerMap(nn.Module):
-    """PolaFormer's feature map with a learned exponent per channel and a learned scale (E4, E5).
+    """PolaFormer's feature map with a learned exponent and a learned scale per channel (E4, E5).
 
     Parameters have the shapes of the released weights: power [1, H, 1, D], scale [1, 1, C].
 
@@ -39,18 +30,19 @@ class LearnedPowerMap(nn.Module):
         super().__init__()
         if not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
             raise ValueError(f'alpha: expected a positive number, got {alpha!r}')
+        check_head_dim(dim, num_heads)
         self.alpha = alpha
-        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, _head_dim(dim, num_heads)))
+        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, dim // num_heads))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim))
 
     def forward(self) -> PowerMap:
-        """Return p = 1 + alpha sigmoid(power) (E5) and s = softplus(scale) (E4), [H, D] in the accumulation dtype."""
+        """Return the exponent and the scale, [H, D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.power.dtype)
-        power = self.power.squeeze((0, 2)).to(
-            dtype
-        )  # an index would make a gradient that fills a table with zeros
+        # squeeze and view_as: the gradient of an index would fill a table with zeros first
+        power = self.power.squeeze((0, 2)).to(dtype)
         scale = self.scale.view_as(power).to(dtype)
-        return PowerMap(1 + self.alpha * power.sigmoid(), F.softplus(scale))
+        exponent = 1 + self.alpha * power.sigmoid()  # (E5)
+        return PowerMap(exponent, F.softplus(scale))  # (E4)
 
 
 class LearnedExpMap(nn.Module):
@@ -61,24 +53,39 @@ class LearnedExpMap(nn.Module):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
+
+    Raises:
+        ValueError: `num_heads` does not fit.
     """
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
-        features = 2 * _head_dim(dim, num_heads)  # two signs per channel
+        check_head_dim(dim, num_heads)
+        features = 2 * dim // num_heads  # two signs per channel
         self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
         self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
 
     def forward(self) -> ExpMap:
-        """Return sigmoid(s1) and sigmoid(s2) (E9), each [H, 2D] in the accumulation dtype."""
+        """Return sigmoid(s1) and sigmoid(s2), each [H, 2D] in the accumulation dtype."""
         dtype = accumulation_dtype(self.s1.dtype)
-        return ExpMap(*(s.squeeze((0, 2)).to(dtype).sigmoid() for s in (self.s1, self.s2)))
+        same = self.s1.squeeze((0, 2)).to(dtype).sigmoid()
+        opposite = self.s2.squeeze((0, 2)).to(dtype).sigmoid()
+        return ExpMap(same, opposite)
 
 
-def mask_padding(padding: Tensor, *tensors: Tensor) -> list[Tensor]:
-    """Zero the keys and values [B, M, H, D] where `padding` [B, M] is True.
+def check_head_dim(dim: int, num_heads: int) -> None:
+    """Raise ValueError unless `dim` splits into heads of an even dimension."""
+    if num_heads < 1 or dim % (2 * num_heads):
+        raise ValueError(
+            f'num_heads: expected a number that divides dim={dim} into heads of an even '
+            f'dimension (values split into two streams), got {num_heads}'
+        )
+
+
+def mask_padding(x: Tensor, padding: Tensor) -> Tensor:
+    """Zero keys or values [B, M, H, D] where `padding` [B, M] is True.
 
     Both feature maps map a zero key to zero features: it adds nothing to any sum, and the operators
     need no mask.
     """
-    return [x.masked_fill(padding[..., None, None], 0) for x in tensors]
+    return x.masked_fill(padding[..., None, None], 0)

@@ -1,4 +1,4 @@
-"""The initial weights that the authors' models give to linear layers, convolutions and tables of positions."""
+"""Initial weights of linear layers, convolutions and position tables, as the authors draw them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 INITIAL_DEVIATION = 0.02
-"""Standard deviation of the truncated normal distribution that weights and tables are drawn from."""
+"""Standard deviation of the truncated normal distribution of weights and tables."""
 
 
 def draw_table(table: Tensor) -> None:
@@ -15,7 +15,7 @@ def draw_table(table: Tensor) -> None:
 
 
 def draw_layer(layer: nn.Linear | nn.Conv2d) -> None:
-    """Draw a layer's weight from a truncated normal distribution and set its bias, if it has one, to 0."""
+    """Draw a layer's weight from a truncated normal distribution and set its bias to 0."""
     trunc_normal_(layer.weight, std=INITIAL_DEVIATION)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

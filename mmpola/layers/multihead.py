@@ -14,6 +14,8 @@ from mmpola.ops import polarity_attention
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import EPS
 
+SUMMED_KEYS = 'linear attention sums the keys before queries read them'
+
 
 class PolaMultiheadAttention(nn.MultiheadAttention):
     """PolaFormer's linear attention (E4-E8) with the call and the parameters of torch.nn.MultiheadAttention.
@@ -74,11 +76,13 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             batch_first=batch_first,
             **factory,
         )
-        self._qkv_same_embed_dim = (
-            False  # else nn.TransformerEncoderLayer computes softmax attention by itself in eval
-        )
-        self.feature_map, self.backend = feature_map.to(**factory), backend
-        self.gate = nn.Linear(embed_dim, embed_dim, bias=bias, **factory) if gate else None
+        # Else nn.TransformerEncoderLayer computes softmax attention by itself in eval mode
+        self._qkv_same_embed_dim = False
+        self.feature_map = feature_map.to(**factory)
+        self.backend = backend
+        self.gate = None
+        if gate:
+            self.gate = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
 
     def forward(
         self,
@@ -113,26 +117,26 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         """
         if need_weights:
             raise ValueError(
-                'need_weights: expected False, because linear attention has no [N, M] weights, got True'
+                'need_weights: expected False, because linear attention has no [N, M] weights, '
+                'got True'
             )
-        if attn_mask is not None or is_causal:
-            name, rule, got = (
-                ('is_causal', 'False', 'True') if is_causal else ('attn_mask', 'None', 'a mask')
-            )
-            raise ValueError(
-                f'{name}: expected {rule}, because linear attention sums the keys before queries read them, got {got}'
-            )
+        if attn_mask is not None:
+            raise ValueError(f'attn_mask: expected None, because {SUMMED_KEYS}, got a mask')
+        if is_causal:
+            raise ValueError(f'is_causal: expected False, because {SUMMED_KEYS}, got True')
         self._check_inputs(query, key, value, key_padding_mask)
-        batched = query.ndim == 3
-        if not batched:
-            query, key, value = (x.unsqueeze(0) for x in (query, key, value))
-            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        elif not self.batch_first:
-            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        output = self._attend(query, key, value, key_padding_mask)
-        if not batched:
+        if query.ndim == 2:
+            mask = None
+            if key_padding_mask is not None:
+                mask = key_padding_mask.unsqueeze(0)
+            output = self._attend(query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), mask)
             return output.squeeze(0), None
-        return output if self.batch_first else output.transpose(0, 1), None
+        if self.batch_first:
+            return self._attend(query, key, value, key_padding_mask), None
+        output = self._attend(
+            query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), key_padding_mask
+        )
+        return output.transpose(0, 1), None
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None
@@ -146,12 +150,13 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             # NaN.
             key = key.masked_fill(padding[..., None], 0)
             value = value.masked_fill(padding[..., None], 0)
-        weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        if self.in_proj_weight is not None:
-            weights = self.in_proj_weight.chunk(3)
-        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        inputs = zip((query, key, value), weights, biases, strict=True)
-        q, k, v = (F.linear(*each).unflatten(-1, (self.num_heads, -1)) for each in inputs)
+        q_weight, k_weight, v_weight = self._projection_weights()
+        q_bias = k_bias = v_bias = None
+        if self.in_proj_bias is not None:
+            q_bias, k_bias, v_bias = self.in_proj_bias.chunk(3)
+        q = F.linear(query, q_weight, q_bias).unflatten(-1, (self.num_heads, -1))
+        k = F.linear(key, k_weight, k_bias).unflatten(-1, (self.num_heads, -1))
+        v = F.linear(value, v_weight, v_bias).unflatten(-1, (self.num_heads, -1))
         feature_map = self.feature_map()
         if key_padding_mask is not None and key_padding_mask.is_floating_point():
             # Adding one number to all keys of a sample changes nothing; 0 for the largest, no exp
@@ -160,48 +165,57 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             largest = largest.masked_fill(largest.isneginf(), 0)
             added = key_padding_mask - largest
             added = added.masked_fill(added.isneginf(), 0)[..., None, None]
-            k = (k * (added / feature_map.exponent).exp()).to(
-                k.dtype
-            )  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
-        if padding is not None:
-            k, v = mask_padding(padding, k, v)  # a bias makes them other than 0
+            factor = (added / feature_map.exponent).exp()  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
+            k = (k * factor).to(k.dtype)
+        if padding is not None:  # a bias makes padded keys and values other than 0
+            k = mask_padding(k, padding)
+            v = mask_padding(v, padding)
         # (E1) divides by M, padding included. With this epsilon the result does not depend on how
         # much of it there is.
         eps = EPS / max(1, k.shape[1])
-        attended = polarity_attention(q, k, v, feature_map, eps=eps, backend=self.backend).flatten(
-            2
-        )
+        attended = polarity_attention(q, k, v, feature_map, eps=eps, backend=self.backend)
+        attended = attended.flatten(2)
         if self.gate is not None:
             attended = attended * self.gate(query)
         return self.out_proj(F.dropout(attended, self.dropout, self.training))
+
+    def _projection_weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weights of the projections to q, k and v, which may be one tensor or three."""
+        if self.in_proj_weight is None:
+            return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        q_weight, k_weight, v_weight = self.in_proj_weight.chunk(3)
+        return q_weight, k_weight, v_weight
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
         """Raise an error unless the tensors given to `forward` fit each other."""
         if query.is_nested:
             raise ValueError(
-                'query: expected an ordinary tensor, got a nested one; in an nn.TransformerEncoder that is built '
-                'already, set encoder.use_nested_tensor = False'
+                'query: expected an ordinary tensor, got a nested one; in an nn.TransformerEncoder '
+                'that is built already, set encoder.use_nested_tensor = False'
             )
-        shapes, dims = (
-            [list(x.shape) for x in (query, key, value)],
-            [self.embed_dim, self.kdim, self.vdim],
-        )
-        queries, keys, values = (shape[:-1] for shape in shapes)
-        batch = slice(0, 0) if query.ndim == 2 else slice(0, 1) if self.batch_first else slice(1, 2)
-        same_ndim = query.ndim in (2, 3) and query.ndim == key.ndim
-        same_tokens = keys == values and queries[batch] == keys[batch]
-        if not (same_ndim and same_tokens and [shape[-1] for shape in shapes] == dims):
+        shapes = [list(query.shape), list(key.shape), list(value.shape)]
+        dims = [self.embed_dim, self.kdim, self.vdim]
+        fits = query.ndim in (2, 3) and query.ndim == key.ndim == value.ndim
+        fits = fits and key.shape[:-1] == value.shape[:-1]
+        fits = fits and [shape[-1] for shape in shapes] == dims
+        if fits and query.ndim == 3:
+            batch_axis = 0 if self.batch_first else 1
+            fits = query.shape[batch_axis] == key.shape[batch_axis]
+        if not fits:
             layout = '[B, N, C]' if self.batch_first else '[N, B, C]'
             raise ValueError(
-                f'query, key, value: expected {layout} (batch_first={self.batch_first}) or [N, C] with '
-                f'C = {listed(dims)}, equal B and as many values as keys, got {listed(shapes)}'
+                f'query, key, value: expected {layout} (batch_first={self.batch_first}) or [N, C] '
+                f'with C = {listed(dims)}, equal B and as many values as keys, got {listed(shapes)}'
             )
-        expected = keys if self.batch_first else keys[::-1]
-        if mask is not None and mask.dtype != torch.bool and not mask.is_floating_point():
-            raise TypeError(
-                f'key_padding_mask: expected bool (True: padding) or floating (added), got {mask.dtype}'
-            )
-        if mask is not None and list(mask.shape) != expected:
+        if mask is None:
+            return
+        if mask.dtype != torch.bool and not mask.is_floating_point():
+            rule = 'bool (True: padding) or floating (added)'
+            raise TypeError(f'key_padding_mask: expected {rule}, got {mask.dtype}')
+        expected = list(key.shape[:-1])
+        if key.ndim == 3 and not self.batch_first:
+            expected.reverse()
+        if list(mask.shape) != expected:
             raise ValueError(
                 f'key_padding_mask: expected {expected} like the keys, got {list(mask.shape)}'
             )
@@ -209,11 +223,10 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """Add the own feature map to weights that have none, which are those of an nn.MultiheadAttention."""
-        own = {
-            f'{prefix}feature_map.{name}': x.detach()
-            for name, x in self.feature_map.named_parameters()
-        }
-        if not own.keys() & state_dict.keys():
-            state_dict |= own
+        """Keep the own feature map if the weights, as nn.MultiheadAttention's, have none."""
+        own = {}
+        for name, parameter in self.feature_map.named_parameters():
+            own[f'{prefix}feature_map.{name}'] = parameter.detach()
+        if own.keys().isdisjoint(state_dict):
+            state_dict.update(own)
         super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -1,4 +1,4 @@
-"""Patches of images and maps: padding to whole patches, patch embedding, Pola-PVT's reduction of keys and values."""
+"""Patches of images and maps: padding, embedding, and Pola-PVT's reduction of keys and values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ def pad_to_cells(
         mode: of torch.nn.functional.pad: 'constant' pads with zeros, 'replicate' (not with
             `channels_last`) with the last row and column.
     """
-    rows, columns = grid
-    if not is_traced() and rows % size == 0 and columns % size == 0:
+    if not is_traced() and grid[0] % size == 0 and grid[1] % size == 0:
         return x
     high, wide = ceil_div(grid, size)
-    amounts = (0, wide * size - columns, 0, high * size - rows)
-    return F.pad(x, (0, 0, *amounts) if channels_last else amounts, mode=mode)
+    below = high * size - grid[0]
+    right = wide * size - grid[1]
+    if channels_last:
+        return F.pad(x, (0, 0, 0, right, 0, below), mode=mode)
+    return F.pad(x, (0, right, 0, below), mode=mode)
 
 
 class PatchEmbed(nn.Module):
@@ -61,33 +63,35 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid (ceil(H / s), ceil(W / s))."""
-        x = self.proj(
-            pad_to_cells(x, (x.shape[2], x.shape[3]), self.patch_size, channels_last=False)
-        )
-        return self.norm(x.flatten(2).transpose(1, 2)), (x.shape[2], x.shape[3])
+        """x [B, in_channels, H, W] -> tokens [B, N, C] and grid (ceil(H / s), ceil(W / s))."""
+        grid = (x.shape[2], x.shape[3])
+        maps = self.proj(pad_to_cells(x, grid, self.patch_size, channels_last=False))
+        tokens = self.norm(maps.flatten(2).transpose(1, 2))
+        return tokens, (maps.shape[2], maps.shape[3])
 
 
 def reduce_tokens(
     x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm
 ) -> tuple[Tensor, Grid]:
-    """Reduce tokens [B, N, C] on `grid` to [B, M, C] and their grid by a convolution whose kernel equals its stride.
+    """Reduce tokens [B, N, C] on `grid` to [B, M, C] and their grid by a strided convolution.
 
-    If the stride does not divide the map, its last row and column are repeated, so that every token
-    is read and no window of the convolution is partly empty, even if the map is smaller than one
-    window.
+    The kernel of the convolution is as large as its stride. If the stride does not divide the map,
+    its last row and column are repeated, so that every token is read and no window of the
+    convolution is partly empty, even if the map is smaller than one window.
     """
     ratio = conv.stride[0]
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)
     maps = pad_to_cells(maps, grid, ratio, channels_last=False, mode='replicate')
-    return norm(conv(maps).flatten(2).transpose(1, 2)), ceil_div(grid, ratio)
+    tokens = norm(conv(maps).flatten(2).transpose(1, 2))
+    return tokens, ceil_div(grid, ratio)
 
 
 def interpolate_tokens(x: Tensor, tokens: int) -> Tensor:
-    """Interpolate [B, M, C] to [B, tokens, C] linearly along the flattened sequence, as the released models do.
+    """Interpolate [B, M, C] linearly to [B, tokens, C], as the released models do.
 
     The dtype is kept, also where autocast interpolates in float32.
     """
     if x.shape[1] == tokens:
         return x
-    return F.interpolate(x.transpose(1, 2), size=tokens, mode='linear').transpose(1, 2).to(x.dtype)
+    interpolated = F.interpolate(x.transpose(1, 2), size=tokens, mode='linear')
+    return interpolated.transpose(1, 2).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Positions: learned tables and their resizing to other grids or windows, and PolaFormer++'s rotary angles (E10)."""
+"""Positions: learned tables, resized to other grids and windows, and rotary angles (E10)."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ Grid = tuple[int, int]
 
 
 class WithPositionTable(nn.Module):
-    """A layer with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
+    """A module with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
 
     Attributes:
         table_name: name of the table's parameter.
-        grid: (h, w) that the table is learned on.
+        grid: (h, w) of the table.
     """
 
     table_name: ClassVar[str]
     grid: Grid
 
-    def position_table(self, grid: Grid) -> Tensor:
-        """Return the table for the tokens of another grid (h', w'): [1, h'*w', C]."""
-        return resize_table(getattr(self, self.table_name), self.grid, grid)
-
     def set_token_grid(self, grid: Grid) -> None:
-        """Replace the table by one that is learned on another grid; with an equal grid, keep the parameter."""
+        """Replace the table by one for another grid; with an equal grid, keep the parameter."""
         table = getattr(self, self.table_name)
         if table is not None and grid != self.grid:
             resized = resize_table(table.detach(), self.grid, grid).contiguous()
-            setattr(self, self.table_name, nn.Parameter(resized, requires_grad=table.requires_grad))
+            parameter = nn.Parameter(resized, requires_grad=table.requires_grad)
+            setattr(self, self.table_name, parameter)
         self.grid = grid
 
 
 def position_tables(model: nn.Module) -> dict[str, Grid]:
     """Return the grid of each learned position table inside a model, by the parameter's name."""
-    return {
-        f'{name}.{module.table_name}'.removeprefix('.'): module.grid
-        for name, module in model.named_modules()
-        if isinstance(module, WithPositionTable) and getattr(module, module.table_name) is not None
-    }
+    grids = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, WithPositionTable):
+            continue
+        if getattr(module, module.table_name) is not None:
+            parameter_name = f'{name}.{module.table_name}'.removeprefix('.')
+            grids[parameter_name] = module.grid
+    return grids
 
 
 def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bilinear') -> Tensor:
@@ -73,35 +73,27 @@ def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bilinea
     return resized.to(table.dtype).flatten(2).transpose(1, 2)
 
 
-def pad_front(x: Tensor, tokens: int, value: float = 0.0) -> Tensor:
-    """Put `tokens` rows of one value in front of x [..., N, C]."""
-    return F.pad(x, (0, 0, tokens, 0), value=value) if tokens else x
-
-
 def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
-    """Resize a relative position bias table [(2s-1)^2, H] of windows of side s to `window_size`, bicubically as Swin.
+    """Resize Swin's table of relative position biases bicubically to another window size.
 
     Half-precision tables are interpolated in float32 (timm would do it in their own dtype); the
     dtype is kept.
+
+    Args:
+        table: [(2s-1)^2, H] for windows of side s.
+        window_size: the new s.
     """
     shape = ((2 * window_size - 1) ** 2, table.shape[1])
     wide = table.to(accumulation_dtype(table.dtype))
-    return (
-        resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape)
-        .to(table.dtype)
-        .contiguous()
-    )
+    resized = resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape)
+    return resized.to(table.dtype).contiguous()
 
 
 BASE = 10000.0
 
 
 def rotary_tables(
-    grid: Sequence[int],
-    channels: int,
-    device: torch.device | None,
-    dtype: torch.dtype,
-    prefix_tokens: int = 0,
+    grid: Sequence[int], channels: int, device: torch.device | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Compute (cos, sin) of the rotation angles, each [N, channels], for interleaved channel pairs.
 
@@ -115,44 +107,37 @@ def rotary_tables(
         channels: channels to rotate, an even number per axis: 2D features in linear attention, D
             channels in softmax attention.
         device, dtype: device and dtype of the tables; the angles are computed in at least float32.
-        prefix_tokens: number of tokens in front of those of the grid, which are not rotated: N is
-            their sum.
     """
     exact = accumulation_dtype(dtype)
-    frequencies = BASE ** -torch.linspace(
-        0, 1, channels // (2 * len(grid)), device=device, dtype=exact
-    )
-    angles = [
-        torch.arange(side, device=device, dtype=exact)[:, None] * frequencies for side in grid
-    ]
+    pairs = channels // (2 * len(grid))
+    frequencies = BASE ** -torch.linspace(0, 1, pairs, device=device, dtype=exact)
+    cosines = []
+    sines = []
+    for side in grid:
+        positions = torch.arange(side, device=device, dtype=exact)
+        angles = positions[:, None] * frequencies
+        cosines.append(angles.cos().to(dtype))
+        sines.append(angles.sin().to(dtype))
+    return _spread_over_tokens(cosines), _spread_over_tokens(sines)
 
-    def table(parts: list[Tensor]) -> Tensor:
-        """[h, pairs] and [w, pairs] -> [h * w, channels], each angle for both channels of its pair."""
-        maps = []
-        for axis, part in enumerate(parts):
-            for other in range(len(grid)):
-                part = part if other == axis else part.unsqueeze(other)
-            maps.append(part.repeat_interleave(2, dim=-1).expand(*grid, -1))
-        return torch.cat(maps, dim=-1).flatten(0, -2)
 
-    with without_autocast(
-        frequencies.device
-    ):  # which cannot concatenate float16 tables in a bfloat16 region
-        cos, sin = (
-            table([x.cos().to(dtype) for x in angles]),
-            table([x.sin().to(dtype) for x in angles]),
-        )
-    return pad_front(cos, prefix_tokens, 1), pad_front(sin, prefix_tokens)
+def _spread_over_tokens(axes: list[Tensor]) -> Tensor:
+    """Turn one table [side, pairs] per axis into [N, channels], equal for both of a pair."""
+    doubled = [axis.repeat_interleave(2, dim=-1) for axis in axes]
+    if len(axes) == 1:
+        return doubled[0]
+    height = axes[0].shape[0]
+    width = axes[1].shape[0]
+    rows = doubled[0].unsqueeze(1).expand(height, width, -1)
+    columns = doubled[1].unsqueeze(0).expand(height, width, -1)
+    with without_autocast(rows.device):  # which cannot join float16 tables in a bfloat16 region
+        return torch.cat([rows, columns], dim=-1).flatten(0, 1)
 
 
 def cached_rotary_tables(
-    x: Tensor,
-    grid: Sequence[int],
-    channels: int,
-    prefix_tokens: int = 0,
-    dtype: torch.dtype | None = None,
+    x: Tensor, grid: Sequence[int], channels: int, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return `rotary_tables` for x and on its device; all layers of a process share the tables of the last sizes.
+    """Return `rotary_tables` for x and on its device, from a cache that all layers share.
 
     The default dtype is that of x, and float16 for half precision: float32 tables would be most of
     what the kernels of linear attention read, and float16 is as accurate as their products. What a
@@ -161,18 +146,18 @@ def cached_rotary_tables(
     if dtype is None:
         dtype = torch.float16 if x.dtype.itemsize == 2 else x.dtype
     if not may_keep(x):
-        return rotary_tables(grid, channels, x.device, dtype, prefix_tokens)
-    return _tables_of_stream(stream_of(x), tuple(grid), channels, x.device, dtype, prefix_tokens)
+        return rotary_tables(grid, channels, x.device, dtype)
+    return _kept_rotary_tables(stream_of(x), tuple(grid), channels, x.device, dtype)
 
 
 @lru_cache(maxsize=8)  # the stages of a pyramid need four
-def _tables_of_stream(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+def _kept_rotary_tables(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):  # else autograd could not save them later
         return rotary_tables(*arguments)
 
 
 def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Rotate the interleaved channel pairs of queries and keys on a grid by the angles of `rotary_tables`.
+    """Rotate the interleaved channel pairs of queries and keys by the angles of `rotary_tables`.
 
     It is computed in at least float32, whatever the dtype: in half precision the error of the
     attended values would be 1.4 times as large, for less than 2 percent of a training step's memory
@@ -188,17 +173,20 @@ def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Te
     dtype = accumulation_dtype(qk.dtype)
     if is_recorded():  # compilers and exporters support no complex numbers
         rotary = rotary_tables(grid, qk.shape[-1], qk.device, dtype)
-        q, k = rotate(qk.transpose(1, 2), rotary).to(qk.dtype).transpose(1, 2).chunk(2, dim=2)
+        rotated = rotate(qk.transpose(1, 2), rotary).to(qk.dtype).transpose(1, 2)
+        q, k = rotated.chunk(2, dim=2)
         return q, k
-    arguments = tuple(grid), qk.shape[-1], qk.device, dtype
-    turns = _turns_of_stream(stream_of(qk), *arguments) if may_keep(qk) else _turns(*arguments)
+    if may_keep(qk):
+        turns = _kept_turns(stream_of(qk), tuple(grid), qk.shape[-1], qk.device, dtype)
+    else:
+        turns = _turns(grid, qk.shape[-1], qk.device, dtype)
     return _RotateQueriesAndKeys.apply(qk, *turns)
 
 
 def _turns(
     grid: Sequence[int], channels: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Compute exp(i angle) and exp(-i angle) of all tokens and pairs, complex, each [N, 1, channels / 2]."""
+    """Compute exp(i angle) and exp(-i angle) of all tokens and pairs, each [N, 1, channels / 2]."""
     cos, sin = rotary_tables(grid, channels, device, dtype)
     cos = cos[:, None, ::2].contiguous()
     sin = sin[:, None, ::2].contiguous()
@@ -206,31 +194,33 @@ def _turns(
 
 
 @lru_cache(maxsize=8)
-def _turns_of_stream(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+def _kept_turns(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):
         return _turns(*arguments)
 
 
 class _RotateQueriesAndKeys(Function):
-    """One complex product forward and one backward, where autograd's rule of the rotation would launch six."""
+    """One complex product each way, where autograd's rule of the rotation would launch six."""
 
     @staticmethod
-    def forward(ctx: Any, qk: Tensor, turn: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(back)
-        q, k = _turned(qk.to(turn.real.dtype), turn).to(qk.dtype).chunk(2, dim=2)
+    def forward(ctx: Any, qk: Tensor, turn: Tensor, turn_back: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(turn_back)
+        rotated = _turned(qk.to(turn.real.dtype), turn).to(qk.dtype)
+        q, k = rotated.chunk(2, dim=2)
         return q, k
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor, None, None]:
-        (back,) = ctx.saved_tensors
+        (turn_back,) = ctx.saved_tensors
         batch, tokens, heads, dim = dq.shape
-        grad = torch.empty(batch, tokens, 2 * heads, dim, device=dq.device, dtype=back.real.dtype)
+        dtype = turn_back.real.dtype
+        grad = torch.empty(batch, tokens, 2 * heads, dim, device=dq.device, dtype=dtype)
         grad[:, :, :heads] = dq
         grad[:, :, heads:] = dk
-        return _turned(grad, back).to(dq.dtype), None, None
+        return _turned(grad, turn_back).to(dq.dtype), None, None
 
 
 def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Multiply the interleaved channel pairs of x [B, N, H, D] by complex numbers [N, 1, D / 2]."""
+    """Multiply the channel pairs of x [B, N, H, D] by complex numbers [N, 1, D / 2]."""
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turn).flatten(-2)

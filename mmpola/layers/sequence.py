@@ -1,4 +1,4 @@
-"""Attention over a padded batch of sequences (LRA), in four variants on the same projections, two of them ours."""
+"""Attention over a padded batch of sequences (LRA): four variants on the same projections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {
     'uniform': nn.init.uniform_,
     'ones': nn.init.ones_,
 }
-"""Initial weight of the gate's projection (PolaFormer, appendix A.4); 'kaiming' is nn.Linear's own."""
+"""Initial weight of the gate (PolaFormer, appendix A.4); 'kaiming' is nn.Linear's own."""
 
 
 class SequenceAttention(nn.Module):
@@ -37,15 +37,28 @@ class SequenceAttention(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, length: int, *, drop: float = 0.0) -> None:
         super().__init__()
-        self.num_heads, self.length = num_heads, length
+        self.num_heads = num_heads
+        self.length = length
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        """x [B, N, C], N at most `length`; valid [B, N], False for padding, None if there is none -> [B, N, C]."""
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)) for t in self.qkv(x).chunk(3, dim=-1))
-        return self.drop(self.proj(self.attend(x, q, k, v, valid)))
+        """Attend from every token to every valid token.
+
+        Args:
+            x: tokens [B, N, C], N at most `length`.
+            valid: [B, N], False for padding; None if there is none.
+
+        Returns:
+            [B, N, C].
+        """
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q = q.unflatten(-1, (self.num_heads, -1))
+        k = k.unflatten(-1, (self.num_heads, -1))
+        v = v.unflatten(-1, (self.num_heads, -1))
+        attended = self.attend(x, q, k, v, valid)
+        return self.drop(self.proj(attended))
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend from q to k and v, each [B, N, H, D], where `valid` -> [B, N, C]."""
@@ -53,7 +66,7 @@ class SequenceAttention(nn.Module):
 
 
 class PolaSequenceAttention(SequenceAttention):
-    """Polarity-aware linear attention, a depth-wise convolution of the values along the sequence, and a gate.
+    """Polarity-aware linear attention, a depth-wise convolution of the values, and a gate.
 
     The gate is a projection of x. PolaFormer's variant has learned powers and one convolution for
     all heads (E4-E8); there is no table of key positions, which would double the parameters on
@@ -90,33 +103,38 @@ class PolaSequenceAttention(SequenceAttention):
         if gate_init not in GATE_INITS:
             raise ValueError(f'gate_init: expected one of {list(GATE_INITS)}, got {gate_init!r}')
         super().__init__(dim, num_heads, length, drop=drop)
-        self.plus, self.backend = plus, backend
+        self.plus = plus
+        self.backend = backend
         self.gate = nn.Linear(dim, dim)
         kernels = dim if plus else dim // num_heads
-        self.dwc = nn.Conv1d(
-            kernels, kernels, dwc_kernel_size, padding=dwc_kernel_size // 2, groups=kernels
-        )
+        padding = dwc_kernel_size // 2
+        self.dwc = nn.Conv1d(kernels, kernels, dwc_kernel_size, padding=padding, groups=kernels)
         GATE_INITS[gate_init](self.gate.weight)
-        self.feature_map = (
-            LearnedExpMap(dim, num_heads) if plus else LearnedPowerMap(dim, num_heads, alpha)
-        )
+        self.feature_map: LearnedExpMap | LearnedPowerMap
+        if plus:
+            self.feature_map = LearnedExpMap(dim, num_heads)
+        else:
+            self.feature_map = LearnedPowerMap(dim, num_heads, alpha)
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, add the convolved values and multiply by the gate (E1-E14)."""
         if valid is not None:
-            k, v = mask_padding(~valid, k, v)
+            k = mask_padding(k, ~valid)
+            v = mask_padding(v, ~valid)
         tokens = x.shape[1]
         # (E1) divides by the number of keys, padding included. With this epsilon the result does
         # not depend on how much of the padding was cropped.
         eps = EPS * self.length / tokens
-        rotary = cached_rotary_tables(q, (tokens,), 2 * q.shape[-1]) if self.plus else None
+        rotary = None
+        if self.plus:
+            rotary = cached_rotary_tables(q, (tokens,), 2 * q.shape[-1])
         attended = polarity_attention(
             q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend
         )
-        weight, bias = self.dwc.weight, self.dwc.bias
-        return mix_and_gate(
-            attended, v, self.gate(x), weight, bias, (tokens,), backend=self.backend
-        )
+        gate = self.gate(x)
+        weight = self.dwc.weight
+        bias = self.dwc.bias
+        return mix_and_gate(attended, v, gate, weight, bias, (tokens,), backend=self.backend)
 
 
 class SoftmaxSequenceAttention(SequenceAttention):
@@ -143,9 +161,14 @@ class SoftmaxSequenceAttention(SequenceAttention):
         mask = None
         if valid is not None:
             mask = (valid | ~valid.any(dim=1, keepdim=True))[:, None, None]
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         attn_drop = self.attn_drop if self.training else 0.0
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=attn_drop)
+        attended = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=mask,
+            dropout_p=attn_drop,
+        )
         return attended.transpose(1, 2).flatten(2)
 
 
@@ -154,17 +177,16 @@ class EluSequenceAttention(SequenceAttention):
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend, in the accumulation dtype."""
-        dtype = v.dtype
+        dtype = accumulation_dtype(v.dtype)
         with without_autocast(x.device):
-            q, k, v = (
-                t.to(accumulation_dtype(dtype)).transpose(1, 2) for t in (q, k, v)
-            )  # [B, H, N, D]
-            phi, psi = F.elu(q) + 1, F.elu(k) + 1
+            wide_v = v.to(dtype).transpose(1, 2)  # [B, H, N, D]
+            phi = F.elu(q.to(dtype).transpose(1, 2)) + 1
+            psi = F.elu(k.to(dtype).transpose(1, 2)) + 1
             if valid is not None:
                 psi = psi * valid[:, None, :, None]
             normaliser = phi @ psi.sum(dim=2).unsqueeze(-1) + EPS
-            output = (phi @ (psi.mT @ v)) / normaliser
-        return output.to(dtype).transpose(1, 2).flatten(2)
+            output = (phi @ (psi.mT @ wide_v)) / normaliser
+        return output.to(v.dtype).transpose(1, 2).flatten(2)
 
 
 SEQUENCE_ATTENTION: dict[str, Callable[..., SequenceAttention]] = {

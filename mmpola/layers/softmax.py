@@ -1,4 +1,4 @@
-"""Softmax attention of the `S` stages: over all tokens without an N x N tensor, or in Swin's shifted windows."""
+"""Softmax attention of the `S` stages: over all tokens, or in Swin's shifted windows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.patches import reduce_tokens
 from mmpola.layers.positions import Grid, rotate_queries_and_keys
-from mmpola.layers.windows import cut_windows, join_windows
+from mmpola.layers.traced_windows import CompiledWindows, ExportedWindows
+from mmpola.layers.windows import Windows, kept_windows
 from mmpola.ops import mix_and_gate
 from mmpola.ops.backends import check_backend_name
-from mmpola.ops.numerics import in_autocast_dtype
-from mmpola.ops.tracing import is_exported
+from mmpola.ops.numerics import autocast_dtype
+from mmpola.ops.tracing import is_compiled, is_exported, may_keep, stream_of
 
 
 class SpatialReductionAttention(nn.Module):
-    """Multi-head softmax attention to the keys and values of a reduced map (PVT, ICCV 2021, sec. 3.3).
+    """Multi-head softmax attention to keys and values of a reduced map (PVT, sec. 3.3).
 
     Args:
         dim: channels C.
@@ -38,7 +39,8 @@ class SpatialReductionAttention(nn.Module):
         drop: float = 0.0,
     ) -> None:
         super().__init__()
-        self.num_heads, self.sr_ratio = num_heads, sr_ratio
+        self.num_heads = num_heads
+        self.sr_ratio = sr_ratio
         self.q = nn.Linear(dim, dim, bias=qkv_bias)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
@@ -49,7 +51,7 @@ class SpatialReductionAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections as the authors do; the convolution keeps PyTorch's initial weights."""
+        """Draw the projections as the authors do; the convolution keeps PyTorch's weights."""
         draw_layer(self.q)
         draw_layer(self.kv)
         draw_layer(self.proj)
@@ -60,13 +62,15 @@ class SpatialReductionAttention(nn.Module):
         if self.sr_ratio > 1:
             x, _ = reduce_tokens(x, grid, self.sr, self.norm)
         k, v = self.kv(x).chunk(2, dim=-1)
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
+        q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, N, D]
+        k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, M, D]
+        v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         attended = F.scaled_dot_product_attention(q, k, v)
         return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
 class RotarySoftmaxAttention(nn.Module):
-    """Multi-head softmax attention with rotary positions, LePE and gate (the `S` stages of PolaFormer++).
+    """PolaFormer++'s multi-head softmax attention with rotary positions, LePE and gate.
 
     Args:
         dim: channels C.
@@ -83,7 +87,8 @@ class RotarySoftmaxAttention(nn.Module):
     ) -> None:
         check_backend_name(backend)
         super().__init__()
-        self.num_heads, self.backend = num_heads, backend
+        self.num_heads = num_heads
+        self.backend = backend
         self.qkvo = nn.Linear(dim, 4 * dim)
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
         self.proj = nn.Linear(dim, dim)
@@ -91,7 +96,7 @@ class RotarySoftmaxAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolution as the authors do; linear layers keep PyTorch's initial weights."""
+        """Draw the convolution as the authors do; linear layers keep PyTorch's weights."""
         draw_layer(self.lepe)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
@@ -99,17 +104,19 @@ class RotarySoftmaxAttention(nn.Module):
         channels = x.shape[-1]
         qk, v, gate = self.qkvo(x).split([2 * channels, channels, channels], dim=-1)
         q, k = rotate_queries_and_keys(qk.unflatten(-1, (2 * self.num_heads, -1)), grid)
-        v = v.unflatten(-1, (self.num_heads, -1))
-        q, k, heads_of_v = (t.transpose(1, 2) for t in (q, k, v))
-        attended = F.scaled_dot_product_attention(q, k, heads_of_v).transpose(1, 2)
-        mixed = mix_and_gate(
-            attended, v, gate, self.lepe.weight, self.lepe.bias, grid, backend=self.backend
+        v = v.unflatten(-1, (self.num_heads, -1))  # [B, N, H, D]
+        attended = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         )
+        attended = attended.transpose(1, 2)
+        weight = self.lepe.weight
+        bias = self.lepe.bias
+        mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
         return self.drop(self.proj(mixed))
 
 
 class WindowAttention(nn.Module):
-    """Multi-head softmax attention in (shifted) windows with relative position biases (Swin, ICCV 2021, sec. 3.2).
+    """Multi-head softmax attention in shifted windows with relative position biases (Swin, sec. 3.2).
 
     Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets
     tokens of a map that the window does not divide attend to the padding.
@@ -136,7 +143,9 @@ class WindowAttention(nn.Module):
         drop: float = 0.0,
     ) -> None:
         super().__init__()
-        self.num_heads, self.window_size, self.shift = num_heads, window_size, shift
+        self.num_heads = num_heads
+        self.window_size = window_size
+        self.shift = shift
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.relative_position_bias_table = nn.Parameter(
             torch.empty((2 * window_size - 1) ** 2, num_heads)
@@ -155,22 +164,40 @@ class WindowAttention(nn.Module):
         draw_table(self.relative_position_bias_table)
         draw_layer(self.proj)
 
-    def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
-        """x [B, N, C] on the token grid (h, w) and mask [B * windows, s*s, s*s] of `window_mask` -> [B, N, C]."""
-        windows = cut_windows(in_autocast_dtype(x), grid, self.window_size, self.shift)
-        q, k, v = self.qkv(windows).chunk(3, dim=-1)
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
-        bias = self._position_bias(q.dtype)
-        if mask is not None:
-            bias = bias.masked_fill(~mask.unsqueeze(1), float('-inf'))
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
-        if is_exported():  # the exporter may replace the attention by one with other strides, after recording views
-            attended = attended.clone(memory_format=torch.contiguous_format)
-        windows = self.proj(attended.flatten(2))
-        return self.drop(join_windows(windows, grid, self.window_size, self.shift, x.shape[0]))
-
-    def _position_bias(self, dtype: torch.dtype) -> Tensor:
-        """Look up the position biases [1, H, s*s, s*s] of all token pairs of a window."""
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+        """x [B, N, C] and the windows of its map, see `find_windows` -> [B, N, C]."""
+        x = x.to(autocast_dtype(x))  # before a copy: autocast would convert it for the projection
+        q, k, v = self.qkv(windows.cut(x)).chunk(3, dim=-1)
+        q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B * windows, H, s*s, D]
+        k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         tokens = self.window_size**2
         bias = self.relative_position_bias_table[self.relative_position_index.flatten()]
-        return bias.to(dtype).unflatten(0, (tokens, tokens)).permute(2, 0, 1).unsqueeze(0)
+        bias = bias.to(q.dtype).unflatten(0, (tokens, tokens)).permute(2, 0, 1).unsqueeze(0)
+        if windows.mask is not None:
+            bias = bias + windows.mask.to(q.dtype)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
+        if is_exported():
+            # The exporter may replace the attention by one with other strides after recording views
+            attended = attended.clone(memory_format=torch.contiguous_format)
+        out = self.proj(attended.flatten(2))
+        return self.drop(windows.join(out))
+
+
+def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
+    """Return the windows of a map for the layers that read it, by whoever records the operations.
+
+    Args:
+        x: the tokens [B, N, C].
+        grid: (h, w) of the map, N = h * w.
+        window_size: side s of a window, in tokens.
+        shift: cyclic shift in tokens, see `WindowAttention`.
+    """
+    if is_exported():
+        return ExportedWindows(x, grid, window_size, shift)
+    if is_compiled():
+        return CompiledWindows(x, grid, window_size, shift)
+    if may_keep(x):
+        dtype = autocast_dtype(x)
+        return kept_windows(stream_of(x), x.shape[0], grid, window_size, shift, x.device, dtype)
+    return Windows(x, grid, window_size, shift)

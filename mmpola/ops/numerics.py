@@ -31,17 +31,14 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False)
 
 
-def in_autocast_dtype(x: Tensor) -> Tensor:
-    """Return x in the dtype to which autocast would convert it for a linear layer, before anything copies it."""
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype to which autocast converts x for a linear layer; x's own while tracing."""
     device = x.device.type
-    if (
-        is_traced()
-        or device == 'meta'
-        or not torch.is_autocast_enabled(device)
-        or x.dtype == torch.float64
-    ):
-        return x
-    return x.to(torch.get_autocast_dtype(device))
+    if device == 'meta' or not torch.is_autocast_enabled(device):
+        return x.dtype
+    if x.dtype == torch.float64 or is_traced():
+        return x.dtype
+    return torch.get_autocast_dtype(device)
 
 
 # Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's

@@ -11,9 +11,9 @@ from timm.models import adapt_input_conv, load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
 
 from mmpola.backbones import PolaDeiT
+from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
-from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.hub import PUBLISHED
 from mmpola.checkpoint.load import find_weights, load_tensors

@@ -26,7 +26,7 @@ from mmpola.backbones import PolaSwin, pola_swin
         ),
         (
             {'arch': {'embed_dims': 6, 'depths': (1, 1, 1, 1), 'num_heads': (2, 2, 4, 8)}},
-            'num_heads: expected an even head dimension (values split into two streams)',
+            'num_heads: expected a head dimension that is a multiple of 2',
         ),
         (
             {'arch': {'embed_dim': 16, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 8)}},

@@ -47,8 +47,8 @@ def computed_tables(monkeypatch):
         return rotary_tables(*args)
 
     monkeypatch.setattr(positions, 'rotary_tables', recorded)
-    positions._tables_of_stream.cache_clear()
-    positions._turns_of_stream.cache_clear()
+    positions._kept_rotary_tables.cache_clear()
+    positions._kept_turns.cache_clear()
     return calls
 
 

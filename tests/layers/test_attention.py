@@ -1,4 +1,4 @@
-"""The linear attention layers: maps, tokens and prefix tokens, the authors' weights, gradients, ablations."""
+"""The linear attention layers: maps and tokens, the authors' weights, gradients, ablations."""
 
 from functools import partial
 
@@ -7,16 +7,28 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmpola.layers import DepthwiseDeformableConv, PolaAttention, PolaPlusAttention
+from mmpola.layers import (
+    AblatedPolaAttention,
+    DepthwiseDeformableConv,
+    PolaAttention,
+    PolaPlusAttention,
+    PolaSpatialReductionAttention,
+)
 from tests.helpers.launches import Launches
 
 LAYERS = {
     'joint': PolaAttention,
-    'two projections': partial(PolaAttention, joint=False),
-    'stride 2': partial(PolaAttention, sr_ratio=2),
+    'two projections': PolaSpatialReductionAttention,
+    'stride 2': partial(PolaSpatialReductionAttention, sr_ratio=2),
 }
 EVERY_LAYER = pytest.mark.parametrize('layer', LAYERS.values(), ids=LAYERS)
-ABLATIONS = [{'gate': False}, {'mixing': None}, {'mixing': 'dcn'}, {'polarity': False}]
+ABLATIONS = [
+    {'gate': False},
+    {'mixing': None},
+    {'mixing': 'dcn'},
+    {'polarity': False},
+    {'gate': False, 'mixing': None},
+]
 EVERY_ABLATION = pytest.mark.parametrize('ablation', ABLATIONS, ids=str)
 
 
@@ -91,9 +103,8 @@ def test_half_precision_keeps_its_dtype(layer):
 
 def test_both_projections_compute_the_same_attention():
     """Given the same weights and no reduction, Pola-PVT's layer equals Pola-Swin's."""
-    attention, other = (
-        PolaAttention(8, 2, grid=(4, 4), joint=joint).double() for joint in (True, False)
-    )
+    attention = PolaAttention(8, 2, grid=(4, 4)).double()
+    other = PolaSpatialReductionAttention(8, 2, grid=(4, 4)).double()
     weights = attention.state_dict()
     for kind in ('weight', 'bias'):
         q, k, v, gate = weights.pop(f'qkvg.{kind}').chunk(4)
@@ -124,10 +135,9 @@ def drawn(layer, **arguments):
     return attention
 
 
-@EVERY_LAYER
 @EVERY_ABLATION
-def test_an_ablated_layer_trains_all_its_parameters(layer, ablation):
-    attention = drawn(layer, **ablation)
+def test_an_ablated_layer_trains_all_its_parameters(ablation):
+    attention = drawn(AblatedPolaAttention, **ablation)
     output = attention(torch.randn(2, 15, 8, dtype=torch.float64), (3, 5))
     assert output.shape == (2, 15, 8)
     output.square().sum().backward()
@@ -137,7 +147,8 @@ def test_an_ablated_layer_trains_all_its_parameters(layer, ablation):
 
 @EVERY_ABLATION
 def test_an_ablated_layer_runs_under_autocast_and_in_half_precision(ablation):
-    attention, x = PolaAttention(8, 2, grid=(4, 4), **ablation), torch.randn(1, 16, 8)
+    attention = AblatedPolaAttention(8, 2, grid=(4, 4), **ablation)
+    x = torch.randn(1, 16, 8)
     expected = attention(x, (4, 4))
     with torch.autocast('cpu', torch.bfloat16):
         torch.testing.assert_close(attention(x, (4, 4)).float(), expected, rtol=0.1, atol=0.02)
@@ -148,7 +159,7 @@ def test_an_ablated_layer_runs_under_autocast_and_in_half_precision(ablation):
 
 @EVERY_ABLATION
 def test_an_ablated_layer_takes_an_empty_batch(ablation):
-    attention = PolaAttention(8, 2, grid=(4, 4), **ablation)
+    attention = AblatedPolaAttention(8, 2, grid=(4, 4), **ablation)
     output = attention(torch.empty(0, 16, 8), (4, 4))
     assert output.shape == (0, 16, 8)
     output.sum().backward()
@@ -168,7 +179,7 @@ def literal(attention, x, grid):
     positive_q, negative_q, positive_k, negative_k = (
         t.relu() ** exponent[:, None] for t in (q, -q, k, -k)
     )
-    if attention.polarity:
+    if getattr(attention, 'polarity', True):
         same = positive_q @ positive_k.mT + negative_q @ negative_k.mT
         opposite = positive_q @ negative_k.mT + negative_q @ positive_k.mT
     else:
@@ -179,8 +190,9 @@ def literal(attention, x, grid):
         for similarity, values in zip((same, opposite), v.chunk(2, dim=-1), strict=True)
     ]
     mixed = torch.cat(streams, dim=-1).transpose(1, 2).flatten(2)
-    if attention.mixing:
-        conv = attention.dwc if attention.mixing == 'dwc' else attention.dcn.conv
+    mixing = getattr(attention, 'mixing', 'dwc')
+    if mixing:
+        conv = attention.dwc if mixing == 'dwc' else attention.dcn.conv
         maps = v.flatten(0, 1).transpose(1, 2).unflatten(2, grid)
         convolved = F.conv2d(maps, conv.weight, conv.bias, padding=2, groups=4).flatten(2)
         mixed = mixed + convolved.unflatten(0, (-1, 2)).permute(0, 3, 1, 2).flatten(2)
@@ -190,7 +202,7 @@ def literal(attention, x, grid):
 @pytest.mark.parametrize('ablation', [{}, *ABLATIONS], ids=str)
 def test_equals_the_equations_written_literally(ablation):
     """The deformable convolution starts as an ordinary one."""
-    attention = drawn(PolaAttention, **ablation)
+    attention = drawn(AblatedPolaAttention if ablation else PolaAttention, **ablation)
     x = torch.randn(2, 16, 8, dtype=torch.float64)
     torch.testing.assert_close(attention(x, (4, 4)), literal(attention, x, (4, 4)))
 
@@ -207,20 +219,20 @@ def test_equal_offsets_of_all_taps_move_the_map():
     torch.testing.assert_close(conv(x, (4, 5))[:, 5:], expected[:, 5:])
 
 
-@EVERY_LAYER
+def test_a_layer_without_ablation_is_the_published_one():
+    attention = drawn(PolaAttention)
+    whole = AblatedPolaAttention(8, 2, grid=(4, 4)).double()
+    whole.load_state_dict(attention.state_dict())
+    x = torch.randn(2, 15, 8, dtype=torch.float64)
+    torch.testing.assert_close(whole(x, (3, 5)), attention(x, (3, 5)))
+
+
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ({'gate': 'no'}, "gate: expected True or False, got 'no'"),
-        ({'polarity': None}, 'polarity: expected True or False, got None'),
-        ({'alpha': 0}, 'alpha: expected a positive number, got 0'),
-        ({'mixing': 'conv'}, "mixing: expected one of ['dwc', 'dcn', None], got 'conv'"),
-    ],
+    ('argument', 'value'), [('gate', 'no'), ('polarity', None), ('alpha', 0), ('mixing', 'conv')]
 )
-def test_wrong_ablations_are_refused(layer, arguments, message):
-    with pytest.raises(ValueError) as raised:
-        layer(8, 2, grid=(4, 4), **arguments)
-    assert str(raised.value) == message
+def test_wrong_ablations_are_refused(argument, value):
+    with pytest.raises(ValueError, match=rf'^{argument}: .*got {value!r}$'):
+        AblatedPolaAttention(8, 2, grid=(4, 4), **{argument: value})
 
 
 SHAPES = {
@@ -242,102 +254,34 @@ def test_a_map_is_its_tokens_on_their_grid(layer):
     )
 
 
-def randomise(attention):
-    for parameter in attention.parameters():
-        torch.nn.init.normal_(parameter)
-    return attention.double()
+@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+def test_tokens_without_a_grid_are_refused(layer):
+    with pytest.raises(ValueError, match=r'^grid: .*got None$'):
+        layer(8, 2, grid=(4, 4))(torch.randn(1, 16, 8))
 
 
 @pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
-def test_prefix_tokens_take_part_in_attention_alone(layer):
-    attention, x = randomise(layer(8, 2, grid=(3, 3))), torch.randn(2, 18, 8, dtype=torch.float64)
-    conv = attention.lepe if isinstance(attention, PolaPlusAttention) else attention.dwc
-    run = partial(attention, grid=(4, 4))
-    found, of_map = run(x, prefix_tokens=2), run(x[:, 2:])
-    swapped = [1, 0, *range(2, 18)]  # they have no positions
-    torch.testing.assert_close(run(x[:, swapped], prefix_tokens=2), found[:, swapped])
-    for parameter in conv.parameters():
-        torch.nn.init.zeros_(parameter)
-    without_conv = run(x, prefix_tokens=2)
-    torch.testing.assert_close(without_conv[:, :2], found[:, :2])
-    torch.testing.assert_close(found[:, 2:] - without_conv[:, 2:], of_map - run(x[:, 2:]))
-    assert not torch.allclose(found[:, 2:], of_map)
+@pytest.mark.parametrize(
+    ('shape', 'grid'),
+    [
+        ((1, 8, 4, 4), (4, 4)),  # a map with a grid
+        ((16, 8), (4, 4)),
+        ((1, 4, 8, 8), None),
+        ((1, 16, 6), (4, 4)),
+    ],
+)
+def test_an_input_that_does_not_fit_is_refused(layer, shape, grid):
+    with pytest.raises(ValueError, match=r'^x: expected tokens .*C=8') as raised:
+        layer(8, 2, grid=(4, 4))(torch.randn(shape), grid)
+    assert str(list(shape)) in str(raised.value)
 
 
 @pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
-def test_prefix_tokens_without_keys_and_values_change_nothing(layer):
-    attention = randomise(layer(8, 2, grid=(3, 3)))
-    for name, parameter in attention.named_parameters():
-        if name in ('qkvg.bias', 'kv.bias'):
-            torch.nn.init.zeros_(parameter)
-    x = torch.randn(2, 16, 8, dtype=torch.float64)
-    found = attention(torch.cat([x.new_zeros(2, 3, 8), x], dim=1), (4, 4), prefix_tokens=3)
-    expected = attention(x, (4, 4))
-    assert (
-        found[:, 3:] - expected
-    ).norm() < 1e-3 * expected.norm()  # epsilon is added to a mean over all tokens
-
-
-def test_tokens_need_no_grid_if_nothing_reads_it():
-    attention = randomise(PolaAttention(8, 2, mixing=None))
-    x = torch.randn(2, 15, 8, dtype=torch.float64)
-    order = torch.randperm(15)
-    torch.testing.assert_close(attention(x[:, order]), attention(x)[:, order])
-    torch.testing.assert_close(attention(x.mT.unflatten(2, (3, 5))).flatten(2).mT, attention(x))
-
-
-@pytest.mark.parametrize(
-    ('attention', 'reader'),
-    [
-        (PolaAttention(8, 2), 'the convolution of the values'),
-        (PolaPlusAttention(8, 2), 'the convolution of the values'),
-        (PolaAttention(8, 2, mixing=None, sr_ratio=2, grid=(4, 4)), 'the reduction of keys'),
-        (PolaAttention(8, 2, mixing=None, grid=(4, 4)), 'the key position table'),
-    ],
-)
-def test_tokens_without_a_grid_are_refused_where_it_is_read(attention, reader):
-    with pytest.raises(ValueError) as raised:
-        attention(torch.randn(1, 16, 8))
-    assert str(raised.value).startswith('grid: expected (h, w)') and reader in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ('shape', 'arguments', 'message'),
-    [
-        (
-            (1, 8, 4, 4),
-            {'grid': (4, 4)},
-            'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid',
-        ),
-        ((16, 8), {'grid': (4, 4)}, 'x: expected tokens [B, N, C], or a map'),
-        (
-            (1, 4, 8, 8),
-            {},
-            'x: expected tokens [B, N, C], or a map [B, C, H, W] without grid and prefix_tokens, with C=8',
-        ),
-        ((1, 16, 6), {'grid': (4, 4)}, 'x: expected tokens'),
-        *(
-            (
-                (1, 16, 8),
-                {'grid': grid, 'prefix_tokens': prefix},
-                'grid: expected (h, w) with prefix_tokens + h * w = N = 16',
-            )
-            for grid, prefix in (
-                ((4, 5), 0),
-                ((4, 4), 1),
-                (16, 0),
-                ((4.0, 4.0), 0),
-                ((-4, -4), 0),
-                ((4, 4), -1),
-                ((5, 4), -4),
-            )
-        ),
-    ],
-)
-def test_a_shape_that_does_not_fit_is_refused(shape, arguments, message):
-    with pytest.raises(ValueError) as raised:
-        PolaAttention(8, 2)(torch.randn(shape), **arguments)
-    assert str(raised.value).startswith(message)
+@pytest.mark.parametrize('grid', [(4, 5), 16, (4.0, 4.0), (-4, -4), (16,)])
+def test_a_grid_that_does_not_fit_is_refused(layer, grid):
+    with pytest.raises(ValueError, match=r'^grid: .*N = 16') as raised:
+        layer(8, 2, grid=(4, 4))(torch.randn(1, 16, 8), grid)
+    assert f'got {grid}' in str(raised.value)
 
 
 @pytest.mark.parametrize('layer', [PolaAttention, PolaPlusAttention])
@@ -362,13 +306,13 @@ GOLDEN = {
         'patch_embed1.',
         'block1.0.',
         1e-6,
-        partial(PolaAttention, 16, 1, grid=(16, 16), joint=False),
+        partial(PolaSpatialReductionAttention, 16, 1, grid=(16, 16)),
     ),
     'pola_pvt_sr8421': (
         'patch_embed1.',
         'block1.0.',
         1e-6,
-        partial(PolaAttention, 16, 1, grid=(16, 16), sr_ratio=8),
+        partial(PolaSpatialReductionAttention, 16, 1, grid=(16, 16), sr_ratio=8),
     ),
 }
 """File -> names of the first patch embedding and of its one block, epsilon of the block's norms, layer."""

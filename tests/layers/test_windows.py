@@ -4,14 +4,9 @@ import pytest
 import torch
 
 from mmpola.backbones import PolaSwin
-from mmpola.layers import WindowAttention, window_mask, windows
-from mmpola.layers.windows import (
-    cut_operator,
-    cut_windows,
-    join_operator,
-    join_windows,
-    mask_operator,
-)
+from mmpola.layers import WindowAttention, find_windows, windows
+from mmpola.layers.traced_windows import cut_operator, join_operator, mask_operator
+from mmpola.layers.windows import IndexedWindows, Windows, kept_windows
 from tests.helpers.launches import Launches
 
 
@@ -53,8 +48,8 @@ def test_equals_dense_attention_between_visible_tokens(grid, shift):
     attention = WindowAttention(8, 2, 3, shift=shift).double()
     torch.nn.init.normal_(attention.relative_position_bias_table)
     x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
-    mask = window_mask(x, grid, 3, shift)
-    torch.testing.assert_close(attention(x, grid, mask), dense_attention(attention, x, grid))
+    found = attention(x, find_windows(x, grid, 3, shift))
+    torch.testing.assert_close(found, dense_attention(attention, x, grid))
 
 
 @pytest.mark.parametrize('shift', [0, 1])
@@ -63,31 +58,33 @@ def test_exporters_gather_the_same_windows(grid, shift, monkeypatch):
     attention = WindowAttention(8, 2, 3, shift=shift).double()
     torch.nn.init.normal_(attention.relative_position_bias_table)
     x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
-    mask = window_mask(x, grid, 3, shift)
-    expected = attention(x, grid, mask)
+    expected = attention(x, find_windows(x, grid, 3, shift))
     monkeypatch.setattr(torch.compiler, '_is_exporting_flag', True)
-    torch.testing.assert_close(attention(x, grid, mask), expected)
+    windows = find_windows(x, grid, 3, shift)
+    assert not isinstance(windows, IndexedWindows)
+    torch.testing.assert_close(attention(x, windows), expected)
 
 
 def test_there_is_no_mask_if_every_token_sees_its_whole_window():
-    assert window_mask(torch.empty(2, 54, 8), (6, 9), 3, 0) is None
-    assert window_mask(torch.empty(2, 9, 8), (3, 3), 3, 1) is None
-    assert window_mask(torch.empty(2, 54, 8), (6, 9), 3, 1).shape == (2 * 6, 9, 9)
+    assert find_windows(torch.empty(2, 54, 8), (6, 9), 3, 0).mask is None
+    assert find_windows(torch.empty(2, 9, 8), (3, 3), 3, 1).mask is None
+    assert find_windows(torch.empty(2, 54, 8), (6, 9), 3, 1).mask.shape == (2 * 6, 1, 9, 9)
 
 
-@pytest.mark.parametrize(('grid', 'shifts'), [((6, 9), (0, 0)), ((5, 7), (1, 1)), ((3, 8), (0, 1))])
-def test_the_operators_of_compiled_programs(grid, shifts):
-    """Their gradients are each other; opcheck compares them with autograd's rules and with torch.compile."""
-    tokens, sizes = grid[0] * grid[1], (*grid, 3, *shifts)
+@pytest.mark.parametrize(('grid', 'shift'), [((6, 9), 0), ((5, 7), 1), ((3, 8), 1)])
+def test_the_operators_of_compiled_programs(grid, shift):
+    """Their gradients are each other; opcheck compares them with autograd and torch.compile."""
+    tokens = grid[0] * grid[1]
+    sizes = (*grid, 3, shift)
     x = torch.randn(2, tokens, 4, dtype=torch.float64, requires_grad=True)
-    windows = cut_operator(x, *sizes)
-    torch.testing.assert_close(join_operator(windows, *sizes, 2), x)
+    cut = cut_operator(x, *sizes)
+    torch.testing.assert_close(join_operator(cut, *sizes, 2), x)
     torch.library.opcheck(mask_operator, (x.detach(), *sizes))
     torch.library.opcheck(cut_operator, (x, *sizes))
-    torch.library.opcheck(join_operator, (windows.detach().requires_grad_(), *sizes, 2))
+    torch.library.opcheck(join_operator, (cut.detach().requires_grad_(), *sizes, 2))
     assert torch.autograd.gradcheck(lambda x: cut_operator(x, *sizes), x)
     assert torch.autograd.gradcheck(
-        lambda x: join_operator(x, *sizes, 2), windows.detach().requires_grad_()
+        lambda x: join_operator(x, *sizes, 2), cut.detach().requires_grad_()
     )
 
 
@@ -103,66 +100,56 @@ def test_the_relative_position_index_numbers_offsets_row_by_row(size):
 
 
 @pytest.fixture
-def computed(monkeypatch):
-    """The grids for which masks and places are computed from now on."""
-    calls = {'mask': [], 'places': []}
-    mask, cut = windows._mask, windows._cut
+def made(monkeypatch):
+    """The grids and shifts whose windows are made from now on."""
+    calls = []
+    make = IndexedWindows.__init__
 
-    def recorded_mask(x, grid, *sizes):
-        calls['mask'].append(grid)
-        return mask(x, grid, *sizes)
+    def recorded(self, x, grid, window_size, shift):
+        calls.append((grid, shift))
+        make(self, x, grid, window_size, shift)
 
-    def recorded_cut(x, grid, *sizes):
-        calls['places'].append(grid)
-        return cut(x, grid, *sizes)
-
-    monkeypatch.setattr(windows, '_mask', recorded_mask)
-    monkeypatch.setattr(windows, '_cut', recorded_cut)
-    windows._kept_mask.cache_clear()
-    windows._kept_places.cache_clear()
+    monkeypatch.setattr(IndexedWindows, '__init__', recorded)
+    kept_windows.cache_clear()
     return calls
 
 
 SMALL = {'arch': {'embed_dims': 8, 'depths': (1, 1, 4, 2), 'num_heads': (1, 1, 2, 2)}}
 
 
-def test_masks_and_places_are_computed_once_per_grid_and_shift(computed):
+def test_windows_are_made_once_per_grid_and_shift(made):
     model = PolaSwin(**SMALL)
     for _ in range(2):
         model(torch.randn(2, 3, 300, 280))[-1].sum().backward()
     # The last stage needs both shifts too: its map is larger than one window.
-    assert computed['mask'] == [(19, 18), (19, 18), (10, 9), (10, 9)]
-    assert computed['places'] == [(19, 18), (19, 18), (10, 9), (10, 9)]
+    assert made == [((19, 18), 0), ((19, 18), 3), ((10, 9), 0), ((10, 9), 3)]
 
 
-def test_masks_of_other_batches_and_grids_are_other_masks(computed):
+def test_other_batches_grids_and_dtypes_have_other_masks(made):
     for batch, grid in ((2, (5, 7)), (3, (5, 7)), (2, (7, 5)), (2, (5, 7))):
         x = torch.randn(batch, 35, 8)
-        found = window_mask(x, grid, 3, 1)
-        assert torch.equal(found, windows._mask(x, grid, 3, (1, 1)))
+        assert torch.equal(find_windows(x, grid, 3, 1).mask, Windows(x, grid, 3, 1).mask)
+    assert find_windows(x.double(), grid, 3, 1).mask.dtype == torch.float64
+    with torch.autocast('cpu', torch.bfloat16):
+        assert find_windows(x, grid, 3, 1).mask.dtype == torch.bfloat16
 
 
-def test_few_masks_are_kept(computed):
-    for side in range(4, 4 + 3 * windows.KEPT):
-        x = torch.randn(1, side * side, 8)
-        cut_windows(x, (side, side), 3, 1)
-        window_mask(x, (side, side), 3, 1)
-    assert windows._kept_mask.cache_info().currsize == windows.KEPT
-    assert windows._kept_places.cache_info().currsize == windows.KEPT
+def test_windows_of_few_grids_are_kept(made):
+    for side in range(4, 4 + 3 * windows.KEPT_WINDOWS):
+        find_windows(torch.randn(1, side * side, 8), (side, side), 3, 1)
+    assert kept_windows.cache_info().currsize == windows.KEPT_WINDOWS
 
 
-def test_what_something_records_gets_tables_of_its_own(computed):
-    """A tensor made inside a dispatch mode or a transform of torch.func must not be found by later calls."""
+def test_what_something_records_gets_windows_of_its_own(made):
+    """A tensor made in a dispatch mode or a transform of torch.func must not be found later."""
     x = torch.randn(2, 35, 8)
     with Launches():
-        window_mask(x, (5, 7), 3, 1)
-        cut_windows(x, (5, 7), 3, 1)
-    torch.func.grad(lambda x: cut_windows(x, (5, 7), 3, 1).sum())(x)
-    assert windows._kept_mask.cache_info().currsize == 0
-    assert windows._kept_places.cache_info().currsize == 0
+        find_windows(x, (5, 7), 3, 1).cut(x)
+    torch.func.grad(lambda x: find_windows(x, (5, 7), 3, 1).cut(x).sum())(x)
+    assert kept_windows.cache_info().currsize == 0
 
 
-def test_tables_of_inference_mode_serve_training(computed):
+def test_windows_of_inference_mode_serve_training(made):
     model = PolaSwin(**SMALL)
     with torch.inference_mode():
         model(torch.randn(1, 3, 100, 260))
@@ -172,27 +159,24 @@ def test_tables_of_inference_mode_serve_training(computed):
 @pytest.mark.parametrize('shift', [0, 1])
 @pytest.mark.parametrize('grid', [(6, 9), (5, 7), (3, 8), (2, 2)])
 def test_tokens_are_moved_by_index_as_by_padding_and_rolling(grid, shift):
-    tokens = grid[0] * grid[1]
-    shifts = windows.effective_shift(grid, 3, shift)
-    x = torch.randn(2, tokens, 4, dtype=torch.float64, requires_grad=True)
-    cut = cut_windows(x, grid, 3, shift)
-    assert torch.equal(cut, windows._cut(x, grid, 3, shifts))
-    assert torch.equal(join_windows(cut, grid, 3, shift, 2), x)
+    x = torch.randn(2, grid[0] * grid[1], 4, dtype=torch.float64, requires_grad=True)
+    indexed = IndexedWindows(x, grid, 3, shift)
+    plain = Windows(x, grid, 3, shift)
+    cut = indexed.cut(x)
+    assert torch.equal(cut, plain.cut(x))
+    assert torch.equal(indexed.join(cut), x)
     padded = torch.randn_like(cut, requires_grad=True)
-    assert torch.equal(
-        join_windows(padded, grid, 3, shift, 2), windows._join(padded, grid, 3, shifts, 2)
-    )
+    assert torch.equal(indexed.join(padded), plain.join(padded))
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
-        assert check(lambda x: cut_windows(x, grid, 3, shift), x)
-        assert check(lambda x: join_windows(x, grid, 3, shift, 2), padded)
+        assert check(indexed.cut, x)
+        assert check(indexed.join, padded)
 
 
 def test_the_gradients_of_queries_keys_and_values_are_joined_once():
     """By one `cat`, instead of a stack whose parts are copied again."""
     attention = WindowAttention(8, 2, 3, shift=1)
-    output = attention(
-        torch.randn(2, 35, 8), (5, 7), window_mask(torch.randn(2, 35, 8), (5, 7), 3, 1)
-    )
+    x = torch.randn(2, 35, 8)
+    output = attention(x, find_windows(x, (5, 7), 3, 1))
     with Launches() as launches:
         output.sum().backward()
     assert launches.count('cat') == 1

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmpola.layers import Grid, LinearAttention, ceil_div
+from mmpola.layers import AblatedPolaAttention, Grid, LinearAttention, ceil_div
 from mmpola.messages import UsageError, listed, suggestion
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
@@ -45,23 +45,24 @@ class LayerInputs:
 def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:
     """Return the linear attention layers of a model by name, in the order of their definition.
 
-    Ablated layers, without gate, depth-wise convolution or opposite-signed stream, are left out.
+    Ablated layers (`AblatedPolaAttention`) are left out.
 
     Raises:
         UsageError: the model has none.
     """
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, LinearAttention)
-    }
-    found = {name: module for name, module in layers.items() if module.complete}
-    if not found:
-        ablated = ', only ablated ones' if layers else ''
+    layers = {}
+    ablated = ''
+    for name, module in model.named_modules():
+        if isinstance(module, LinearAttention):
+            layers[name] = module
+        if isinstance(module, AblatedPolaAttention):
+            ablated = ', only ablated ones'
+    if not layers:
         raise UsageError(
-            f'model: expected linear attention layers of mmpola, got {type(model).__name__} without any{ablated}'
+            f'model: expected linear attention layers of mmpola, got {type(model).__name__} '
+            f'without any{ablated}'
         )
-    return found
+    return layers
 
 
 def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
@@ -115,8 +116,7 @@ def observing(
     """Let the layers of a model report to `inspect` while the context lasts, in eval mode and without gradients.
 
     Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of
-    `observe`; a UsageError is also raised at the end if a layer was called with prefix tokens,
-    which have no place in a map.
+    `observe`.
     """
     chosen = choose_layers(model, names)
     layers = {name: module for name, module in linear_layers(model).items() if name in chosen}
@@ -144,9 +144,6 @@ def observing(
     try:
         with torch.no_grad():
             yield results
-        if waiting:  # such calls have no mix_and_gate
-            rule = 'layers called with the tokens of a map alone'
-            raise UsageError(f'model: expected {rule}, got prefix tokens in {listed(waiting)}')
     finally:
         model.train(training)
         for layer in layers.values():

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
 
-from mmpola import PolaAttention
 from mmpola.apps.analysis import (
     analyze_layer,
     choose_layers,
@@ -12,7 +10,6 @@ from mmpola.apps.analysis import (
     observe,
     polarity_factors,
 )
-from mmpola.apps.analysis.capture import observing
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
 from mmpola.ops.inputs import AttentionInputs
@@ -81,7 +78,7 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
             ['stages.0.blocks.0.attn', 'stages.3.blocks.0.attn'],
         )
 
-    def in_plain_pytorch(q, k, v, feature_map, *, key_position, rotary, backend):
+    def in_plain_pytorch(q, k, v, feature_map, *, key_position=None, rotary=None, backend):
         return polarity_attention_reference(
             AttentionInputs(q, k, v, feature_map, key_position, rotary, 1e-6)
         )
@@ -105,13 +102,3 @@ def test_what_is_refused():
         choose_layers(ablated, None)
     with pytest.raises(ValueError, match=r'^images: expected one image'):
         observe(model, torch.randn(2, 3, 64, 64), lambda layer: layer)
-
-
-def test_a_layer_called_with_prefix_tokens_is_refused():
-    layer = PolaAttention(8, 2)
-    with (
-        pytest.raises(UsageError, match='got prefix tokens in attn'),
-        observing(nn.ModuleDict({'attn': layer}), str),
-    ):
-        layer(torch.randn(1, 5, 8), (2, 2), prefix_tokens=1)
-    assert layer.observer is None

@@ -18,7 +18,11 @@ from mmpola.apps.analysis.statistics import (
     row_entropies,
 )
 from mmpola.apps.analysis.weights import KINDS, attention_rows
-from mmpola.layers import PolaAttention, PolaPlusAttention
+from mmpola.layers import (
+    PolaAttention,
+    PolaPlusAttention,
+    PolaSpatialReductionAttention,
+)
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens
 from tests.helpers import attention_inputs
@@ -133,7 +137,7 @@ def test_ranks_are_those_of_the_whole_matrices(name):
 
 
 def test_a_layer_that_reduces_its_keys_has_no_square_mixing_matrix():
-    model = OneLayer(PolaAttention(24, 3, grid=GRID, sr_ratio=2))
+    model = OneLayer(PolaSpatialReductionAttention(24, 3, grid=GRID, sr_ratio=2))
     (layer,) = observe(model, torch.randn(1, 24, *GRID), lambda layer: layer).values()
     assert (layer.grid, layer.key_grid) == (GRID, (3, 3))
     ranks = effective_ranks(layer, rows=30, channels=4)
