@@ -59,7 +59,7 @@ def polarity_attention(
     """
     inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, max(eps, SMALLEST_EPS))
     validate_attention(inputs)
-    return choose_backend(backend, inputs).polarity_attention(inputs)
+    return choose_backend(backend, inputs, q.device).polarity_attention(inputs)
 
 
 def mix_and_gate(
@@ -100,5 +100,6 @@ def mix_and_gate(
     """
     inputs = MixAndGateInputs(attended, values, gate, weight, bias, grid)
     validate_mix_and_gate(inputs)
-    inputs = inputs.as_map()
-    return choose_backend(backend, inputs).mix_and_gate(inputs)
+    if len(grid) == 1:
+        inputs = inputs.as_map()
+    return choose_backend(backend, inputs, attended.device).mix_and_gate(inputs)

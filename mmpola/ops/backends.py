@@ -1,10 +1,11 @@
-"""The one ordered table of backends. Each lists the reasons why it cannot run; an empty list means that it can."""
+"""The ordered table of backends; each lists the reasons why it cannot run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from mmpola.ops.chunked import polarity_attention_chunked
@@ -68,7 +69,12 @@ def available_backends() -> list[str]:
 
 def unavailable_backends() -> dict[str, list[str]]:
     """Return the backends that cannot run on this machine, each with every reason."""
-    return {backend.name: reasons for backend in BACKENDS if (reasons := backend.missing())}
+    unavailable = {}
+    for backend in BACKENDS:
+        reasons = backend.missing()
+        if reasons:
+            unavailable[backend.name] = reasons
+    return unavailable
 
 
 def check_backend_name(name: str) -> None:
@@ -77,8 +83,13 @@ def check_backend_name(name: str) -> None:
         raise ValueError(f'backend: expected one of {NAMES}, got {name!r}')
 
 
-def choose_backend(name: str, inputs: Inputs) -> Backend:
-    """Return the backend called `name`, or for 'auto' the first one that is eligible for `inputs`.
+def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
+    """Return the backend called `name`, or for 'auto' the first one that can and may serve.
+
+    Args:
+        name: of a backend, or 'auto'.
+        inputs: arguments of the operator.
+        device: their device.
 
     Raises:
         ValueError: `name` is unknown.
@@ -86,22 +97,21 @@ def choose_backend(name: str, inputs: Inputs) -> Backend:
     """
     check_backend_name(name)
     for backend in BACKENDS:
-        if name == backend.name:
-            if reasons := backend.missing() or backend.unsupported(inputs):
+        if name == 'auto':
+            if backend.automatic_on is None:
+                return backend
+            if backend.automatic_on == device.type and _passes_self_check(backend, inputs):
+                return backend
+        elif name == backend.name:
+            reasons = backend.missing() or backend.unsupported(inputs)
+            if reasons:
                 raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
-            return backend
-        if name == 'auto' and _is_eligible(backend, inputs):
             return backend
     raise RuntimeError('no backend can serve these inputs')
 
 
-def _is_eligible(backend: Backend, inputs: Inputs) -> bool:
-    """Whether 'auto' may choose `backend`. If not, log the reasons once, except for inputs on another device type."""
-    if backend.automatic_on is None:
-        return True
-    x = inputs.q if isinstance(inputs, AttentionInputs) else inputs.attended
-    if x.device.type != backend.automatic_on:
-        return False
+def _passes_self_check(backend: Backend, inputs: Inputs) -> bool:
+    """Whether 'auto' may choose a backend on its device; if not, log the reasons once."""
     from mmpola.ops.self_check import failures, log_once  # imports torch._dynamo, which is slow
 
     reasons = backend.missing() or backend.unsupported(inputs)

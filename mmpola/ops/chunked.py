@@ -1,247 +1,645 @@
-"""The attention of the backend `torch`: the equations in chunks of tokens, with the gradients E15-E18 in closed form.
+"""The attention of the backend `torch`: the equations in chunks of tokens, with their gradients.
 
 Between the forward and the backward pass only q, k, v, o and the small state are kept; features
-exist for one chunk at a time and are recomputed in the backward pass. Because a chunk fits into a
-CPU's cache, this is also faster there than computing the whole sequence at once.
+exist for one chunk at a time and are computed again in the backward pass. Because a chunk fits into
+a CPU's cache, this is also faster there than computing the whole sequence at once.
+
+Each feature map has a forward and a backward function. They compute in place, unseen by autograd;
+the gradients are E15-E18. Tensors are [B, H, n, D] inside, n tokens of a chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mmpola.ops.features import FeatureMap
-from mmpola.ops.inputs import AttentionInputs, Rotary
+from mmpola.ops.features import (
+    ExpMap,
+    PowerMap,
+    leveled_eps,
+    query_offset,
+    smallest_eps,
+    swap_halves,
+    token_level,
+)
+from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
 from mmpola.ops.reference import (
     add_key_position,
     normaliser,
     polarity_attention_reference,
-    read_state,
+    swap_opposite,
 )
 from mmpola.ops.tracing import is_recorded
 
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
-"""Feature elements per chunk: 4 MB in float32 stay in a CPU's cache, 256 MB keep a GPU busy with few launches."""
+"""Feature elements per chunk: 4 MB in float32 fit a CPU's cache, 256 MB keep a GPU busy."""
 
-Rotation = Tensor | None
-"""exp(i angle) [N, D], complex: the factor of each interleaved pair of features; None without rotary tables."""
+LOG2_OF_ZERO = -1100
+"""Stands for log2(0): finite, so that 0 * log(0) is 0, and exp2(p * LOG2_OF_ZERO) is 0."""
+
+Gradients = list[Tensor | None]
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D] in q's dtype. Where `is_recorded`, compute the reference instead."""
     dtype = inputs.q.dtype
-    inputs = _in_accumulation_dtype(inputs)
     with without_autocast(inputs.q.device):
+        inputs = inputs.to(accumulation_dtype(dtype))
         if is_recorded():
             output = polarity_attention_reference(inputs)
+        elif isinstance(inputs.feature_map, PowerMap):
+            if torch.is_grad_enabled():
+                output = PowerAttention.apply(*inputs.tensors(), inputs.eps)
+            else:
+                output, _, _ = power_forward(inputs, inputs.feature_map)
         elif torch.is_grad_enabled():
-            output = ChunkedAttention.apply(
-                type(inputs.feature_map), inputs.rotary, inputs.eps, *inputs.tensors()
-            )
+            cos, sin = inputs.rotary or (None, None)
+            output = ExpAttention.apply(*inputs.tensors(), cos, sin, inputs.eps)
         else:
-            output = _forward(inputs)[0]
+            output, _, _, _ = exp_forward(inputs, inputs.feature_map)
     return output.to(dtype)
 
 
-class ChunkedAttention(Function):
-    """`polarity_attention_reference` in chunks, of the arguments of `AttentionInputs.from_tensors`.
+# ---- PowerMap
 
-    The rotary tables get no gradient.
-    """
+
+class PowerAttention(Function):
+    """`power_forward` and `power_backward` for autograd."""
 
     @staticmethod
     def forward(
-        ctx: Any, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_position: Tensor | None,
+        exponent: Tensor,
+        scale: Tensor | None,
+        eps: float,
     ) -> Tensor:
-        output, shift, state, key_mean = _forward(
-            AttentionInputs.from_tensors(map_type, rotary, eps, *tensors)
-        )
-        ctx.constants = map_type, eps
-        ctx.save_for_backward(output, shift, state, key_mean, *(rotary or (None, None)), *tensors)
+        feature_map = PowerMap(exponent, scale)
+        inputs = AttentionInputs(q, k, v, feature_map, key_position, None, eps)
+        output, states, key_means = power_forward(inputs, feature_map)
+        ctx.eps = eps
+        ctx.save_for_backward(q, k, v, key_position, exponent, scale, output, states, key_means)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with without_autocast(
-            grad.device
-        ):  # on, where `loss.backward()` is called inside an autocast region
-            return None, None, None, *_gradients(ctx, grad)
+        *tensors, output, states, key_means = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:6]
+        with without_autocast(grad.device):  # in which `backward` may be called
+            if torch.is_grad_enabled():
+                gradients = recorded_gradients(tensors, PowerMap, None, ctx.eps, grad, needed)
+            else:
+                q, k, v, key_position, exponent, scale = tensors
+                feature_map = PowerMap(exponent, scale)
+                inputs = AttentionInputs(q, k, v, feature_map, key_position, None, ctx.eps)
+                gradients = power_backward(
+                    inputs, feature_map, states, key_means, output, grad, needed
+                )
+        return *gradients, None
 
 
-def _gradients(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-    """Compute the gradients of the saved tensors, recorded by autograd if it is to derive them again."""
-    output, shift, state, key_mean, cos, sin, *tensors = ctx.saved_tensors
-    (map_type, eps), rotary = ctx.constants, None if cos is None else (cos, sin)
-    needed = ctx.needs_input_grad[-len(tensors) :]
-    recording = (
-        torch.is_grad_enabled()
-    )  # create_graph=True: for second derivatives autograd must record the first
-    if recording:
-        # Views: one tensor may be several arguments, or computed from another one, and each gets
-        # its own part only.
-        tensors = [None if x is None else x.view_as(x) for x in tensors]
-    inputs = AttentionInputs.from_tensors(map_type, rotary, eps, *tensors)
-    if not recording:
-        return _backward(inputs, shift, state, key_mean, output, grad, needed)
-    wanted = [x for x, need in zip(tensors, needed, strict=True) if need]
-    recorded = polarity_attention_reference(inputs)
-    found = iter(torch.autograd.grad(recorded, wanted, grad, create_graph=True, allow_unused=True))
-    return [next(found) if need else None for need in needed]
+def power_forward(inputs: AttentionInputs, feature_map: PowerMap) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute o [B, N, H, D], and state [B, H, 2D, D] and key means [B, H, 2D, 2] of both streams.
+
+    The rows of the state are those of `swap_opposite`.
+    """
+    k = add_key_position(inputs).transpose(1, 2)  # (E4)
+    v = inputs.v.transpose(1, 2)
+    keys = k.shape[-2]
+    offset = feature_map.log2_offset()
+    exponent = feature_map.exponent.unsqueeze(-2)
+    state = None
+    key_mean = None
+    for begin, end in chunk_bounds(k):
+        psi, _ = _key_powers(k[:, :, begin:end], exponent, offset)  # (E6)
+        d_state = psi.mT @ (v[:, :, begin:end] / keys)  # (E2)
+        d_mean = psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
+        state = _add(state, d_state)
+        key_mean = _add(key_mean, d_mean)
+    assert state is not None and key_mean is not None
+    states, key_means = swap_opposite(state, key_mean)
+
+    q = inputs.q.transpose(1, 2)
+    output = torch.empty_like(inputs.q, memory_format=torch.contiguous_format)
+    output_heads = output.transpose(1, 2)
+    for begin, end in chunk_bounds(q):
+        phi, _, eps = _query_powers(q[:, :, begin:end], exponent, offset, inputs.eps)  # (E7, E8a)
+        numerator = (phi @ states).unflatten(-1, (2, -1))
+        denominator = normaliser(phi, key_means, eps).unsqueeze(-1)
+        # (E3)
+        torch.div(numerator, denominator, out=output_heads[:, :, begin:end].unflatten(-1, (2, -1)))
+    return output, states, key_means
 
 
-def _forward(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Compute o [B, N, H, D], the map's shift, the state [B, H, 2D, D] and the key mean [B, H, 2D, 1]."""
-    q, feature_map, rotation, keys = (
-        inputs.q,
-        inputs.feature_map,
-        _rotation(inputs),
-        inputs.k.shape[1],
-    )
-    key = add_key_position(inputs)  # (E4)
-    shift = feature_map.shift(q, key.transpose(1, 2), paired=inputs.rotary is not None)  # (E11)
-    totals: list[Any] = []
-    for k, v, turn in _chunks(rotation, key, inputs.v):
-        psi, _ = feature_map.key_and_vjp(k, shift)  # (E6, E9, E12)
-        # (E1, E2, E10)
-        totals = _add_parts(
-            totals, [_rotate(psi, turn).mT @ (v / keys), psi.sum(dim=-2).unsqueeze(-1) / keys]
+def power_backward(
+    inputs: AttentionInputs,
+    feature_map: PowerMap,
+    states: Tensor,
+    key_means: Tensor,
+    output: Tensor,
+    grad: Tensor,
+    needed: Sequence[bool],
+) -> Gradients:
+    """Compute the gradients of q, k, v, key position, exponent and scale (E15-E18).
+
+    Args:
+        inputs: arguments of the operator.
+        feature_map: their feature map.
+        states, key_means, output: results of `power_forward`.
+        grad: gradient of the output, [B, N, H, D].
+        needed: which of the six gradients are needed; the others are None.
+    """
+    needs_q, needs_k, needs_v, needs_position, needs_exponent, needs_scale = needed
+    exponent = feature_map.exponent.unsqueeze(-2)
+    offset = feature_map.log2_offset()
+    d_exponent = None
+    d_scale = None
+
+    q = inputs.q.transpose(1, 2)
+    o = output.transpose(1, 2)
+    do = grad.transpose(1, 2)
+    dq = torch.empty_like(inputs.q)
+    d_states = None
+    d_means = None
+    for begin, end in chunk_bounds(q):
+        q_chunk = q[:, :, begin:end]
+        phi, log2, eps = _query_powers(q_chunk, exponent, offset, inputs.eps)
+        o_streams = o[:, :, begin:end].unflatten(-1, (2, -1))  # [B, H, n, 2, D/2]
+        do_streams = do[:, :, begin:end].unflatten(-1, (2, -1))
+        inverse = normaliser(phi, key_means, eps).reciprocal()  # 1/r  [B, H, n, 2]
+        c = (do_streams * o_streams).sum(-1) * -inverse
+        y = (do_streams * inverse.unsqueeze(-1)).flatten(-2)  # [B, H, n, D]
+        d_phi = _add_outer(y @ states.mT, c, key_means)  # (E15)
+        d_states = _add(d_states, phi.mT @ y)  # (E16)
+        d_means = _add(d_means, (c.mT @ phi).mT)
+        # Where a large query shares no feature with large keys, the gradient may be infinite at
+        # features of 0.
+        torch.ops.aten.threshold_backward(d_phi, phi, 0, grad_input=d_phi)
+        d_chunk, part_exponent, part_scale = _power_gradients(
+            q_chunk, phi, log2, d_phi, feature_map, (needs_q, needs_exponent, needs_scale)
         )
-    state, key_mean = totals
-    streams = feature_map.streams(state, key_mean)
-    output = torch.empty_like(q, memory_format=torch.contiguous_format)
-    for chunk, o, turn in _chunks(rotation, q, output):
-        phis, _ = feature_map.query_and_vjp(chunk, shift, inputs.eps)  # (E7-E9, E13)
-        outputs = [
-            read_state(phi, _rotate(phi, turn), *stream, eps)
-            for (phi, eps), stream in zip(phis, streams, strict=True)
-        ]
-        torch.cat(outputs, dim=-1, out=o)  # (E3)
+        d_exponent = _add(d_exponent, part_exponent)
+        d_scale = _add(d_scale, part_scale)
+        if d_chunk is not None:
+            dq.transpose(1, 2)[:, :, begin:end] = d_chunk
+    assert d_states is not None and d_means is not None
+
+    keys = inputs.k.shape[1]
+    d_same, d_opposite = d_states.chunk(2, dim=-1)
+    d_mean, d_swapped = d_means.chunk(2, dim=-1)
+    d_state = torch.cat([d_same, swap_halves(d_opposite, -2)], dim=-1) / keys
+    d_mean = (d_mean + swap_halves(d_swapped, -2)) / keys
+    k = add_key_position(inputs).transpose(1, 2)
+    v = inputs.v.transpose(1, 2)
+    dk = torch.empty_like(inputs.k)
+    dv = torch.empty_like(inputs.v)
+    for begin, end in chunk_bounds(k):
+        k_chunk = k[:, :, begin:end]
+        psi, log2 = _key_powers(k_chunk, exponent, offset)
+        torch.matmul(psi, d_state, out=dv.transpose(1, 2)[:, :, begin:end])  # (E17)
+        d_psi = (v[:, :, begin:end] @ d_state.mT).add_(d_mean.mT)  # (E17)
+        d_chunk, part_exponent, part_scale = _power_gradients(
+            k_chunk,
+            psi,
+            log2,
+            d_psi,
+            feature_map,
+            (needs_k or needs_position, needs_exponent, needs_scale),
+        )
+        d_exponent = _add(d_exponent, part_exponent)
+        d_scale = _add(d_scale, part_scale)
+        if d_chunk is not None:
+            dk.transpose(1, 2)[:, :, begin:end] = d_chunk
+    d_position = dk.sum(dim=0) if needs_position else None
+    return [
+        dq if needs_q else None,
+        dk if needs_k else None,
+        dv if needs_v else None,
+        d_position,
+        d_exponent,
+        d_scale,
+    ]
+
+
+def _key_powers(k: Tensor, exponent: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute psi [B, H, n, 2D] and log2 |k| [B, H, n, D] (E4, E6)."""
+    log2 = k.abs().log2_().clamp_min_(LOG2_OF_ZERO)
+    size = torch.addcmul(offset, log2, exponent)
+    return _signed_halves(size.exp2_().copysign_(k)), log2
+
+
+def _query_powers(
+    q: Tensor, exponent: Tensor, offset: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute phi_same [B, H, n, 2D], log2 |q| [B, H, n, D] and epsilon [B, H, n, 1] (E7, E8a)."""
+    log2 = q.abs().log2_().clamp_min_(LOG2_OF_ZERO)
+    size = torch.addcmul(offset, log2, exponent)
+    level = token_level(size)
+    size -= level
+    phi = _signed_halves(size.exp2_().copysign_(q))
+    return phi, log2, leveled_eps(level, eps)
+
+
+def _power_gradients(
+    x: Tensor,
+    features: Tensor,
+    log2: Tensor,
+    d_features: Tensor,
+    feature_map: PowerMap,
+    needed: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Compute the gradients of x, exponent and scale (E18), and those that come through c."""
+    needs_x, needs_exponent, needs_scale = needed
+    if not (needs_x or needs_exponent or needs_scale):
+        return None, None, None
+    exponent = feature_map.exponent.unsqueeze(-2)
+    scale = feature_map.scale
+    positive, negative = features.chunk(2, dim=-1)
+    d_positive, d_negative = d_features.chunk(2, dim=-1)
+    weighted = torch.addcmul(positive * d_positive, negative, d_negative)  # a da
+    d_x = None
+    if needs_x:
+        # dx = p a / x da with the sign of the half. At x = 0 the feature a is 0, so any divisor
+        # gives the 0 of (E18); for subnormal x the slope is too small.
+        divisor = torch.copysign(x.abs().clamp_min_(torch.finfo(x.dtype).tiny), x)
+        d_x = weighted * exponent / divisor
+    d_exponent = None
+    if needs_exponent:
+        d_exponent = (weighted * log2).sum_to_size(exponent.shape) * math.log(2)
+        d_exponent = d_exponent.squeeze(-2)
+    d_scale = None
+    if scale is not None and (needs_exponent or needs_scale):
+        d_offset = (weighted.sum_to_size(exponent.shape) * math.log(2)).squeeze(-2)
+        if d_exponent is not None:
+            d_exponent -= d_offset * scale.log2()
+        if needs_scale:
+            d_scale = d_offset * -feature_map.exponent / (scale * math.log(2))
+    return d_x, d_exponent, d_scale
+
+
+# ---- ExpMap
+
+
+class ExpAttention(Function):
+    """`exp_forward` and `exp_backward` for autograd; the rotary tables get no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_position: Tensor | None,
+        same: Tensor,
+        opposite: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        feature_map = ExpMap(same, opposite)
+        rotary = None
+        if cos is not None and sin is not None:
+            rotary = (cos, sin)
+        inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, eps)
+        output, shift, state, key_mean = exp_forward(inputs, feature_map)
+        ctx.eps = eps
+        ctx.save_for_backward(
+            q, k, v, key_position, same, opposite, cos, sin, output, shift, state, key_mean
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, cos, sin, output, shift, state, key_mean = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:6]
+        rotary = None
+        if cos is not None:
+            rotary = (cos, sin)
+        with without_autocast(grad.device):  # in which `backward` may be called
+            if torch.is_grad_enabled():
+                gradients = recorded_gradients(tensors, ExpMap, rotary, ctx.eps, grad, needed)
+            else:
+                q, k, v, key_position, same, opposite = tensors
+                feature_map = ExpMap(same, opposite)
+                inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, ctx.eps)
+                gradients = exp_backward(
+                    inputs, feature_map, shift, state, key_mean, output, grad, needed
+                )
+        return *gradients, None, None, None
+
+
+def exp_forward(
+    inputs: AttentionInputs, feature_map: ExpMap
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Compute o [B, N, H, D], the shift, the state [B, H, 2D, D] and the key mean [B, H, 2D, 1]."""
+    q = inputs.q.transpose(1, 2)
+    k = add_key_position(inputs).transpose(1, 2)
+    v = inputs.v.transpose(1, 2)
+    keys = k.shape[-2]
+    turns = _turns(inputs.rotary)
+    shift = feature_map.key_shift(q, k, paired=turns is not None)  # (E11)
+    state = None
+    key_mean = None
+    for begin, end in chunk_bounds(k):
+        psi = _key_exponentials(k[:, :, begin:end], shift)  # (E9, E12)
+        rotated = _rotate(psi, turns, begin, end)
+        state = _add(state, rotated.mT @ (v[:, :, begin:end] / keys))  # (E2, E10)
+        key_mean = _add(key_mean, psi.sum(dim=-2).unsqueeze(-1) / keys)  # (E1)
+    assert state is not None and key_mean is not None
+    state_same, state_opposite = state.chunk(2, dim=-1)
+
+    output = torch.empty_like(inputs.q, memory_format=torch.contiguous_format)
+    output_same, output_opposite = output.transpose(1, 2).chunk(2, dim=-1)
+    for begin, end in chunk_bounds(q):
+        halves = _signed_halves(q[:, :, begin:end])
+        swapped = swap_halves(halves, -1)
+        same, eps_same, _ = _query_exponentials(halves, feature_map.same, shift, inputs.eps)
+        opposite, eps_opposite, _ = _query_exponentials(
+            swapped, feature_map.opposite, shift, inputs.eps
+        )
+        numerator_same = _rotate(same, turns, begin, end) @ state_same
+        numerator_opposite = _rotate(opposite, turns, begin, end) @ state_opposite
+        denominator_same = normaliser(same, key_mean, eps_same)
+        denominator_opposite = normaliser(opposite, key_mean, eps_opposite)
+        # (E3)
+        torch.div(numerator_same, denominator_same, out=output_same[:, :, begin:end])
+        torch.div(numerator_opposite, denominator_opposite, out=output_opposite[:, :, begin:end])
     return output, shift, state, key_mean
 
 
-def _backward(
+def exp_backward(
     inputs: AttentionInputs,
+    feature_map: ExpMap,
     shift: Tensor | None,
     state: Tensor,
     key_mean: Tensor,
     output: Tensor,
     grad: Tensor,
     needed: Sequence[bool],
-) -> list[Tensor | None]:
-    """Compute the gradients of `inputs.tensors()`; None for those that are not needed."""
-    feature_map, rotation, keys = inputs.feature_map, _rotation(inputs), inputs.k.shape[1]
-    need_q, need_k, _, need_position, *need_map = needed
-    streams = feature_map.streams(state, key_mean)
+) -> Gradients:
+    """Compute the gradients of q, k, v, key position and both temperatures (E15-E17).
+
+    Args:
+        inputs: arguments of the operator.
+        feature_map: their feature map.
+        shift, state, key_mean, output: results of `exp_forward`.
+        grad: gradient of the output, [B, N, H, D].
+        needed: which of the six gradients are needed; the others are None.
+    """
+    needs_q, needs_k, needs_v, needs_position, needs_same, needs_opposite = needed
+    turns = _turns(inputs.rotary)
+    temperature_same = feature_map.same.unsqueeze(-2)
+    temperature_opposite = feature_map.opposite.unsqueeze(-2)
+    state_same, state_opposite = state.chunk(2, dim=-1)
+    d_temperature_same = None
+    d_temperature_opposite = None
+
+    q = inputs.q.transpose(1, 2)
+    o_same, o_opposite = output.transpose(1, 2).chunk(2, dim=-1)
+    do_same, do_opposite = grad.transpose(1, 2).chunk(2, dim=-1)
     dq = torch.empty_like(inputs.q)
-    d_streams: list[Any] = []
-    d_map: list[Tensor | None] = []
-    for q, o, do, dq_chunk, turn in _chunks(rotation, inputs.q, output, grad, dq):
-        phis, vjp = feature_map.query_and_vjp(q, shift, inputs.eps)
-        halves = zip(o.chunk(len(phis), dim=-1), do.chunk(len(phis), dim=-1), strict=True)
-        d_phis, parts = [], []
-        for (phi, eps), stream, (o_half, do_half) in zip(phis, streams, halves, strict=True):
-            d_phi, *found = _read_state_gradient(phi, *stream, turn, eps, o_half, do_half)
-            d_phis.append(d_phi)
-            parts += found
-        d_streams = _add_parts(d_streams, parts)
-        d_chunk, *d_parameters = vjp(d_phis, (need_q, *need_map))
-        d_map = _add_parts(d_map, d_parameters)
-        if d_chunk is not None:
-            dq_chunk.copy_(d_chunk)
-    d_state, d_key_mean = feature_map.streams_vjp(
-        list(zip(d_streams[::2], d_streams[1::2], strict=True))
-    )
-    d_state, d_key_mean = d_state / keys, d_key_mean / keys
-    dk, dv = torch.empty_like(inputs.k), torch.empty_like(inputs.v)
-    for k, v, dk_chunk, dv_chunk, turn in _chunks(
-        rotation, add_key_position(inputs), inputs.v, dk, dv
-    ):
-        psi, vjp = feature_map.key_and_vjp(k, shift)
-        torch.matmul(_rotate(psi, turn), d_state, out=dv_chunk)  # (E17)
-        d_psi = _rotate_back(v @ d_state.mT, turn).add_(d_key_mean.mT)  # (E17)
-        d_chunk, *d_parameters = vjp([d_psi], (need_k or need_position, *need_map))
-        d_map = _add_parts(d_map, d_parameters)
-        if d_chunk is not None:
-            dk_chunk.copy_(d_chunk)
-    d_position = dk.sum(dim=0) if need_position else None
-    gradients = dq, dk, dv, d_position, *d_map
-    return [d if need else None for d, need in zip(gradients, needed, strict=True)]
+    d_state_same = None
+    d_state_opposite = None
+    d_mean_same = None
+    d_mean_opposite = None
+    for begin, end in chunk_bounds(q):
+        q_chunk = q[:, :, begin:end]
+        halves = _signed_halves(q_chunk)
+        swapped = swap_halves(halves, -1)
+        same, eps_same, offset_same = _query_exponentials(
+            halves, feature_map.same, shift, inputs.eps
+        )
+        opposite, eps_opposite, offset_opposite = _query_exponentials(
+            swapped, feature_map.opposite, shift, inputs.eps
+        )
+        turn = None if turns is None else turns[begin:end]
+        d_same, part_state, part_mean = _stream_gradients(
+            same,
+            eps_same,
+            state_same,
+            key_mean,
+            turn,
+            o_same[:, :, begin:end],
+            do_same[:, :, begin:end],
+        )
+        d_state_same = _add(d_state_same, part_state)
+        d_mean_same = _add(d_mean_same, part_mean)
+        d_opposite, part_state, part_mean = _stream_gradients(
+            opposite,
+            eps_opposite,
+            state_opposite,
+            key_mean,
+            turn,
+            o_opposite[:, :, begin:end],
+            do_opposite[:, :, begin:end],
+        )
+        d_state_opposite = _add(d_state_opposite, part_state)
+        d_mean_opposite = _add(d_mean_opposite, part_mean)
+        d_size_same = _expm1_gradient(d_same, same, offset_same)
+        d_size_opposite = _expm1_gradient(d_opposite, opposite, offset_opposite)
+        if needs_q:
+            d_halves = d_size_same * temperature_same
+            d_halves = d_halves + swap_halves(d_size_opposite * temperature_opposite, -1)
+            dq.transpose(1, 2)[:, :, begin:end] = _signed_halves_gradient(q_chunk, d_halves)
+        if needs_same:
+            part = (d_size_same * halves).sum_to_size(temperature_same.shape).squeeze(-2)
+            d_temperature_same = _add(d_temperature_same, part)
+        if needs_opposite:
+            part = (d_size_opposite * swapped).sum_to_size(temperature_opposite.shape).squeeze(-2)
+            d_temperature_opposite = _add(d_temperature_opposite, part)
+    assert d_state_same is not None and d_state_opposite is not None
+    assert d_mean_same is not None and d_mean_opposite is not None
 
-
-def _read_state_gradient(
-    phi: Tensor,
-    state: Tensor,
-    key_mean: Tensor,
-    turn: Rotation,
-    eps: Tensor | float,
-    output: Tensor,
-    grad: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of `read_state` with respect to phi, state and key mean (E15, E16)."""
-    streams = (key_mean.shape[-1], -1)
-    inverse = normaliser(phi, key_mean, eps).reciprocal()  # 1/r  [B, H, N, S]
-    c = (grad * output).unflatten(-1, streams).sum(-1) * -inverse
-    y = (grad.unflatten(-1, streams) * inverse.unsqueeze(-1)).flatten(-2)
-    d_phi = _rotate_back(y @ state.mT, turn)
-    batch, heads, *rest = d_phi.shape
-    d_phi.view(batch * heads, *rest).baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
-    return d_phi, _rotate(phi, turn).mT @ y, (c.mT @ phi).mT
-
-
-def _rotation(inputs: AttentionInputs) -> Rotation:
-    """Return the rotary tables as complex numbers, one per pair, since its two channels share their angle."""
-    if inputs.rotary is None:
-        return None
-    cos, sin = inputs.rotary
-    return torch.complex(cos[:, ::2].contiguous(), sin[:, ::2].contiguous())
-
-
-def _rotate(features: Tensor, turn: Rotation) -> Tensor:
-    """Compute `reference.rotate` in one pass over memory instead of five; exporters do not support complex numbers."""
-    if turn is None:
-        return features
-    return torch.view_as_real(
-        torch.view_as_complex(features.unflatten(-1, (-1, 2))) * turn
-    ).flatten(-2)
-
-
-def _rotate_back(grad: Tensor, turn: Rotation) -> Tensor:
-    """Apply the transpose of `_rotate`: a rotation by the opposite angles."""
-    return _rotate(grad, None if turn is None else turn.conj())
-
-
-def _add_parts(totals: list[Tensor | None], parts: Sequence[Tensor | None]) -> list[Any]:
-    """Add a chunk's parts to the totals in place, which are the parts of the first chunk; None is 0."""
-    pairs = zip(totals or [None] * len(parts), parts, strict=True)
+    keys = inputs.k.shape[1]
+    d_state = torch.cat([d_state_same, d_state_opposite], dim=-1) / keys
+    d_mean = (d_mean_same + d_mean_opposite) / keys
+    k = add_key_position(inputs).transpose(1, 2)
+    v = inputs.v.transpose(1, 2)
+    dk = torch.empty_like(inputs.k)
+    dv = torch.empty_like(inputs.v)
+    for begin, end in chunk_bounds(k):
+        k_chunk = k[:, :, begin:end]
+        psi = _key_exponentials(k_chunk, shift)
+        turn = None if turns is None else turns[begin:end]
+        rotated = _rotate_features(psi, turn)
+        torch.matmul(rotated, d_state, out=dv.transpose(1, 2)[:, :, begin:end])  # (E17)
+        if needs_k or needs_position:
+            d_psi = _rotate_back(v[:, :, begin:end] @ d_state.mT, turn).add_(d_mean.mT)  # (E17)
+            offset = None if shift is None else -shift
+            d_halves = _expm1_gradient(d_psi, psi, offset)
+            dk.transpose(1, 2)[:, :, begin:end] = _signed_halves_gradient(k_chunk, d_halves)
+    d_position = dk.sum(dim=0) if needs_position else None
     return [
-        total if part is None else part if total is None else total.add_(part)
-        for total, part in pairs
+        dq if needs_q else None,
+        dk if needs_k else None,
+        dv if needs_v else None,
+        d_position,
+        d_temperature_same,
+        d_temperature_opposite,
     ]
 
 
-def _chunks(rotation: Rotation, *tensors: Tensor) -> Iterable[tuple[Any, ...]]:
-    """Return views [B, H, n, D] of tensors [B, N, H, D], n tokens at a time, and these tokens' rows of the rotation."""
-    batch, tokens, heads, dim = tensors[0].shape
-    budget = CHUNK_ELEMENTS.get(tensors[0].device.type, CHUNK_ELEMENTS['cuda'])
+def _key_exponentials(k: Tensor, shift: Tensor | None) -> Tensor:
+    """Compute psi [B, H, n, 2D] (E9, E12)."""
+    halves = _signed_halves(k)
+    if shift is None:
+        return halves.expm1()
+    return _shifted_expm1(halves, -shift)
+
+
+def _query_exponentials(
+    halves: Tensor, temperature: Tensor, shift: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor | float, Tensor | None]:
+    """Compute phi [B, H, n, 2D] of one stream, its epsilon and its offset (E9, E13)."""
+    size = halves * temperature.unsqueeze(-2)
+    if shift is None:
+        return size.expm1(), smallest_eps(eps, size.dtype), None
+    offset, stream_eps = query_offset(halves, size, shift, eps)
+    return _shifted_expm1(size, offset), stream_eps, offset
+
+
+def _shifted_expm1(size: Tensor, offset: Tensor) -> Tensor:
+    """Compute (exp(size) - 1) exp(offset) for size >= 0, as features.py does."""
+    return -size.neg().expm1_().mul_((size + offset).exp_())
+
+
+def _expm1_gradient(grad: Tensor, features: Tensor, offset: Tensor | None) -> Tensor:
+    """Compute the gradient of the exponents: the slope is the feature plus exp(offset)."""
+    if offset is None:
+        return torch.addcmul(grad, grad, features)
+    return grad * (features + offset.exp())
+
+
+def _stream_gradients(
+    phi: Tensor,
+    eps: Tensor | float,
+    state: Tensor,
+    key_mean: Tensor,
+    turn: Tensor | None,
+    output: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of phi, state and key mean in one stream (E15, E16)."""
+    inverse = normaliser(phi, key_mean, eps).reciprocal()  # 1/r  [B, H, n, 1]
+    c = (grad * output).sum(-1, keepdim=True) * -inverse
+    y = grad * inverse
+    d_phi = _add_outer(_rotate_back(y @ state.mT, turn), c, key_mean)  # (E15)
+    d_state = _rotate_features(phi, turn).mT @ y  # (E16)
+    d_mean = (c.mT @ phi).mT
+    return d_phi, d_state, d_mean
+
+
+# ---- Both
+
+
+def recorded_gradients(
+    tensors: Sequence[Tensor | None],
+    map_type: type[PowerMap] | type[ExpMap],
+    rotary: tuple[Tensor, Tensor] | None,
+    eps: float,
+    grad: Tensor,
+    needed: Sequence[bool],
+) -> Gradients:
+    """Compute gradients that autograd can derive again, for `create_graph=True`, by the reference.
+
+    Args:
+        tensors: q, k, v, key position and the two of the feature map.
+        map_type: class of the feature map.
+        rotary, eps: other arguments of the operator.
+        grad: gradient of the output, [B, N, H, D].
+        needed: which gradients are needed; the others are None.
+    """
+    # Views: one tensor may be several arguments, or computed from another one, and each gets its
+    # own part only.
+    views: list[Any] = [None if x is None else x.view_as(x) for x in tensors]
+    q, k, v, key_position, first, second = views
+    inputs = AttentionInputs(q, k, v, map_type(first, second), key_position, rotary, eps)
+    output = polarity_attention_reference(inputs)
+    wanted = [x for x, is_needed in zip(views, needed, strict=True) if is_needed]
+    found = torch.autograd.grad(output, wanted, grad, create_graph=True, allow_unused=True)
+    remaining = iter(found)
+    return [next(remaining) if is_needed else None for is_needed in needed]
+
+
+def chunk_bounds(x: Tensor) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each chunk of the tokens of x [B, H, N, D]."""
+    batch, heads, tokens, dim = x.shape
+    budget = CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS['cuda'])
     size = max(1, budget // max(1, batch * heads * 2 * dim))
-    tensors = tuple([x.transpose(1, 2) for x in tensors])
-    if size >= tokens:
-        return [(*tensors, rotation)]
-    starts = range(0, tokens, size)
-    rows = zip(*(x.split(size, dim=-2) for x in tensors), strict=True)
-    turns = (None if rotation is None else rotation[i : i + size] for i in starts)
-    return ((*views, turn) for views, turn in zip(rows, turns, strict=True))
+    yield 0, min(size, tokens)
+    for begin in range(size, tokens, size):
+        yield begin, min(begin + size, tokens)
 
 
-def _in_accumulation_dtype(inputs: AttentionInputs) -> AttentionInputs:
-    dtype, tensors, rotary = accumulation_dtype(inputs.q.dtype), inputs.tensors(), inputs.rotary
-    if all(x is None or x.dtype == dtype for x in (*tensors, *(rotary or ()))):
-        return inputs
-    rotary = None if rotary is None else (rotary[0].to(dtype), rotary[1].to(dtype))
-    tensors = tuple(None if x is None else x.to(dtype) for x in tensors)
-    return AttentionInputs.from_tensors(type(inputs.feature_map), rotary, inputs.eps, *tensors)
+def _add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    """Add a chunk's part to a total in place; None is 0."""
+    if part is None:
+        return total
+    if total is None:
+        return part
+    return total.add_(part)
+
+
+def _add_outer(d_phi: Tensor, c: Tensor, key_mean: Tensor) -> Tensor:
+    """Add c [B, H, n, S] times key_mean [B, H, 2D, S] to d_phi [B, H, n, 2D] in place."""
+    batch, heads, tokens, features = d_phi.shape
+    flat = d_phi.view(batch * heads, tokens, features)
+    flat.baddbmm_(c.flatten(0, 1), key_mean.mT.flatten(0, 1))
+    return d_phi
+
+
+def _signed_halves(x: Tensor) -> Tensor:
+    """Compute [x+ ; x-] [..., 2D] of x [..., D] without a concatenation."""
+    dim = x.shape[-1]
+    halves = x.new_empty((*x.shape[:-1], 2 * dim))
+    positive = torch.clamp_min(x, 0, out=halves.narrow(-1, 0, dim))
+    torch.sub(positive, x, out=halves.narrow(-1, dim, dim))
+    return halves
+
+
+def _signed_halves_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """Compute the gradient of x from that of its halves."""
+    sign = x.sign()
+    d_positive, d_negative = grad.chunk(2, dim=-1)
+    is_positive = sign.relu()
+    # Products, because `where` on random signs is many times slower on a CPU
+    return torch.addcmul(is_positive * d_positive, is_positive - sign, d_negative, value=-1)
+
+
+def _turns(rotary: tuple[Tensor, Tensor] | None) -> Tensor | None:
+    """Return exp(i angle) [N, D], one per pair of channels, since the two share their angle."""
+    if rotary is None:
+        return None
+    cos, sin = rotary
+    return torch.complex(cos[:, ::2].contiguous(), sin[:, ::2].contiguous())
+
+
+def _rotate(features: Tensor, turns: Tensor | None, begin: int, end: int) -> Tensor:
+    """Rotate the features of the tokens from `begin` to `end`."""
+    if turns is None:
+        return features
+    return _rotate_features(features, turns[begin:end])
+
+
+def _rotate_features(features: Tensor, turn: Tensor | None) -> Tensor:
+    """Compute `reference.rotate` in one pass over memory instead of five."""
+    if turn is None:
+        return features
+    pairs = torch.view_as_complex(features.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turn).flatten(-2)
+
+
+def _rotate_back(grad: Tensor, turn: Tensor | None) -> Tensor:
+    """Apply the transpose of `_rotate_features`: a rotation by the opposite angles."""
+    if turn is None:
+        return grad
+    return _rotate_features(grad, turn.conj())

@@ -1,4 +1,4 @@
-"""The arguments of both operators: one bundle each, which every backend reads, and the check of their tensors."""
+"""The arguments of both operators, one bundle each, and the checks of their tensors."""
 
 from __future__ import annotations
 
@@ -29,16 +29,29 @@ class AttentionInputs:
     eps: float
 
     def tensors(self) -> tuple[Any, ...]:
-        """Return the differentiable tensors: q, k, v, key position and the two of the feature map."""
+        """Return the differentiable tensors: q, k, v, key position, two of the feature map."""
         return self.q, self.k, self.v, self.key_position, *self.feature_map.parameters().values()
 
-    @classmethod
-    def from_tensors(
-        cls, map_type: type[FeatureMap], rotary: Rotary, eps: float, *tensors: Any
-    ) -> AttentionInputs:
-        """Build the inputs whose `tensors()` are `tensors`."""
-        q, k, v, key_position, *parameters = tensors
-        return cls(q, k, v, map_type(*parameters), key_position, rotary, eps)
+    def to(self, dtype: torch.dtype) -> AttentionInputs:
+        """Convert every tensor to a dtype."""
+        feature_map = self.feature_map
+        if isinstance(feature_map, PowerMap):
+            scale = feature_map.scale
+            if scale is not None:
+                scale = scale.to(dtype)
+            feature_map = PowerMap(feature_map.exponent.to(dtype), scale)
+        else:
+            feature_map = ExpMap(feature_map.same.to(dtype), feature_map.opposite.to(dtype))
+        key_position = self.key_position
+        if key_position is not None:
+            key_position = key_position.to(dtype)
+        rotary = self.rotary
+        if rotary is not None:
+            rotary = (rotary[0].to(dtype), rotary[1].to(dtype))
+        q = self.q.to(dtype)
+        k = self.k.to(dtype)
+        v = self.v.to(dtype)
+        return AttentionInputs(q, k, v, feature_map, key_position, rotary, self.eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,16 +70,12 @@ class MixAndGateInputs:
         return self.attended, self.values, self.gate, self.weight, self.bias
 
     def as_map(self) -> MixAndGateInputs:
-        """Return the inputs with two axes, as every backend expects them: a sequence is a map of one row.
-
-        The grid of a sequence becomes (1, N) and its weight [D or C, 1, 1, k].
-        """
-        if len(self.grid) == 2:
-            return self
+        """Return a sequence as a map of one row: grid (1, N), weight [D or C, 1, 1, k]."""
         return replace(self, weight=self.weight.unsqueeze(2), grid=(1, *self.grid))
 
 
-TOKENS, KEYS = ('B', 'N', 'H', 'D'), ('B', 'M', 'H', 'D')
+TOKENS = ('B', 'N', 'H', 'D')
+KEYS = ('B', 'M', 'H', 'D')
 
 
 def validate_attention(inputs: AttentionInputs) -> None:
@@ -77,7 +86,9 @@ def validate_attention(inputs: AttentionInputs) -> None:
             v with another dtype than q.
         ValueError: a shape or a device does not fit.
     """
-    feature_map, position, rotary = inputs.feature_map, inputs.key_position, inputs.rotary
+    feature_map = inputs.feature_map
+    position = inputs.key_position
+    rotary = inputs.rotary
     if not isinstance(feature_map, (PowerMap, ExpMap)):
         raise TypeError(
             f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}'
@@ -97,18 +108,17 @@ def validate_attention(inputs: AttentionInputs) -> None:
             raise ValueError('rotary: expected feature_map to be an ExpMap, got PowerMap')
         if not isinstance(rotary, tuple) or len(rotary) != 2:
             raise TypeError(f'rotary: expected (cos, sin), got {type(rotary).__name__}')
-        table += [('rotary cos', rotary[0], ('N', '2D')), ('rotary sin', rotary[1], ('N', '2D'))]
+        table.append(('rotary cos', rotary[0], ('N', '2D')))
+        table.append(('rotary sin', rotary[1], ('N', '2D')))
     sizes = _check(table)
     if sizes['D'] % 2 or sizes['D'] == 0:
-        raise ValueError(
-            f'q: expected an even head dimension D (values split into two streams), got D={sizes["D"]}'
-        )
+        rule = 'an even head dimension D (values split into two streams)'
+        raise ValueError(f'q: expected {rule}, got D={sizes["D"]}')
     if sizes['M'] == 0:
         raise ValueError('k: expected at least one key (M >= 1), got M=0')
     if rotary is not None and sizes['N'] != sizes['M']:
-        raise ValueError(
-            f'rotary: expected as many keys as queries (one table serves both), got N={sizes["N"]}, M={sizes["M"]}'
-        )
+        rule = 'as many keys as queries (one table serves both)'
+        raise ValueError(f'rotary: expected {rule}, got N={sizes["N"]}, M={sizes["M"]}')
 
 
 def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
@@ -119,7 +129,9 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
             another dtype than attended.
         ValueError: a shape or a device does not fit.
     """
-    weight, bias, grid = inputs.weight, inputs.bias, inputs.grid
+    weight = inputs.weight
+    bias = inputs.bias
+    grid = inputs.grid
     table: list[Row] = [
         ('attended', inputs.attended, TOKENS),
         ('values', inputs.values, TOKENS),
@@ -129,33 +141,30 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     if bias is not None:
         table.append(('bias', bias, None))
     sizes = _check(table)
-    tokens, dim, channels = sizes['N'], sizes['D'], sizes['C']
+    tokens = sizes['N']
+    dim = sizes['D']
+    channels = sizes['C']
     if not (is_grid(grid) or is_grid(grid, axes=1)) or prod(grid) != tokens:
         raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {grid!r}')
     shape = weight.shape
-    if (
-        weight.ndim != 2 + len(grid)
-        or shape[0] not in (dim, channels)
-        or shape[1] != 1
-        or shape[2] != shape[-1]
-        or shape[2] % 2 == 0
-    ):
+    fits = weight.ndim == 2 + len(grid) and shape[0] in (dim, channels) and shape[1] == 1
+    fits = fits and shape[2] == shape[-1] and shape[2] % 2 == 1
+    if not fits:
         window = 'k' if len(grid) == 1 else 'k, k'
-        raise ValueError(
-            f'weight: expected [D, 1, {window}] or [C, 1, {window}] with D={dim}, C={channels} and k odd, '
-            f'got {list(shape)}'
-        )
+        rule = f'[D, 1, {window}] or [C, 1, {window}] with D={dim}, C={channels} and k odd'
+        raise ValueError(f'weight: expected {rule}, got {list(shape)}')
     if bias is not None and tuple(bias.shape) != (shape[0],):
         raise ValueError(f'bias: expected {[shape[0]]} like weight, got {list(bias.shape)}')
 
 
 def is_grid(value: Any, axes: int = 2) -> bool:
-    """Whether a value is a sequence of `axes` sides; those of traced images may be tensors or symbols."""
-    return (
-        isinstance(value, Sequence)
-        and len(value) == axes
-        and not any(isinstance(x, float) or x < 0 for x in value)
-    )
+    """Whether a value is a sequence of `axes` sides, which may be tensors or symbols."""
+    if not isinstance(value, Sequence) or len(value) != axes:
+        return False
+    for side in value:
+        if isinstance(side, float) or side < 0:
+            return False
+    return True
 
 
 Row = tuple[str, Tensor, tuple[str, ...] | None]
@@ -174,30 +183,29 @@ def _check(table: Sequence[Row]) -> dict[str, int]:
         if not isinstance(x, Tensor):
             raise TypeError(f'{name}: expected a tensor, got {type(x).__name__}')
         if x.dtype not in DTYPES:
-            raise TypeError(
-                f'{name}: expected float16, bfloat16, float32 or float64, got {_short(x.dtype)}'
-            )
+            rule = 'float16, bfloat16, float32 or float64'
+            raise TypeError(f'{name}: expected {rule}, got {_short(x.dtype)}')
         if x.device != like.device:
-            raise ValueError(
-                f'{name}: expected the device of {like_name}, {like.device}, got {x.device}'
-            )
+            rule = f'the device of {like_name}, {like.device}'
+            raise ValueError(f'{name}: expected {rule}, got {x.device}')
         if axes is None:
             continue
         if axes[0] == 'B' and x.dtype != like.dtype:
-            raise TypeError(
-                f'{name}: expected the dtype of {like_name}, {_short(like.dtype)}, got {_short(x.dtype)}'
-            )
+            rule = f'the dtype of {like_name}, {_short(like.dtype)}'
+            raise TypeError(f'{name}: expected {rule}, got {_short(x.dtype)}')
         fits = x.ndim == len(axes)
         if fits:
             for axis, size in zip(axes, x.shape, strict=True):
                 fits = fits and sizes.setdefault(axis, size) == size
         if not fits:
-            known = ', '.join(f'{axis}={sizes[axis]}' for axis in axes if axis in sizes)
-            raise ValueError(
-                f'{name}: expected [{", ".join(axes)}]{known and f" with {known}"}, got {list(x.shape)}'
-            )
+            rule = f'[{", ".join(axes)}]'
+            known = [f'{axis}={sizes[axis]}' for axis in axes if axis in sizes]
+            if known:
+                rule += f' with {", ".join(known)}'
+            raise ValueError(f'{name}: expected {rule}, got {list(x.shape)}')
         if x is like:
-            sizes['2D'], sizes['C'] = 2 * sizes['D'], sizes['H'] * sizes['D']
+            sizes['2D'] = 2 * sizes['D']
+            sizes['C'] = sizes['H'] * sizes['D']
     return sizes
 
 

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmpola.ops.features import PowerMap, swap_halves
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype
-from mmpola.ops.reference import add_key_position, normaliser, read_state, rotate
+from mmpola.ops.reference import add_key_position, normaliser, rotate
 
 STREAMS = ('same', 'opposite')
 """The streams of linear attention, in the order of the operator's value channels."""
@@ -58,21 +59,25 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
     With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may
     then be negative.
     """
-    feature_map, rotary = inputs.feature_map, inputs.rotary
+    feature_map = inputs.feature_map
+    rotary = inputs.rotary
     q, k = _queries_and_keys(inputs)
-    shift = feature_map.shift(q, k, paired=rotary is not None)
-    psi = feature_map.key(k, shift)
-    identity = torch.eye(psi.shape[-1], dtype=psi.dtype, device=psi.device).expand(
-        *psi.shape[:2], -1, -1
-    )
-    streams = feature_map.streams(
-        torch.cat([identity, identity], dim=-1), psi.mean(dim=-2).unsqueeze(-1)
-    )
-    outputs = [
-        read_state(phi, rotate(phi, rotary), *stream, eps)
-        for (phi, eps), stream in zip(feature_map.query(q, shift, inputs.eps), streams, strict=True)
-    ]
-    queries = torch.cat(outputs, dim=-1)[0].unflatten(-1, (len(STREAMS), -1)).movedim(-2, 0)
+    if isinstance(feature_map, PowerMap):
+        psi = feature_map.key_features(k)
+        phi_same, eps_same = feature_map.query_features(q, inputs.eps)
+        phi_opposite = swap_halves(phi_same, -1)  # (E8)
+        eps_opposite = eps_same
+    else:
+        shift = feature_map.key_shift(q, k, paired=rotary is not None)
+        psi = feature_map.key_features(k, shift)
+        same, opposite = feature_map.query_features(q, shift, inputs.eps)
+        phi_same, eps_same = same
+        phi_opposite, eps_opposite = opposite
+    key_mean = psi.mean(dim=-2).unsqueeze(-1)
+    queries_same = rotate(phi_same, rotary) / normaliser(phi_same, key_mean, eps_same)
+    queries_opposite = rotate(phi_opposite, rotary)
+    queries_opposite = queries_opposite / normaliser(phi_opposite, key_mean, eps_opposite)
+    queries = torch.stack([queries_same[0], queries_opposite[0]])
     return Factors(queries, rotate(psi, rotary)[0] / psi.shape[-2])
 
 
