@@ -161,10 +161,7 @@ def is_grid(value: Any, axes: int = 2) -> bool:
     """Whether a value is a sequence of `axes` sides, which may be tensors or symbols."""
     if not isinstance(value, Sequence) or len(value) != axes:
         return False
-    for side in value:
-        if isinstance(side, float) or side < 0:
-            return False
-    return True
+    return all(not isinstance(side, float) and side >= 0 for side in value)
 
 
 Row = tuple[str, Tensor, tuple[str, ...] | None]

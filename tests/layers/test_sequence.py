@@ -40,12 +40,18 @@ def test_zeroed_keys_are_a_mask_in_which_epsilon_grows_with_the_padding(kind):
     feature_map = make_map(kind)
     exact, masked = (polarity_attention(q, *kv, feature_map, eps=0.0) for kv in ((k, v), padded))
     torch.testing.assert_close(masked, exact, rtol=0, atol=1e-10)
-    key_mean = feature_map.key(k.transpose(1, 2), None).mean(dim=-2, keepdim=True)
-    # A PowerMap's features and its epsilon are divided by the same power of two (E8a).
-    same, *others = (
-        phi * EPS / eps for phi, eps in feature_map.query(q.transpose(1, 2), None, EPS)
-    )
-    opposite = others[0] if others else same.roll(4, dims=-1)  # (E8), D = 4
+    q_heads = q.transpose(1, 2)
+    k_heads = k.transpose(1, 2)
+    if kind == 'exp':
+        psi = feature_map.key_features(k_heads, None)
+        (same, _), (opposite, _) = feature_map.query_features(q_heads, None, EPS)
+    else:
+        # A PowerMap's features and its epsilon are divided by the same power of two (E8a).
+        psi = feature_map.key_features(k_heads)
+        phi, eps = feature_map.query_features(q_heads, EPS)
+        same = phi * EPS / eps
+        opposite = same.roll(4, dims=-1)  # (E8), D = 4
+    key_mean = psi.mean(dim=-2, keepdim=True)
     s = torch.stack([(phi * key_mean).sum(-1) for phi in (same, opposite)], dim=-1)  # [B, H, N, 2]
     s = s.transpose(1, 2).repeat_interleave(2, dim=-1)
     found = polarity_attention(q, *padded, feature_map)

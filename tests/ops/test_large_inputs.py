@@ -42,7 +42,7 @@ def test_exponentials_just_in_range_are_correct_without_a_shift(share):
         share * largest / temperature * q / q.abs().max(),
         (1 - share) * largest * k / k.abs().max(),
     )
-    assert exp.shift(q.transpose(1, 2), k.transpose(1, 2), paired=False) is None
+    assert exp.key_shift(q.transpose(1, 2), k.transpose(1, 2), paired=False) is None
     tensors = (q, k, v, *exp.parameters().values())
     leaves, exact_leaves = (
         [x.to(dtype).requires_grad_() for x in tensors] for dtype in (torch.float32, torch.float64)
@@ -88,13 +88,13 @@ def test_without_epsilon_a_large_query_without_a_common_feature_gives_zero(kind)
 def test_only_exponentials_that_may_overflow_are_shifted():
     exp = make_map('exp', dtype=torch.float32)
     q, k, _ = (x.transpose(1, 2) for x in draw(dtype=torch.float32))
-    assert exp.shift(q, k, paired=False) is None
-    assert exp.shift(q, 60 * k, paired=False).shape == (2, 3, 1, 8)
-    assert exp.shift(1000 * q, k, paired=False) is not None
-    assert exp.shift(q.where(q > 0, torch.nan), k, paired=False) is not None
-    assert exp.shift(q.to('meta'), k.to('meta'), paired=False) is not None
+    assert exp.key_shift(q, k, paired=False) is None
+    assert exp.key_shift(q, 60 * k, paired=False).shape == (2, 3, 1, 8)
+    assert exp.key_shift(1000 * q, k, paired=False) is not None
+    assert exp.key_shift(q.where(q > 0, torch.nan), k, paired=False) is not None
+    assert exp.key_shift(q.to('meta'), k.to('meta'), paired=False) is not None
     with FakeTensorMode() as mode:
-        assert exp.shift(*(mode.from_tensor(x) for x in (q, k)), paired=False) is not None
+        assert exp.key_shift(*(mode.from_tensor(x) for x in (q, k)), paired=False) is not None
 
 
 @pytest.mark.parametrize(('kind', 'std'), [('power', 30.0), ('power', 15e3), ('exp', 30.0)])

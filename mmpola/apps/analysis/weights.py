@@ -64,9 +64,10 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
     q, k = _queries_and_keys(inputs)
     if isinstance(feature_map, PowerMap):
         psi = feature_map.key_features(k)
-        phi_same, eps_same = feature_map.query_features(q, inputs.eps)
+        phi_same, eps = feature_map.query_features(q, inputs.eps)
         phi_opposite = swap_halves(phi_same, -1)  # (E8)
-        eps_opposite = eps_same
+        eps_same: Tensor | float = eps
+        eps_opposite: Tensor | float = eps
     else:
         shift = feature_map.key_shift(q, k, paired=rotary is not None)
         psi = feature_map.key_features(k, shift)
