@@ -22,13 +22,12 @@ from mmpola.engine.config import (
     apply_arguments,
     load_config,
     request_compilation,
-    schedule_note,
 )
 from mmpola.engine.maps import check_batch_norm
 from mmpola.engine.resume import decide_resume, finished
+from mmpola.engine.schedule_advice import schedule_advice
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
-from mmpola.engine.warm_up import warm_up_note
 from mmpola.messages import run_main
 
 
@@ -76,9 +75,8 @@ def main() -> None:
         return
     checked = check_data(cfg, splits=('train', 'val'))
     print_notes(checked)
-    for note in (schedule_note(cfg), warm_up_note(cfg, training_images(cfg, checked))):
-        if note is not None:
-            print(note)
+    for line in schedule_advice(cfg, training_images(cfg, checked)):
+        print(line)
     train(cfg, model, resume, args.overwrite)
 
 

@@ -299,61 +299,6 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
     return {'input_size': cfg.model.backbone.get('pretrain_img_size', 224), **given}
 
 
-def schedule_note(cfg: Config) -> str | None:
-    """Return a line if the schedule of a training ends at another epoch or step than training itself, else None.
-
-    The line names the options that scale the schedule: beginnings, ends, periods and milestones. It
-    says so if a part would be left without an epoch or step.
-    """
-    parts = cfg.get('param_scheduler') or []
-    parts = parts if isinstance(parts, list) else [parts]
-    for unit, by_epoch in (('epochs', True), ('iters', False)):
-        length = cfg.train_cfg.get(f'max_{unit}')
-        ends = {
-            i: part['end']
-            for i, part in enumerate(parts)
-            if 'end' in part and part.get('by_epoch', True) == by_epoch
-        }
-        if length and ends and (end := max(ends.values())) != length:
-            scaled = {i: _scaled(parts[i], length / end) for i in ends}
-            options = ' '.join(
-                f'"{option}"' if '[' in option else option
-                for i, part in scaled.items()
-                for option in (
-                    f'param_scheduler.{i}.{name}={value}'.replace(' ', '')
-                    for name, value in part.items()
-                )
-            )
-            too_short = any(part.get('begin', 0) >= part['end'] for part in scaled.values())
-            return (
-                f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}; '
-                + (
-                    'too short for the same proportions, so learning rates are those of the first part of the schedule'
-                    if too_short
-                    else f'to end it there too, in the same proportions: --cfg-options {options}'
-                )
-            )
-    return None
-
-
-def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
-    """Return the epochs or steps of a part of a schedule, multiplied by a factor."""
-    scaled: dict[str, Any] = {
-        name: max(1, round(part[name] * factor))
-        for name in ('begin', 'warmup', 'end', 'T_max')
-        if part.get(name)
-    }
-    if 'T_max' in scaled and part['T_max'] == part['end'] - part.get(
-        'begin', 0
-    ):  # also after rounding
-        scaled['T_max'] = scaled['end'] - scaled.get('begin', 0)
-    if 'milestones' in part:
-        scaled['milestones'] = [
-            max(1, round(milestone * factor)) for milestone in part['milestones']
-        ]
-    return scaled
-
-
 def draw_predictions(cfg: Config, folder: str) -> None:
     """Make the config's visualisation hook write one drawing per test image into `folder` or below it.
 

@@ -232,52 +232,6 @@ def test_a_variable_of_the_file_is_refused(tmp_path):
         config.apply_options(cfg, parsed('root=c'))
 
 
-@pytest.mark.parametrize(
-    ('part', 'options'),
-    [
-        ({'type': 'PolyLR', 'end': 40}, ['end=20']),
-        (
-            {'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36},
-            ['begin=2', 'end=20', 'T_max=18'],
-        ),
-        (
-            {'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]},
-            ['end=20', 'milestones=[10,18]'],
-        ),
-    ],
-)
-def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
-    warm_ups = [{'type': 'LinearLR', 'end': 2}, {'type': 'LinearLR', 'end': 500, 'by_epoch': False}]
-    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part, *warm_ups]})
-    note = config.schedule_note(cfg)
-    assert 'param_scheduler.1.end=1' in note
-    assert 'param_scheduler.2' not in note  # counted in steps
-    for option in options:
-        assert f'param_scheduler.0.{option}' in note
-    given = note.partition('--cfg-options ')[2].replace('"', '').split()
-    config.apply_options(
-        cfg, {key: eval(value) for key, value in (option.split('=') for option in given)}
-    )
-    assert config.schedule_note(cfg) is None
-
-
-@pytest.mark.parametrize(
-    ('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])]
-)
-def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, options):
-    parts = [
-        {'type': 'LinearLR', 'end': 5},
-        {'type': 'CosineAnnealingLR', 'begin': 5, 'end': 30, 'T_max': 25},
-    ]
-    note = config.schedule_note(
-        Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts})
-    )
-    assert note.partition('--cfg-options ')[2].split() == [
-        f'param_scheduler.{option}' for option in options
-    ]
-    assert ('too short' in note) == (not options)
-
-
 def amp(dtype, **settings):
     cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}} | settings)
     config.apply_arguments(cfg, argparse.Namespace(amp=dtype, auto_scale_lr=False, resume=None))
