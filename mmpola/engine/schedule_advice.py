@@ -52,7 +52,8 @@ def length_advice(cfg: Config) -> str | None:
                     'of the first part of the schedule'
                 )
             for name, value in scaled.items():
-                options.append(_option(f'{key}.{name}', value))
+                option = f'{key}.{name}={value}'.replace(' ', '')
+                options.append(f'"{option}"' if '[' in option else option)  # for the shell
         return (
             f'{problem}; to end it there too, in the same proportions: --cfg-options '
             f'{" ".join(options)}'
@@ -106,12 +107,6 @@ def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     if 'milestones' in part:
         scaled['milestones'] = [max(1, round(step * factor)) for step in part['milestones']]
     return scaled
-
-
-def _option(key: str, value: Any) -> str:
-    """Write a value of --cfg-options for a shell."""
-    option = f'{key}={value}'.replace(' ', '')
-    return f'"{option}"' if '[' in option else option
 
 
 def _is_warm_up(part: dict[str, Any]) -> bool:

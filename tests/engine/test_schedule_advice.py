@@ -1,6 +1,7 @@
 """Advice on schedules that do not fit the length of the run."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from mmengine.config import Config
@@ -129,7 +130,8 @@ def test_a_run_counted_in_steps(end, option):
 
 def test_the_script_counts_the_images_that_are_used(tiny_config, tmp_path, monkeypatch, capsys):
     """12 images, of which it takes 7, in 3 epochs of batches of two; the config's warm-up has 100 steps."""
-    monkeypatch.setattr('mmpola.engine.train._run', lambda cfg: None)
+    runner = SimpleNamespace(train=lambda: None)
+    monkeypatch.setattr('mmpola.engine.train.build_runner', lambda *_: runner)
     options = (
         'train_dataloader.dataset.indices=7',
         'param_scheduler.1.end=3',

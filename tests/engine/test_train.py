@@ -42,10 +42,10 @@ def test_sync_bn_is_replaced_everywhere():
     sync, batch = {'type': 'SyncBN', 'requires_grad': True}, {'type': 'BN'}
     heads = [{'norm_cfg': dict(sync)}, {'convs': {'norm_cfg': dict(sync)}}]
     cfg = Config({'model': {'backbone': {'norm_cfg': batch}, 'heads': heads}})
-    assert training._replace_sync_bn(cfg.model) == 2
+    assert training.replace_sync_bn(cfg.model) == 2
     assert cfg.model.heads[0].norm_cfg == {'type': 'BN', 'requires_grad': True}
     assert cfg.model.heads[1].convs.norm_cfg.type == 'BN'
-    assert training._replace_sync_bn(cfg.model) == 0
+    assert training.replace_sync_bn(cfg.model) == 0
 
 
 def test_a_finished_run_changes_nothing(work, train, tiny_config, write_checkpoint, capsys):
@@ -219,9 +219,9 @@ def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_pat
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
     cfg = Config({'work_dir': str(tmp_path), 'launcher': 'pytorch'})
     monkeypatch.setenv('RANK', '0')
-    with training._locked(cfg):
+    with training.locked(cfg):
         monkeypatch.setenv('RANK', '1')
-        with training._locked(cfg):
+        with training.locked(cfg):
             pass
 
 
@@ -259,3 +259,31 @@ def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(
     assert {x.dtype for x in last.values()} == {torch.float32, torch.int64}
     assert any(not torch.equal(x, first[key]) for key, x in last.items())
     assert all(x.isfinite().all() for x in last.values())
+
+
+CONSTRUCTORS = [
+    ('default_hooks.preemption.interval=0', 'default_hooks.preemption.interval: ', '0'),
+    ('default_hooks.checkpoint.intervall=2', 'default_hooks.checkpoint: ', 'intervall'),
+    ('optim_wrapper.optimizer.lr=1e-4x', 'optim_wrapper: ', ''),
+    ('optim_wrapper.optimizer.weight_decay=None', 'optim_wrapper: ', 'None'),
+    ('optim_wrapper.clip_grad=dict(max_norm=1)', 'optim_wrapper: ', 'clip_grad'),
+    ('param_scheduler.0.begin=zero', 'param_scheduler.0: ', "'str'"),
+    ('train_dataloader.dataset.pipeline.3.prob=2', 'train_dataloader.dataset.pipeline.3: ', ''),
+    ('train_dataloader.sampler.shufle=x', 'train_dataloader.sampler: ', 'shufle'),
+]
+"""An option that a constructor refuses while the Runner builds it, how the message begins, and what
+it holds."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('option', 'beginning', 'value'), CONSTRUCTORS)
+def test_what_a_constructor_refuses_is_one_line_with_its_key(
+    option, beginning, value, tiny_config, tmp_path, capsys
+):
+    """MMEngine builds hooks, transforms, optimizer and schedules; its errors name no key."""
+    work = tmp_path / 'work'
+    assert run('train', tiny_config, '--work-dir', work, '--cfg-options', option) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('error: '))
+    assert line.removeprefix('error: ').startswith(beginning)
+    assert value in line
+    assert not list(work.glob('*.pth'))
