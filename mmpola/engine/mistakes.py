@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import OPTIM_WRAPPERS, Registry, build_from_cfg
+from mmengine.registry import OPTIM_WRAPPERS, Registry, build_from_cfg, build_scheduler_from_cfg
 
 import mmpola.registry  # noqa: F401  adds the scope to the scopes of MMEngine
 from mmpola.config_tree import nodes
 from mmpola.messages import UsageError, listed, suggestion
 
-NOT_REGISTERED = re.compile(r'(\S+) is not in the (\S+) registry')
+NOT_REGISTERED = re.compile(r'(\S+) is not in the (.+?) registry')
 UNEXPECTED_ARGUMENT = re.compile(r"got an unexpected keyword argument '(\w+)'")
 OWN_MESSAGE = re.compile(r'(\w+): expected ')
 """How the messages of mmpola's constructors begin: with the name of an argument."""
@@ -63,7 +63,7 @@ def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]
     """
     built = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is build_from_cfg.__code__:
+        if frame.f_code in (build_from_cfg.__code__, build_scheduler_from_cfg.__code__):
             built.append((frame.f_locals['cfg'], frame.f_locals['registry']))
         elif frame.f_code is build_optim_wrapper.__code__:
             built.append((frame.f_locals['cfg'], OPTIM_WRAPPERS))
@@ -128,7 +128,8 @@ def wrong_name_in(
         error: what its construction raised.
     """
     text = _first_line_of(error)
-    if match := NOT_REGISTERED.match(text):
+    match = NOT_REGISTERED.match(text)
+    if match and match[1] == node.get('type'):
         name, registry_name = match.groups()
         meant = _similar_type(name, registry)
         return f'{key}.type: expected a name in the {registry_name} registry, got {name}{meant}'

@@ -23,7 +23,10 @@ def schedule_advice(cfg: Config, images: float) -> list[str]:
         cfg: config of the run.
         images: number of training images in an epoch, infinity if it is unknown.
     """
-    lines = [length_advice(cfg), warm_up_advice(cfg, images)]
+    try:
+        lines = [length_advice(cfg), warm_up_advice(cfg, images)]
+    except TypeError:  # some entry is no number, which MMEngine refuses when it builds the schedule
+        return []
     return [line for line in lines if line is not None]
 
 

@@ -268,6 +268,12 @@ CONSTRUCTORS = [
     ('optim_wrapper.optimizer.weight_decay=None', 'optim_wrapper: ', 'None'),
     ('optim_wrapper.clip_grad=dict(max_norm=1)', 'optim_wrapper: ', 'clip_grad'),
     ('param_scheduler.0.begin=zero', 'param_scheduler.0: ', "'str'"),
+    ('param_scheduler.1.end=zero', 'param_scheduler.1: ', 'zero'),
+    (
+        'train_dataloader.batch_sampler.type=Samplr',
+        'train_dataloader.batch_sampler.type: ',
+        'Samplr',
+    ),
     ('train_dataloader.dataset.pipeline.3.prob=2', 'train_dataloader.dataset.pipeline.3: ', ''),
     ('train_dataloader.sampler.shufle=x', 'train_dataloader.sampler: ', 'shufle'),
 ]

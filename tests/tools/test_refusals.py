@@ -120,7 +120,7 @@ def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, t
         f'  {annotations} lists images that are not in {copy}/train2017 (7): {names} and 2 more'
     )
     annotations.write_text(json.dumps({'pictures': []}))
-    headline, problem = refusal('check_data', tiny_config, *options).splitlines()
+    headline, problem, *_ = refusal('check_data', tiny_config, *options).splitlines()
     assert headline == 'error: the data is not valid'
     assert problem.startswith(f'  {annotations}: ')
     assert 'images' in problem
