@@ -1,7 +1,7 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
     python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
-    python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny    the authors' weights
+    python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny
     bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
 CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a

@@ -94,7 +94,7 @@ def load_config(args: argparse.Namespace) -> Config:
         cfg = Config.fromfile(args.config)
     except RecursionError:
         raise UsageError(
-            f'{args.config}: expected _base_ files that do not inherit from each other, got a circle'
+            f'{args.config}: expected _base_ files that do not inherit from each other'
         ) from None
     except Exception as error:  # a config is a program, which can raise anything
         raise UsageError(

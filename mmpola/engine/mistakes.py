@@ -1,4 +1,4 @@
-"""Describe in one line why a part of a config cannot be built, and suggest the name that is meant."""
+"""Describe in one line why a part of a config cannot be built, and suggest the right name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ UNEXPECTED_ARGUMENT = re.compile(r"got an unexpected keyword argument '(\w+)'")
 OWN_MESSAGE = re.compile(r'(\w+): expected ')
 """How the messages of mmpola's constructors begin: with the name of an argument."""
 
-OF_THE_MACHINE = (torch.OutOfMemoryError, torch.distributed.DistError)
-"""Errors that no change of a config's names and values explains; their traceback is of use."""
+DEVICE_ERRORS = (torch.OutOfMemoryError, torch.distributed.DistError)
+"""Errors whose traceback helps more than a key of the config."""
 
 
 class Part(NamedTuple):
@@ -44,7 +44,7 @@ def mistakes_in_one_line(cfg: dict[str, Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (UsageError, *OF_THE_MACHINE):
+    except (UsageError, *DEVICE_ERRORS):
         raise
     except Exception as error:  # constructors of other packages raise exceptions of any type
         built = _dicts_being_built(error)
@@ -53,7 +53,7 @@ def mistakes_in_one_line(cfg: dict[str, Any]) -> Iterator[None]:
         part = _innermost_part(cfg, built)
         if part is None:
             raise UsageError(_reason(error)) from error
-        raise UsageError(mistake(*part, error)) from error
+        raise UsageError(mistake(part.key, part.node, part.registry, error)) from error
 
 
 def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]]:
@@ -73,7 +73,10 @@ def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]
 def _innermost_part(
     cfg: dict[str, Any], built: list[tuple[dict[str, Any], Registry]]
 ) -> Part | None:
-    """Find the innermost of the dicts in a config: MMEngine and mmdet add and remove entries."""
+    """Find the innermost of the dicts in a config.
+
+    MMEngine and mmdet add and remove entries, so only the entries that both have are compared.
+    """
     for dictionary, registry in reversed(built):
         for key, node in nodes(cfg, ''):
             common = node.keys() & dictionary.keys()
@@ -95,16 +98,19 @@ def mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception
     inner = _dict_with(own[1], key, node)
     if inner is None:
         return f'{key}: {reason}'
-    return f'{inner[0]}.{reason}'
+    inner_key, _ = inner
+    return f'{inner_key}.{reason}'
 
 
 def _dict_with(name: str, key: str, node: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """Find the innermost dict inside a part that has an entry of this name.
+    """Find the key and dict of a part, or else of a dict inside it, that has an entry of this name.
 
     Some classes, such as `ImageClassifier`, build what is inside them without a registry.
     """
-    found = [(inner_key, inner) for inner_key, inner in nodes(node, key) if name in inner]
-    return found[-1] if found else None
+    for inner_key, inner in nodes(node, key):
+        if name in inner:
+            return inner_key, inner
+    return None
 
 
 def _reason(error: Exception) -> str:
@@ -133,11 +139,16 @@ def wrong_name_in(
         name, registry_name = match.groups()
         meant = _similar_type(name, registry)
         return f'{key}.type: expected a name in the {registry_name} registry, got {name}{meant}'
-    if match := UNEXPECTED_ARGUMENT.search(text):
-        inner = _dict_with(match[1], key, node)
-        if inner is not None and 'type' in inner[1]:
-            return unknown_argument(*inner, class_of(inner[1], registry), match[1])
-    return None
+    match = UNEXPECTED_ARGUMENT.search(text)
+    inner = _dict_with(match[1], key, node) if match else None
+    if match is None or inner is None:
+        return None
+    inner_key, inner_node = inner
+    try:
+        cls = class_of(inner_node, registry)
+    except KeyError:  # the argument was passed on by another class
+        return None
+    return unknown_argument(inner_key, inner_node, cls, match[1])
 
 
 def unknown_argument(key: str, node: dict[str, Any], cls: Any, name: str) -> str:

@@ -115,7 +115,7 @@ def build_runner(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> R
     The files of its `CheckpointHook` are refused by torch.load.
 
     Args:
-        cfg: config of the run, in which the hook is replaced. Without a GPU, SyncBN is replaced too.
+        cfg: config of the run, in which the hook and, without a GPU, SyncBN are replaced.
         checkpoint: the one that `cfg.load_from` names. It is not read again, and emptied here:
             MMEngine frees what it has loaded.
     """

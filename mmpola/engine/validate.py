@@ -47,16 +47,20 @@ from mmpola.engine.mistakes import (
 )
 from mmpola.messages import UsageError, listed, suggestion
 
-MODEL = ('model*', 'default_scope', 'custom_imports')
-
 TRAINED = ('*',)
 EVALUATED = (
-    *MODEL,
-    *('default_hooks*', 'custom_hooks*', 'visualizer*', 'test_*'),
-    *('env_cfg*', 'randomness*', 'log_level', 'log_processor*'),
+    'model*',
+    'default_hooks*',
+    'custom_hooks*',
+    'visualizer*',
+    'test_*',
+    'env_cfg*',
+    'randomness*',
+    'log_level',
+    'log_processor*',
 )
-PREDICTED = (*MODEL, 'visualizer', 'test_dataloader.dataset*')
-EXPORTED = (*MODEL, 'test_dataloader.dataset*')
+PREDICTED = ('model*', 'visualizer', 'test_dataloader.dataset*')
+EXPORTED = ('model*', 'test_dataloader.dataset*')
 """Patterns of the config keys that are read by training, evaluating, predicting and exporting."""
 
 PARTS = {

@@ -104,7 +104,7 @@ def test_a_checkpoint_of_another_network_is_named_before_its_classes(
     assert message.startswith(
         f'{path}: expected the weights of the model EncoderDecoder (backbone, neck, decode_head)'
     )
-    assert message.endswith('got those of another network (backbone, neck, rpn_head, roi_head)')
+    assert message.endswith('another network (backbone, neck, rpn_head, roi_head)')
 
 
 def on_meta(path):
@@ -116,7 +116,8 @@ def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, write_ch
     other = tmp_path / 'other.py'
     head = 'dict(num_classes=11)'
     other.write_text(
-        f'_base_ = {str(tiny_config)!r}\nmodel = dict(roi_head=dict(bbox_head={head}, mask_head={head}))'
+        f'_base_ = {str(tiny_config)!r}\n'
+        f'model = dict(roi_head=dict(bbox_head={head}, mask_head={head}))'
     )
     checkpoint = training_checkpoint.read(write_checkpoint(other, tmp_path / 'start.pth'))
     total = len(checkpoint.weights)

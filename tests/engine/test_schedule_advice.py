@@ -129,7 +129,7 @@ def test_a_run_counted_in_steps(end, option):
 
 
 def test_the_script_counts_the_images_that_are_used(tiny_config, tmp_path, monkeypatch, capsys):
-    """12 images, of which it takes 7, in 3 epochs of batches of two; the config's warm-up has 100 steps."""
+    """3 epochs of 7 of the 12 images, in batches of two; the warm-up has 100 steps."""
     runner = SimpleNamespace(train=lambda: None)
     monkeypatch.setattr('mmpola.engine.train.build_runner', lambda *_: runner)
     options = (

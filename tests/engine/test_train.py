@@ -1,4 +1,4 @@
-"""Training through tools/train.py up to MMEngine's Runner: resuming, Ctrl-C, and configs on a CPU."""
+"""Training through tools/train.py: resuming, Ctrl-C, mistakes that MMEngine finds, CPUs."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from tests.helpers.small_configs import STATE
 
 @pytest.fixture
 def train(tiny_config, monkeypatch):
-    """A function that runs tools/train.py with `steps`, a function of the config, in place of MMEngine's Runner."""
+    """A function that runs tools/train.py with a function of the config in place of a Runner."""
 
     def train(work, *arguments, steps=lambda cfg: None):
         stand_in = SimpleNamespace(from_cfg=lambda cfg: SimpleNamespace(train=lambda: steps(cfg)))
@@ -64,10 +64,11 @@ def test_a_finished_run_changes_nothing(work, train, tiny_config, write_checkpoi
 def test_a_resumed_training_reads_its_checkpoint_once_and_no_pretrained_file(
     trained_work, train, tiny_config, monkeypatch
 ):
-    """MMEngine would load that file first, and the checkpoint over it: it may be gone since the training began."""
+    """MMEngine would load that file first, and the checkpoint over it: it may be gone since."""
     with tiny_config.open('a') as config:
         config.write(
-            "model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n"
+            "start = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n"
+            "model['backbone']['init_cfg'] = start\n"
         )
     read, resumed = [], []
     torch_load = torch.load
@@ -202,7 +203,7 @@ def test_a_lock_of_another_user_is_named(tmp_path, train, monkeypatch):
 
 @pytest.mark.parametrize('removed', [True, False])
 def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_path, train):
-    """The checkpoint hook creates it again after every step; this is what other hooks write in between."""
+    """The checkpoint hook creates it again after every step; other hooks write in between."""
     work = tmp_path / 'work'
 
     def steps(cfg):

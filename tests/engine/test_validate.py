@@ -179,12 +179,12 @@ def test_mistakes_in_what_is_read_stay_mistakes(detector, key, used):
 
 
 def test_parts_that_do_not_fit_each_other(detector):
-    assert refusal_of(detector, **{'model.neck.num_outs': 2}) == (
-        'model.neck: cannot be built: AssertionError: assert num_outs >= self.num_ins - start_level'
-    )
-    assert refusal_of(detector, **{'model.backbone.out_indices': (0, 1, 2)}) == (
-        'model.neck.in_channels: expected the channels of model.backbone, [8, 16, 32], got [8, 16, 32, 64]'
-    )
+    message = refusal_of(detector, **{'model.neck.num_outs': 2})
+    assert message.startswith('model.neck: ')
+    assert 'num_outs' in message
+    message = refusal_of(detector, **{'model.backbone.out_indices': (0, 1, 2)})
+    assert message.startswith('model.neck.in_channels: ')
+    assert message.endswith(', [8, 16, 32], got [8, 16, 32, 64]')
 
 
 @pytest.mark.parametrize(

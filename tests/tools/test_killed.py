@@ -1,4 +1,4 @@
-"""A training that is killed at a random moment leaves no process and nothing half written, and resumes exactly."""
+"""A run that is killed at any moment leaves no process and no half file, and resumes exactly."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A full disk, at any write, leaves complete checkpoints and a `last_checkpoint` that names one of them."""
+"""A full disk, at any write, leaves complete checkpoints, and `last_checkpoint` names one of them."""
 
 import errno
 import itertools
@@ -91,7 +91,7 @@ def test_the_best_checkpoint_is_found_in_a_work_dir_that_was_moved(colours, tmp_
 
 
 def fill_disk(monkeypatch, word, after, ends=False):
-    """Raise ENOSPC after `after` writes of files whose name holds `word`; only once if it `ends`."""
+    """Raise ENOSPC after `after` writes of files with `word` in their name; once if it `ends`."""
     sync, written = os.fsync, itertools.count()
 
     def full(descriptor):

@@ -1,4 +1,4 @@
-"""Compiling the backbone: one graph for all image sizes, the same maps, the same names of parameters."""
+"""Compiling the backbone: a graph for all image sizes, the same maps and names of parameters."""
 
 import copy
 from types import SimpleNamespace
