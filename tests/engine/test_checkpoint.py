@@ -85,7 +85,8 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     path = write_checkpoint(
         tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}}
     )
-    checkpoint, (cfg, model) = training_checkpoint.read(path), on_meta(tiny_config)
+    checkpoint = training_checkpoint.read(path)
+    cfg, model = on_meta(tiny_config)
     training_checkpoint.check_fits(checkpoint, cfg, model)
     cfg.model.roi_head.mask_head.num_classes = 80
     message = f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path}'

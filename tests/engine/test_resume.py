@@ -164,7 +164,8 @@ class Foreign:
 
 
 def test_files_that_cannot_be_resumed_from(cfg, work, tiny_config, write_checkpoint, tmp_path):
-    cfg.work_dir, cfg.resume = str(tmp_path / 'fresh'), True
+    cfg.work_dir = str(tmp_path / 'fresh')
+    cfg.resume = True
     best = cfg.load_from = str(work / 'best.pth')
     restart = f'start a new run from its weights with --cfg-options load_from={best}'
     write_checkpoint(tiny_config, best, meta=STATE['meta'])
@@ -228,7 +229,8 @@ def whole_state():
 
 @pytest.mark.parametrize('key', MALFORMED)
 def test_malformed_entries_are_named(key, cfg, work, tiny_config, write_checkpoint):
-    path, value = work / 'epoch_2.pth', MALFORMED[key]
+    path = work / 'epoch_2.pth'
+    value = MALFORMED[key]
     state = whole_state()
     write_checkpoint(tiny_config, path, **state)
     cfg.resume = True

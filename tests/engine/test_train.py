@@ -39,7 +39,8 @@ def contents(work):
 
 
 def test_sync_bn_is_replaced_everywhere():
-    sync, batch = {'type': 'SyncBN', 'requires_grad': True}, {'type': 'BN'}
+    sync = {'type': 'SyncBN', 'requires_grad': True}
+    batch = {'type': 'BN'}
     heads = [{'norm_cfg': dict(sync)}, {'convs': {'norm_cfg': dict(sync)}}]
     cfg = Config({'model': {'backbone': {'norm_cfg': batch}, 'heads': heads}})
     assert training.replace_sync_bn(cfg.model) == 2
@@ -70,7 +71,8 @@ def test_a_resumed_training_reads_its_checkpoint_once_and_no_pretrained_file(
             "start = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n"
             "model['backbone']['init_cfg'] = start\n"
         )
-    read, resumed = [], []
+    read = []
+    resumed = []
     torch_load = torch.load
     monkeypatch.setattr(
         torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options)
@@ -126,7 +128,8 @@ def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, train):
 
 def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earlier_run(work, train):
     """Without its record, a later --resume cannot continue from the end of the earlier run."""
-    before, during = contents(work), []
+    before = contents(work)
+    during = []
     before.pop(work / 'last_checkpoint')
 
     def start_another(cfg):

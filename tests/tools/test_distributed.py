@@ -38,7 +38,8 @@ def test_two_processes_train_and_evaluate_a_segmenter(
     """Both have the same weights after every step; SyncBN is replaced, because there is no GPU."""
     (tmp_path / 'rank_recorder.py').write_text(RECORDER)
     monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=':')
-    config, work = tmp_path / 'recorded.py', tmp_path / 'work'
+    config = tmp_path / 'recorded.py'
+    work = tmp_path / 'work'
     config.write_text(RECORDED.format(base=str(tiny_segmentation)))
     options = [
         'train_cfg.max_iters=4',
