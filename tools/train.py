@@ -24,6 +24,7 @@ from mmpola.engine.config import (
     scale_learning_rate,
     use_mixed_precision,
 )
+from mmpola.engine.maps import check_batch_norm
 from mmpola.engine.resume import decide_resume, finished
 from mmpola.engine.schedule_advice import schedule_advice
 from mmpola.engine.train import train
@@ -82,6 +83,7 @@ def main() -> None:
         cfg.load_from = None if args.resume == 'auto' else args.resume
 
     model = validate_config(cfg)
+    check_batch_norm(cfg, model)
     checkpoint = decide_resume(cfg, args.overwrite, model)
     if checkpoint is not None:
         progress = finished(checkpoint, cfg)

@@ -26,7 +26,6 @@ from mmpola.engine.checkpoint import (
 )
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
-from mmpola.engine.maps import check_batch_norm
 from mmpola.engine.mistakes import mistakes_in_one_line
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.resume import newest_checkpoint, written_folders
@@ -50,12 +49,11 @@ def train(
     Raises:
         UsageError: the work dir cannot be written to, pretrained weights of the config are missing,
             `load_from` does not fit its backbone, a part of the config cannot be built, the
-            checkpoint that it resumes from does not fit the run's optimizer, schedules or hooks,
-            a BatchNorm layer would get one value, or another training run writes to its folders.
+            checkpoint that it resumes from does not fit the run's optimizer, schedules or hooks, or
+            another training run writes to one of its folders.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be
             written, or the loss or the weights are not finite.
     """
-    check_batch_norm(cfg, model)
     start = resume
     if resume is not None:
         # The checkpoint holds all weights, and the pretrained file may be gone since.

@@ -279,7 +279,7 @@ CONSTRUCTORS = [
         'Samplr',
     ),
     ('train_dataloader.dataset.pipeline.3.prob=2', 'train_dataloader.dataset.pipeline.3: ', ''),
-    ('train_dataloader.sampler.shufle=x', 'train_dataloader.sampler: ', 'shufle'),
+    ('train_dataloader.sampler.shuffled=x', 'train_dataloader.sampler: ', 'shuffled'),
 ]
 """An option that a constructor refuses while the Runner builds it, how the message begins, and what
 it holds."""
