@@ -36,9 +36,11 @@ anywhere, as in a clone."""
 
 
 def carried(name: str) -> Path:
-    """Return a file or folder of the repository: in the package's `.mim`, or next to the package in a clone."""
+    """Return a file or folder of the repository: in the package's `.mim`, or in the clone."""
     inside = PACKAGE / '.mim' / name
-    return inside if inside.exists() else PACKAGE.parent / name
+    if inside.exists():
+        return inside
+    return PACKAGE.parent / name
 
 
 def run(command: str, arguments: list[str]) -> None:
@@ -58,7 +60,8 @@ def run(command: str, arguments: list[str]) -> None:
     script = str(carried(f'tools/{SCRIPTS[command]}'))
     found = []
     for argument in arguments:
-        is_config = argument.startswith('configs/') and not Path(argument).exists()
-        found.append(str(carried(argument)) if is_config else argument)
+        if argument.startswith('configs/') and not Path(argument).exists():
+            argument = str(carried(argument))
+        found.append(argument)
     sys.argv = [script, *found]
     runpy.run_path(script, run_name='__main__')

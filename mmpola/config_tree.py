@@ -1,4 +1,4 @@
-"""The tree of dicts inside a config: walking through it, and the classes that its model predicts."""
+"""The tree of dicts inside a config: its nodes, and the classes that its model predicts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,32 @@ from typing import Any
 from mmpola.messages import listed
 
 IMAGENET = 'imagenet-1k'
-"""Stands for ImageNet's 1,000 classes, by their WordNet numbers, where a folder or file could define the classes."""
+"""Stands for ImageNet's 1,000 classes, by their WordNet numbers.
+
+It is a value of arguments that otherwise name a folder or file which defines the classes.
+"""
 
 
 def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (dotted key, dict) for every dict inside a config, outermost first; `key` is that of `node` itself."""
-    children: Iterable[tuple[Any, Any]] = enumerate(node) if isinstance(node, (list, tuple)) else ()
+    """Yield (dotted key, dict) for every dict inside a config, outermost first.
+
+    Args:
+        node: a config, or a value inside it.
+        key: the dotted key of `node`, '' for a whole config.
+    """
     if isinstance(node, dict):
         yield key, node
-        children = node.items()
+        children: Iterable[tuple[Any, Any]] = node.items()
+    elif isinstance(node, (list, tuple)):
+        children = enumerate(node)
+    else:
+        return
     for name, child in children:
         yield from nodes(child, f'{key}.{name}' if key else str(name))
 
 
 def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the configs of the data sets inside wrappers such as RepeatDataset and ConcatDataset."""
+    """Yield the configs of the data sets inside wrappers, such as ConcatDataset."""
     if 'dataset' in dataset:
         yield from leaves(dataset['dataset'])
     elif 'datasets' in dataset:
@@ -33,28 +44,34 @@ def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def predicted_classes(model: Any) -> list[tuple[str, int]]:
-    """List (config key, num_classes) of a classifier and of every head except an RPN, which only finds objects."""
-    return [
-        (f'{key}.num_classes', node['num_classes'])
-        for key, node in nodes(model, 'model')
-        if 'num_classes' in node
-        and (key == 'model' or 'head' in key)
-        and 'rpn_head' not in key.split('.')
-    ]
+    """List (config key, num_classes) of a classifier and of every head that predicts classes.
+
+    An RPN head is left out: it only tells objects from background.
+    """
+    found = []
+    for key, node in nodes(model, 'model'):
+        predicts = key == 'model' or 'head' in key
+        in_rpn = 'rpn_head' in key.split('.')
+        if 'num_classes' in node and predicts and not in_rpn:
+            found.append((f'{key}.num_classes', node['num_classes']))
+    return found
 
 
 def class_count_problems(
     predicted: Iterable[tuple[str, int]], classes: Sequence[str], dataloader: str
 ) -> list[str]:
-    """Describe every mismatch between the classes of a model and those of a data set.
+    """Describe every mismatch between the classes of a model and the classes of a data set.
 
     Args:
         predicted: (config key, number of classes) of each classifier or head.
         classes: names of the data set's classes.
         dataloader: config key of the data set's loader, such as 'train_dataloader'.
     """
-    return [
-        f'{key}: expected {len(classes)}, the number of classes in {dataloader} ({listed(classes)}), got {count}'
-        for key, count in predicted
-        if count != len(classes)
-    ]
+    problems = []
+    for key, count in predicted:
+        if count != len(classes):
+            problems.append(
+                f'{key}: expected {len(classes)}, the number of classes in {dataloader} '
+                f'({listed(classes)}), got {count}'
+            )
+    return problems

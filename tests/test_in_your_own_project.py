@@ -16,8 +16,7 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaSwin, base
 from mmpola.checkpoint.safe_load import register_mmengine_reader
-from mmpola.engine.config import schedule_note
-from mmpola.engine.warm_up import warm_up_note
+from mmpola.engine.schedule_advice import schedule_advice
 from tests.helpers.own_project import code_with, config_files
 from tests.helpers.small_configs import shrink_input, shrink_model
 
@@ -165,8 +164,7 @@ def test_a_few_images_train_masks_of_three_classes(load, folder):
     """The learning rate reaches its value within two epochs of any number of images."""
     cfg = load('few_images', evaluate=True)
     whole = Config.fromfile(folder / 'few_images.py')
-    assert warm_up_note(whole, images=45) is None
-    assert schedule_note(whole) is None
+    assert schedule_advice(whole, images=45) == []
     cfg.train_cfg.max_epochs = 3
     cfg.train_cfg.val_interval = 3
     runner = train(cfg)

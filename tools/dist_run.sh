@@ -5,7 +5,8 @@ set -euo pipefail
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=$tools/../.venv/bin/python
 if [ -n "${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" ] || [ ! -x "$python" ]; then python=python; fi
-gpus=$1 script=$2
+gpus=$1
+script=$2
 shift 2
 # torchrun passes on only the signals that it handles; Slurm may send SIGUSR1.
 export PET_SIGNALS_TO_HANDLE="${PET_SIGNALS_TO_HANDLE:-SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1}"

@@ -7,6 +7,8 @@ if [ $# -lt 3 ]; then
     echo "usage: bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]" >&2
     exit 2
 fi
-config=$1 checkpoint=$2 gpus=$3
+config=$1
+checkpoint=$2
+gpus=$3
 shift 3
 exec bash "$(dirname "${BASH_SOURCE[0]}")/dist_run.sh" "$gpus" test.py "$config" "$checkpoint" "$@"

@@ -1,7 +1,7 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
     python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
-    python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny    the authors' weights
+    python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny
     bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
 CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a
@@ -19,8 +19,8 @@ from mmpola.classification.class_folders import name_imagenet_classes, name_trai
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
-    add_common_arguments,
     add_compile_argument,
+    add_options_argument,
     draw_predictions,
     load_config,
     request_compilation,
@@ -30,28 +30,35 @@ from mmpola.engine.validate import EVALUATED, validate_config
 from mmpola.messages import run_main
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
     parser.add_argument(
+        '--work-dir', help='folder for logs and metrics (default: work_dirs/CONFIG_NAME)'
+    )
+    parser.add_argument(
         '--show-dir', help='draw predictions next to the ground truth into this folder'
     )
     add_compile_argument(parser)
-    add_common_arguments(parser)
+    add_options_argument(parser)
+    parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     return parser.parse_args()
 
 
 def main() -> None:
-    args = parse_arguments()
+    args = parse_args()
     cfg = load_config(args)
-    request_compilation(cfg, args.compile)
-    checkpoint = read_fitting(args.checkpoint, cfg, validate_config(cfg, EVALUATED))
+    if args.compile is not None:
+        request_compilation(cfg, args.compile)
+    if args.show_dir is not None:
+        draw_predictions(cfg, args.show_dir)
+
+    model = validate_config(cfg, EVALUATED)
+    checkpoint = read_fitting(args.checkpoint, cfg, model)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))
-    if args.show_dir:
-        draw_predictions(cfg, args.show_dir)
     evaluate(cfg, checkpoint)
 
 

@@ -1,7 +1,7 @@
 """Trains the model of a config.
 
-    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite] [--auto-scale-lr]
-                                  [--amp [float16|bfloat16]] [--compile [BACKEND]]
+    python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite]
+                                 [--amp [float16|bfloat16]] [--auto-scale-lr] [--compile [BACKEND]]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
 Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go
@@ -17,30 +17,34 @@ import argparse
 
 from mmpola.apps.data_checks import check_data, print_notes, training_images
 from mmpola.engine.config import (
-    add_common_arguments,
     add_compile_argument,
-    apply_arguments,
+    add_options_argument,
     load_config,
     request_compilation,
-    schedule_note,
+    scale_learning_rate,
+    use_mixed_precision,
 )
 from mmpola.engine.maps import check_batch_norm
 from mmpola.engine.resume import decide_resume, finished
+from mmpola.engine.schedule_advice import schedule_advice
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
-from mmpola.engine.warm_up import warm_up_note
 from mmpola.messages import run_main
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Train a model', allow_abbrev=False)
     parser.add_argument('config', help='config file')
+    parser.add_argument(
+        '--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG_NAME)'
+    )
     parser.add_argument(
         '--resume',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='resume from this checkpoint; without a value, or with auto, from the newest one in the work dir',
+        help='resume from this checkpoint; without a value, or with auto, from the newest one in '
+        'the work dir',
     )
     parser.add_argument(
         '--overwrite', action='store_true', help='overwrite the checkpoints of an earlier run'
@@ -50,36 +54,47 @@ def parse_arguments() -> argparse.Namespace:
         nargs='?',
         const='float16',
         choices=('float16', 'bfloat16'),
-        help='automatic mixed precision: float16, the default, needs a GPU; bfloat16 is for classifiers, '
-        'segmenters and sequences',
+        help='automatic mixed precision: float16, the default, needs a GPU; bfloat16 is for '
+        'classifiers, segmenters and sequences',
     )
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
-        help="scale the learning rate by the ratio of the actual batch size to the config's base batch size",
+        help='scale the learning rate by the ratio of the actual batch size to the base batch size '
+        'of the config',
     )
     add_compile_argument(parser)
-    add_common_arguments(parser)
+    add_options_argument(parser)
+    parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     return parser.parse_args()
 
 
 def main() -> None:
-    args = parse_arguments()
+    args = parse_args()
     cfg = load_config(args)
-    apply_arguments(cfg, args)
-    request_compilation(cfg, args.compile)
+    if args.amp is not None:
+        use_mixed_precision(cfg, args.amp)
+    if args.auto_scale_lr:
+        scale_learning_rate(cfg)
+    if args.compile is not None:
+        request_compilation(cfg, args.compile)
+    if args.resume is not None:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+
     model = validate_config(cfg)
     check_batch_norm(cfg, model)
-    resume = decide_resume(cfg, args.overwrite, model)
-    if resume is not None and (progress := finished(resume, cfg)):
-        print(f'{resume.path}: training is finished: {progress}')
-        return
-    checked = check_data(cfg, splits=('train', 'val'))
-    print_notes(checked)
-    for note in (schedule_note(cfg), warm_up_note(cfg, training_images(cfg, checked))):
-        if note is not None:
-            print(note)
-    train(cfg, model, resume, args.overwrite)
+    checkpoint = decide_resume(cfg, args.overwrite, model)
+    if checkpoint is not None:
+        progress = finished(checkpoint, cfg)
+        if progress is not None:
+            print(f'{checkpoint.path}: training is finished: {progress}')
+            return
+    data = check_data(cfg, splits=('train', 'val'))
+    print_notes(data)
+    for line in schedule_advice(cfg, training_images(cfg, data)):
+        print(line)
+    train(cfg, model, checkpoint, args.overwrite)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Checkpoints for the model of a config: what they hold, whether they fit it, and the model with their weights.
+"""Checkpoints for the model of a config: read them, compare them with it, load them into it.
 
 MMEngine only warns about tensors that are missing, unknown or of another shape, and continues with
 a partly loaded model. It looks for weights under `state_dict` only.
@@ -51,7 +51,10 @@ class TrainingCheckpoint:
 
     @property
     def averaged(self) -> bool:
-        """Whether `weights` are EMA weights: MMEngine's EMAHook swaps them with the raw ones when it saves."""
+        """Whether `weights` are EMA weights.
+
+        MMEngine's EMAHook swaps them with the raw ones when it saves.
+        """
         swapped = self.container == 'state_dict' and 'ema_state_dict' in self.content
         return swapped or self.container.endswith('ema')
 
@@ -63,9 +66,11 @@ class TrainingCheckpoint:
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of the classes that it was trained on, in the order of their labels; empty if the file does not say."""
+        """Names of the classes that it was trained on, by label; empty if the file does not say."""
         dataset = self.meta.get('dataset_meta')
-        classes = dataset.get('classes') if isinstance(dataset, Mapping) else None
+        if not isinstance(dataset, Mapping):
+            return ()
+        classes = dataset.get('classes')
         return classes if isinstance(classes, (list, tuple)) else ()
 
     @property
@@ -76,7 +81,7 @@ class TrainingCheckpoint:
 
 
 def locate(name: str | Path) -> Path:
-    """Return the local file of a checkpoint named by a path, a URL or a model, see `resolve_checkpoint`.
+    """Return the local file of a checkpoint; `resolve_checkpoint` describes its names.
 
     Raises:
         UsageError: there is no such file, or it cannot be downloaded.
@@ -100,10 +105,10 @@ def read(name: str | Path) -> TrainingCheckpoint:
 
 
 def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
-    """Read the weights of a config's whole model, and print which of a file's weights are used, if there is a choice.
+    """Read the weights of a config's whole model; print what was dropped, resized or averaged.
 
-    A classifier's are fitted to it as by `init_cfg`: any names, with tables resized. Those of other
-    models must be its state dict.
+    A classifier's weights are fitted to it as by `init_cfg`: any names, with tables resized. A file
+    for another model must hold its state dict.
 
     Args:
         name: of the file, see `locate`.
@@ -130,7 +135,7 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingChe
 def check_fits(
     checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, exact: bool = True
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Compare a checkpoint with the config's model, and return what `fit_weights` returns; see there for `exact`.
+    """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
 
     Raises:
         UsageError: the file is that of a backbone or of another network, the model predicts another
@@ -138,14 +143,16 @@ def check_fits(
             message names the first of each.
     """
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
-    origin = f'; it was trained with {checkpoint.config_name}' if checkpoint.config_name else ''
+    origin = ''
+    if checkpoint.config_name:
+        origin = f'; it was trained with {checkpoint.config_name}'
     if report.problems:
         _check_parts(checkpoint, model, origin)
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):
             raise UsageError(
-                f'{key}: expected {len(checkpoint.classes)}, the number of classes in {checkpoint.path} '
-                f'({listed(checkpoint.classes)}), got {count}'
+                f'{key}: expected {len(checkpoint.classes)}, the number of classes in '
+                f'{checkpoint.path} ({listed(checkpoint.classes)}), got {count}'
             )
     if not report.problems:
         return weights, report
@@ -156,7 +163,7 @@ def check_fits(
 
 
 def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) -> None:
-    """Raise UsageError if weights that do not fit a model are those of a backbone alone, or of another network."""
+    """Raise UsageError if weights that do not fit belong to a backbone only, or another network."""
     if not hasattr(model, 'backbone'):
         return
     own = _parts(model.state_dict())
@@ -166,14 +173,14 @@ def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) 
     missing = [part for part in others if part not in given]
     if others and missing == others:
         raise UsageError(
-            f'{checkpoint.path}: expected the weights of a whole {name}, got none of its {listed(others)}; '
-            "training starts from weights of a backbone alone by model.backbone.init_cfg=dict(type='Pretrained', "
-            'checkpoint=…)'
+            f'{checkpoint.path}: expected the weights of a whole {name}, got none of its '
+            f'{listed(others)}; training starts from the weights of a backbone by '
+            "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     if missing and any(part not in own for part in given):
         raise UsageError(
-            f'{checkpoint.path}: expected the weights of the model {name} ({listed(own)}), got those of another '
-            f'network ({listed(given)}){origin}'
+            f'{checkpoint.path}: expected the weights of the model {name} ({listed(own)}), got the '
+            f'weights of another network ({listed(given)}){origin}'
         )
 
 
@@ -183,7 +190,9 @@ def _parts(names: Iterable[str]) -> list[str]:
 
 
 def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
-    """Compare a checkpoint with the model that starts from its weights (`load_from`): heads may differ, backbones not.
+    """Compare a checkpoint with the model that starts from its weights (`load_from`).
+
+    Heads may differ, backbones may not.
 
     Returns:
         One line: how many tensors are loaded, and which parts of the model stay as initialised.
@@ -191,57 +200,65 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
     Raises:
         UsageError: no tensor of the backbone fits.
     """
-    fitting = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)[1].loaded
+    _, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)
+    fitting = report.loaded
     if not any(key.startswith(f'{BACKBONE}.') for key in fitting):
         raise UsageError(
-            f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, got '
-            f'{len(checkpoint.weights)} tensors of which none fits it: {listed(checkpoint.weights, 3)}; weights of a '
-            "backbone alone are loaded by model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+            f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, '
+            f'got {len(checkpoint.weights)} tensors of which none fits it: '
+            f'{listed(checkpoint.weights, 3)}; the weights of a backbone are loaded by '
+            "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     names = model.state_dict().keys()
+    report_line = f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded'
     new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in names if key not in fitting)
-    parts = f'; as initialised: {listed(new)}' if new else ''
-    return f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded{parts}'
+    if new:
+        report_line += f'; as initialised: {listed(new)}'
+    return report_line
 
 
 def check_pretrained(cfg: Config) -> None:
-    """Check that the pretrained weights of the config exist, downloading them if they are named by a URL or a model.
+    """Check that the pretrained weights of the config exist, and download them if they have a URL.
 
-    Called before the model is built. Names of MMEngine's own schemes, such as `torchvision://`, are
-    left to MMEngine.
+    This is called before the model is built. Names of MMEngine's own schemes, such as
+    `torchvision://`, are left to MMEngine.
 
     Raises:
         UsageError: a file is missing or cannot be downloaded; the message names its key and says
             how to train without it.
     """
     for key, _, name in _pretrained(cfg.model):
-        if '://' in name and not name.startswith(tuple(f'{scheme}://' for scheme in SCHEMES)):
+        scheme, separator, _ = name.partition('://')
+        if separator and scheme not in SCHEMES:
             continue
         try:
             resolve_checkpoint(name)
         except (CheckpointError, FileNotFoundError) as error:
             raise UsageError(
-                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options {key}.init_cfg=None'
+                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options '
+                f'{key}.init_cfg=None'
             ) from None
 
 
 def remove_pretrained(model: Any) -> None:
-    """Set every init_cfg that names a file to None inside a model's config: a training checkpoint has all weights."""
+    """Set every init_cfg that names a file to None inside a model's config."""
     for _, node, _ in list(_pretrained(model)):
         node['init_cfg'] = None
 
 
 def _pretrained(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield (config key, dict, file) of every part of a model's config whose init_cfg names a file."""
+    """Yield (config key, dict, file) of every part of a model whose init_cfg names a file."""
     for key, node in nodes(model, 'model'):
-        start = node.get('init_cfg')
-        for entry in start if isinstance(start, list) else [start or {}]:
+        entries = node.get('init_cfg') or []
+        if not isinstance(entries, list):
+            entries = [entries]
+        for entry in entries:
             if entry.get('type') == 'Pretrained':
                 yield key, node, str(entry['checkpoint'])
 
 
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
-    """Build the config's model in eval mode, with the checkpoint's weights; `check_fits` has compared the two.
+    """Build the config's model in eval mode, with the weights of a checkpoint that fits it.
 
     The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time
     augmentation is left out.
@@ -251,7 +268,6 @@ def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
     remove_pretrained(model_cfg)
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     model = revert_sync_batchnorm(MODELS.build(model_cfg))
-    model.load_state_dict(
-        checkpoint.weights, strict=False
-    )  # BatchNorm layers in old files lack their counter
+    # Not strict: BatchNorm layers in old files lack their counter.
+    model.load_state_dict(checkpoint.weights, strict=False)
     return model.eval()

@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
 INVALID = 2
-"""Exit status of a script whose arguments are invalid: argparse's, and that of `messages.run_main`."""
+"""Exit status of a script whose arguments are invalid, by argparse and `messages.run_main`."""
 
 
 def launch() -> None:

@@ -14,7 +14,10 @@ from mmpola.messages import UsageError
 from mmpola.registry import LOOPS
 
 POSITION = 'epoch_position'
-"""Key in MMEngine's message hub, which every checkpoint holds, of the step at which the current epoch began."""
+"""Key of the step at which the current epoch began, in MMEngine's message hub.
+
+Every checkpoint holds the hub.
+"""
 
 VALIDATION_DUE = 'due_validation'
 """Key in the message hub of whether a checkpoint is older than the validation of its weights.
@@ -73,8 +76,8 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self._set_seed()
         if len(self.dataloader) % self.runner.optim_wrapper._accumulative_counts:
             self.runner.logger.warning(
-                'the steps of an epoch are not a multiple of accumulative_counts: resuming from the end of an epoch '
-                'loses the gradients accumulated until then'
+                'the steps of an epoch are not a multiple of accumulative_counts: resuming from '
+                'the end of an epoch loses the gradients accumulated until then'
             )
         self.runner.call_hook('before_train')
         self._validate_if_due()
@@ -109,10 +112,14 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         super().run_iter(idx, data_batch)
 
     def _set_seed(self) -> None:
-        """Take rank 0's seed, which is that of the checkpoint after resuming, for steps, samples and their order."""
+        """Take rank 0's seed for steps, samples and their order.
+
+        After resuming it is the seed of the checkpoint.
+        """
         seeds = [self.runner.seed]
         broadcast_object_list(seeds)
-        self.seed = self.batches.seed = seeds[0]
+        self.seed = seeds[0]
+        self.batches.seed = self.seed
         if hasattr(self.batches.sampler, 'seed'):
             self.batches.sampler.seed = self.seed
 
@@ -120,22 +127,11 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         """Return how many steps of this epoch were done before the checkpoint was written."""
         hub = self.runner.message_hub
         began = hub.runtime_info.get(POSITION)
-        before = began['images_per_step'] if began else self.images_per_step
-        within = began and began['epoch'] == self._epoch
-        if before != self.images_per_step:
-            images = 'images per step (processes x train_dataloader.batch_size)'
-            if within:
-                where = 'training by steps' if self.endless else 'the middle of an epoch'
-                raise UsageError(
-                    f'resume: expected {before} {images} in {where}, as before, got {self.images_per_step}; '
-                    'only from the end of an epoch can another number be used'
-                )
-            self.runner.logger.warning(
-                f'resume: {self.images_per_step} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '
-                'the learning rate and its schedule, which counts steps, continue as in the checkpoint'
-            )
-        if within:
-            return self._iter - began['iter']
+        if began is not None:
+            within_epoch = began['epoch'] == self._epoch
+            self._check_images_per_step(began['images_per_step'], within_epoch)
+            if within_epoch:
+                return self._iter - began['iter']
         position = {
             'epoch': self._epoch,
             'iter': self._iter,
@@ -144,13 +140,34 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         hub.update_info(POSITION, position)
         return 0
 
+    def _check_images_per_step(self, before: int, within_epoch: bool) -> None:
+        """Refuse, or warn of, another number of images per step than before resuming."""
+        now = self.images_per_step
+        if now == before:
+            return
+        images = 'images per step (processes x train_dataloader.batch_size)'
+        if within_epoch:
+            where = 'training by steps' if self.endless else 'the middle of an epoch'
+            raise UsageError(
+                f'resume: expected {before} {images} in {where}, as before, got {now}; only from '
+                'the end of an epoch can another number be used'
+            )
+        self.runner.logger.warning(
+            f'resume: {now} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '
+            'the learning rate and its schedule, which counts steps, continue as in the checkpoint'
+        )
+
     def _note_validation(self, done: int, end: int) -> None:
-        """Note, before checkpoints are written, whether validation follows after `done` of `end` epochs or steps."""
+        """Note, before checkpoints are written, whether validation comes next.
+
+        Args:
+            done: epochs or steps.
+            end: their number in the whole run.
+        """
         interval = self.dynamic_intervals[bisect(self.dynamic_milestones, done + 1) - 1]
         due = done >= self.val_begin and (done % interval == 0 or done == end)
-        self.runner.message_hub.update_info(
-            VALIDATION_DUE, due and self.runner.val_loop is not None
-        )
+        validates = self.runner.val_loop is not None
+        self.runner.message_hub.update_info(VALIDATION_DUE, due and validates)
 
     def _validate_if_due(self) -> None:
         hub = self.runner.message_hub
@@ -189,9 +206,7 @@ class ExactIterLoop(ExactEpochLoop):
         """Train; after resuming, with the seed of the checkpoint."""
         self._set_seed()
         self.runner.call_hook('before_train')
-        self.runner.call_hook(
-            'before_train_epoch'
-        )  # MMEngine's hooks see the whole run as one epoch
+        self.runner.call_hook('before_train_epoch')  # MMEngine's hooks see the run as one epoch
         self._steps_done()
         self._validate_if_due()
         self.batches.start(self._iter, skip=self._iter)
@@ -211,6 +226,5 @@ class ExactIterLoop(ExactEpochLoop):
         super().run_iter(idx, data_batch)
 
     def _decide_current_val_interval(self) -> None:
-        self.val_interval = self.dynamic_intervals[
-            bisect(self.dynamic_milestones, self._iter + 1) - 1
-        ]
+        current = bisect(self.dynamic_milestones, self._iter + 1) - 1
+        self.val_interval = self.dynamic_intervals[current]

@@ -1,4 +1,4 @@
-"""Check the maps that go through the parts of a model, which is built on the meta device: channels and sizes."""
+"""Check the maps between the parts of a model on the meta device: channels and sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_PIXEL = (1, (1, 1))
 
 
 def check_channels(settings: dict[str, Any], model: Any) -> None:
-    """Compare the input channels that the config gives its neck and heads with the maps that they get.
+    """Compare the input channels of neck and heads in the config with the maps that they get.
 
     Args:
         settings: the config's model.
@@ -36,68 +36,78 @@ def check_channels(settings: dict[str, Any], model: Any) -> None:
     heads = [key for key in HEADS if settings.get(key)]
     if not hasattr(model, 'backbone') or not (settings.get('neck') or heads):
         return
-    backbone, source = model.backbone, 'model.backbone'
-    if isinstance(backbone, Backbone):
-        sizes = [
-            (backbone.embed_dims[i], IMAGE_SIZE // backbone.strides[i])
-            for i in backbone.out_indices
-        ]
-        maps: list[Tensor] | None = [
-            torch.empty(1, dim, side, side, device='meta') for dim, side in sizes
-        ]
-    else:
-        maps = _maps(backbone, torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device='meta'))
+    maps = _backbone_maps(model.backbone)
+    source = 'model.backbone'
     if maps and settings.get('neck'):
-        neck = settings['neck'][0] if isinstance(settings['neck'], list) else settings['neck']
+        neck = settings['neck']
+        if isinstance(neck, list):
+            neck = neck[0]
         if isinstance(neck.get('in_channels'), (list, tuple)):
-            _compare(
-                'model.neck.in_channels', neck['in_channels'], [x.shape[1] for x in maps], source
-            )
-        maps, source = _maps(model.neck, maps), 'model.neck'
-    channels = [x.shape[1] for x in maps or ()]
-    for key in heads if maps else ():
-        parts = settings[key] if isinstance(settings[key], list) else [settings[key]]
-        modules = getattr(model, key) if isinstance(settings[key], list) else [getattr(model, key)]
-        for number, (head, module) in enumerate(zip(parts, modules, strict=True)):
-            name = f'model.{key}.{number}' if isinstance(settings[key], list) else f'model.{key}'
-            _compare_head(name, head, module, channels, source)
+            channels = [x.shape[1] for x in maps]
+            _compare('model.neck.in_channels', neck['in_channels'], channels, source)
+        maps = _run(model.neck, maps)
+        source = 'model.neck'
+    if not maps:
+        return
+    channels = [x.shape[1] for x in maps]
+    for key in heads:
+        module = getattr(model, key)
+        if isinstance(settings[key], list):  # such as several auxiliary heads
+            for number, head in enumerate(settings[key]):
+                _compare_head(f'model.{key}.{number}', head, module[number], channels, source)
+        else:
+            _compare_head(f'model.{key}', settings[key], module, channels, source)
 
 
-def _maps(module: nn.Module, x: Any) -> list[Tensor] | None:
-    """Return the maps [B, C, H, W] of a backbone or neck; None if it does not run on the meta device."""
+def _backbone_maps(backbone: nn.Module) -> list[Tensor] | None:
+    """Return the maps [B, C, H, W] of an image; None if they are unknown."""
+    if not isinstance(backbone, Backbone):
+        return _run(backbone, torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device='meta'))
+    maps = []
+    for index in backbone.out_indices:
+        side = IMAGE_SIZE // backbone.strides[index]
+        maps.append(torch.empty(1, backbone.embed_dims[index], side, side, device='meta'))
+    return maps
+
+
+def _run(module: nn.Module, x: Any) -> list[Tensor] | None:
+    """Return the maps [B, C, H, W] of a backbone or neck; None if it does not run on meta."""
     try:
         with torch.no_grad():
-            maps = module.eval()(x)
-    except (
-        Exception
-    ):  # such as operators of other packages that have no implementation for that device
+            maps = list(module.eval()(x))
+    except Exception:  # operators of other packages may have no implementation for that device
         return None
-    return list(maps) if all(isinstance(x, Tensor) and x.ndim == 4 for x in maps) else None
+    if all(isinstance(x, Tensor) and x.ndim == 4 for x in maps):
+        return maps
+    return None
 
 
 def _compare_head(
     key: str, head: dict[str, Any], module: Any, channels: list[int], source: str
 ) -> None:
-    """Compare a head's `in_channels` with the maps that its `in_index`, if it has one, selects, else with all."""
-    given, index = head.get('in_channels'), getattr(module, 'in_index', None)
+    """Compare a head's `in_channels` with the maps that its `in_index` selects, or with all."""
+    given = head.get('in_channels')
+    index = getattr(module, 'in_index', None)
     several = isinstance(given, (list, tuple))
-    if given is None or (index is not None and isinstance(index, (list, tuple)) != several):
+    if given is None:
         return
     if index is not None:
+        if isinstance(index, (list, tuple)) != several:
+            return
         indices = index if several else [index]
         if max(indices) >= len(channels):
             raise UsageError(f'{key}.in_index: expected indices below {len(channels)}, got {index}')
         channels = [channels[i] for i in indices]
-    _compare(
-        f'{key}.in_channels',
-        given,
-        channels if several or len(set(channels)) > 1 else channels[0],
-        source,
-    )
+    expected: Any = channels
+    if not several and len(set(channels)) == 1:  # one number for maps that are alike
+        expected = channels[0]
+    _compare(f'{key}.in_channels', given, expected, source)
 
 
 def _compare(key: str, given: Any, expected: Any, source: str) -> None:
-    if (list(given) if isinstance(given, tuple) else given) != expected:
+    if isinstance(given, tuple):
+        given = list(given)
+    if given != expected:
         raise UsageError(f'{key}: expected the channels of {source}, {expected}, got {given}')
 
 
@@ -118,14 +128,14 @@ def check_batch_norm(cfg: Config, model: nn.Module) -> None:
     # With one process, or on a CPU, SyncBN is replaced by BN.
     synchronised = torch.cuda.is_available() and place(cfg.get('launcher', 'none')).processes > 1
     for name, module in model.named_modules():
-        norms = _norms_of_one_pixel(module) if isinstance(module, nn.Sequential) else []
-        alone = [
-            norm for norm in norms if not (synchronised and isinstance(norm, nn.SyncBatchNorm))
-        ]
-        if alone:
+        if not isinstance(module, nn.Sequential):
+            continue
+        for norm in _norms_of_one_pixel(module):
+            if synchronised and isinstance(norm, nn.SyncBatchNorm):
+                continue
             raise UsageError(
-                f'train_dataloader.batch_size: expected at least 2 images per GPU, because BatchNorm in '
-                f'model.{name} gets one value per image and channel, got 1'
+                'train_dataloader.batch_size: expected at least 2 images per GPU, because '
+                f'BatchNorm in model.{name} gets one value per image and channel, got 1'
             )
 
 

@@ -1,40 +1,131 @@
-"""Describe in one line why a part of a config cannot be built, with the name that is probably meant."""
+"""Describe in one line why a part of a config cannot be built, and suggest the right name."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import traceback
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from mmengine.registry import Registry
+import torch
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import OPTIM_WRAPPERS, Registry, build_from_cfg, build_scheduler_from_cfg
 
-import mmpola.registry  # noqa: F401  adds the scope to those of MMEngine
-from mmpola.messages import listed, suggestion
+import mmpola.registry  # noqa: F401  adds the scope to the scopes of MMEngine
+from mmpola.config_tree import nodes
+from mmpola.messages import UsageError, listed, suggestion
 
-NOT_REGISTERED = re.compile(r'(\S+) is not in the (\S+) registry')
-UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
-VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-"""Kinds of the parameters *args and **kwargs."""
-OWN_MESSAGE = re.compile(r'\w+: expected ')
-"""How the messages of mmpola's constructors begin: with the argument's name."""
+NOT_REGISTERED = re.compile(r'(\S+) is not in the (.+?) registry')
+UNEXPECTED_ARGUMENT = re.compile(r"got an unexpected keyword argument '(\w+)'")
+OWN_MESSAGE = re.compile(r'(\w+): expected ')
+"""How the messages of mmpola's constructors begin: with the name of an argument."""
+
+DEVICE_ERRORS = (torch.OutOfMemoryError, torch.distributed.DistError)
+"""Errors whose traceback helps more than a key of the config."""
+
+
+class Part(NamedTuple):
+    """A dict of a config that stands for an object: its dotted key, the dict, and its registry."""
+
+    key: str
+    node: dict[str, Any]
+    registry: Registry
+
+
+@contextmanager
+def mistakes_in_one_line(cfg: dict[str, Any]) -> Iterator[None]:
+    """Context in which an error while MMEngine builds a part of `cfg` is one line with its key.
+
+    Raises:
+        UsageError: a constructor has failed. Other errors, such as those of a training step, leave
+            the context as they are.
+    """
+    try:
+        yield
+    except (UsageError, *DEVICE_ERRORS):
+        raise
+    except Exception as error:  # constructors of other packages raise exceptions of any type
+        built = _dicts_being_built(error)
+        if not built:
+            raise
+        part = _innermost_part(cfg, built)
+        if part is None:
+            raise UsageError(_reason(error)) from error
+        raise UsageError(mistake(part.key, part.node, part.registry, error)) from error
+
+
+def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]]:
+    """List the dicts, outermost first, from which MMEngine was building objects when it failed.
+
+    MMEngine's errors name no key, but the frames of the functions that build hold these dicts.
+    """
+    built = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code in (build_from_cfg.__code__, build_scheduler_from_cfg.__code__):
+            built.append((frame.f_locals['cfg'], frame.f_locals['registry']))
+        elif frame.f_code is build_optim_wrapper.__code__:
+            built.append((frame.f_locals['cfg'], OPTIM_WRAPPERS))
+    return built
+
+
+def _innermost_part(
+    cfg: dict[str, Any], built: list[tuple[dict[str, Any], Registry]]
+) -> Part | None:
+    """Find the innermost of the dicts in a config.
+
+    MMEngine and mmdet add and remove entries, so only the entries that both have are compared.
+    """
+    for dictionary, registry in reversed(built):
+        for key, node in nodes(cfg, ''):
+            common = node.keys() & dictionary.keys()
+            same_type = node.get('type') == dictionary.get('type')
+            if common and same_type and all(node[name] == dictionary[name] for name in common):
+                return Part(key, node, registry.root)
+    return None
 
 
 def mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception) -> str:
     """Describe in one line why the part of a config with this key and dict cannot be built."""
-    text = _first_line_of(error)
-    if wrong_name := wrong_name_in(key, node, registry, error):
+    wrong_name = wrong_name_in(key, node, registry, error)
+    if wrong_name is not None:
         return wrong_name
+    reason = _reason(error)
+    own = OWN_MESSAGE.match(reason)
+    if own is None:
+        return f'{key}: cannot be built: {reason}'
+    inner = _dict_with(own[1], key, node)
+    if inner is None:
+        return f'{key}: {reason}'
+    inner_key, _ = inner
+    return f'{inner_key}.{reason}'
+
+
+def _dict_with(name: str, key: str, node: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Find the key and dict of a part, or else of a dict inside it, that has an entry of this name.
+
+    Some classes, such as `ImageClassifier`, build what is inside them without a registry.
+    """
+    for inner_key, inner in nodes(node, key):
+        if name in inner:
+            return inner_key, inner
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of one of our constructors, or type and first line of another error."""
+    text = _first_line_of(error)
     if OWN_MESSAGE.match(text):
-        return f'{key}.{text}'
-    where = traceback.extract_tb(error.__traceback__)[-1].line
-    return f'{key}: cannot be built: {type(error).__name__}: {text or where}'
+        return text
+    failed_line = traceback.extract_tb(error.__traceback__)[-1].line
+    return f'{type(error).__name__}: {text or failed_line}'
 
 
 def wrong_name_in(
     key: str, node: dict[str, Any], registry: Registry, error: Exception
 ) -> str | None:
-    """Describe in one line a type or an argument that does not exist; None if the error is another one.
+    """Describe in one line a type or an argument that does not exist; None for other errors.
 
     Args:
         key: of a part of a config.
@@ -43,55 +134,49 @@ def wrong_name_in(
         error: what its construction raised.
     """
     text = _first_line_of(error)
-    if match := NOT_REGISTERED.match(text):
-        meant = _similar_type(match[1], registry)
-        return f'{key}.type: expected a name in the {match[2]} registry, got {match[1]}{meant}'
-    if (match := UNEXPECTED.search(text)) and match[1] in node:
-        known = defaults_of(class_of(node, registry))
-        meant = suggestion(match[1], known)
-        name = getattr(node['type'], '__name__', node['type'])
-        arguments = '' if meant else f' ({listed(known, None)})'
-        return f'{key}: expected arguments of {name}{arguments}, got {match[1]}{meant}'
-    return None
+    match = NOT_REGISTERED.match(text)
+    if match and match[1] == node.get('type'):
+        name, registry_name = match.groups()
+        meant = _similar_type(name, registry)
+        return f'{key}.type: expected a name in the {registry_name} registry, got {name}{meant}'
+    match = UNEXPECTED_ARGUMENT.search(text)
+    inner = _dict_with(match[1], key, node) if match else None
+    if match is None or inner is None:
+        return None
+    inner_key, inner_node = inner
+    try:
+        cls = class_of(inner_node, registry)
+    except KeyError:  # the argument was passed on by another class
+        return None
+    return unknown_argument(inner_key, inner_node, cls, match[1])
+
+
+def unknown_argument(key: str, node: dict[str, Any], cls: Any, name: str) -> str:
+    """Describe an argument that a class does not take, with the most similar one or else all."""
+    known, _ = arguments_of(cls)
+    meant = suggestion(name, known)
+    arguments = '' if meant else f' ({listed(known, None)})'
+    class_name = getattr(node['type'], '__name__', node['type'])
+    return f'{key}: expected arguments of {class_name}{arguments}, got {name}{meant}'
 
 
 def _first_line_of(error: Exception) -> str:
-    return str(error.args[0] if error.args else '').partition('\n')[
-        0
-    ]  # str() of a KeyError has quotes
+    message = str(error.args[0]) if error.args else ''  # str() of a KeyError has quotes
+    return message.partition('\n')[0]
 
 
 def _similar_type(name: str, registry: Registry) -> str:
-    """Return the end of a message that suggests a registered name, with its scope if it needs one."""
+    """Return the end of a message that suggests a registered name, with its scope if needed."""
     if 'mmpola' in registry.children:
         registry.children['mmpola'].import_from_location()
     with registry.switch_scope_and_registry(None) as scoped:
         known = [*scoped.module_dict, *registry.module_dict]
-    known += [
-        f'{scope}.{each}'
-        for scope, child in registry.children.items()
-        for each in child.module_dict
-    ]
+    for scope, child in registry.children.items():
+        known += [f'{scope}.{each}' for each in child.module_dict]
     in_other_scopes = [each for each in known if each.endswith(f'.{name}')]
     if in_other_scopes:
         return suggestion(name, in_other_scopes, similarity=0)
     return suggestion(name, known)
-
-
-def defaults_of(cls: Any) -> dict[str, Any]:
-    """Return the arguments of a class, and of the bases that it may pass **kwargs on to, with their defaults."""
-    bases: tuple[Any, ...] = inspect.getmro(cls) if inspect.isclass(cls) else (cls,)
-    defaults: dict[str, Any] = {}
-    for base in bases:
-        if base.__module__ == 'builtins':  # some have no signature
-            continue
-        parameters = inspect.signature(base).parameters.values()
-        for parameter in parameters:
-            if parameter.kind not in VARIADIC:
-                defaults.setdefault(parameter.name, parameter.default)
-        if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return defaults
 
 
 def class_of(node: dict[str, Any], registry: Registry) -> Any:
@@ -101,8 +186,32 @@ def class_of(node: dict[str, Any], registry: Registry) -> Any:
         KeyError: it is not registered.
     """
     cls = node['type']
-    with registry.switch_scope_and_registry(node.get('_scope_')) as scoped:
-        cls = scoped.get(cls) if isinstance(cls, str) else cls
+    if isinstance(cls, str):
+        with registry.switch_scope_and_registry(node.get('_scope_')) as scoped:
+            cls = scoped.get(cls)
     if cls is None:
         raise KeyError(f'{node["type"]} is not in the {registry.name} registry')
     return cls
+
+
+def arguments_of(cls: Any) -> tuple[list[str], bool]:
+    """Return the names of a class's arguments, and whether it may take others.
+
+    Arguments that a class passes on as **kwargs are those of its next base class with a
+    constructor. If there is none, the class may do anything with them.
+    """
+    constructors = [cls]
+    if inspect.isclass(cls):
+        bases: list[Any] = [base for base in inspect.getmro(cls) if base is not object]
+        constructors = [base.__init__ for base in bases if '__init__' in vars(base)]
+    names: list[str] = []
+    for constructor in constructors:
+        takes_others = False
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                takes_others = True
+            elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL and name != 'self':
+                names.append(name)
+        if not takes_others:
+            return names, False
+    return names, bool(constructors)

@@ -34,10 +34,10 @@ from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
-    """MMEngine's constructor, without weight decay on norms, biases and the parameters of `NO_WEIGHT_DECAY`.
+    """MMEngine's constructor, without weight decay on norms, biases and `NO_WEIGHT_DECAY`.
 
-    Those are learned exponents, scales and temperatures of attention, position tables and layer
-    scales.
+    `NO_WEIGHT_DECAY` are learned exponents, scales and temperatures of attention, position tables
+    and layer scales.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `weight_decay`.
@@ -53,19 +53,22 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     ) -> None:
         if optim_wrapper_cfg['optimizer'].get('weight_decay') is None:
             raise ValueError(
-                'optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, got None'
+                'optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, '
+                'got None'
             )
-        given = paramwise_cfg or {}
-        keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY} | given.get(
-            'custom_keys', {}
-        )
-        rules = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0, **given, 'custom_keys': keys}
+        rules: dict[str, Any] = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
+        rules.update(paramwise_cfg or {})
+        custom_keys = {name: {'decay_mult': 0.0} for name in NO_WEIGHT_DECAY}
+        custom_keys.update(rules.get('custom_keys', {}))
+        rules['custom_keys'] = custom_keys
         super().__init__(optim_wrapper_cfg, rules)
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
-    """NoDecayOptimizerConstructor with learning rates multiplied by decay_rate ** distance from the heads.
+    """NoDecayOptimizerConstructor with lower learning rates for layers far from the heads.
+
+    The rates are multiplied by decay_rate ** distance.
 
     The distance of layer i of a backbone with n blocks (see `BackboneLayers`) is n + 1 - i;
     everything outside the backbone, and its output norms, have distance 0. An `lr_mult` in
@@ -95,8 +98,8 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
         for key in ('num_layers', 'decay_type'):
             if key in self.paramwise_cfg:
                 raise ValueError(
-                    f'paramwise_cfg: expected no {key}, as every block of the backbone is a layer, got '
-                    f'{self.paramwise_cfg[key]!r}'
+                    f'paramwise_cfg: expected no {key}, as every block of the backbone is a layer, '
+                    f'got {self.paramwise_cfg[key]!r}'
                 )
         if self.base_lr is None:
             raise ValueError(
@@ -110,27 +113,28 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
         prefix: str = '',
         is_dcn_module: Any = None,
     ) -> None:
-        """Add MMEngine's parameter groups, one per parameter, then multiply the learning rates of the whole model."""
+        """Add MMEngine's groups, one per parameter, then multiply their learning rates."""
         super().add_params(params, module, prefix, is_dcn_module)
         if prefix:  # MMEngine calls this for every child too
             return
         backbone = getattr(module, 'backbone', None)
         if not isinstance(backbone, Backbone):
             raise ValueError(
-                f'layer-wise decay: expected a model with a backbone of mmpola, got {type(backbone).__name__}'
+                'layer-wise decay: expected a model with a backbone of mmpola, got '
+                f'{type(backbone).__name__}'
             )
         names = {id(parameter): name for name, parameter in backbone.named_parameters()}
         layers = BackboneLayers(names.values(), backbone.optional_prefixes())
-        rate, factor = (
-            self.paramwise_cfg['decay_rate'],
-            self.paramwise_cfg.get('backbone_lr_mult', 1.0),
-        )
+        rate = self.paramwise_cfg['decay_rate']
+        factor = self.paramwise_cfg.get('backbone_lr_mult', 1.0)
         for group in params:
+            group.setdefault('lr', self.base_lr)
             name = names.get(id(group['params'][0]))
-            distance = 0 if name is None else layers.number + 1 - layers.layer_of(name)
-            group['lr'] = (
-                group.get('lr', self.base_lr) * rate**distance * (factor if distance else 1.0)
-            )
+            if name is None:  # outside the backbone
+                continue
+            distance = layers.number + 1 - layers.layer_of(name)
+            if distance > 0:
+                group['lr'] = group['lr'] * rate**distance * factor
         lowest = factor * rate ** (layers.number + 1)
         info(f'layer-wise decay {rate}: {layers.number} blocks, learning rates from x {lowest:.3g}')
 

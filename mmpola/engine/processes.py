@@ -18,7 +18,8 @@ from mmengine.dist import all_reduce, get_world_size
 PR_SET_PDEATHSIG = 1
 """Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
 
-WATCH_INTERVAL = 2.0  # seconds between two looks at the parent, on systems without prctl
+WATCH_INTERVAL = 2.0
+"""Seconds between two looks at the parent, on systems without prctl."""
 
 prctl = ctypes.CDLL(None).prctl if sys.platform == 'linux' else None
 
@@ -31,7 +32,7 @@ PLACES = {
 
 
 class Place(NamedTuple):
-    """A process among those of its run: its rank, its rank on its machine, and their number."""
+    """Rank of a process in its run, its rank on its machine, and the number of processes."""
 
     rank: int
     local_rank: int
@@ -40,12 +41,13 @@ class Place(NamedTuple):
 
 def place(launcher: str) -> Place:
     """Return the place of this process, also before the process group is initialised."""
-    names = PLACES.get(launcher, ('', '', ''))
+    if launcher not in PLACES:
+        return Place(rank=0, local_rank=0, processes=1)
+    rank, local_rank, processes = PLACES[launcher]
     return Place(
-        *(
-            int(os.environ.get(name, default))
-            for name, default in zip(names, (0, 0, 1), strict=True)
-        )
+        rank=int(os.environ.get(rank, 0)),
+        local_rank=int(os.environ.get(local_rank, 0)),
+        processes=int(os.environ.get(processes, 1)),
     )
 
 
@@ -72,14 +74,18 @@ def end_with(parent: int, number: signal.Signals) -> None:
     """Make this process get the signal `number` when its parent process, `parent`, dies."""
     if prctl is None:
         threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
-    elif (
-        prctl(PR_SET_PDEATHSIG, number) != 0 or os.getppid() != parent
-    ):  # it may have died before the call
+        return
+    failed = prctl(PR_SET_PDEATHSIG, number) != 0
+    died_before = os.getppid() != parent
+    if failed or died_before:
         os.kill(os.getpid(), number)
 
 
 def any_process(this: bool) -> bool:
-    """Return whether `this` is true in any process of the run; all call it, which synchronises their GPUs."""
+    """Return whether `this` is true in any process of the run.
+
+    Every process calls it, which synchronises their GPUs.
+    """
     if get_world_size() == 1:
         return this
     flag = torch.tensor(int(this), device=get_device())

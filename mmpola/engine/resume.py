@@ -1,4 +1,4 @@
-"""Which checkpoint a training resumes from, and whether it may write into its work dir."""
+"""Decide which checkpoint a training run resumes from, and whether it may use its work dir."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmpola.engine.training_state import check_entries, restart_advice
 from mmpola.messages import UsageError, listed
 
 STATE = ('meta', 'message_hub', 'optimizer')
-"""Entries that a checkpoint needs, in addition to its weights, so that training can be resumed from it."""
+"""Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 
 def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
@@ -34,8 +34,10 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
             was written by another config, or does not fit the model.
     """
     path = None
-    if cfg.get('resume'):
-        path = locate(cfg.load_from) if cfg.get('load_from') else newest_checkpoint(cfg.work_dir)
+    if cfg.get('resume') and cfg.get('load_from'):
+        path = locate(cfg.load_from)
+    elif cfg.get('resume'):
+        path = newest_checkpoint(cfg.work_dir)
     _check_work_dir(cfg, path, overwrite)
     if path is None:
         return None
@@ -43,31 +45,37 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
         checkpoint = read(path)
     except UsageError as error:
         older = _newest_intact(cfg)
-        raise UsageError(
-            f'{error}; the newest intact one: --resume {older}' if older else str(error)
-        ) from None
+        if older is None:
+            raise
+        raise UsageError(f'{error}; the newest intact one: --resume {older}') from None
     _check_state(checkpoint)
     check_fits(checkpoint, cfg, model)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
     if checkpoint.config_name not in (None, own):
         raise UsageError(
-            f'--resume: {path}: expected a checkpoint of {own}, got one of {checkpoint.config_name}; '
-            f'{restart_advice(str(path))}'
+            f'--resume: {path}: expected a checkpoint of {own}, got one of '
+            f'{checkpoint.config_name}; {restart_advice(str(path))}'
         )
     cfg.load_from = checkpoint.path
     return checkpoint
 
 
 def finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
-    """Return the progress, such as '12 of 12 epochs', of a checkpoint at or beyond the config's end; None before it."""
-    epochs, steps = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
-    key, end, unit = ('epoch', epochs, 'epochs') if epochs else ('iter', steps, 'steps')
-    done = checkpoint.meta.get(key)
-    return None if done is None or end is None or done < end else f'{done} of {end} {unit}'
+    """Return the progress, such as '12 of 12 epochs', if a checkpoint is at the end of its run."""
+    end = cfg.train_cfg.get('max_epochs')
+    done = checkpoint.meta.get('epoch')
+    unit = 'epochs'
+    if not end:
+        end = cfg.train_cfg.get('max_iters')
+        done = checkpoint.meta.get('iter')
+        unit = 'steps'
+    if done is None or end is None or done < end:
+        return None
+    return f'{done} of {end} {unit}'
 
 
 def newest_checkpoint(work_dir: str | Path) -> Path | None:
-    """Return the checkpoint that MMEngine recorded in `last_checkpoint`, None if there is no such record.
+    """Return the checkpoint that MMEngine recorded in `last_checkpoint`; None without a record.
 
     Raises:
         UsageError: neither the recorded file nor a file of its name in the work dir (which may have
@@ -81,23 +89,24 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
         if os.path.isfile(path):  # unlike Path.is_file, it accepts any name
             return path
     raise UsageError(
-        f'{record}: names {recorded}, which does not exist; correct the line, or remove the file and name '
-        'the checkpoint to resume from: --resume CHECKPOINT'
+        f'{record}: names {recorded}, which does not exist; correct the line, or remove the file '
+        'and name the checkpoint to resume from: --resume CHECKPOINT'
     )
 
 
 def written_folders(cfg: Config) -> list[Path]:
-    """List the folders that a run writes checkpoints to: its work dir, then that of `out_dir`, if set.
+    """List the folders that a run writes checkpoints to: its work dir, then `out_dir`, if set.
 
     `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to
-    it.
+    it. It may also be a URL.
     """
     work_dir = Path(cfg.work_dir)
+    absolute = os.path.abspath(work_dir)
     hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-    given = hook.get('out_dir')
-    if given in (None, os.path.abspath(work_dir)) or '://' in str(given):  # no local folder
+    out_dir = hook.get('out_dir')
+    if out_dir in (None, absolute) or '://' in str(out_dir):
         return [work_dir]
-    return [work_dir, Path(given, os.path.basename(os.path.abspath(work_dir)))]
+    return [work_dir, Path(out_dir, os.path.basename(absolute))]
 
 
 def _checkpoints(cfg: Config) -> list[Path]:
@@ -108,7 +117,10 @@ def _checkpoints(cfg: Config) -> list[Path]:
 
 def _newest_intact(cfg: Config) -> Path | None:
     """Return the newest checkpoint that can be read and resumed from, None if there is none."""
-    return next((path for path in reversed(_checkpoints(cfg)) if _is_intact(path)), None)
+    for path in reversed(_checkpoints(cfg)):
+        if _is_intact(path):
+            return path
+    return None
 
 
 def _is_intact(path: Path) -> bool:
@@ -120,7 +132,7 @@ def _is_intact(path: Path) -> bool:
 
 
 def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
-    """Raise UsageError if there are checkpoints that a run resumed from `path` may not overwrite."""
+    """Raise UsageError if a run that resumes from `path` may not overwrite what is there."""
     work_dir = Path(cfg.work_dir)
     checkpoints = _checkpoints(cfg)
     if not checkpoints:
@@ -135,43 +147,44 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         )
     if overwrite:
         return
-    names = listed(path.name for path in reversed(checkpoints))
+    names = listed(checkpoint.name for checkpoint in reversed(checkpoints))
     if path is not None:
         newest = newest_checkpoint(work_dir) or checkpoints[-1]
         if path.resolve() == newest.resolve():
             return
-        if (
-            not _is_intact(newest)
-            and (older := _newest_intact(cfg))
-            and path.resolve() == older.resolve()
-        ):
-            return
+        if not _is_intact(newest):
+            older = _newest_intact(cfg)
+            if older is not None and path.resolve() == older.resolve():
+                return
     elif cfg.get('resume'):
         raise UsageError(
             f'{folder}: holds checkpoints ({names}) but no last_checkpoint that names the newest; '
             'name the one to resume from: --resume CHECKPOINT'
         )
     raise UsageError(
-        f'{folder}: holds checkpoints that this run would overwrite ({names}); resume from the newest with '
-        '--resume, use another --work-dir, or allow overwriting with --overwrite'
+        f'{folder}: holds checkpoints that this run would overwrite ({names}); resume from the '
+        'newest with --resume, use another --work-dir, or allow overwriting with --overwrite'
     )
 
 
 def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if an entry that resuming needs is missing, malformed or cannot be rebuilt."""
-    path, content = checkpoint.path, checkpoint.content
+    """Raise UsageError if an entry that resuming needs is missing, malformed or not rebuilt."""
+    path = checkpoint.path
+    content = checkpoint.content
     restart = restart_advice(path)
-    whole = (
-        checkpoint.container == 'state_dict'
-    )  # else other weights than the optimizer's would be loaded
-    if lacking := [name for name in STATE if not whole or name not in content]:
+    lacking = [name for name in STATE if name not in content]
+    if checkpoint.container != 'state_dict':  # the optimizer's state belongs to other weights
+        lacking = list(STATE)
+    if lacking:
         raise UsageError(
-            f'--resume: {path}: expected a training checkpoint, got weights without {" and ".join(lacking)}; {restart}'
+            f'--resume: {path}: expected a training checkpoint, got weights without '
+            f'{" and ".join(lacking)}; {restart}'
         )
-    if unknown := stubs_in({name: content.get(name) for name in (*STATE, 'param_schedulers')}) - {
-        LOG_HISTORY
-    }:
+    read_by_mmengine = {name: content.get(name) for name in (*STATE, 'param_schedulers')}
+    unknown = stubs_in(read_by_mmengine) - {LOG_HISTORY}
+    if unknown:
         raise UsageError(
-            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read from files; {restart}'
+            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read '
+            f'from files; {restart}'
         )
     check_entries(content, path)

@@ -22,14 +22,16 @@ class WarmupCosineLR(LRSchedulerMixin, _ParamScheduler):
 
     With base rate r, the rate of step t (or of epoch t) is
 
-        r (f + (1 - f) t / warmup)                      for t < warmup, with f = start_factor,
-        r (m + (1 - m) (1 + cos(pi t / T_max)) / 2)     for warmup <= t < T_max, with m = eta_min_ratio,
-        r m                                             from T_max on.
+        r (f + (1 - f) t / warmup)                     for t < warmup,
+        r (m + (1 - m) (1 + cos(pi t / T_max)) / 2)    for warmup <= t < T_max,
+        r m                                            from T_max on,
+
+    with f = start_factor and m = eta_min_ratio.
 
     Args:
         optimizer: optimizer, or MMEngine's wrapper of one.
         warmup: steps of the warm-up.
-        T_max: steps of the cosine, those of the warm-up included.
+        T_max: steps of the cosine, including the warm-up.
         start_factor: the first rate, as a part of the base rate.
         eta_min_ratio: the last rate, as a part of the base rate.
         end: step at which the schedule ends; T_max plus the steps of a cool-down.
@@ -66,7 +68,10 @@ class WarmupCosineLR(LRSchedulerMixin, _ParamScheduler):
 
     @classmethod
     def build_iter_from_epoch(cls, *args: Any, epoch_length: int, **epochs: Any) -> WarmupCosineLR:
-        """Build a schedule of steps from one of epochs with `epoch_length` steps each; MMEngine's Runner calls it."""
+        """Build a schedule of steps from one of epochs with `epoch_length` steps each.
+
+        MMEngine's Runner calls it.
+        """
         steps = dict(epochs)
         for name in ('warmup', 'T_max', 'end'):
             if name in steps:

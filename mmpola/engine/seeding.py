@@ -1,6 +1,7 @@
-"""Samples and their random numbers as functions of the run's seed and of counters, never of the process.
+"""Samples and their random numbers as functions of the run's seed and of counters.
 
-Any number of workers, with or without a restart, therefore yields the same samples.
+They do not depend on the process: any number of workers, with or without a restart, yields the same
+samples.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from torch.utils.data import BatchSampler, Dataset, Sampler
 
 from mmpola.registry import DATA_SAMPLERS, DATASETS
 
-SAMPLE, STEP = 0, 1
-"""First argument of `seed_generators`, which keeps the random numbers of samples and training steps apart."""
+SAMPLE = 0
+STEP = 1
+"""First argument of `seed_generators`: it keeps the random numbers of samples and steps apart."""
 
 
 class SampleKey(NamedTuple):
-    """A request for a sample: its index in the data set, the run's seed, and the number of the sample in the whole run.
+    """A request for a sample: its index in the data set, the run's seed and the sample's number.
 
     Samples are numbered over all steps and processes, in the order of the sampler: step, place in
     the batch, rank.
@@ -55,29 +57,31 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
     if not isinstance(dataloader, dict):
         raise ValueError(f'train_dataloader: expected a dict, got {type(dataloader).__name__}')
     config = dict(dataloader)
-    batches = {
+    config['batch_sampler'] = {
+        'type': 'mmpola.SeededBatchSampler',
+        'endless': endless,
         'batches': config.pop('batch_sampler', None),
         'drop_last': config.pop('drop_last', False),
     }
-    config['batch_sampler'] = {'type': 'mmpola.SeededBatchSampler', 'endless': endless, **batches}
     config['dataset'] = {'type': 'mmpola.SeededDataset', 'dataset': config['dataset']}
     return config
 
 
 @DATASETS.register_module()
 class SeededDataset(Dataset[Any]):
-    """A data set whose random transforms depend on the `SampleKey` alone; it passes all other attributes on.
+    """A data set whose random transforms depend only on the `SampleKey`.
 
-    Transforms that remember earlier samples, such as mmdet's CachedMosaic, additionally depend on
-    the worker.
+    Its other attributes are the attributes of the data set inside. Transforms that remember earlier
+    samples, such as mmdet's CachedMosaic, additionally depend on the worker.
 
     Args:
         dataset: the data set, or its config, which is built in the default scope.
     """
 
     def __init__(self, dataset: Any) -> None:
-        built = mmengine.registry.DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
-        self.__dict__['inner'] = built
+        if isinstance(dataset, dict):
+            dataset = mmengine.registry.DATASETS.build(dataset)
+        self.__dict__['inner'] = dataset  # not by `__setattr__`
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -88,7 +92,7 @@ class SeededDataset(Dataset[Any]):
         return self.inner[key.index]
 
     def __getitems__(self, keys: list[SampleKey]) -> list[Any]:
-        """Return the samples of a batch; without this method torch would take that of the data set inside."""
+        """Return the samples of a batch; else torch would call the data set inside."""
         return [self[key] for key in keys]
 
     def __getattr__(self, name: str) -> Any:
@@ -125,28 +129,40 @@ class SeededBatchSampler(Sampler[list[SampleKey]]):
         drop_last: bool = False,
         endless: bool = False,
     ) -> None:
-        self.sampler, self.batch_size, self.endless = sampler, batch_size, endless
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.endless = endless
         self.batches: Any = BatchSampler(sampler, batch_size, drop_last)
         if batches is not None:
             arguments = {'sampler': sampler, 'batch_size': batch_size}
             self.batches = mmengine.registry.DATA_SAMPLERS.build(batches, default_args=arguments)
-        self.seed = self.step = self.skip = 0
+        self.seed = 0
+        self.step = 0
+        self.skip = 0
 
     def start(self, step: int, skip: int) -> None:
-        """Make the next iteration begin with the batch of `step`, counted over the whole run, after skipping `skip`."""
-        self.step, self.skip = step, skip
+        """Set where the next iteration begins.
+
+        Args:
+            step: number of its first batch, counted over the whole run.
+            skip: batches of the sampler that come before.
+        """
+        self.step = step
+        self.skip = skip
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        rank, world = get_dist_info()
-        for step, batch in enumerate(islice(self._indices(), self.skip, None), self.step):
+        rank, processes = get_dist_info()
+        remaining = islice(self._indices(), self.skip, None)
+        for step, batch in enumerate(remaining, start=self.step):
             first = step * self.batch_size
-            yield [
-                SampleKey(index, self.seed, (first + place) * world + rank)
-                for place, index in enumerate(batch)
-            ]
+            keys = []
+            for place, index in enumerate(batch):
+                number = (first + place) * processes + rank
+                keys.append(SampleKey(index, self.seed, number))
+            yield keys
 
     def _indices(self) -> Iterator[list[Any]]:
         if not self.endless:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,19 @@ from mmpola.engine.checkpoint import (
 )
 from mmpola.engine.hooks.checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
+from mmpola.engine.mistakes import mistakes_in_one_line
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.resume import newest_checkpoint, written_folders
 from mmpola.engine.training_state import Runner
-from mmpola.messages import CTRL_C, UsageError
+from mmpola.messages import CTRL_C, UsageError, info
 
 
 def train(
     cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = None, overwrite: bool = False
 ) -> None:
-    """Train with MMEngine's Runner; on Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
+    """Train with MMEngine's Runner.
+
+    On Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
 
     Args:
         cfg: config of the run.
@@ -45,66 +48,146 @@ def train(
 
     Raises:
         UsageError: the work dir cannot be written to, pretrained weights of the config are missing,
-            `load_from` does not fit its backbone, the checkpoint that it resumes from does not fit
-            the run's optimizer, schedules or hooks, or another training is running in a folder that
-            checkpoints are written to.
+            `load_from` does not fit its backbone, a part of the config cannot be built, the
+            checkpoint that it resumes from does not fit the run's optimizer, schedules or hooks, or
+            another training run writes to one of its folders.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be
             written, or the loss or the weights are not finite.
     """
     start = resume
-    if start is None:
+    if resume is not None:
+        # The checkpoint holds all weights, and the pretrained file may be gone since.
+        remove_pretrained(cfg.model)
+    else:
         check_pretrained(cfg)
-        if cfg.get('load_from') and not cfg.get('resume'):
-            start = read(cfg.load_from)
-            print(check_start(start, cfg, model))
         if cfg.get('resume'):
             print(
-                f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first step'
+                f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first '
+                'step'
             )
-    else:
-        remove_pretrained(
-            cfg.model
-        )  # the pretrained file may be gone since; the checkpoint holds all weights
-    with _locked(cfg):
-        if overwrite and not cfg.get(
-            'resume'
-        ):  # else a later --resume would continue from the end of the earlier run
+        elif cfg.get('load_from'):
+            start = read(cfg.load_from)
+            print(check_start(start, cfg, model))
+    with locked(cfg):
+        if overwrite and not cfg.get('resume'):
+            # A later --resume would continue from the end of the earlier run.
             (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
-        prepare_process(cfg, start)
-        _run(cfg)
+        try:
+            with mistakes_in_one_line(cfg._cfg_dict):
+                build_runner(cfg, start).train()
+        except KeyboardInterrupt:
+            print(f'interrupted; {_how_to_resume(cfg)}', file=sys.stderr)
+            sys.exit(CTRL_C)
+        except SaveError as error:
+            sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
+        except NonFiniteError as error:  # in every process
+            newest = newest_checkpoint(cfg.work_dir)
+            left = 'nothing was saved'
+            if newest:
+                left = f'{newest} is the newest checkpoint and finite'
+            sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
+        except FileNotFoundError as error:
+            if Path(cfg.work_dir).is_dir():
+                raise
+            lost = f'{error.strerror}: {error.filename}'
+            sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({lost})')
+
+
+def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
+    """Evaluate a checkpoint on the config's test data and return the metrics.
+
+    Raises:
+        UsageError: the work dir cannot be written to, or a part of the config cannot be built.
+    """
+    cfg.load_from = checkpoint.path
+    make_writable(Path(cfg.work_dir))
+    with mistakes_in_one_line(cfg._cfg_dict):
+        metrics: dict[str, float] = build_runner(cfg, checkpoint).test()
+    return metrics
+
+
+def build_runner(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> Runner:
+    """Build MMEngine's Runner, with our reader and writer of checkpoints instead of MMEngine's.
+
+    MMEngine's reader can run code that a file contains, and finds nothing in the authors' files.
+    The files of its `CheckpointHook` are refused by torch.load.
+
+    Args:
+        cfg: config of the run, in which the hook and, without a GPU, SyncBN are replaced.
+        checkpoint: the one that `cfg.load_from` names. It is not read again, and emptied here:
+            MMEngine frees what it has loaded.
+    """
+    contents = {}
+    if checkpoint is not None:
+        contents[cfg.load_from] = {**checkpoint.content, 'state_dict': checkpoint.weights}
+        checkpoint.content = {}
+        checkpoint.weights = {}
+    register_mmengine_reader(contents)
+    replaced = "checkpoints are read by mmpola's read_checkpoint instead of MMEngine's loader"
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    writes_to_local_folder = not hook.get('backend_args')
+    if hook.get('type') == 'CheckpointHook' and writes_to_local_folder:
+        hook['type'] = 'mmpola.AtomicCheckpointHook'
+        replaced += ', and written by mmpola.AtomicCheckpointHook instead of CheckpointHook'
+    end_children_with_this_process()
+    if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
+        _use_cpu_processes(cfg)
+    runner = Runner.from_cfg(cfg)
+    info(replaced)
+    return runner
+
+
+def _use_cpu_processes(cfg: Config) -> None:
+    """Start a process group on CPUs, and replace SyncBN, which needs CUDA, in the config.
+
+    MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already
+    exists. Its DDP wrapper passes device_ids, which a model on the CPU refuses.
+    """
+    torch.distributed.init_process_group('gloo')
+    cfg.model_wrapper_cfg = dict(
+        type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
+    )
+    if replace_sync_bn(cfg.model):
+        print(
+            'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own '
+            'images'
+        )
+
+
+def replace_sync_bn(model: dict[str, Any]) -> int:
+    """Turn every norm_cfg of type SyncBN inside a model's config into BN; return their number."""
+    found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
+    for node in found:
+        node['type'] = 'BN'
+    return len(found)
 
 
 @contextmanager
-def _locked(cfg: Config) -> Iterator[None]:
+def locked(cfg: Config) -> Iterator[None]:
     """Keep other training runs out of the folders that this one writes to.
 
     Rank 0 holds a lock in each, which ends with its process, however that ends.
+
+    Raises:
+        UsageError: another training run holds a lock, or a folder cannot be written to.
     """
     with ExitStack() as locks:
         if place(cfg.launcher).rank == 0:
             for folder in written_folders(cfg):
-                locks.enter_context(_lock(folder))
+                make_writable(folder)
+                lock = FileLock(folder / 'training.lock', timeout=0)
+                try:
+                    locks.enter_context(lock.acquire())
+                except Timeout:
+                    raise UsageError(
+                        f'{folder}: another training is running in it; use another --work-dir'
+                    ) from None
+                except OSError as error:
+                    raise UsageError(
+                        f'{folder}/training.lock: expected a file that can be written to, got '
+                        f'{error.strerror or error}; use another --work-dir'
+                    ) from None
         yield
-
-
-def _lock(folder: Path) -> AbstractContextManager[Any]:
-    """Return a lock on a folder, held until its context ends.
-
-    Raises:
-        UsageError: another training run holds it, or the folder cannot be written to.
-    """
-    try:
-        make_writable(folder)
-        return FileLock(folder / 'training.lock', timeout=0).acquire()
-    except Timeout:
-        raise UsageError(
-            f'{folder}: another training is running in it; use another --work-dir'
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f'{folder}/training.lock: expected a file that can be written to, got '
-            f'{error.strerror or error}; use another --work-dir'
-        ) from None
 
 
 def make_writable(folder: Path) -> None:
@@ -122,73 +205,6 @@ def make_writable(folder: Path) -> None:
         raise UsageError(f'{rule} a read-only one; use another --work-dir')
 
 
-def _run(cfg: Config) -> None:
-    try:
-        Runner.from_cfg(cfg).train()
-    except KeyboardInterrupt:
-        print(f'interrupted; {_how_to_resume(cfg)}', file=sys.stderr)
-        sys.exit(CTRL_C)
-    except SaveError as error:
-        sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
-    except NonFiniteError as error:  # in every process
-        newest = newest_checkpoint(cfg.work_dir)
-        left = f'{newest} is the newest checkpoint and finite' if newest else 'nothing was saved'
-        sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
-    except FileNotFoundError as error:
-        if Path(cfg.work_dir).is_dir():
-            raise
-        lost = f'{error.strerror}: {error.filename}'
-        sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({lost})')
-
-
 def _how_to_resume(cfg: Config) -> str:
     newest = newest_checkpoint(cfg.work_dir)
     return f'--resume continues from {newest}' if newest else 'nothing was saved yet'
-
-
-def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data and return the metrics.
-
-    Raises:
-        UsageError: the work dir cannot be written to.
-    """
-    cfg.load_from = checkpoint.path
-    make_writable(Path(cfg.work_dir))
-    prepare_process(cfg, checkpoint)
-    metrics: dict[str, float] = Runner.from_cfg(cfg).test()
-    return metrics
-
-
-def prepare_process(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> None:
-    """Prepare the process for MMEngine's Runner: reading checkpoints, workers that end, process groups on a CPU.
-
-    Args:
-        cfg: config of the run; on a CPU, SyncBN is replaced in it, because that needs CUDA.
-        checkpoint: named by `cfg.load_from`. It is not read again, and emptied here: MMEngine frees
-            what it has loaded.
-    """
-    contents = {}
-    if checkpoint is not None:
-        contents[cfg.load_from] = {**checkpoint.content, 'state_dict': checkpoint.weights}
-        checkpoint.content, checkpoint.weights = {}, {}
-    register_mmengine_reader(contents)
-    end_children_with_this_process()
-    if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
-        # MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group
-        # already exists, and its DDP wrapper passes device_ids, which a model on the CPU refuses.
-        torch.distributed.init_process_group('gloo')
-        if _replace_sync_bn(cfg.model):
-            print(
-                'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own images'
-            )
-        cfg.model_wrapper_cfg = dict(
-            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
-        )
-
-
-def _replace_sync_bn(model: Any) -> int:
-    """Turn every norm_cfg of type SyncBN inside a model's config into BN and return their number."""
-    found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
-    for node in found:
-        node['type'] = 'BN'
-    return len(found)

@@ -55,7 +55,9 @@ def check_entries(content: Mapping[str, Any], path: str) -> None:
     Raises:
         UsageError: an entry has another type, or lacks a part; the message names the first.
     """
-    for key, expected, value in _wrong_entries(content):
+    first = next(_wrong_entries(content), None)
+    if first is not None:
+        key, expected, value = first
         raise UsageError(_refusal(path, f'{key}: {expected}', reprlib.repr(value)))
 
 
@@ -69,7 +71,7 @@ def _refusal(path: str, expected: str, value: str) -> str:
 
 
 def _wrong_entries(content: Mapping[str, Any]) -> Iterator[Wrong]:
-    """Yield the entries that are wrong; the code after the first one may fail, and is not reached."""
+    """Yield the wrong entries; only the first is asked for, as the code after it may fail."""
     for key in ('meta', 'message_hub', 'optimizer'):
         if not isinstance(content[key], Mapping):
             yield key, 'a dict', content[key]
@@ -90,7 +92,8 @@ def _wrong_in_hub(hub: Mapping[str, Any], steps: int) -> Iterator[Wrong]:
             yield f'message_hub.{key}', 'a dict', hub.get(key)
     known = hub['runtime_info']
     kept = known.get('keep_ckpt_ids', [])
-    if not isinstance(kept, (list, tuple)) or not all(_is_count(number) for number in kept):
+    is_list = isinstance(kept, (list, tuple))
+    if not is_list or not all(_is_count(number) for number in kept):
         yield 'message_hub.runtime_info.keep_ckpt_ids', 'a list of numbers of epochs or steps', kept
     position = known.get(POSITION)
     if position is None:
@@ -107,24 +110,30 @@ def _wrong_in_hub(hub: Mapping[str, Any], steps: int) -> Iterator[Wrong]:
 
 def _wrong_in_optimizer(optimizer: Mapping[str, Any]) -> Iterator[Wrong]:
     optimizers = {'optimizer': optimizer}
-    if optimizer and all(
-        isinstance(x, Mapping) and 'param_groups' in x for x in optimizer.values()
-    ):
+    if optimizer and all(_has_groups(value) for value in optimizer.values()):  # several, by name
         optimizers = {f'optimizer.{name}': value for name, value in optimizer.items()}
     for key, value in optimizers.items():
-        groups = value.get('param_groups')
         if not isinstance(value.get('state'), Mapping):
             yield f'{key}.state', 'a dict', value.get('state')
-        if not isinstance(groups, (list, tuple)) or not all(
-            isinstance(group, Mapping) for group in groups
-        ):
+        groups = value.get('param_groups')
+        if not _is_list_of_dicts(groups):
             yield f'{key}.param_groups', 'a list of dicts', groups
 
 
+def _is_list_of_dicts(value: Any) -> bool:
+    is_list = isinstance(value, (list, tuple))
+    return is_list and all(isinstance(entry, Mapping) for entry in value)
+
+
+def _has_groups(value: Any) -> bool:
+    return isinstance(value, Mapping) and 'param_groups' in value
+
+
 def _wrong_in_schedules(schedules: Any) -> Iterator[Wrong]:
-    lists = schedules if isinstance(schedules, Mapping) else {'': schedules}
-    for name, entries in lists.items():
-        key = f'param_schedulers.{name}'.rstrip('.')
+    lists = {'param_schedulers': schedules}
+    if isinstance(schedules, Mapping):  # a list for each of several optimizers
+        lists = {f'param_schedulers.{name}': entries for name, entries in schedules.items()}
+    for key, entries in lists.items():
         if not isinstance(entries, (list, tuple)):
             yield key, 'a list of dicts', entries
         for number, entry in enumerate(entries):

@@ -16,7 +16,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import short_name
 from mmpola.config_tree import nodes
 from mmpola.engine import checkpoint as training_checkpoint
-from mmpola.engine.config import schedule_note
+from mmpola.engine.schedule_advice import length_advice
 from mmpola.lra.encoder import SequenceEncoder
 from tests.helpers.small_configs import OTHER_HEADS, shrink
 from tools.dev import model_table
@@ -43,7 +43,7 @@ def test_builds_and_states_its_command_and_expected_result(config):
     init_default_scope(cfg.default_scope)
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
-    assert schedule_note(cfg) is None
+    assert length_advice(cfg) is None
     assert {'checkpoint', 'preemption', 'finite_loss'} <= cfg.default_hooks.keys()
     assert isinstance(model.backbone, (Backbone, SequenceEncoder))
     text = ast.get_docstring(ast.parse(config.read_text()))

@@ -10,7 +10,7 @@ from tests.helpers.small_configs import STATE
 
 @pytest.fixture
 def work(tmp_path):
-    """A work dir as after two epochs of tiny.py; its files have the right names but are not checkpoints."""
+    """A work dir as after two epochs of tiny.py; its files have the right names but no content."""
     folder = tmp_path / 'work'
     folder.mkdir()
     for number in (1, 2):

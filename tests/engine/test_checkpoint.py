@@ -85,7 +85,8 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     path = write_checkpoint(
         tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}}
     )
-    checkpoint, (cfg, model) = training_checkpoint.read(path), on_meta(tiny_config)
+    checkpoint = training_checkpoint.read(path)
+    cfg, model = on_meta(tiny_config)
     training_checkpoint.check_fits(checkpoint, cfg, model)
     cfg.model.roi_head.mask_head.num_classes = 80
     message = f'model.roi_head.mask_head.num_classes: expected 6, the number of classes in {path}'
@@ -104,7 +105,7 @@ def test_a_checkpoint_of_another_network_is_named_before_its_classes(
     assert message.startswith(
         f'{path}: expected the weights of the model EncoderDecoder (backbone, neck, decode_head)'
     )
-    assert message.endswith('got those of another network (backbone, neck, rpn_head, roi_head)')
+    assert message.endswith('another network (backbone, neck, rpn_head, roi_head)')
 
 
 def on_meta(path):
@@ -116,7 +117,8 @@ def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, write_ch
     other = tmp_path / 'other.py'
     head = 'dict(num_classes=11)'
     other.write_text(
-        f'_base_ = {str(tiny_config)!r}\nmodel = dict(roi_head=dict(bbox_head={head}, mask_head={head}))'
+        f'_base_ = {str(tiny_config)!r}\n'
+        f'model = dict(roi_head=dict(bbox_head={head}, mask_head={head}))'
     )
     checkpoint = training_checkpoint.read(write_checkpoint(other, tmp_path / 'start.pth'))
     total = len(checkpoint.weights)

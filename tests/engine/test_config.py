@@ -1,7 +1,6 @@
 """Changes to a config before MMEngine sees it: `--cfg-options`, hooks, loaders."""
 
 import argparse
-import time
 
 import pytest
 from mmengine.config import Config
@@ -11,13 +10,14 @@ from mmpola.messages import UsageError
 from tests.helpers.refusals import refusal
 
 
-def load(folder, text, *arguments, add_arguments=config.add_options_argument):
-    """Write name.py with this text and read it with these arguments of a script."""
+def load(folder, text, *arguments, **others):
+    """Write name.py with this text and read it with these options, and others that a script has."""
     file = folder / 'name.py'
     file.write_text(text)
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return config.load_config(parser.parse_args(arguments, argparse.Namespace(config=str(file))))
+    config.add_options_argument(parser)
+    given = argparse.Namespace(config=str(file), **others)
+    return config.load_config(parser.parse_args(arguments, given))
 
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])
@@ -38,38 +38,24 @@ def test_show_dir_reaches_the_hook_of_either_package(scope, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('text', 'message'),
+    ('text', 'error'),
     [
-        (
-            "_base_ = 'absent.py'",
-            r'name\.py: expected a config, got FileNotFoundError: .*absent\.py',
-        ),
-        ('model = (', r'name\.py: expected a config, got SyntaxError: '),
-        ('model = backbone', r"name\.py: expected a config, got NameError: name 'backbone'"),
+        ("_base_ = 'absent.py'", 'FileNotFoundError'),
+        ('model = (', 'SyntaxError'),
+        ('model = backbone', "NameError: name 'backbone'"),
     ],
 )
-def test_a_config_that_cannot_be_read_is_refused(text, message, tmp_path):
-    with pytest.raises(UsageError, match=message):
-        load(tmp_path, text)
+def test_a_config_that_cannot_be_read_is_refused(text, error, tmp_path):
+    message = refusal(load, tmp_path, text)
+    assert message.startswith(f'{tmp_path}/name.py: expected a config, got {error}')
 
 
-@pytest.mark.parametrize(
-    ('bases', 'cycle'),
-    [
-        ({'name.py': 'name.py'}, 'name.py -> name.py'),
-        ({'name.py': 'b.py', 'b.py': 'sub/c.py', 'sub/c.py': '../b.py'}, 'b.py -> c.py -> b.py'),
-    ],
-)
-def test_circular_bases_are_named_at_once(bases, cycle, tmp_path):
-    (tmp_path / 'sub').mkdir()
-    for file, base in bases.items():
-        (tmp_path / file).write_text(f'_base_ = [{base!r}]')
-    start = time.monotonic()
-    with pytest.raises(UsageError) as refused:
-        load(tmp_path, f'_base_ = [{bases["name.py"]!r}]')
-    assert time.monotonic() - start < 1
-    assert str(refused.value).startswith(f'{tmp_path}/name.py: expected ')
-    assert str(refused.value).endswith(f', got {cycle}')
+@pytest.mark.slow
+def test_circular_bases_are_one_line(tmp_path):
+    (tmp_path / 'other.py').write_text("_base_ = 'name.py'")
+    message = refusal(load, tmp_path, "_base_ = 'other.py'")
+    assert message.startswith(f'{tmp_path}/name.py: expected _base_ files ')
+    assert '\n' not in message
 
 
 def test_bases_that_meet_again_are_read(tmp_path):
@@ -80,13 +66,12 @@ def test_bases_that_meet_again_are_read(tmp_path):
     assert (cfg.a, cfg.b) == (1, 2)
 
 
-def test_scripts_that_only_read_a_config_have_no_work_dir(tmp_path):
-    reading = load(tmp_path, 'resume = False')
-    training = load(tmp_path, '', '--work-dir', 'w', add_arguments=config.add_common_arguments)
-    assert (reading.work_dir, reading.launcher) == ('work_dirs/name', 'none')
-    assert (training.work_dir, training.launcher) == ('w', 'none')
-    with pytest.raises(SystemExit):
-        load(tmp_path, '', '--work-dir', 'w')
+def test_the_work_dir_is_that_of_the_argument_or_the_config_or_has_its_name(tmp_path):
+    cfg = load(tmp_path, '')
+    assert (cfg.work_dir, cfg.launcher) == ('work_dirs/name', 'none')
+    cfg = load(tmp_path, "work_dir = 'own'", work_dir=None, launcher='slurm')
+    assert (cfg.work_dir, cfg.launcher) == ('own', 'slurm')
+    assert load(tmp_path, "work_dir = 'own'", work_dir='given').work_dir == 'given'
 
 
 def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
@@ -95,27 +80,7 @@ def test_loaders_without_workers_have_no_persistent_ones(tmp_path, capsys):
     cfg = load(tmp_path, text, '--cfg-options', 'train_dataloader.num_workers=0')
     assert cfg.train_dataloader.persistent_workers is False
     assert cfg.val_dataloader.persistent_workers is True
-    note = 'train_dataloader.persistent_workers: switched off, because num_workers is 0\n'
-    assert capsys.readouterr().out == note
-
-
-@pytest.mark.parametrize(
-    ('hook', 'saved'),
-    [
-        (
-            {'type': 'CheckpointHook', 'interval': 2},
-            {'type': 'mmpola.AtomicCheckpointHook', 'interval': 2},
-        ),
-        (None, None),
-        *[
-            ({'type': 'CheckpointHook', 'backend_args': {'backend': 's3'}},) * 2
-        ],  # not for local files
-    ],
-)
-def test_a_config_of_mmdet_saves_plain_files_too(hook, saved, tmp_path):
-    assert (
-        load(tmp_path, f'default_hooks = dict(checkpoint={hook})').default_hooks.checkpoint == saved
-    )
+    assert capsys.readouterr().out.startswith('train_dataloader.persistent_workers: ')
 
 
 def parsed(*entries):
@@ -164,123 +129,44 @@ def test_values(cfg):
     }
 
 
-@pytest.mark.parametrize('entry', ['model.backbone', 'model.backbone.arch=(1,2'])
+@pytest.mark.parametrize(
+    'entry',
+    ['model.backbone', 'model.backbone.arch=(1,2', 'a=dict(b=1,c=2)', 'a=[dict(b=1,c=2)]'],
+)
 def test_entries_that_cannot_be_read(entry):
-    with pytest.raises(UsageError, match='--cfg-options: expected KEY=VALUE'):
-        parsed(entry)
+    message = refusal(parsed, entry)
+    assert message.startswith('--cfg-options: expected KEY=VALUE ')
+    assert message.endswith(f', got {entry}')
 
 
 @pytest.mark.parametrize(
-    ('entry', 'message'),
-    [
-        (
-            'model.backbone.arch.depths=1',
-            "expected a dict or list at model.backbone.arch, got 'tiny'",
-        ),
-        ('pipeline.2.scale=1', 'expected an index below 2 after pipeline, got 2'),
-        (
-            'optim_wraper.clip_grad=1',
-            'expected a key of the config, got optim_wraper; did you mean optim_wrapper?',
-        ),
-        (
-            'test_cfg.score_thresh=1',
-            'expected a key of test_cfg, got score_thresh; did you mean score_thr?',
-        ),
-        (
-            'auto_scale_lr.base_batch_size=1e-4x',
-            'expected a number, as 16 in the config, got 1e-4x',
-        ),
-    ],
+    'entry', ['model.backbone.arch.depths=1', 'pipeline.2.scale=1', 'pipeline.x=1']
 )
-def test_keys_that_have_no_place(cfg, entry, message):
+def test_keys_that_lead_nowhere(cfg, entry):
+    message = refusal(config.apply_options, cfg, parsed(entry))
     key = entry.partition('=')[0]
-    assert refusal(config.apply_options, cfg, parsed(entry)).startswith(
-        f'--cfg-options: {key}: {message}'
-    )
+    assert message.startswith(f'--cfg-options: {key}: ')
+    assert '\n' not in message
 
 
-@pytest.mark.parametrize(
-    'value',
-    [
-        'dict(a=1)',
-        'dict(a=1,b=2)',
-        "{'a': 1}",
-        '[dict(a=1,b=2)]',
-        '[1, dict(a=1)]',
-        '(dict(a=1, b=2),)',
-    ],
-)
-def test_dicts_are_refused(value):
-    message = refusal(parsed, f'model.backbone.arch={value}')
-    assert message.startswith(
-        '--cfg-options: model.backbone.arch: expected a number, name, list or tuple'
-    )
-    place = 'model.backbone.arch.0' if value[0] in '[(' else 'model.backbone.arch'
-    assert f'({place}.NAME=VALUE)' in message
-    assert message.endswith(f', got {value}')
+def test_a_misspelt_key_at_the_top(cfg):
+    message = refusal(config.apply_options, cfg, parsed('optim_wraper.clip_grad=1'))
+    assert message.startswith('--cfg-options: optim_wraper.clip_grad: ')
+    assert message.endswith(', got optim_wraper; did you mean optim_wrapper?')
 
 
-def test_a_variable_of_the_file_is_refused(tmp_path):
-    file = tmp_path / 'config.py'
-    file.write_text(
-        "root = 'a'\nread_by_a_hook = 1\ntrain_dataloader = dict(dataset=dict(root=root))\n"
-    )
-    cfg = Config.fromfile(file)
-    config.apply_options(cfg, parsed('read_by_a_hook=2', 'train_dataloader.dataset.root=b'))
-    assert (cfg.read_by_a_hook, cfg.train_dataloader.dataset.root) == (2, 'b')
-    with pytest.raises(UsageError, match='--cfg-options: root: expected a key that is read later'):
-        config.apply_options(cfg, parsed('root=c'))
-
-
-@pytest.mark.parametrize(
-    ('part', 'options'),
-    [
-        ({'type': 'PolyLR', 'end': 40}, ['end=20']),
-        (
-            {'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36},
-            ['begin=2', 'end=20', 'T_max=18'],
-        ),
-        (
-            {'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]},
-            ['end=20', 'milestones=[10,18]'],
-        ),
-    ],
-)
-def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
-    warm_ups = [{'type': 'LinearLR', 'end': 2}, {'type': 'LinearLR', 'end': 500, 'by_epoch': False}]
-    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part, *warm_ups]})
-    note = config.schedule_note(cfg)
-    assert 'param_scheduler.1.end=1' in note
-    assert 'param_scheduler.2' not in note  # counted in steps
-    for option in options:
-        assert f'param_scheduler.0.{option}' in note
-    given = note.partition('--cfg-options ')[2].replace('"', '').split()
-    config.apply_options(
-        cfg, {key: eval(value) for key, value in (option.split('=') for option in given)}
-    )
-    assert config.schedule_note(cfg) is None
-
-
-@pytest.mark.parametrize(
-    ('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])]
-)
-def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, options):
-    parts = [
-        {'type': 'LinearLR', 'end': 5},
-        {'type': 'CosineAnnealingLR', 'begin': 5, 'end': 30, 'T_max': 25},
-    ]
-    note = config.schedule_note(
-        Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts})
-    )
-    assert note.partition('--cfg-options ')[2].split() == [
-        f'param_scheduler.{option}' for option in options
-    ]
-    assert ('too short' in note) == (not options)
+def test_a_variable_of_the_file_is_named(tmp_path, capsys):
+    text = "root = 'a'\ntrain_dataloader = dict(dataset=dict(root=root))\n"
+    options = ('root=b', 'train_dataloader.dataset.type=C')
+    cfg = load(tmp_path, text, '--cfg-options', *options)
+    assert (cfg.root, cfg.train_dataloader.dataset.root) == ('b', 'a')
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith('--cfg-options: root: ')
 
 
 def amp(dtype, **settings):
     cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}} | settings)
-    config.apply_arguments(cfg, argparse.Namespace(amp=dtype, auto_scale_lr=False, resume=None))
+    config.use_mixed_precision(cfg, dtype)
     return cfg.optim_wrapper
 
 
@@ -296,9 +182,7 @@ def test_amp_names_its_precision(monkeypatch):
         'dtype': 'bfloat16',
         'loss_scale': 1.0,
     }
-    with pytest.raises(
-        UsageError, match=r'--amp: expected float16 for a model of mmdet, got bfloat16'
-    ):
+    with pytest.raises(UsageError, match=r'--amp: expected float16 .* got bfloat16'):
         amp('bfloat16', default_scope='mmdet')
 
 
@@ -312,7 +196,13 @@ def test_amp_without_a_gpu(given, monkeypatch):
     assert amp('bfloat16', default_scope='mmseg', optim_wrapper=wrapper) == expected
     with pytest.raises(UsageError, match='--amp: expected a GPU for float16'):
         amp('float16', default_scope='mmseg')
-    with pytest.raises(
-        UsageError, match='--amp: expected float16 for a model of mmdet, got bfloat16'
-    ):
+    with pytest.raises(UsageError, match=r'--amp: expected float16 .* got bfloat16'):
         amp('bfloat16', default_scope='mmdet')
+
+
+def test_a_learning_rate_is_scaled_from_a_known_batch_size():
+    cfg = Config({'auto_scale_lr': {'base_batch_size': 16}})
+    config.scale_learning_rate(cfg)
+    assert cfg.auto_scale_lr == {'base_batch_size': 16, 'enable': True}
+    message = refusal(config.scale_learning_rate, Config({}))
+    assert '--auto-scale-lr' in message and 'auto_scale_lr.base_batch_size' in message

@@ -1,4 +1,4 @@
-"""Detectors and segmenters that were interrupted end with exactly the weights of an uninterrupted run.
+"""Detectors and segmenters end with the same bits whether they were interrupted or not.
 
 tests/engine/test_two_processes.py does the same on two processes.
 """

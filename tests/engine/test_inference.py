@@ -18,7 +18,8 @@ class NormalisedConvolution(nn.Module):
     def __init__(self, init_cfg=None):
         super().__init__()
         assert init_cfg is None
-        self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.SyncBatchNorm(4)
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.norm = nn.SyncBatchNorm(4)
 
 
 @MODELS.register_module()

@@ -21,7 +21,8 @@ SWIN = {'embed_dims': 8, 'depths': (1, 2, 1, 3), 'num_heads': (1, 1, 1, 1)}
 class Model(nn.Module):
     def __init__(self, backbone):
         super().__init__()
-        self.backbone, self.head = backbone, nn.Linear(4, 2)
+        self.backbone = backbone
+        self.head = nn.Linear(4, 2)
 
 
 PARAMWISE = {'decay_rate': 0.5, 'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}

@@ -1,4 +1,4 @@
-"""Keys number all samples of a run; batches start at any step; random numbers depend on the key alone."""
+"""Keys number the samples of a run; batches start at any step; keys decide the random numbers."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Training through tools/train.py up to MMEngine's Runner: resuming, Ctrl-C, and configs on a CPU."""
+"""Training through tools/train.py: resuming, Ctrl-C, mistakes that MMEngine finds, CPUs."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from tests.helpers.small_configs import STATE
 
 @pytest.fixture
 def train(tiny_config, monkeypatch):
-    """A function that runs tools/train.py with `steps`, a function of the config, in place of MMEngine's Runner."""
+    """A function that runs tools/train.py with a function of the config in place of a Runner."""
 
     def train(work, *arguments, steps=lambda cfg: None):
         stand_in = SimpleNamespace(from_cfg=lambda cfg: SimpleNamespace(train=lambda: steps(cfg)))
@@ -39,13 +39,14 @@ def contents(work):
 
 
 def test_sync_bn_is_replaced_everywhere():
-    sync, batch = {'type': 'SyncBN', 'requires_grad': True}, {'type': 'BN'}
+    sync = {'type': 'SyncBN', 'requires_grad': True}
+    batch = {'type': 'BN'}
     heads = [{'norm_cfg': dict(sync)}, {'convs': {'norm_cfg': dict(sync)}}]
     cfg = Config({'model': {'backbone': {'norm_cfg': batch}, 'heads': heads}})
-    assert training._replace_sync_bn(cfg.model) == 2
+    assert training.replace_sync_bn(cfg.model) == 2
     assert cfg.model.heads[0].norm_cfg == {'type': 'BN', 'requires_grad': True}
     assert cfg.model.heads[1].convs.norm_cfg.type == 'BN'
-    assert training._replace_sync_bn(cfg.model) == 0
+    assert training.replace_sync_bn(cfg.model) == 0
 
 
 def test_a_finished_run_changes_nothing(work, train, tiny_config, write_checkpoint, capsys):
@@ -64,12 +65,14 @@ def test_a_finished_run_changes_nothing(work, train, tiny_config, write_checkpoi
 def test_a_resumed_training_reads_its_checkpoint_once_and_no_pretrained_file(
     trained_work, train, tiny_config, monkeypatch
 ):
-    """MMEngine would load that file first, and the checkpoint over it: it may be gone since the training began."""
+    """MMEngine would load that file first, and the checkpoint over it: it may be gone since."""
     with tiny_config.open('a') as config:
         config.write(
-            "model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n"
+            "start = dict(_delete_=True, type='Pretrained', checkpoint='none.pth')\n"
+            "model['backbone']['init_cfg'] = start\n"
         )
-    read, resumed = [], []
+    read = []
+    resumed = []
     torch_load = torch.load
     monkeypatch.setattr(
         torch, 'load', lambda path, **options: read.append(path) or torch_load(path, **options)
@@ -125,7 +128,8 @@ def test_a_run_that_is_not_finite_ends_with_one_line(saved, tmp_path, train):
 
 def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earlier_run(work, train):
     """Without its record, a later --resume cannot continue from the end of the earlier run."""
-    before, during = contents(work), []
+    before = contents(work)
+    during = []
     before.pop(work / 'last_checkpoint')
 
     def start_another(cfg):
@@ -202,7 +206,7 @@ def test_a_lock_of_another_user_is_named(tmp_path, train, monkeypatch):
 
 @pytest.mark.parametrize('removed', [True, False])
 def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_path, train):
-    """The checkpoint hook creates it again after every step; this is what other hooks write in between."""
+    """The checkpoint hook creates it again after every step; other hooks write in between."""
     work = tmp_path / 'work'
 
     def steps(cfg):
@@ -219,9 +223,9 @@ def test_a_work_dir_that_was_removed_ends_the_run_with_one_line(removed, tmp_pat
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):
     cfg = Config({'work_dir': str(tmp_path), 'launcher': 'pytorch'})
     monkeypatch.setenv('RANK', '0')
-    with training._locked(cfg):
+    with training.locked(cfg):
         monkeypatch.setenv('RANK', '1')
-        with training._locked(cfg):
+        with training.locked(cfg):
             pass
 
 
@@ -259,3 +263,37 @@ def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(
     assert {x.dtype for x in last.values()} == {torch.float32, torch.int64}
     assert any(not torch.equal(x, first[key]) for key, x in last.items())
     assert all(x.isfinite().all() for x in last.values())
+
+
+CONSTRUCTORS = [
+    ('default_hooks.preemption.interval=0', 'default_hooks.preemption.interval: ', '0'),
+    ('default_hooks.checkpoint.intervall=2', 'default_hooks.checkpoint: ', 'intervall'),
+    ('optim_wrapper.optimizer.lr=1e-4x', 'optim_wrapper: ', ''),
+    ('optim_wrapper.optimizer.weight_decay=None', 'optim_wrapper: ', 'None'),
+    ('optim_wrapper.clip_grad=dict(max_norm=1)', 'optim_wrapper: ', 'clip_grad'),
+    ('param_scheduler.0.begin=zero', 'param_scheduler.0: ', "'str'"),
+    ('param_scheduler.1.end=zero', 'param_scheduler.1: ', 'zero'),
+    (
+        'train_dataloader.batch_sampler.type=Samplr',
+        'train_dataloader.batch_sampler.type: ',
+        'Samplr',
+    ),
+    ('train_dataloader.dataset.pipeline.3.prob=2', 'train_dataloader.dataset.pipeline.3: ', ''),
+    ('train_dataloader.sampler.shuffled=x', 'train_dataloader.sampler: ', 'shuffled'),
+]
+"""An option that a constructor refuses while the Runner builds it, how the message begins, and what
+it holds."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('option', 'beginning', 'value'), CONSTRUCTORS)
+def test_what_a_constructor_refuses_is_one_line_with_its_key(
+    option, beginning, value, tiny_config, tmp_path, capsys
+):
+    """MMEngine builds hooks, transforms, optimizer and schedules; its errors name no key."""
+    work = tmp_path / 'work'
+    assert run('train', tiny_config, '--work-dir', work, '--cfg-options', option) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('error: '))
+    assert line.removeprefix('error: ').startswith(beginning)
+    assert value in line
+    assert not list(work.glob('*.pth'))

@@ -39,7 +39,8 @@ def weights_before(colours):
 def test_two_processes_equal_one(colours, together, tmp_path):
     folder, results, _ = together
     runner = run(plain(colours, tmp_path / 'one', batch=4))
-    one, two = saved(tmp_path / 'one' / 'epoch_2.pth'), saved(folder / 'whole' / 'epoch_2.pth')
+    one = saved(tmp_path / 'one' / 'epoch_2.pth')
+    two = saved(folder / 'whole' / 'epoch_2.pth')
     before = weights_before(colours)
     for key, weight in one['state_dict'].items():
         moved = (weight - before[key]).abs().max() if weight.is_floating_point() else 0

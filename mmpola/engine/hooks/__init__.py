@@ -1,1 +1,1 @@
-"""Hooks for long runs: preemption, atomic checkpoints, a stop at NaN, running statistics, compilation, a final test."""
+"""Hooks: preemption, checkpoints, a stop at NaN, running statistics, compilation, a final test."""

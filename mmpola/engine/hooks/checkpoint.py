@@ -1,4 +1,4 @@
-"""Save checkpoints so that a full disk or a killed process cannot damage them; remove outdated ones last."""
+"""Save checkpoints so that a full disk or a killed process cannot damage them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class AtomicBackend(LocalBackend):
 
 
 def save_and_point(runner: Any, folder: str, name: str, **options: Any) -> None:
-    """Save a checkpoint, then its path in `last_checkpoint`, then remove the one of an interruption before.
+    """Save a checkpoint, then its path in `last_checkpoint`, then remove `interrupted.pth`.
 
     Every rank calls this; rank 0 writes.
 
@@ -83,9 +83,9 @@ class AtomicCheckpointHook(CheckpointHook):
     `last_checkpoint` is updated, and only then are outdated checkpoints removed; for a moment there
     is one more than `max_keep_ckpts`.
 
-    Its files hold tensors and plain Python values alone, so that `torch.load(weights_only=True)`,
-    and with it OpenMMLab's inferencers, opens them anywhere. MMEngine's log history is rebuilt when
-    a checkpoint is loaded.
+    Its files contain only tensors and plain Python values, so that `torch.load(weights_only=True)`
+    and OpenMMLab's inferencers can open them. MMEngine's log history is rebuilt when a checkpoint
+    is loaded.
 
     Args:
         on_error: what happens if a checkpoint cannot be written, for example because the disk is
@@ -106,28 +106,30 @@ class AtomicCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, on_error: str = 'stop', **kwargs: Any) -> None:
         if on_error not in ('stop', 'continue'):
             raise ValueError(f"on_error: expected 'stop' or 'continue', got {on_error!r}")
-        if (
-            unknown := kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
-        ):  # passed to torch.save
+        unknown = kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
+        if unknown:  # MMEngine would pass them to torch.save
             raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
-        super().__init__(*args, **{'backend_args': ATOMIC, **kwargs})
+        kwargs.setdefault('backend_args', ATOMIC)
+        super().__init__(*args, **kwargs)
         self.on_error = on_error
 
     def before_train(self, runner: Any) -> None:
-        """Remove what a killed run had begun to write; find the best checkpoint in a work dir that was moved."""
+        """Remove what a killed run had begun to write; find the best one of a moved work dir."""
         super().before_train(runner)
         best = self._best()
         for name, path in best.items():
-            own = os.path.join(self.out_dir, os.path.basename(path or ''))
-            if path and os.path.isfile(own):
+            if not path:
+                continue
+            own = os.path.join(self.out_dir, os.path.basename(path))
+            if os.path.isfile(own):
                 best[name] = own
-                runner.message_hub.update_info(
-                    'best_ckpt' if len(best) == 1 else f'best_ckpt_{name}', own
-                )
+                key = 'best_ckpt' if len(best) == 1 else f'best_ckpt_{name}'
+                runner.message_hub.update_info(key, own)
         self._set_best(best)
-        # only files of the names that a run writes: others may be the user's
-        for name in (self.filename_tmpl.format('*'), 'best_*.pth'):
-            self._remove(*Path(self.out_dir).glob(f'{name}{PARTIAL}'))
+        # Only files of the names that a run writes: others may be the user's.
+        for pattern in (self.filename_tmpl.format('*'), 'best_*.pth'):
+            for partial in Path(self.out_dir).glob(f'{pattern}{PARTIAL}'):
+                self._remove(partial)
         for name in (INTERRUPTED, 'last_checkpoint'):
             self._remove(Path(runner.work_dir, f'{name}{PARTIAL}'))
 
@@ -144,18 +146,17 @@ class AtomicCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Replace what the file would pickle as classes of MMEngine and NumPy."""
         logged = checkpoint['message_hub']['log_scalars']
-        logged.update({name: _saved_history(history) for name, history in logged.items()})
-        weights = [
-            name for name in checkpoint if name.endswith('state_dict')
-        ]  # with torch's metadata
-        checkpoint.update(
-            {name: plain_values(checkpoint[name]) for name in checkpoint if name not in weights}
-        )
+        for name, history in logged.items():
+            logged[name] = _saved_history(history)
+        for name, entry in checkpoint.items():
+            if not name.endswith('state_dict'):  # which keep the metadata that torch reads
+                checkpoint[name] = plain_values(entry)
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Rebuild the log history, which MMEngine expects when it resumes."""
         logged = checkpoint.get('message_hub', {}).get('log_scalars', {})
-        logged.update({name: _loaded_history(saved) for name, saved in logged.items()})
+        for name, saved in logged.items():
+            logged[name] = _loaded_history(saved)
 
     def _restore_work_dir(self, runner: Any) -> None:
         """Create the log folder, the logs and the copy of the config again if they were removed.
@@ -184,9 +185,10 @@ class AtomicCheckpointHook(CheckpointHook):
 
     @contextmanager
     def _restored_on_error(self, runner: Any) -> Iterator[None]:
-        """Context in which an error of saving, with on_error='continue', is logged and leaves the old records."""
+        """Context in which, with on_error='continue', an error of saving changes no record."""
         info = runner.message_hub.runtime_info
-        saved, own = dict(info), dict(vars(self))
+        info_before = dict(info)
+        attributes_before = dict(vars(self))
         try:
             yield
         except SaveError as error:
@@ -194,15 +196,17 @@ class AtomicCheckpointHook(CheckpointHook):
                 raise
             runner.logger.error(f'{error}; training continues without this checkpoint')
             info.clear()
-            info.update(saved)
-            self.__dict__.update(own)
+            info.update(info_before)
+            self.__dict__.update(attributes_before)
 
     def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict[str, Any]) -> None:
         with self._restored_on_error(runner):
             outdated: list[int] = []
             if self.max_keep_ckpts > 0:
-                kept = [*(old for old in self.keep_ckpt_ids if old != step), step]
-                outdated, kept = kept[: -self.max_keep_ckpts], kept[-self.max_keep_ckpts :]
+                steps = [old for old in self.keep_ckpt_ids if old != step]
+                steps.append(step)
+                outdated = steps[: -self.max_keep_ckpts]
+                kept = steps[-self.max_keep_ckpts :]
                 self.keep_ckpt_ids = deque(kept)
                 runner.message_hub.update_info('keep_ckpt_ids', kept)
             name = self.filename_tmpl.format(step)
@@ -219,30 +223,28 @@ class AtomicCheckpointHook(CheckpointHook):
                 backend_args=self.backend_args,
                 **self.args,
             )
-            self._remove(
-                *(os.path.join(self.out_dir, self.filename_tmpl.format(old)) for old in outdated)
-            )
+            for old in outdated:
+                self._remove(os.path.join(self.out_dir, self.filename_tmpl.format(old)))
 
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
             return
         refuse_non_finite(runner)
-        runner.message_hub.update_info(
-            VALIDATION_DUE, False
-        )  # MMEngine saves the newest checkpoint again here
+        # MMEngine saves the newest checkpoint again here.
+        runner.message_hub.update_info(VALIDATION_DUE, False)
         with self._restored_on_error(runner):
             self._forget_removed(runner)
             before = self._best()
-            self._set_best(
-                dict.fromkeys(before)
-            )  # MMEngine removes the files named here before it writes
+            # MMEngine removes the files that are named here before it writes.
+            self._set_best(dict.fromkeys(before))
             super()._save_best_checkpoint(runner, metrics)
             now = {name: path or before.get(name) for name, path in self._best().items()}
             self._set_best(now)
-            outdated = [path for path in before.values() if path and path not in now.values()]
-            self._remove(
-                *(path for path in outdated if os.path.dirname(path) == self.out_dir)
-            )  # not of another run
+            for path in before.values():
+                if path is None or path in now.values():
+                    continue
+                if os.path.dirname(path) == self.out_dir:  # not of another run
+                    self._remove(path)
 
     def _forget_removed(self, runner: Any) -> None:
         """Forget best checkpoints whose files were removed: the next one is saved at any score."""
@@ -271,16 +273,19 @@ class AtomicCheckpointHook(CheckpointHook):
         else:
             self.best_ckpt_path_dict = paths
 
-    def _remove(self, *paths: str | Path) -> None:
+    def _remove(self, path: str | Path) -> None:
         if is_main_process():
-            for path in paths:
-                Path(path).unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
 
 
 def _saved_history(history: HistoryBuffer) -> dict[str, Any]:
     """Return the arguments with which a log history can be rebuilt."""
-    logs, counts = map(torch.from_numpy, history.data)
-    return {'log_history': logs, 'count_history': counts, 'max_length': history.max_length}
+    logs, counts = history.data
+    return {
+        'log_history': torch.from_numpy(logs),
+        'count_history': torch.from_numpy(counts),
+        'max_length': history.max_length,
+    }
 
 
 def _loaded_history(saved: Any) -> Any:
@@ -289,7 +294,6 @@ def _loaded_history(saved: Any) -> Any:
         saved = {name.removeprefix('_'): value for name, value in vars(saved).items()}
     if not isinstance(saved, Mapping) or 'log_history' not in saved:
         return saved  # MMEngine leaves out, with a warning, what is no log history
-    logs, counts = (
-        torch.as_tensor(saved[name]).cpu().numpy() for name in ('log_history', 'count_history')
-    )
+    logs = torch.as_tensor(saved['log_history']).cpu().numpy()
+    counts = torch.as_tensor(saved['count_history']).cpu().numpy()
     return HistoryBuffer(logs, counts, saved['max_length'])

@@ -32,12 +32,12 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
     """
     if backend not in torch.compiler.list_backends(exclude_tags=()):
         raise UsageError(
-            f'compile: expected a backend of torch.compile, such as inductor or eager, got {backend}'
+            'compile: expected a backend of torch.compile, such as inductor or eager, got '
+            f'{backend}'
         )
     inner: Any = model
-    while not hasattr(inner, 'backbone') and hasattr(
-        inner, 'module'
-    ):  # data-parallel, or test-time augmentation
+    # A wrapper is data-parallel, or for test-time augmentation.
+    while not hasattr(inner, 'backbone') and hasattr(inner, 'module'):
         inner = inner.module
     if not hasattr(inner, 'backbone'):
         raise UsageError(f'compile: expected a model with a backbone, got {type(inner).__name__}')
@@ -65,8 +65,12 @@ class CompileBackboneHook(Hook):
         compile_backbone(runner.model, self.backend)
 
     def before_train(self, runner: Any) -> None:
-        """Refuse what torch 2.11 cannot compile: blocks with recomputed activations for symbolic image sizes."""
-        if any(
-            isinstance(module, Backbone) and module.with_cp for module in runner.model.modules()
-        ):
-            raise UsageError('compile: expected a backbone with with_cp=False, got with_cp=True')
+        """Refuse blocks with recomputed activations.
+
+        torch 2.11 cannot compile them for symbolic image sizes.
+        """
+        for module in runner.model.modules():
+            if isinstance(module, Backbone) and module.with_cp:
+                raise UsageError(
+                    'compile: expected a backbone with with_cp=False, got with_cp=True'
+                )

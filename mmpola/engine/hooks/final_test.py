@@ -14,7 +14,7 @@ from mmpola.registry import HOOKS
 
 @HOOKS.register_module()
 class FinalTestHook(Hook):
-    """After training, loads the checkpoint that was best in validation and evaluates it once on the test data.
+    """After training, evaluates the checkpoint that was best in validation on the test data.
 
     The checkpoint hook's `save_best` decides which one that is; without one, nothing is evaluated.
     """

@@ -12,11 +12,12 @@ from mmpola.registry import HOOKS
 
 @HOOKS.register_module()
 class MeanBuffersHook(SyncBuffersHook):
-    """MMEngine's SyncBuffersHook, which averages BatchNorm's running statistics over the processes, also for the EMA.
+    """MMEngine's SyncBuffersHook, which also averages the buffers of the EMA.
 
-    Each process computes its own statistics, and those of rank 0 are saved: without this hook the
-    saved model is not the one that was evaluated. As in SyncBuffersHook, they are averaged after
-    every epoch, and in iteration-based training before every validation.
+    It averages BatchNorm's running statistics over the processes. Each process computes its own
+    statistics, and rank 0 saves its own: without this hook the saved model is not the one that was
+    evaluated. As in SyncBuffersHook, they are averaged after every epoch, and in iteration-based
+    training before every validation.
     """
 
     priority = 'LOW'  # after EMAHook, before the checkpoint is written

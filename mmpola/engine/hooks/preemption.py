@@ -1,4 +1,4 @@
-"""Saves a checkpoint and exits when the scheduler reclaims the machine or the user presses Ctrl-C."""
+"""Save a checkpoint and exit when the scheduler reclaims the machine or the user presses Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ from mmpola.messages import CTRL_C
 from mmpola.registry import HOOKS
 
 PREEMPTED = 75
-"""Exit status: EX_TEMPFAIL of sysexits.h, temporary failure, try again. torchrun turns every status but 0 into 1."""
+"""Exit status EX_TEMPFAIL of sysexits.h: temporary failure, try again.
+
+torchrun turns every status but 0 into 1.
+"""
 
 REPEATED = 2.0
-"""Seconds after which another Ctrl-C means to stop at once; torchrun passes the first one on a moment later."""
+"""Seconds after which another Ctrl-C means to stop at once.
+
+torchrun passes the first one on a moment later.
+"""
 
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """On a signal, finishes the step, saves `interrupted.pth` in the work dir and exits, with status 75 or 130.
+    """On a signal, finishes the step, saves `interrupted.pth` in the work dir and exits.
 
     `--resume` then continues in the middle of the epoch with the remaining samples, or with the
     validation that was interrupted; the file is removed when the resumed run saves a checkpoint.
-    All processes stop after the same step, which is one that updated the weights. Ctrl-C (SIGINT,
-    status 130) does the same; another one stops the process at once. A signal that arrives while
-    metrics are computed takes effect after the next step. Under torchrun that may be too late, as
-    it kills its processes 30 seconds after passing a signal on.
+    All processes stop after the same step, which is one that updated the weights. The exit status
+    is 75, or 130 after Ctrl-C (SIGINT); another Ctrl-C stops the process at once. A signal that
+    arrives while metrics are computed takes effect after the next step. Under torchrun that may be
+    too late, as it kills its processes 30 seconds after passing a signal on.
 
     Args:
         signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before
@@ -74,8 +80,8 @@ class PreemptionHook(Hook):
         """Install the signal handlers, here and in the data loaders' workers."""
         if not isinstance(runner.train_loop, ExactEpochLoop):
             raise ValueError(
-                "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop', which can resume after "
-                f'any step, got {type(runner.train_loop).__name__}'
+                "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop', which "
+                f'can resume after any step, got {type(runner.train_loop).__name__}'
             )
         for number in self.signals:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -83,9 +89,10 @@ class PreemptionHook(Hook):
         self.training.value = 1
         # runs before multiprocessing terminates the workers by SIGTERM, also after an error
         atexit.register(self._restore_handlers)
-        for loader in filter(
-            None, (runner.train_dataloader, runner._val_loop and runner.val_dataloader)
-        ):
+        loaders = [runner.train_dataloader]
+        if runner._val_loop is not None:
+            loaders.append(runner.val_dataloader)
+        for loader in loaders:
             loader.worker_init_fn = partial(
                 _start_worker, loader.worker_init_fn, list(self.replaced), self.training
             )
@@ -102,20 +109,18 @@ class PreemptionHook(Hook):
     def after_val_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Save and exit if a process got a signal; the resumed run validates again from the first image."""
-        if not self.training.value or runner.iter % runner.optim_wrapper._accumulative_counts:
-            return  # not within a training, or gradients are being accumulated
-        loader, world = runner.val_dataloader, get_world_size()
-        common = (
-            len(loader.dataset) // world // loader.batch_sampler.batch_size
-        )  # batches that every process has
-        check = batch_idx < common and batch_idx % self.interval == 0
-        if (world == 1 or check) and any_process(self.received is not None):
+        """Save and exit if a process got a signal; the resumed run validates from the beginning."""
+        accumulating = runner.iter % runner.optim_wrapper._accumulative_counts != 0
+        if not self.training.value or accumulating:
+            return
+        loader = runner.val_dataloader
+        processes = get_world_size()
+        common_batches = len(loader.dataset) // processes // loader.batch_sampler.batch_size
+        check = batch_idx < common_batches and batch_idx % self.interval == 0
+        if (processes == 1 or check) and any_process(self.received is not None):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):
-                    hook.after_val_epoch(
-                        runner
-                    )  # puts the weights back that it replaced for validation
+                    hook.after_val_epoch(runner)  # puts back the weights that it replaced
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter})
 
     def after_train(self, runner: Any) -> None:
@@ -127,12 +132,14 @@ class PreemptionHook(Hook):
         if number == signal.SIGINT and self.received and now - self.received_at > REPEATED:
             raise KeyboardInterrupt
         if number == signal.SIGINT and not self.received and is_main_process():
-            message = '\nCtrl-C: saving a checkpoint after this step; press it again to stop without saving\n'
-            os.write(
-                sys.stderr.fileno(), message.encode()
-            )  # print is not allowed to interrupt itself
+            message = (
+                '\nCtrl-C: saving a checkpoint after this step; press it again to stop without '
+                'saving\n'
+            )
+            os.write(sys.stderr.fileno(), message.encode())  # print may not interrupt itself
         if not self.received:
-            self.received, self.received_at = signal.Signals(number), now
+            self.received = signal.Signals(number)
+            self.received_at = now
 
     def _restore_handlers(self) -> None:
         for number, handler in self.replaced.items():
@@ -147,9 +154,9 @@ class PreemptionHook(Hook):
             runner, runner.work_dir, INTERRUPTED, meta=meta, by_epoch=False, backend_args=ATOMIC
         )
         barrier()
-        epoch = (
-            '' if isinstance(runner.train_loop, ExactIterLoop) else f'in epoch {meta["epoch"] + 1} '
-        )
+        epoch = f'in epoch {meta["epoch"] + 1} '
+        if isinstance(runner.train_loop, ExactIterLoop):
+            epoch = ''
         runner.logger.warning(
             f'{cause}: stopped {epoch}after step {meta["iter"]}; --resume continues from '
             f'{runner.work_dir}/{INTERRUPTED} (exit status {status})'
@@ -162,7 +169,7 @@ class PreemptionHook(Hook):
 def _start_worker(
     inner: Callable[[int], None] | None, signals: list[signal.Signals], training: Any, worker: int
 ) -> None:
-    """Make a data loader's worker ignore the signals while training runs: they are sent to workers too."""
+    """Make a data loader's worker ignore the signals, which it gets too, while training runs."""
 
     def receive(number: int, frame: Any) -> None:
         if not training.value:

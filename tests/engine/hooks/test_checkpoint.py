@@ -1,4 +1,4 @@
-"""A full disk, at any write, leaves complete checkpoints and a `last_checkpoint` that names one of them."""
+"""A full disk, at any write, leaves complete checkpoints, and `last_checkpoint` names one of them."""
 
 import errno
 import itertools
@@ -63,7 +63,8 @@ class Rising(Hook):
 def test_a_run_that_resumes_in_another_work_dir_removes_no_file_of_the_first(
     copied, colours, tmp_path
 ):
-    first, second = tmp_path / 'first', tmp_path / 'second'
+    first = tmp_path / 'first'
+    second = tmp_path / 'second'
     run(small_config(colours, first, epochs=2), Rising())
     if copied:
         shutil.copytree(first, second)
@@ -79,7 +80,8 @@ def test_a_run_that_resumes_in_another_work_dir_removes_no_file_of_the_first(
 
 @pytest.mark.slow
 def test_the_best_checkpoint_is_found_in_a_work_dir_that_was_moved(colours, tmp_path):
-    first, second = tmp_path / 'first', tmp_path / 'second'
+    first = tmp_path / 'first'
+    second = tmp_path / 'second'
     run(small_config(colours, first, epochs=2))
     first.rename(second)
     cfg = small_config(
@@ -91,8 +93,9 @@ def test_the_best_checkpoint_is_found_in_a_work_dir_that_was_moved(colours, tmp_
 
 
 def fill_disk(monkeypatch, word, after, ends=False):
-    """Raise ENOSPC after `after` writes of files whose name holds `word`; only once if it `ends`."""
-    sync, written = os.fsync, itertools.count()
+    """Raise ENOSPC after `after` writes of files with `word` in their name; once if it `ends`."""
+    sync = os.fsync
+    written = itertools.count()
 
     def full(descriptor):
         if word in os.readlink(f'/proc/self/fd/{descriptor}'):
@@ -181,7 +184,8 @@ class RemoveWorkDir(Hook):
     """Removes the work dir after a number of steps, or in the validation after an epoch."""
 
     def __init__(self, step=None, epoch=None):
-        self.step, self.epoch = step, epoch
+        self.step = step
+        self.epoch = epoch
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == self.step:

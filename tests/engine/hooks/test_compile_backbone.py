@@ -1,4 +1,4 @@
-"""Compiling the backbone: one graph for all image sizes, the same maps, the same names of parameters."""
+"""Compiling the backbone: a graph for all image sizes, the same maps and names of parameters."""
 
 import copy
 from types import SimpleNamespace
@@ -30,11 +30,13 @@ def test_one_graph_serves_every_image_size():
     torch.compiler.reset()
     counters.clear()
     detector = Detector()
-    eager, names = copy.deepcopy(detector), list(detector.state_dict())
+    eager = copy.deepcopy(detector)
+    names = list(detector.state_dict())
     compile_backbone(Wrapper(detector), 'eager')
     for size in ((2, 3, 32, 48), (2, 3, 40, 36), (3, 3, 64, 30)):
         image = torch.randn(size)
-        (found,), (expected,) = detector.backbone(image), eager.backbone(image)
+        (found,) = detector.backbone(image)
+        (expected,) = eager.backbone(image)
         torch.testing.assert_close(found, expected)
         found.square().mean().backward()
         expected.square().mean().backward()
@@ -60,7 +62,8 @@ def test_what_cannot_be_compiled_is_refused(model, backend, message):
 
 
 def test_recomputed_activations_are_refused_in_training():
-    detector, hook = Detector(), CompileBackboneHook('eager')
+    detector = Detector()
+    hook = CompileBackboneHook('eager')
     hook.before_train(SimpleNamespace(model=detector))
     detector.backbone.with_cp = True
     message = refusal(hook.before_train, SimpleNamespace(model=Wrapper(detector)))

@@ -12,14 +12,16 @@ from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError, refuse_non_finite
 from tests.helpers.small_training import run, small_config
 
-NAN, INF = float('nan'), float('inf')
+NAN = float('nan')
+INF = float('inf')
 
 
 class Poison(Hook):
     """Makes the weights, or with `averaged` only their moving average, NaN after a step."""
 
     def __init__(self, step, averaged=False):
-        self.step, self.averaged = step, averaged
+        self.step = step
+        self.averaged = averaged
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         if runner.iter + 1 == self.step:
@@ -107,7 +109,8 @@ def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
     ],
 )
 def test_when_it_stops(losses, weight, interval, stops_at):
-    hook, hub = FiniteLossHook(), MessageHub(f'losses{id(losses)}')
+    hook = FiniteLossHook()
+    hub = MessageHub(f'losses{id(losses)}')
     model = torch.nn.Linear(1, 1)
     torch.nn.init.constant_(model.weight, weight)
     runner = SimpleNamespace(hooks=[LoggerHook(interval=interval)], model=model, message_hub=hub)

@@ -1,4 +1,4 @@
-"""Arguments and training loops that PreemptionHook refuses; tests/engine/test_loops.py resumes what it saved."""
+"""Arguments and loops that PreemptionHook refuses; test_loops.py resumes what it saved."""
 
 import re
 import signal
