@@ -12,16 +12,14 @@ from tests.helpers.small_training import small_config
 
 def test_counts(detection, segmentation, annotations, shapes):
     train, val = check_data(detection)
-    assert (train.splits, train.name, val.splits) == (['train'], 'COCO', ['val', 'test'])
-    assert (train.contents.images, val.contents.images) == (12, 4)
-    assert train.contents.annotations == len(annotations['annotations'])
+    assert (train.splits, train.kind, val.splits) == (['train'], 'COCO', ['val', 'test'])
+    assert (train.images, val.images) == (12, 4)
+    assert train.annotations == len(annotations['annotations'])
     annotated = {annotation['image_id'] for annotation in annotations['annotations']}
-    assert train.contents.unannotated == 12 - len(annotated)
-    assert train.contents.problems == train.contents.warnings == train.contents.notes == []
+    assert train.unannotated == 12 - len(annotated)
+    assert train.problems == train.warnings == train.notes == []
     maps = check_data(segmentation, whole=True)
-    assert [
-        (data.splits, data.name, data.contents.images, data.contents.annotations) for data in maps
-    ] == [
+    assert [(data.splits, data.kind, data.images, data.annotations) for data in maps] == [
         (['train'], 'label maps', 12, 12),
         (['val', 'test'], 'label maps', 4, 4),
     ]
@@ -31,17 +29,17 @@ def test_class_folders(colours, tmp_path):
     data = shutil.copytree(colours, tmp_path / 'data')
     cfg = small_config(data, tmp_path / 'work')
     train, val = check_data(cfg, whole=True)
-    assert [(data.splits, data.name, data.contents.images) for data in (train, val)] == [
+    assert [(data.splits, data.kind, data.images) for data in (train, val)] == [
         (['train'], 'class folders', 24),
         (['val', 'test'], 'class folders', 9),
     ]
-    assert train.contents.notes == []
+    assert train.notes == []
     for number in range(12):
         shutil.copy(data / 'train/red/0.png', data / f'train/red/more{number}.png')
     for number in range(1, 8):
         (data / f'train/blue/{number}.png').unlink()
     (train,) = check_data(cfg, ('train',))
-    assert train.contents.notes == [
+    assert train.notes == [
         f'{data}/train: the sizes of the classes differ widely: blue has 1 images, red has 20'
     ]
     broken = data / 'train/green/5.png'
@@ -73,7 +71,7 @@ def test_parts_of_the_same_folder_are_counted_each(colours, tmp_path):
     cfg.train_dataloader.dataset.indices = list(range(0, 24, 2))
     cfg.val_dataloader.dataset = {**cfg.train_dataloader.dataset, 'indices': -5}
     train, val = check_data(cfg, ('train', 'val'))
-    assert (train.contents.images, val.contents.images) == (12, 5)
+    assert (train.images, val.images) == (12, 5)
     cfg.train_dataloader.batch_size = 5
     cfg.train_dataloader.dataset.indices = -4
     (line,) = problems(cfg)
@@ -103,7 +101,7 @@ def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypa
     annotations.save()
     detection.launcher = 'pytorch'
     monkeypatch.setenv('LOCAL_RANK', '1')
-    assert check_data(detection, ('train',))[0].contents.images == 0
+    assert check_data(detection, ('train',))[0].images == 0
     monkeypatch.setenv('LOCAL_RANK', '0')
     assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
 
@@ -143,7 +141,7 @@ def test_real_data_is_valid(root, real_data, config, data, counts):
         cfg[f'{split}_dataloader'].dataset.data_root = f'{real_data}/{data}'
     for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
         evaluator.pop('ann_file', None)
-    found = [data.contents for data in check_data(cfg, whole=True)]
+    found = check_data(cfg, whole=True)
     assert [(c.images, c.annotations, c.unannotated, len(c.classes)) for c in found] == counts
 
 
@@ -169,3 +167,15 @@ def test_a_missing_folder_of_a_data_set_is_named_with_its_neighbours(detection, 
     assert line.endswith(f'; {coco} has annotations, train2017, val2017; did you mean train2017?')
     detection.train_dataloader.dataset.data_root = f'{coco}s/'
     assert 'link it' in refusal(check_data, detection, ('train',))
+
+
+@pytest.mark.parametrize('kind', ['detection', 'segmentation'])
+def test_the_whole_check_runs_a_sample_through_the_pipeline(kind, request):
+    cfg = request.getfixturevalue(kind)
+    check_data(cfg, ('train',), whole=True)
+    loading = cfg.train_dataloader.dataset.pipeline.pop(0)
+    assert loading.type == 'LoadImageFromFile'
+    check_data(cfg, ('train',))  # the fast part opens no image
+    (line,) = problems(cfg, whole=True)
+    assert line.startswith('train_dataloader.dataset: ')
+    assert 'KeyError' in line

@@ -86,14 +86,14 @@ def test_boxes_that_mmdet_drops(detection, annotations):
     annotations.save()
     path = annotations.path
     (train,) = check_data(detection, ('train',))
-    assert train.contents.warnings == [
+    assert train.warnings == [
         f'{path}: dropped boxes narrower than a pixel or without area, annotations (1): {flat["id"]}',
         f'{path}: dropped boxes outside their image, annotations (1): {away["id"]}',
     ]
-    assert train.contents.notes == [
+    assert train.notes == [
         f'{path}: boxes that extend beyond their image, annotations (1): {beyond["id"]}'
     ]
-    assert problems(detection, strict=True) == train.contents.warnings
+    assert problems(detection, strict=True) == train.warnings
     flat['bbox'][3] = float('nan')
     annotations.save()
     assert problems(detection) == [
@@ -128,21 +128,21 @@ def test_counts_are_those_of_mmdet(detection, annotations):
     ]
     annotated = {a['image_id'] for a in annotations['annotations'] if a['category_id'] != 6}
     empty = [image['file_name'] for image in annotations['images'] if image['id'] not in annotated]
-    assert train.contents.images == len(built) == 11 - len(empty)
-    assert train.contents.annotations == sum(map(len, instances)) < len(others)
-    assert train.contents.unannotated == sum(not boxes for boxes in instances)
+    assert train.images == len(built) == 11 - len(empty)
+    assert train.annotations == sum(map(len, instances)) < len(others)
+    assert train.unannotated == sum(not boxes for boxes in instances)
     crosses = sum(a['category_id'] == 6 for a in annotations['annotations'])
     assert crosses > 0
     subset = f'{annotations.path}: dropped categories that are not classes of the config (1): cross ({crosses})'
-    assert subset in train.contents.warnings
-    assert train.contents.warnings[-2:] == [
+    assert subset in train.warnings
+    assert train.warnings[-2:] == [
         f'{annotations.path}: dropped images with a side of less than 32 pixels (filter_cfg.min_size) (1): '
         f'{narrow["file_name"]}',
         f'{annotations.path}: dropped images without annotations (filter_cfg.filter_empty_gt) ({len(empty)}): '
         f'{", ".join(empty)}',
     ]
     assert (
-        train.contents.notes[-1]
+        train.notes[-1]
         == f'{annotations.path}: annotations of crowds, which are ignored (1): {crowd["id"]}'
     )
 
@@ -265,7 +265,7 @@ def test_odd_values_that_are_only_looked_at_for_their_truth(detection, annotatio
     annotations['annotations'][1]['ignore'] = {'a': 1}
     annotations.save()
     (train,) = check_data(detection, ('train',))
-    assert train.contents.annotations == len(annotations['annotations']) - 2
+    assert train.annotations == len(annotations['annotations']) - 2
 
 
 def test_a_file_name_longer_than_the_system_allows(detection, annotations):

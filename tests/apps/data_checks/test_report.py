@@ -9,9 +9,9 @@ def test_the_table(tiny_config, shapes, capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '200')
     assert run('check_data', tiny_config) == 0
     output = capsys.readouterr().out
-    assert (
-        'reading images and masks: 18 of 18' in output
-    )  # 16 images, and two crowds in run lengths
+    assert 'images of train: 12 of 12' in output
+    assert 'images of val: 4 of 4' in output
+    assert 'masks in run lengths of val: 2 of 2' in output
     assert (
         f'train: {shapes}/coco/annotations/instances_train2017.json, {shapes}/coco/train2017'
         in output

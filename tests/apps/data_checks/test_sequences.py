@@ -28,12 +28,12 @@ def test_every_split_is_counted(name, sizes, tmp_path):
     cfg = config(name, WRITERS[name](tmp_path / 'data'))
     cfg.model.num_classes = 10 if name == 'GreyCIFAR' else 2
     checked = check_data(cfg)
-    assert [(data.splits, data.name, data.contents.images) for data in checked] == [
+    assert [(data.splits, data.kind, data.images) for data in checked] == [
         (['train'], 'sequences', sizes[0]),
         (['val'], 'sequences', sizes[1]),
         (['test'], 'sequences', sizes[2]),
     ]
-    notes = [note for data in checked for note in data.contents.notes]
+    notes = [note for data in checked for note in data.notes]
     assert bool(notes) == (name == 'GreyCIFAR')
 
 
