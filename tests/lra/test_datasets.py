@@ -10,7 +10,7 @@ import pytest
 
 from mmpola.messages import UsageError
 from tests.helpers import sequences
-from tests.helpers.sequences import WRITERS, cifar_pixels
+from tests.helpers.sequences import WRITERS, cifar_pixels, expect_cifar
 
 
 def tokens(data, index):
@@ -57,7 +57,7 @@ def test_retrieval(build, tmp_path):
         (first, in_bytes('plain text é')),
     ]
     assert labels(data) == [1, 0]
-    assert len(data.samples.arrays['ends']) == 3  # the document of both pairs is stored once
+    assert len(data.samples.ends) == 3  # the document of both pairs is stored once
 
 
 @pytest.mark.parametrize('table', ['text', 'array'])
@@ -73,42 +73,21 @@ def test_pathfinder(build, tmp_path, table):
     assert tokens(splits[0], 3) == [numbers[3]] * 1024
 
 
-@pytest.mark.parametrize('suffix', ['', '.bin'])
-def test_cifar(build, tmp_path, suffix):
-    root = sequences.write_cifar(tmp_path / 'cifar', suffix)
+def test_cifar(build, tmp_path, monkeypatch):
+    root = sequences.write_cifar(tmp_path / 'cifar')
+    expect_cifar(monkeypatch, root)
     train, dev, test = (build('GreyCIFAR', root, split) for split in ('train', 'dev', 'test'))
-    assert labels(train) + labels(dev) == [*range(10)] * 2
-    assert len(dev) == 2
+    assert labels(train) + labels(dev) == [*range(10)] * 5
+    assert len(dev) == 5
     red, green, blue = cifar_pixels(10)[4].reshape(3, 1024).astype(float)
     assert tokens(test, 4) == np.rint(0.2989 * red + 0.587 * green + 0.114 * blue).tolist()
-    absent = ', '.join(f'data_batch_{number}{suffix}' for number in (2, 4, 5))
-    assert train.notes == dev.notes == [f'{root}: left out, absent files: {absent}']
-    assert test.notes == []
+    assert tokens(dev, 0) == tokens(test, 5)  # the last half of the last batch
 
 
-@pytest.mark.parametrize(
-    ('name', 'task', 'first', 'second'),
-    [
-        ('ListOps', 'listops', [3, 1, 2, 0, 0], None),
-        ('Retrieval', 'retrieval', [3, 1, 2, 0, 0], [4, 0, 0, 0, 0]),
-        ('Pathfinder', 'pathfinder32-curv_contour_length_14', [0, 9, 0, 0, 0], None),
-    ],
-)
-def test_pickles_of_skyformer(build, tmp_path, name, task, first, second):
-    item = {'input_ids_0': np.array(first, np.int32), 'label': np.int64(1)}
-    expected = first if name == 'Pathfinder' else [3, 1, 2]  # black pixels are not padding
-    if second:
-        item['input_ids_1'], expected = second, (expected, [4])
-    for protocol in (2, 4):
-        path = tmp_path / f'lra-{task}.test.pickle'
-        path.write_bytes(pickle.dumps([item] * protocol, protocol))
-        data = build(name, tmp_path, 'test')
-        assert labels(data) == [1] * protocol
-        assert tokens(data, 0) == expected
-    with pytest.raises(
-        UsageError, match=rf'expected one file lra-{name.lower()}\*\.train\.pickle, got none'
-    ):
-        build(name, tmp_path)
+def test_cifar_is_in_the_folder_that_torchvision_reads(build, tmp_path):
+    root = sequences.write_cifar(tmp_path / 'cifar')
+    with pytest.raises(UsageError, match=f'^{root}: .* cifar-10-batches-py, got cifar$'):
+        build('GreyCIFAR', root)
 
 
 @pytest.mark.parametrize(
@@ -204,33 +183,36 @@ BROKEN = {
         f'/{LEVEL}/metadata/0.npy: expected an array of text, got ValueError: Object arrays cannot be loaded when '
         'allow_pickle=False',
     ),
-    'truncated pickle': (
+    'damaged batch': (
         'GreyCIFAR',
         partial(cut, 'data_batch_3'),
-        '/data_batch_3: not a pickle, or truncated (UnpicklingError: pickle data was truncated)',
+        ': expected the check sums of CIFAR-10 (1): data_batch_3',
     ),
     'pickle calls': (
         'GreyCIFAR',
         partial(write, 'data_batch_1', pickle.dumps(Attack())),
-        '/data_batch_1: the file calls builtins.print when read; refused, nothing was run',
+        ': expected the check sums of CIFAR-10 (1): data_batch_1',
     ),
-    'pickle content': (
+    'pickle of the classes calls': (
         'GreyCIFAR',
-        partial(write, 'data_batch_1', pickle.dumps({'data': 1})),
-        "/data_batch_1: expected a dict with 'data' uint8 [N, 3072] and 'labels' [N]",
+        partial(write, 'batches.meta', pickle.dumps(Attack())),
+        ': expected the check sums of CIFAR-10 (1): batches.meta',
     ),
     'no batch': (
         'GreyCIFAR',
         lambda root: [path.unlink() for path in root.glob('data*')],
-        ': expected data_batch_1, data_batch_2, data_batch_3, data_batch_4, data_batch_5 for the train split, got none',
+        ': expected the files of CIFAR-10, got no data_batch_1, data_batch_2, data_batch_3, '
+        'data_batch_4, data_batch_5',
     ),
 }
 
 
 @pytest.mark.parametrize('case', BROKEN)
-def test_invalid_files_are_named(build, tmp_path, capsys, case):
+def test_invalid_files_are_named(build, tmp_path, capsys, monkeypatch, case):
     name, damage, message = BROKEN[case]
     root = WRITERS[name](tmp_path / 'data')
+    if name == 'GreyCIFAR':
+        expect_cifar(monkeypatch, root)
     damage(root)
     with pytest.raises(UsageError, match=re.escape(f'{root}{message}')):
         build(name, root)
@@ -281,10 +263,11 @@ def test_split_and_folder_are_checked(build, tmp_path):
         ('GreyCIFAR', 'cifar-10-batches-py', (900, 100, 300), 1024),
     ],
 )
-def test_real_samples(build, real_data, name, folder, sizes, longest):
-    splits = [
-        build(name, real_data / 'lra_mini' / folder, split) for split in ('train', 'dev', 'test')
-    ]
+def test_real_samples(build, real_data, monkeypatch, name, folder, sizes, longest):
+    root = real_data / 'lra_mini' / folder
+    if name == 'GreyCIFAR':
+        expect_cifar(monkeypatch, root)
+    splits = [build(name, root, split) for split in ('train', 'dev', 'test')]
     assert tuple(map(len, splits)) == sizes
     lengths = [
         len(part)

@@ -17,6 +17,6 @@ def check_sequences(dataset: Any, report: DatasetReport) -> None:
     report.annotations = len(dataset)
     report.warnings += dataset.left_out
     report.notes += dataset.notes
-    counts = np.bincount(dataset.samples.arrays['labels'], minlength=len(classes))
+    counts = np.bincount(dataset.samples.labels, minlength=len(classes))
     absent = [name for name, count in zip(classes, counts, strict=True) if count == 0]
     add_line(report.notes, f'{dataset.root}: classes without samples', absent)
