@@ -10,7 +10,7 @@ from mmpola.apps.data_checks.report import DatasetReport, add_line
 
 
 def check_sequences(dataset: Any, report: DatasetReport) -> None:
-    """Fill in the report of a `SequenceDataset`: samples, left-out files, classes without samples."""
+    """Fill in the report of a `SequenceDataset`: its samples, and classes without samples."""
     classes = dataset.metainfo['classes']
     report.classes = classes
     report.images = len(dataset)

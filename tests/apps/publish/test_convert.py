@@ -11,13 +11,13 @@ from mmengine.runner import load_checkpoint
 
 import mmpola
 from mmpola.apps.publish.convert import (
+    conversion_summary,
     convert,
     convert_whole,
     find_arch,
     named_weights,
     sha256,
-    summary,
-    write,
+    write_conversion,
 )
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.zoo import NAMED
@@ -117,7 +117,7 @@ def test_authors_tensors_are_kept_and_size_dependent_buffers_are_not(name, golde
 
 def test_every_loader_takes_the_file(weights, tmp_path):
     slim = tmp_path / 'slim.pth'
-    write(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
+    write_conversion(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
     pretrained = {'type': 'Pretrained', 'checkpoint': str(slim)}
     inside = {
         key.removeprefix('backbone.'): x
@@ -148,7 +148,9 @@ def test_a_detector_starts_from_the_file(weights, tmp_path, root):
 
     register_all_modules(init_default_scope=False)
     slim = tmp_path / 'slim.pth'
-    write(convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim)
+    write_conversion(
+        convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim
+    )
     cfg = Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py').model
     cfg.backbone.arch = ARCH
     cfg.backbone.pretrain_img_size = 64
@@ -171,7 +173,9 @@ def test_timm_reads_the_file(tmp_path):  # its `checkpoint_path`
     import mmpola.timm  # noqa: F401  # registers the names
 
     slim = tmp_path / 'slim.pth'
-    write(convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim)
+    write_conversion(
+        convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim
+    )
     model = timm.create_model('pola_pvt_v2_b0', num_classes=10, checkpoint_path=str(slim))
     assert_same(model.state_dict(), named())
 
@@ -211,7 +215,7 @@ def test_the_backbone_of_a_detector_is_kept(tmp_path):
     conversion = convert(source)
     assert_same(authors_names(conversion.state_dict), backbone)
     assert conversion.dropped == {'neck': 1, 'roi_head': 2}
-    write(conversion, tmp_path / 'slim.pth')
+    write_conversion(conversion, tmp_path / 'slim.pth')
     report = load_weights(PolaSwin(ARCH, pretrain_img_size=64), tmp_path / 'slim.pth')
     assert (len(report.loaded), report.new, report.dropped) == (len(backbone), [], [])
 
@@ -227,7 +231,7 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
     source = write_checkpoint(
         tiny_config, tmp_path / 'epoch_3.pth', meta=meta, optimizer={'state': {}}
     )
-    written = write(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
+    written = write_conversion(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
     assert written.name == f'detector-{sha256(written)[:8]}.pth'
     content = torch.load(written, weights_only=True)
     assert content.keys() == {'state_dict', 'meta'}
@@ -256,11 +260,11 @@ def test_the_authors_names_go_there_and_back(tmp_path):
         'norm4.weight',
         'head.weight',
     } <= set(conversion.state_dict)
-    write(conversion, theirs)
+    write_conversion(conversion, theirs)
     assert set(torch.load(theirs, weights_only=True)) == {'model', 'meta'}
     back = convert(theirs)
     assert (back.dropped, back.container) == ({}, 'model')
-    write(back, ours)
+    write_conversion(back, ours)
     assert_same(torch.load(ours, weights_only=True)['state_dict'], named())
 
 
@@ -284,7 +288,7 @@ def test_views_and_parameters_are_written_without_their_storage(weights, tmp_pat
     storage = torch.zeros(1_000_000)
     weights['head.bias'] = torch.nn.Parameter(storage[:5])
     slim = tmp_path / 'slim.pth'
-    write(convert(save({'state_dict': weights}, tmp_path / 'a.pth')), slim)
+    write_conversion(convert(save({'state_dict': weights}, tmp_path / 'a.pth')), slim)
     assert slim.stat().st_size < (tmp_path / 'a.pth').stat().st_size - 3_900_000
     assert type(torch.load(slim, weights_only=True)['state_dict']['head.bias']) is torch.Tensor
 
@@ -326,11 +330,11 @@ def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
 def test_converting_again_keeps_the_description(weights, tmp_path):
     first, second = tmp_path / 'first.pth', tmp_path / 'second.pth'
     source = save({'model': weights, 'model_ema': weights}, tmp_path / 'a.pth')
-    write(convert(source, metric='top-1 82.6'), first)
-    write(convert(first, backbone_only=True), second)
+    write_conversion(convert(source, metric='top-1 82.6'), first)
+    write_conversion(convert(first, backbone_only=True), second)
     meta = torch.load(second, weights_only=True)['meta']
     assert (meta['weights'], meta['metric'], meta['source']) == ('ema', 'top-1 82.6', 'first.pth')
-    write(convert(source, metric='top-1 82.6'), tmp_path / 'again.pth')
+    write_conversion(convert(source, metric='top-1 82.6'), tmp_path / 'again.pth')
     assert sha256(tmp_path / 'again.pth') == sha256(first)
 
 
@@ -362,10 +366,14 @@ def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
     source, slim = save(named(), tmp_path / 'a.pth'), tmp_path / 's.pth'
     conversion = convert(source, arch='pola_pvt_v2_b0')
     conversion.state_dict['backbone.norm.running_mean'] = torch.zeros(1000)
-    write(conversion, slim)
+    write_conversion(conversion, slim)
     expected = sum(x.numel() for x in named().values())
-    assert f' {expected:,} parameters, head of 10 classes' in summary(conversion, source, slim)
-    assert '  arch     pola_pvt_v2_b0, every tensor fits\n' in summary(conversion, source, slim)
+    assert f' {expected:,} parameters, head of 10 classes' in conversion_summary(
+        conversion, source, slim
+    )
+    assert '  arch     pola_pvt_v2_b0, every tensor fits\n' in conversion_summary(
+        conversion, source, slim
+    )
 
 
 def test_the_script_writes_into_the_working_directory(weights, tmp_path, monkeypatch, capsys):

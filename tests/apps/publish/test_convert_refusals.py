@@ -6,7 +6,7 @@ from collections import deque
 
 import torch
 
-from mmpola.apps.publish.convert import convert, write
+from mmpola.apps.publish.convert import convert, write_conversion
 from mmpola.checkpoint.write import check_destination
 from tests.helpers.conversions import assert_same, named, run, save
 from tests.helpers.refusals import refusal
@@ -104,7 +104,8 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_a_new_one(weights, tmp_p
 
     monkeypatch.setattr(os, 'fsync', full)
     assert (
-        refusal(write, conversion, taken) == f'{taken}: cannot be written (No space left on device)'
+        refusal(write_conversion, conversion, taken)
+        == f'{taken}: cannot be written (No space left on device)'
     )
     assert taken.read_text() == 'precious'
     assert sorted(path.name for path in tmp_path.iterdir()) == ['a.pth', 'taken.pth']

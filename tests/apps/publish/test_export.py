@@ -15,13 +15,13 @@ from mmpola.apps.publish.export import export
 from mmpola.apps.publish.export_model import (
     ExportModel,
     backbone_maps,
-    decode,
+    decode_dense_head,
     decodes_as_mmdet,
     export_model,
     raw_outputs,
     replace_upsampling,
 )
-from mmpola.apps.publish.flops import sample_of
+from mmpola.apps.publish.flops import image_metadata
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.engine.checkpoint import read
 from tests.helpers.refusals import refusal
@@ -199,7 +199,7 @@ def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
     model.outputs = lambda module, images: {'images': images}
     rgb = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)
     expected = model.model.data_preprocessor(
-        {'inputs': [rgb.flip(0)], 'data_samples': [sample_of(64, 64)]}
+        {'inputs': [rgb.flip(0)], 'data_samples': [image_metadata(64, 64)]}
     )['inputs']
     torch.testing.assert_close(model(rgb[None].float())['images'], expected)
 
@@ -217,7 +217,7 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
     images = torch.randn(2, 3, 64, 96)
     with torch.no_grad():
         outputs = head(model.extract_feat(images))
-    boxes, scores = decode(head, outputs)
+    boxes, scores = decode_dense_head(head, outputs)
     priors = torch.cat(
         head.prior_generator.grid_priors([x.shape[-2:] for x in outputs[0]], device='cpu')
     )
