@@ -1,12 +1,13 @@
 """Counts of data sets, and checks that do not depend on the kind of data set."""
 
+import math
 import shutil
 
 import pytest
 from mmengine.config import Config
 
-from mmpola.apps.data_checks import check_data
-from tests.helpers.refusals import problems, refusal
+from mmpola.apps.data_checks import check_data, training_images
+from tests.helpers.refusals import assert_lines, problems, refusal
 from tests.helpers.small_training import small_config
 
 
@@ -39,14 +40,13 @@ def test_class_folders(colours, tmp_path):
     for number in range(1, 8):
         (data / f'train/blue/{number}.png').unlink()
     (train,) = check_data(cfg, ('train',))
-    assert train.notes == [
-        f'{data}/train: the sizes of the classes differ widely: blue has 1 images, red has 20'
-    ]
+    assert_lines(train.notes, (f'{data}/train', 'blue has 1', 'red has 20'))
     broken = data / 'train/green/5.png'
     broken.write_bytes(b'')
     check_data(cfg, ('train',))  # the fast part opens no image
     (line,) = problems(cfg, whole=True)
-    assert line.startswith(f'{data}/train: images that cannot be read (1): {broken} (')
+    assert line.startswith(f'{data}/train: images that cannot be read')
+    assert f'(1): {broken} (' in line
     shutil.rmtree(data / 'train/green')
     (data / 'train/green').mkdir()
     (line,) = problems(cfg)
@@ -60,10 +60,9 @@ def test_an_unknown_argument_of_class_folders_is_named_with_the_known_ones(name,
     cfg = small_config(colours, tmp_path / 'work')
     cfg.train_dataloader.dataset[name] = 'given'
     (line,) = problems(cfg)
-    assert line == (
-        'train_dataloader.dataset: expected arguments of mmpola.ClassFolders '
-        f'(root, training, transform, classes, indices), got {name}'
-    )
+    assert line.startswith('train_dataloader.dataset: ')
+    assert '(root, training, transform, classes, indices)' in line
+    assert line.endswith(f'got {name}')
 
 
 def test_parts_of_the_same_folder_are_counted_each(colours, tmp_path):
@@ -75,25 +74,23 @@ def test_parts_of_the_same_folder_are_counted_each(colours, tmp_path):
     cfg.train_dataloader.batch_size = 5
     cfg.train_dataloader.dataset.indices = -4
     (line,) = problems(cfg)
-    assert line == 'train_dataloader.batch_size: expected at most 4, for 4 images, got 5'
+    assert line.startswith('train_dataloader.batch_size: expected at most 4')
+    assert line.endswith('got 5')
 
 
 def test_a_broken_config_of_a_data_set_is_one_of_the_problems(segmentation):
     segmentation.train_dataloader.dataset.type = 'NoDataset'
     segmentation.train_dataloader.dataset.pop('metainfo')
     (line,) = problems(segmentation)
-    assert line.startswith(
-        'train_dataloader.dataset.type: expected a name in the mmseg::dataset registry, got NoDataset'
-    )
+    assert line.startswith('train_dataloader.dataset.type: ')
+    assert 'got NoDataset' in line
     segmentation.train_dataloader.dataset.type = 'BaseSegDatset'
     (line,) = problems(segmentation)
     assert line.endswith('got BaseSegDatset; did you mean BaseSegDataset?')
     segmentation.train_dataloader.dataset.update(type='BaseSegDataset', reduce_zero_labl=True)
     (line,) = problems(segmentation)
-    assert line == (
-        'train_dataloader.dataset: expected arguments of BaseSegDataset, got reduce_zero_labl; '
-        'did you mean reduce_zero_label?'
-    )
+    assert line.startswith('train_dataloader.dataset: ')
+    assert line.endswith('got reduce_zero_labl; did you mean reduce_zero_label?')
 
 
 def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypatch):
@@ -103,28 +100,34 @@ def test_one_process_per_machine_checks_for_all(detection, annotations, monkeypa
     monkeypatch.setenv('LOCAL_RANK', '1')
     assert check_data(detection, ('train',))[0].images == 0
     monkeypatch.setenv('LOCAL_RANK', '0')
-    assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
+    assert_lines(problems(detection), (annotations.path, 'no annotations', ''))
 
 
 def test_a_batch_has_no_more_images_than_a_process(detection, segmentation, monkeypatch):
+    key = 'train_dataloader.batch_size: expected at most'
     loader = detection.train_dataloader
     loader.batch_size = 13
-    assert problems(detection) == [
-        'train_dataloader.batch_size: expected at most 12, for 12 images, got 13'
-    ]
+    assert_lines(problems(detection), (f'{key} 12', '12 images', 'got 13'))
     loader.dataset.indices = 5
-    assert problems(detection) == [
-        'train_dataloader.batch_size: expected at most 5, for 5 images, got 13'
-    ]
+    assert_lines(problems(detection), (f'{key} 5', '5 images', 'got 13'))
     loader.dataset = dict(type='RepeatDataset', times=3, dataset=loader.dataset)
     check_data(detection, ('train',))
     detection.launcher = 'pytorch'
     monkeypatch.setenv('WORLD_SIZE', '2')
-    assert problems(detection) == [
-        'train_dataloader.batch_size: expected at most 8, for 15 images, divided among 2 processes, got 13'
-    ]
+    (line,) = problems(detection)
+    assert_lines([line], (f'{key} 8', '15 images', 'got 13'))
+    assert '2 processes' in line
     segmentation.train_dataloader.batch_size = 13  # of an InfiniteSampler, which has no epochs
     check_data(segmentation, ('train',))
+
+
+def test_training_images_are_unknown_to_processes_that_open_no_file(detection, monkeypatch):
+    detection.launcher = 'pytorch'
+    detection.train_dataloader.dataset.indices = 5
+    monkeypatch.setenv('LOCAL_RANK', '1')
+    assert training_images(detection, check_data(detection, ('train',))) == math.inf
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    assert training_images(detection, check_data(detection, ('train',))) == 5
 
 
 @pytest.mark.real_data
@@ -155,10 +158,9 @@ def test_a_missing_file_in_a_folder_that_is_there_is_named_with_what_is_there(de
     )
     present = f'{coco}/annotations has instances_train2017.json, instances_val2017.json'
     assert train.endswith(f'; {present}; did you mean instances_train2017.json?')
-    assert val == (
-        f'  {coco}/annotations/instance_val2017.json: not found (val_evaluator.ann_file); {present}; '
-        'did you mean instances_val2017.json?'
-    )
+    assert val.startswith(f'  {coco}/annotations/instance_val2017.json: not found')
+    assert 'val_evaluator.ann_file' in val
+    assert val.endswith(f'; {present}; did you mean instances_val2017.json?')
 
 
 def test_a_missing_folder_of_a_data_set_is_named_with_its_neighbours(detection, coco):
