@@ -14,7 +14,7 @@ def refusal(function, *arguments, **options):
 
 
 def assert_lines(lines, *expected):
-    """Assert that each line has its (start, word, end): what it is about, the rule, what breaks it."""
+    """Assert that each line has its (start, word, end): the subject, the rule, what breaks it."""
     assert len(lines) == len(expected), lines
     for line, (start, word, end) in zip(lines, expected, strict=True):
         assert line.startswith(str(start))

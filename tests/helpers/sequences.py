@@ -57,7 +57,7 @@ def cifar_pixels(pictures):
 
 
 def write_cifar(folder):
-    """Write the five training batches and the test batch, of 10 pictures each, and their classes."""
+    """Write the training batches and the test batch, of 10 pictures each, and their classes."""
     folder.mkdir(parents=True)
     batch = pickle.dumps({'data': cifar_pixels(10), 'labels': list(range(10))}, protocol=2)
     for name in ('data_batch_1', 'data_batch_2', 'data_batch_3', 'data_batch_4', 'data_batch_5'):
@@ -68,7 +68,7 @@ def write_cifar(folder):
 
 
 def expect_cifar(monkeypatch, folder):
-    """Make torchvision take the files in a folder, some of CIFAR-10's, for the whole of CIFAR-10."""
+    """Make torchvision take the files in a folder for the whole of CIFAR-10."""
     sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     train = [[name, sums[name]] for name in sorted(sums) if name.startswith('data_batch')]
     monkeypatch.setattr(CIFAR10, 'base_folder', folder.name)

@@ -18,8 +18,11 @@ NAMES = 'circle, square, triangle, star, ring and 1 more'
 
 
 def test_polygons_are_replaced_and_nothing_else():
-    text = '{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, {"b": [2], "segmentation" : [[1],\n[-2]]}'
-    assert POLYGONS.sub(SOME_POLYGON, text.encode()) == (
+    text = (
+        b'{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, '
+        b'{"b": [2], "segmentation" : [[1],\n[-2]]}'
+    )
+    assert POLYGONS.sub(SOME_POLYGON, text) == (
         b'{"segmentation":[[]], "area": 1, "a": [1]}, {"b": [2], "segmentation":[[]]}'
     )
     for other in (
@@ -95,7 +98,9 @@ def test_several_images_with_one_id(detection, annotations):
 
 def test_boxes_that_mmdet_drops(detection, annotations):
     flat, away, beyond = annotations['annotations'][:3]
-    flat['bbox'][3], away['bbox'][0], beyond['bbox'][2] = 0, 96, 96
+    flat['bbox'][3] = 0
+    away['bbox'][0] = 96
+    beyond['bbox'][2] = 96
     annotations.save()
     path = annotations.path
     (train,) = check_data(detection, ('train',))
@@ -118,7 +123,10 @@ def test_boxes_that_mmdet_drops(detection, annotations):
 
 def test_counts_are_those_of_mmdet(detection, annotations):
     flat, away, ignored, crowd, *others = annotations['annotations']
-    flat['area'], away['bbox'][0], ignored['ignore'], crowd['iscrowd'] = 0, -99, True, 1
+    flat['area'] = 0
+    away['bbox'][0] = -99
+    ignored['ignore'] = True
+    crowd['iscrowd'] = 1
     narrow, bare = annotations['images'][-2:]
     narrow['width'] = 31
     annotations['annotations'] = [

@@ -45,7 +45,8 @@ def test_images_are_read_in_the_whole_check(segmentation, ade):
 
 
 def test_images_and_label_maps_come_in_pairs(segmentation, ade):
-    images, maps = ade / 'images' / 'training', ade / 'annotations' / 'training'
+    images = ade / 'images' / 'training'
+    maps = ade / 'annotations' / 'training'
     first, second, *_ = (path.stem for path in sorted(images.iterdir()))
     (images / f'{first}.jpg').unlink()
     (maps / f'{second}.png').unlink()

@@ -24,7 +24,6 @@ from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.load import load_weights
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.validate import build_on_meta
-from mmpola.messages import UsageError
 from tests.helpers.conversions import (
     ARCH,
     BACKBONE,
@@ -35,6 +34,7 @@ from tests.helpers.conversions import (
     run,
     save,
 )
+from tests.helpers.refusals import assert_lines, refusal
 from tests.helpers.small_training import run as train
 from tests.helpers.small_training import small_config
 
@@ -182,7 +182,10 @@ def test_timm_reads_the_file(tmp_path):  # its `checkpoint_path`
 
 @pytest.mark.slow
 def test_averages_of_a_real_training_run_are_what_is_written(colours, tmp_path):
-    """MMEngine's EMAHook saves the averages in `state_dict` and the trained weights in `ema_state_dict`."""
+    """MMEngine's EMAHook saves the averages in `state_dict`.
+
+    It saves the trained weights in `ema_state_dict`.
+    """
     options = {'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.3}}
     runner = train(small_config(colours, tmp_path, epochs=2, options=options))
     average = next(
@@ -222,7 +225,10 @@ def test_the_backbone_of_a_detector_is_kept(tmp_path):
 
 @pytest.mark.slow
 def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_checkpoint, tmp_path):
-    """The file has no optimizer and is named by its SHA-256; mmdet's inferencer needs nothing beside it."""
+    """The file has no optimizer and is named by its SHA-256.
+
+    mmdet's inferencer needs nothing beside it.
+    """
     from mmdet.apis import DetInferencer
 
     cfg = Config.fromfile(tiny_config)
@@ -246,13 +252,17 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
 
 def test_a_file_without_config_or_classes_is_no_whole_model(weights, tmp_path):
     source = save({'state_dict': weights, 'meta': {'epoch': 3}}, tmp_path / 'epoch_3.pth')
-    with pytest.raises(UsageError, match=r'--whole: expected a training checkpoint .* with epoch'):
-        convert_whole(source)
+    message = refusal(convert_whole, source)
+    assert_lines([message], ('--whole: ', str(source), 'with epoch'))
 
 
 def test_the_authors_names_go_there_and_back(tmp_path):
-    """A file with the released names gives the same tensors as the file that it was made from, and none is dropped."""
-    theirs, ours = tmp_path / 'theirs.pth', tmp_path / 'ours.pth'
+    """A file with the released names gives the same tensors as the file that it was made from.
+
+    None is dropped.
+    """
+    theirs = tmp_path / 'theirs.pth'
+    ours = tmp_path / 'ours.pth'
     conversion = convert(save({'state_dict': named()}, tmp_path / 'a.pth'), authors=True)
     assert {
         'patch_embed1.proj.weight',
@@ -269,8 +279,8 @@ def test_the_authors_names_go_there_and_back(tmp_path):
 
 
 def test_the_authors_names_of_an_unknown_model_are_refused(weights, tmp_path):
-    with pytest.raises(UsageError, match='--authors: expected weights of a named model'):
-        convert(save({'state_dict': weights}, tmp_path / 'a.pth'), authors=True)
+    source = save({'state_dict': weights}, tmp_path / 'a.pth')
+    assert_lines([refusal(convert, source, authors=True)], ('--authors: ', 'named model', source))
 
 
 def test_the_head_can_be_left_out(weights, tmp_path):
@@ -301,7 +311,10 @@ def test_a_name_is_found_if_only_one_fits():
 
 
 def test_the_name_follows_the_size_of_the_tables(monkeypatch):
-    """Base at 224 and at 384 differ only in the grids of their tables; the name that needs no resizing is chosen."""
+    """Base at 224 and at 384 differ only in the grids of their tables.
+
+    The name that needs no resizing is chosen.
+    """
     tiny = {'arch': ARCH, 'window_size': 2}
     entries = {
         'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),
@@ -320,7 +333,10 @@ def test_the_name_follows_the_size_of_the_tables(monkeypatch):
 
 
 def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
-    """The authors' Pola-PVT files carry a last norm that their forward never reads; here one is added."""
+    """The authors' Pola-PVT files have a last norm that their forward never reads.
+
+    Here one is added.
+    """
     source = save({'model': {**named(), 'norm.weight': torch.ones(256)}}, tmp_path / 'a.pth')
     conversion = convert(source, arch='pola_pvt_v2_b0')
     assert_same(conversion.state_dict, named())
@@ -328,7 +344,8 @@ def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
 
 
 def test_converting_again_keeps_the_description(weights, tmp_path):
-    first, second = tmp_path / 'first.pth', tmp_path / 'second.pth'
+    first = tmp_path / 'first.pth'
+    second = tmp_path / 'second.pth'
     source = save({'model': weights, 'model_ema': weights}, tmp_path / 'a.pth')
     write_conversion(convert(source, metric='top-1 82.6'), first)
     write_conversion(convert(first, backbone_only=True), second)
@@ -343,27 +360,27 @@ def test_the_script_prints_what_happened(weights, tmp_path, capsys):
     weights['backbone.stages.2.blocks.0.attn.relative_position_index'] = torch.zeros(
         9, 9, dtype=torch.int64
     )
-    source, slim = (
-        save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth'),
-        tmp_path / 's.pth',
-    )
+    source = save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth')
+    slim = tmp_path / 's.pth'
     assert run(source, slim) == 0
     parameters = sum(parameter.numel() for parameter in classifier().parameters())
+    headline, *lines = capsys.readouterr().out.splitlines()
+    assert headline == f'{source} -> {slim}'
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows['weights'] == "averaged (EMA), from 'model_ema'"
+    assert rows['arch'].startswith('no named model fits')
+    number = len(weights) - 2
+    assert rows['written'] == f'{number} tensors, {parameters:,} parameters, head of 5 classes'
+    assert rows['dropped'] == 'neck (1), size-dependent buffers (1); model, optimizer'
     sizes = [f'{path.stat().st_size / 1e6:.1f} MB' for path in (source, slim)]
-    assert capsys.readouterr().out.splitlines() == [
-        f'{source} -> {slim}',
-        "  weights  averaged (EMA), from 'model_ema'",
-        '  arch     no named model fits: written unverified; --arch NAME lists what differs from NAME',
-        f'  written  {len(weights) - 2} tensors, {parameters:,} parameters, head of 5 classes',
-        '  dropped  neck (1), size-dependent buffers (1); model, optimizer',
-        f'  size     {sizes[0]} -> {sizes[1]}',
-        f'  sha256   {sha256(slim)}',
-        f'  source   sha256 {sha256(source)}',
-    ]
+    assert rows['size'] == ' -> '.join(sizes)
+    assert rows['sha256'] == sha256(slim)
+    assert rows['source'] == f'sha256 {sha256(source)}'
 
 
 def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
-    source, slim = save(named(), tmp_path / 'a.pth'), tmp_path / 's.pth'
+    source = save(named(), tmp_path / 'a.pth')
+    slim = tmp_path / 's.pth'
     conversion = convert(source, arch='pola_pvt_v2_b0')
     conversion.state_dict['backbone.norm.running_mean'] = torch.zeros(1000)
     write_conversion(conversion, slim)
