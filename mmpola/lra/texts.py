@@ -17,11 +17,15 @@ from mmpola.registry import DATASETS
 
 LISTOPS_FILES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 LISTOPS_HEADER = ['Source', 'Target']
-LISTOPS_OPERATORS = ('[MIN', '[MAX', '[MED', '[SM')
 CLOSING_BRACKET = ']'
-DIGITS = tuple('0123456789')
+DIGITS = ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
 LISTOPS_TOKENS = {
-    token: number for number, token in enumerate((*DIGITS, *LISTOPS_OPERATORS, CLOSING_BRACKET), 1)
+    **{digit: number for number, digit in enumerate(DIGITS, 1)},
+    '[MIN': 11,
+    '[MAX': 12,
+    '[MED': 13,
+    '[SM': 14,
+    CLOSING_BRACKET: 15,
 }
 """Token -> id; 0 is padding."""
 

@@ -92,7 +92,9 @@ def check_data(
     if 'train' in splits and not missing and not problems:
         problems += batch_problems(cfg, found)
     if missing or problems:
-        layout = [path for report in found for path in report.paths] if is_root_missing else []
+        layout = []
+        if is_root_missing:
+            layout = [path for report in found for path in report.paths]
         raise UsageError(refusal_text(missing, problems, layout))
     return found
 
@@ -121,7 +123,9 @@ def paths_of(dataset: dict[str, Any]) -> list[Path]:
     """Return the files and folders that the config of a data set names."""
     kind = kind_of(dataset)
     if kind == CLASS_FOLDERS:
-        paths = [Path(dataset['root'])] if dataset.get('root') else []
+        paths = []
+        if dataset.get('root'):
+            paths.append(Path(dataset['root']))
         classes = dataset.get('classes')  # names, or a file or folder that has them
         if classes and classes != IMAGENET and not isinstance(classes, (list, tuple)):
             paths.append(Path(classes))
@@ -132,8 +136,12 @@ def paths_of(dataset: dict[str, Any]) -> list[Path]:
     # data sets of mmdet and mmseg
     root = Path(dataset.get('data_root') or '')
     prefix = dataset.get('data_prefix') or {}
-    folders = list(prefix.values()) if isinstance(prefix, dict) else [prefix]
-    paths = [root / name for name in (dataset.get('ann_file'), *folders) if name]
+    names = [dataset.get('ann_file')]
+    if isinstance(prefix, dict):
+        names += prefix.values()
+    else:
+        names.append(prefix)
+    paths = [root / name for name in names if name]
     return paths or [root]
 
 
@@ -141,7 +149,7 @@ def identity_of(dataset: dict[str, Any]) -> tuple[str, ...]:
     """Return what configs have in common if they mean the same data, which is checked once."""
     arguments = [str(dataset.get(name)) for name in ('type', 'split', 'classes', 'indices')]
     paths = [str(path) for path in paths_of(dataset)]
-    return (*arguments, *paths)
+    return tuple(arguments + paths)
 
 
 def is_first_of_machine(cfg: Config) -> bool:

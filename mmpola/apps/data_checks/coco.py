@@ -285,14 +285,15 @@ def count_what_is_loaded(
         if annotation.get('ignore'):
             ignored.append(key)
 
+        area = annotation['area']
         left, top, width, height = annotation['bbox']
         right = left + width
         bottom = top + height
         image_width, image_height = sizes.get(annotation['image_id'], (math.inf, math.inf))
-        if not all(map(math.isfinite, (*annotation['bbox'], annotation['area']))):
+        if not all(math.isfinite(value) for value in (left, top, width, height, area)):
             infinite.append(key)
             continue
-        if width < 1 or height < 1 or annotation['area'] <= 0:
+        if width < 1 or height < 1 or area <= 0:
             without_area.append(key)
             continue
         if right <= 0 or bottom <= 0 or left >= image_width or top >= image_height:
@@ -308,7 +309,9 @@ def count_what_is_loaded(
             loadable.append(annotation)
 
     # In training, the loader also drops images.
-    filters = {} if dataset.test_mode else dataset.filter_cfg or {}
+    filters = {}
+    if dataset.filter_cfg and not dataset.test_mode:
+        filters = dataset.filter_cfg
     min_size = filters.get('min_size', 0)
     small = []
     empty = []

@@ -131,7 +131,7 @@ def convert(
         written_as = 'model'
     return Conversion(
         state_dict=own_copies(kept),
-        meta=describe(source, checkpoint, arch, metric),
+        meta=meta_of_weights(source, checkpoint, arch, metric),
         container=container,
         written_as=written_as,
         resized=resized,
@@ -166,7 +166,7 @@ def convert_whole(source: Path, metric: str | None = None) -> Conversion:
     check_fits(checkpoint, cfg, model)
     check_finite(checkpoint.weights, source)
     meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
-    meta.update(describe(source, checkpoint, None, metric))
+    meta.update(meta_of_weights(source, checkpoint, None, metric))
     return Conversion(
         state_dict=own_copies(checkpoint.weights),
         meta=meta,
@@ -286,7 +286,7 @@ def verify_weights(
     return {key: renamed[key] for key in report.loaded}, report.resized
 
 
-def describe(
+def meta_of_weights(
     source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric: str | None
 ) -> dict[str, Any]:
     """Describe the weights for the file's `meta`.
