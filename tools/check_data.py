@@ -1,9 +1,10 @@
-"""Checks a config and the data that it names: model, folders, annotations, classes, every image and every label map.
+"""Checks a config and the data that it names: model, folders, annotations, classes, every image.
 
     python tools/check_data.py CONFIG [--strict] [--cfg-options KEY=VALUE …]
 
-Prints a table of what the loaders return, and warns of what they drop, such as boxes without area.
-If something is wrong, it prints a list of problems, with long lists shortened, and exits with
+Reads every image and label map, and runs one sample of each data set through its pipeline. Prints
+a table of what the loaders return, and warns of what they drop, such as boxes without area. If
+something is wrong, it prints a list of problems, with long lists shortened, and exits with
 status 2. With --strict, what a loader drops is wrong.
 
 train.py and test.py start with the fast part, which takes seconds on COCO: whether the model can be

@@ -1,6 +1,6 @@
-"""Converts a checkpoint for publishing: writes its backbone and classification head, and nothing else.
+"""Converts a checkpoint for publishing: its backbone and classification head, or its whole model.
 
-    python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth checkpoints/pola_swin_t.pth
+    python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth pola_swin_t.pth
     python tools/convert_checkpoint.py SRC DST [--whole] [--backbone-only] [--authors] [--arch NAME]
                                        [--metric 'top-1 82.6'] [--overwrite]
 
@@ -31,7 +31,12 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
-from mmpola.apps.publish.convert import convert, convert_whole, summary, write
+from mmpola.apps.publish.convert import (
+    conversion_summary,
+    convert,
+    convert_whole,
+    write_conversion,
+)
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.checkpoint import locate
 from mmpola.messages import run_main
@@ -69,7 +74,8 @@ def main() -> None:
         )
     if args.destination.suffix == '.safetensors':
         parser.error(
-            f'DST: expected the name of a .pth file, which torch.save writes, got {args.destination}'
+            'DST: expected the name of a .pth file, which torch.save writes, '
+            f'got {args.destination}'
         )
     source = locate(args.source)
     check_destination(args.destination, args.overwrite, source)
@@ -77,7 +83,8 @@ def main() -> None:
         conversion = convert_whole(source, args.metric)
     else:
         conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
-    print(summary(conversion, source, write(conversion, args.destination)))
+    written = write_conversion(conversion, args.destination)
+    print(conversion_summary(conversion, source, written))
 
 
 if __name__ == '__main__':

@@ -1,18 +1,21 @@
 """Exports a trained model to ONNX, after comparing it with PyTorch on a real image.
 
-    python tools/export.py CONFIG CHECKPOINT OUT.onnx [--shape H W | --dynamic] [--backbone] [--half] [--opset N]
-                           [--image PATH] [--overwrite] [--cfg-options KEY=VALUE …]
+    python tools/export.py CONFIG CHECKPOINT OUT.onnx [--shape H W | --dynamic] [--backbone]
+                           [--half] [--opset N] [--image PATH] [--overwrite]
+                           [--cfg-options KEY=VALUE …]
 
 The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255; it normalises them
 itself. Without --dynamic it takes one image of the given height and width. Its outputs:
 
     classifier            logits [B, classes]
-    segmenter             logits [B, classes, h, w] of the decode head, which mmseg resizes to the image
-    one-stage detector    boxes [B, P, 4] in pixels and scores [B, P, classes] before non-maximum suppression, where the
-                          head decodes as most of mmdet do; else the maps of its head, scores0 … and boxes0 …
+    segmenter             logits [B, classes, h, w] of the decode head, which mmseg resizes to the
+                          image
+    one-stage detector    boxes [B, P, 4] in pixels and scores [B, P, classes] before non-maximum
+                          suppression, where the head decodes as most of mmdet do; else the maps of
+                          its head, scores0 … and boxes0 …
     others                output0_0 …, what the model returns in mode 'tensor'
-    two-stage detector    map0, map1 … of the neck, boxes [B, P, 4] and scores [B, P, 1] of the proposals before
-                          non-maximum suppression; RoI heads are not exported
+    two-stage detector    map0, map1 … of the neck, boxes [B, P, 4] and scores [B, P, 1] of the
+                          proposals before non-maximum suppression; RoI heads are not exported
     --backbone            map0, map1 … [B, C, h, w] of the backbone
 
 OUT is written only if onnxruntime computes what PyTorch computes: relative error at most 1e-4, with
@@ -31,7 +34,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from PIL import Image
 
-from mmpola.apps.publish.export import LOWEST_OPSET, check_packages, export
+from mmpola.apps.publish.export import LOWEST_OPSET, ExportReport, check_packages, export
 from mmpola.apps.publish.export_model import default_shape, export_model
 from mmpola.checkpoint.write import check_destination
 from mmpola.classification.class_folders import name_imagenet_classes
@@ -45,7 +48,8 @@ from mmpola.read_image import rgb_image, unreadable
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description='Export a model to ONNX and compare it with PyTorch; docs/tools.md describes inputs and outputs',
+        description='Export a model to ONNX and compare it with PyTorch; docs/tools.md describes '
+        'inputs and outputs',
         allow_abbrev=False,
     )
     parser.add_argument('config', help='config file')
@@ -57,8 +61,8 @@ def parse_arguments() -> argparse.Namespace:
         type=int,
         nargs=2,
         metavar=('H', 'W'),
-        help='size of the one image, in pixels (default: 800 1344 for detectors, 512 512 for segmenters, the input '
-        'size of the test data for classifiers)',
+        help='size of the one image, in pixels (default: 800 1344 for detectors, 512 512 for '
+        'segmenters, the input size of the test data for classifiers)',
     )
     sizes.add_argument('--dynamic', action='store_true', help='any batch, height and width')
     parser.add_argument(
@@ -87,14 +91,15 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def read_image(path: Path | None, cfg: Config) -> Image.Image:
+def image_to_compare(path: Path | None, cfg: Config) -> Image.Image:
     """Read an image as RGB; None stands for the first image of the config's test data.
 
     Raises:
         UsageError: it is missing or cannot be read.
     """
     if path is not None:
-        if reason := unreadable(path):
+        reason = unreadable(path)
+        if reason is not None:
             raise UsageError(f'--image: {path}: {reason}')
         return rgb_image(path.read_bytes())
     try:
@@ -107,6 +112,23 @@ def read_image(path: Path | None, cfg: Config) -> Image.Image:
         ) from error
 
 
+def print_report(path: Path, report: ExportReport) -> None:
+    print(f'{path}: {report.size / 1e6:.1f} MB, opset {report.opset}')
+    for name, dimensions in (*report.inputs.items(), *report.outputs.items()):
+        shown = []
+        for dimension in dimensions:
+            is_expression = isinstance(dimension, str) and not dimension.isidentifier()
+            shown.append('?' if is_expression else str(dimension))  # expressions are long
+        print(f'  {name:<8} {" x ".join(shown)}')
+    batch, height, width = report.compared
+    runtime, eager = report.seconds
+    print(
+        f'  largest relative error against PyTorch {report.error:.1e}; '
+        f'{batch} x {height} x {width} pixels take '
+        f'{runtime:.3f} s in onnxruntime, {eager:.3f} s in PyTorch'
+    )
+
+
 def main() -> None:
     args = parse_arguments()
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
@@ -115,22 +137,16 @@ def main() -> None:
     cfg = load_config(args)
     on_meta = validate_config(cfg, EXPORTED)
     name_imagenet_classes(cfg)
-    image = read_image(args.image, cfg)
+    image = image_to_compare(args.image, cfg)
     checkpoint = read_fitting(args.checkpoint, cfg, on_meta)
     model = export_model(cfg, checkpoint, args.backbone)
-    shape = None if args.dynamic else tuple(args.shape or default_shape(cfg))
+    shape = None
+    if args.shape:
+        shape = tuple(args.shape)
+    elif not args.dynamic:
+        shape = default_shape(cfg)
     report = export(model, image, args.out, shape=shape, opset=args.opset, half=args.half)
-    print(f'{args.out}: {report.size / 1e6:.1f} MB, opset {report.opset}')
-    for name, dimensions in [*report.inputs.items(), *report.outputs.items()]:
-        # a side that follows from others is a long expression
-        shown = [d if isinstance(d, int) or d.isidentifier() else '?' for d in dimensions]
-        print(f'  {name:<8} {" x ".join(map(str, shown))}')
-    batch, height, width = report.compared
-    runtime, eager = report.seconds
-    print(
-        f'  largest relative error against PyTorch {report.error:.1e}; {batch} x {height} x {width} pixels take '
-        f'{runtime:.3f} s in onnxruntime, {eager:.3f} s in PyTorch'
-    )
+    print_report(args.out, report)
 
 
 if __name__ == '__main__':

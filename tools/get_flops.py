@@ -1,4 +1,4 @@
-"""Prints parameters and multiply-accumulates of a config's model, per part and per stage of the backbone.
+"""Prints parameters and multiply-accumulates of a config's model, per part and stage.
 
     python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH | --shape TOKENS]
 
@@ -13,7 +13,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.publish.flops import print_table
+from mmpola.apps.publish.flops import print_counts
 from mmpola.engine.config import add_options_argument, load_config
 from mmpola.messages import UsageError, listed, run_main
 
@@ -28,19 +28,25 @@ def main() -> None:
         type=int,
         nargs='+',
         metavar='SIZE',
-        help='height and width of an image (default: 800 1280), or the tokens of a sequence (default: the longest)',
+        help='height and width of an image (default: 800 1280), or the tokens of a sequence '
+        '(default: the longest)',
     )
     add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)
     is_sequence = 'length' in (cfg.model.get('backbone') or {})
-    size = args.shape or ([cfg.model.backbone.length] if is_sequence else [800, 1280])
-    if len(size) != (1 if is_sequence else 2):
-        raise UsageError(
-            f'--shape: expected {"TOKENS" if is_sequence else "HEIGHT WIDTH"}, got {listed(size)}'
-        )
+    if is_sequence:
+        expected = 'TOKENS'
+        size = [cfg.model.backbone.length]
+    else:
+        expected = 'HEIGHT WIDTH'
+        size = [800, 1280]
+    if args.shape:
+        if len(args.shape) != len(size):
+            raise UsageError(f'--shape: expected {expected}, got {listed(args.shape)}')
+        size = args.shape
     print(f'{args.config} at {" x ".join(map(str, size))}')
-    print_table(cfg, size)
+    print_counts(cfg, size)
 
 
 if __name__ == '__main__':

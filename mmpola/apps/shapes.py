@@ -1,10 +1,10 @@
-"""A small generated data set of shapes, to try detection, segmentation and classification without a download.
+"""A small generated data set of shapes, to try mmpola without a download.
 
     python -m mmpola.apps.shapes OUT --images 600
 
-draws seeded scenes of six shapes and writes them as COCO instances (`OUT/coco`), as label maps in
-ADE20K's layout (`OUT/ade`) and, one shape per image, in class folders (`OUT/classes`). A second run
-with the same options does nothing.
+draws seeded scenes of six shapes and writes them for detection as COCO instances (`OUT/coco`), for
+segmentation as label maps in ADE20K's layout (`OUT/ade`) and for classification, one shape per
+image, in class folders (`OUT/classes`). A second run with the same options does nothing.
 """
 
 from __future__ import annotations
@@ -31,24 +31,33 @@ except ModuleNotFoundError:
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
-DRAWING = 2
+DRAWING_VERSION = 2
 """Version of the drawing code: increase it when the same options give different images."""
 
-Image = NDArray[np.uint8]
+RGBImage = NDArray[np.uint8]
 """RGB [H, W, 3]."""
 Mask = NDArray[np.bool_]
 """[H, W]."""
 
-SIDES = (64, 2048)  # of an image, pixels
-FIRST_VAL = (
-    1_000_000  # index of the first validation scene, and the largest number of scenes of a split
-)
-SINGLE = 64  # side of an image of one shape, pixels
-EMPTY_SCENES, CROWD_SCENES = 0.05, 0.08  # share of all scenes
-SMALL_OBJECTS = 0.15  # share of all objects
-LEAST_VISIBLE_SHARE, LEAST_VISIBLE_PIXELS = 0.3, 24  # of each object
-PLACEMENTS = 30  # attempts before an object is omitted
-FINE = 4  # sub-pixels per pixel side, of coverage and of polygons
+SHORTEST_SIDE = 64
+LONGEST_SIDE = 2048
+"""Limits of an image's sides in pixels."""
+FIRST_VAL = 1_000_000
+"""Index of the first validation scene, and the largest number of scenes of a split."""
+SINGLE_SIDE = 64
+"""Side of an image of one shape in pixels."""
+EMPTY_SCENES = 0.05
+CROWD_SCENES = 0.08
+"""Shares of all scenes."""
+SMALL_OBJECTS = 0.15
+"""Share of all objects."""
+LEAST_VISIBLE_SHARE = 0.3
+LEAST_VISIBLE_PIXELS = 24
+"""What stays visible of each object."""
+PLACEMENTS = 30
+"""Attempts before an object is omitted."""
+FINE = 4
+"""Sub-pixels per pixel side, of coverage and of polygons."""
 
 
 @dataclass
@@ -70,16 +79,16 @@ class Instance:
 
 @dataclass
 class Scene:
-    """An RGB image, uint8 [H, W, 3], and its instances, farthest first; their masks do not overlap."""
+    """An RGB image and its instances, farthest first; their masks do not overlap."""
 
-    image: Image
+    image: RGBImage
     instances: list[Instance]
 
 
 def draw_scene(
     seed: int, index: int, size: tuple[int, int] = (192, 160), only: int | None = None
 ) -> Scene:
-    """Draw scene number `index` of the series of a seed; the same arguments always give the same scene.
+    """Draw scene number `index` of the series of a seed; equal arguments give equal scenes.
 
     Args:
         seed: seed of the series, 0 or more.
@@ -91,61 +100,92 @@ def draw_scene(
     Raises:
         UsageError: an argument is out of range.
     """
-    for name, value in (('seed', seed), ('index', index)):
-        if value < 0:
-            raise UsageError(f'{name}: expected 0 or more, got {value}')
-    if len(size) != 2 or not all(SIDES[0] <= side <= SIDES[1] for side in size):
+    if seed < 0:
+        raise UsageError(f'seed: expected 0 or more, got {seed}')
+    if index < 0:
+        raise UsageError(f'index: expected 0 or more, got {index}')
+    if len(size) != 2 or min(size) < SHORTEST_SIDE or max(size) > LONGEST_SIDE:
         raise UsageError(
-            f'size: expected width and height from {SIDES[0]} to {SIDES[1]} pixels, got {tuple(size)}'
+            f'size: expected width and height from {SHORTEST_SIDE} to {LONGEST_SIDE} pixels, '
+            f'got {tuple(size)}'
         )
-    rng = np.random.default_rng([seed, index, 0 if only is None else only + 1])
-    painting = _Painting(rng, size)
     if only is not None:
-        painting.add_object(only, single=True)
-    elif (kind := rng.uniform()) >= EMPTY_SCENES:
-        if kind < EMPTY_SCENES + CROWD_SCENES:
-            painting.add_crowd()
-        for _ in range(rng.integers(1, 7)):
-            painting.add_object(int(rng.integers(len(CLASSES))))
-    noisy = painting.image + rng.normal(0, 4, painting.image.shape)
+        painting = _Painting(np.random.default_rng([seed, index, only + 1]), size)
+        painting.add_single_object(only)
+    else:
+        painting = _Painting(np.random.default_rng([seed, index, 0]), size)
+        painting.add_random_objects()
+    noisy = painting.image + painting.rng.normal(0, 4, painting.image.shape)
     return Scene(np.clip(np.rint(noisy), 0, 255).astype(np.uint8), painting.instances)
 
 
 class _Painting:
-    """A scene that is being painted: instances, and an image, float32 [H, W, 3], at first a gradient with clouds."""
+    """A scene that is being painted.
+
+    Attributes:
+        image: float32 [H, W, 3], at first a gradient with clouds.
+        instances: farthest first.
+    """
 
     def __init__(self, rng: np.random.Generator, size: tuple[int, int]) -> None:
-        self.rng, self.size = rng, size
+        self.rng = rng
+        self.size = size
+        self.instances: list[Instance] = []
+        width, height = size
         corners = rng.uniform(50, 205, 3) + rng.uniform(-45, 45, (2, 2, 3))
-        clouds = rng.normal(0, 14, (size[1] // 12 + 2, size[0] // 12 + 2, 3))
+        clouds = rng.normal(0, 14, (height // 12 + 2, width // 12 + 2, 3))
         self.image = cv2.resize(corners, size).astype(np.float32)
         self.image += cv2.resize(clouds, size, interpolation=cv2.INTER_CUBIC).astype(np.float32)
-        self.instances: list[Instance] = []
 
-    def add_object(self, class_index: int, single: bool = False) -> None:
-        """Paint an object at a place where enough of every earlier object stays visible; a single one is whole."""
+    def add_random_objects(self) -> None:
+        """Paint up to six objects and perhaps a crowd, or nothing."""
+        kind = self.rng.uniform()
+        if kind < EMPTY_SCENES:
+            return
+        if kind < EMPTY_SCENES + CROWD_SCENES:
+            self.add_crowd()
+        for _ in range(self.rng.integers(1, 7)):
+            self.add_object(int(self.rng.integers(len(CLASSES))))
+
+    def add_single_object(self, class_index: int) -> None:
+        """Paint a large object that is whole."""
         for _ in range(PLACEMENTS):
-            small = not single and self.rng.uniform() < SMALL_OBJECTS
-            smallest, largest = (0.5, 0.9) if single else (28 / min(self.size), 0.6)
-            diameter = (
-                self.rng.uniform(12, 24)
-                if small
-                else self.rng.uniform(smallest, largest) * min(self.size)
-            )
-            margin = (
-                0.5 if single else 0.3
-            ) * diameter  # the frame may cut an object of several, but not in half
-            centre = self.rng.uniform(margin, np.subtract(self.size, margin))
-            coverage = self._coverage(class_index, centre, diameter)
-            mask = coverage >= 0.5
-            if mask.sum() >= LEAST_VISIBLE_PIXELS and all(
-                (other.mask & ~mask).sum()
-                >= max(LEAST_VISIBLE_SHARE * other.pixels, LEAST_VISIBLE_PIXELS)
-                for other in self.instances
-            ):
-                self._paint(coverage)
-                self._cover(Instance(class_index, mask, int(mask.sum())))
+            diameter = self.rng.uniform(0.5, 0.9) * min(self.size)
+            margin = 0.5 * diameter
+            if self._place(class_index, diameter, margin):
                 return
+
+    def add_object(self, class_index: int) -> None:
+        """Paint an object at a place where enough of every earlier object stays visible."""
+        for _ in range(PLACEMENTS):
+            if self.rng.uniform() < SMALL_OBJECTS:
+                diameter = self.rng.uniform(12, 24)
+            else:
+                diameter = self.rng.uniform(28 / min(self.size), 0.6) * min(self.size)
+            margin = 0.3 * diameter  # the frame may cut the object, but not in half
+            if self._place(class_index, diameter, margin):
+                return
+
+    def _place(self, class_index: int, diameter: float, margin: float) -> bool:
+        """Paint an object at a random place; return False if it would hide too much there.
+
+        Args:
+            class_index: class of the object.
+            diameter: diameter of the object in pixels.
+            margin: least distance of its centre from the frame in pixels.
+        """
+        centre = self.rng.uniform(margin, np.subtract(self.size, margin))
+        coverage = self._coverage(class_index, centre, diameter)
+        mask = coverage >= 0.5
+        if mask.sum() < LEAST_VISIBLE_PIXELS:
+            return False
+        for other in self.instances:
+            visible = (other.mask & ~mask).sum()
+            if visible < max(LEAST_VISIBLE_SHARE * other.pixels, LEAST_VISIBLE_PIXELS):
+                return False
+        self._paint(coverage)
+        self._cover(Instance(class_index, mask, int(mask.sum())))
+        return True
 
     def add_crowd(self) -> None:
         """Paint a cluster of tiny objects of one class as a single instance."""
@@ -154,7 +194,8 @@ class _Painting:
         middle = self.rng.uniform(radius, np.subtract(self.size, radius))
         mask = np.zeros(self.image.shape[:2], bool)
         for _ in range(self.rng.integers(12, 31)):
-            angle, distance = self.rng.uniform(0, 2 * np.pi), radius * np.sqrt(self.rng.uniform())
+            angle = self.rng.uniform(0, 2 * np.pi)
+            distance = radius * np.sqrt(self.rng.uniform())
             centre = middle + distance * np.array([np.cos(angle), np.sin(angle)])
             coverage = self._coverage(class_index, centre, self.rng.uniform(9, 13))
             self._paint(coverage)
@@ -164,22 +205,21 @@ class _Painting:
     def _coverage(
         self, class_index: int, centre: NDArray[np.float64], diameter: float
     ) -> NDArray[np.float32]:
-        """Return the share of each pixel, [H, W] in 0 … 1, inside a shape turned by a random angle."""
+        """Return the share of each pixel, [H, W] in 0 … 1, inside a shape at a random angle."""
+        width, height = self.size
         angle = self.rng.uniform(0, 2 * np.pi)
         turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-        fine = np.zeros((self.size[1] * FINE, self.size[0] * FINE), np.uint8)
-        contours = [
-            contour @ turn * (diameter / 2) + centre for contour in _outline(class_index, self.rng)
-        ]
-        cv2.fillPoly(
-            fine, [np.rint(contour * FINE - 0.5).astype(np.int32) for contour in contours], 255
-        )
-        return cv2.resize(fine, self.size, interpolation=cv2.INTER_AREA).astype(
-            np.float32
-        ) / np.float32(255)
+        polygons_to_fill = []
+        for contour in _outline(class_index, self.rng):
+            placed = contour @ turn * (diameter / 2) + centre
+            polygons_to_fill.append(np.rint(placed * FINE - 0.5).astype(np.int32))
+        fine = np.zeros((height * FINE, width * FINE), np.uint8)
+        cv2.fillPoly(fine, polygons_to_fill, 255)
+        coverage = cv2.resize(fine, self.size, interpolation=cv2.INTER_AREA)
+        return coverage.astype(np.float32) / np.float32(255)
 
     def _paint(self, coverage: NDArray[np.float32]) -> None:
-        """Paint a shape in the one of eight random colours that contrasts most with the pixels around it."""
+        """Paint a shape in the colour, of eight random ones, that contrasts most around it."""
         mask = coverage >= 0.5
         around = cv2.dilate(mask.astype(np.uint8), np.ones((7, 7), np.uint8)).astype(bool) & ~mask
         colours = self.rng.uniform(0, 255, (8, 3)).astype(np.float32)
@@ -195,10 +235,10 @@ class _Painting:
 
 
 def _outline(class_index: int, rng: np.random.Generator) -> list[NDArray[np.float64]]:
-    """Return the contours of a class inside the unit circle, each [P, 2] as (x, y); the inside of two is a hole.
+    """Return the contours of a class inside the unit circle, each [P, 2] as (x, y).
 
-    Proportions that do not define the class (a star's depth, a ring's or a cross's thickness) are
-    random.
+    The inside of a second contour is a hole. Proportions that do not define the class (a star's
+    depth, a ring's or a cross's thickness) are random.
     """
     match CLASSES[class_index]:
         case 'circle':
@@ -208,19 +248,17 @@ def _outline(class_index: int, rng: np.random.Generator) -> list[NDArray[np.floa
         case 'triangle':
             return [_regular(3)]
         case 'star':
-            return [_regular(10) * np.tile([1.0, rng.uniform(0.40, 0.50)], 5)[:, None]]
+            radii = np.tile([1.0, rng.uniform(0.40, 0.50)], 5)
+            return [_regular(10) * radii[:, None]]
         case 'ring':
             return [_regular(64), _regular(64) * rng.uniform(0.50, 0.62)]
         case _:  # cross
-            reach, half = 0.95, rng.uniform(0.24, 0.31)
-            arm = np.array(
-                [[half, half], [reach, half], [reach, -half]]
-            )  # a quarter of the outline
-            return [
-                np.concatenate(
-                    [arm @ np.linalg.matrix_power([[0, -1], [1, 0]], k) for k in range(4)]
-                )
-            ]
+            reach = 0.95
+            half = rng.uniform(0.24, 0.31)
+            arm = np.array([[half, half], [reach, half], [reach, -half]])  # a quarter
+            quarter_turn = [[0, -1], [1, 0]]
+            arms = [arm @ np.linalg.matrix_power(quarter_turn, turns) for turns in range(4)]
+            return [np.concatenate(arms)]
 
 
 def _regular(corners: int) -> NDArray[np.float64]:
@@ -236,22 +274,32 @@ def polygons(mask: Mask) -> list[list[float]]:
     """
     # On a finer grid, contours follow the edges of pixels, not their centres.
     fine = mask.astype(np.uint8).repeat(FINE, axis=0).repeat(FINE, axis=1)
-    contours, parents = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    for contour, (*_, parent) in zip(contours, parents[0], strict=True):
-        if parent >= 0:
+    contours, hierarchy = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    for contour, relatives in zip(contours, hierarchy[0], strict=True):
+        parent = relatives[3]
+        if parent >= 0:  # the contour is a hole
             left, _, width, _ = cv2.boundingRect(contour)
-            start = np.arange(mask.shape[1]) < (left + width // 2) // FINE
-            return polygons(mask & start) + polygons(mask & ~start)
-    outlines = [cv2.approxPolyDP(contour, FINE / 2, closed=True) for contour in contours]
-    return [((outline.ravel() + 0.5) / FINE).tolist() for outline in outlines]
+            column = (left + width // 2) // FINE
+            is_left = np.arange(mask.shape[1]) < column
+            return polygons(mask & is_left) + polygons(mask & ~is_left)
+    found = []
+    for contour in contours:
+        outline = cv2.approxPolyDP(contour, FINE / 2, closed=True)
+        found.append(((outline.ravel() + 0.5) / FINE).tolist())
+    return found
 
 
 def run_lengths(mask: Mask) -> dict[str, list[int]]:
-    """Return COCO's uncompressed run lengths of a mask: by column, zeros and ones alternating, zeros first."""
+    """Return COCO's uncompressed run lengths of a mask.
+
+    They go by column and alternate between zeros and ones, zeros first.
+    """
     pixels = mask.ravel(order='F')
     changes = np.flatnonzero(np.diff(pixels)) + 1
     counts = np.diff([0, *changes.tolist(), pixels.size]).tolist()
-    return {'size': list(mask.shape), 'counts': [0, *counts] if pixels[0] else counts}
+    if pixels[0]:
+        counts.insert(0, 0)
+    return {'size': list(mask.shape), 'counts': counts}
 
 
 def write_dataset(
@@ -279,7 +327,7 @@ def write_dataset(
     """
     if val_images is None:
         val_images = max(1, images // 5)
-    for name, number in ('images', images), ('val_images', val_images):
+    for name, number in (('images', images), ('val_images', val_images)):
         if not 1 <= number <= FIRST_VAL:
             raise UsageError(f'{name}: expected 1 to {FIRST_VAL}, got {number}')
     draw_scene(seed, 0, size)  # checks the other arguments
@@ -288,21 +336,23 @@ def write_dataset(
         'val_images': val_images,
         'size': size,
         'seed': seed,
-        'drawing': DRAWING,
+        'drawing': DRAWING_VERSION,
     }
-    out, record = Path(out), json.dumps(options) + '\n'
+    out = Path(out)
+    record = json.dumps(options) + '\n'
     try:
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             if (out / 'shapes.json').is_file() and (out / 'shapes.json').read_text() == record:
                 return False
             raise UsageError(
-                f'{out}: expected a new or empty folder, or this data set, got one that holds other files'
+                f'{out}: expected a new or empty folder, or this data set, '
+                'got one that holds other files'
             )
+        train = range(images)
+        val = range(FIRST_VAL, FIRST_VAL + val_images)
         with complete_folder(out) as folder:
-            _write_split(folder, 'train', 'training', range(images), size, seed)
-            _write_split(
-                folder, 'val', 'validation', range(FIRST_VAL, FIRST_VAL + val_images), size, seed
-            )
+            _write_split(folder, 'train', 'training', train, size, seed)
+            _write_split(folder, 'val', 'validation', val, size, seed)
             (folder / 'shapes.json').write_text(record)
     except OSError as error:
         raise UsageError(f'{out}: expected a folder that can be written, got {error}') from None
@@ -312,28 +362,33 @@ def write_dataset(
 def _write_split(
     root: Path, split: str, ade_split: str, indices: range, size: tuple[int, int], seed: int
 ) -> None:
-    """Write the scenes `indices`, whose image ids are one higher: COCOeval takes an id of 0 for none."""
-    coco, photos, maps = (
-        root / name
-        for name in (f'coco/{split}2017', f'ade/images/{ade_split}', f'ade/annotations/{ade_split}')
-    )
-    for folder in (coco, photos, maps):
+    """Write the scenes `indices` as COCO instances and label maps, and the class folders.
+
+    Image ids are one higher than the indices: COCOeval takes an id of 0 for none.
+    """
+    photos = root / f'coco/{split}2017'
+    ade_photos = root / f'ade/images/{ade_split}'
+    maps = root / f'ade/annotations/{ade_split}'
+    for folder in (photos, ade_photos, maps):
         folder.mkdir(parents=True)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     console = Console(stderr=True)
-    for index in track(
+    shown = track(
         indices,
         f'drawing {split}',
         console=console,
         transient=True,
         disable=not console.is_terminal,
-    ):
-        scene, name = draw_scene(seed, index, size), f'{index + 1:012d}'
+    )
+    for index in shown:
+        scene = draw_scene(seed, index, size)
+        image_id = index + 1
+        name = f'{image_id:012d}'
         height, width = scene.image.shape[:2]
         images.append(
             {
-                'id': index + 1,
+                'id': image_id,
                 'file_name': f'{name}.jpg',
                 'width': width,
                 'height': height,
@@ -342,52 +397,68 @@ def _write_split(
         )
         labels = np.zeros((height, width), np.uint8)  # 0 is background, as in ADE20K
         for instance in scene.instances:
-            mask, number = instance.mask, instance.class_index + 1
-            labels[mask] = number
+            category_id = instance.class_index + 1
+            labels[instance.mask] = category_id
+            segmentation: Any
+            if instance.iscrowd:
+                segmentation = run_lengths(instance.mask)
+            else:
+                segmentation = polygons(instance.mask)
             annotations.append(
                 {
                     'id': len(annotations) + 1,
-                    'image_id': index + 1,
-                    'category_id': number,
-                    'bbox': list(cv2.boundingRect(mask.astype(np.uint8))),
-                    'area': int(mask.sum()),
-                    'segmentation': run_lengths(mask) if instance.iscrowd else polygons(mask),
+                    'image_id': image_id,
+                    'category_id': category_id,
+                    'bbox': list(cv2.boundingRect(instance.mask.astype(np.uint8))),
+                    'area': int(instance.mask.sum()),
+                    'segmentation': segmentation,
                     'iscrowd': int(instance.iscrowd),
                 }
             )
-        _save(coco / f'{name}.jpg', scene.image)
         _save(photos / f'{name}.jpg', scene.image)
+        _save(ade_photos / f'{name}.jpg', scene.image)
         _save(maps / f'{name}.png', labels)
-    content = {
-        'info': {'description': 'Shapes, drawn by mmpola.apps.shapes', 'version': '1.0'},
-        'licenses': [
-            {
-                'id': 1,
-                'name': 'CC0 1.0',
-                'url': 'https://creativecommons.org/publicdomain/zero/1.0/',
-            }
-        ],
-        'images': images,
-        'categories': [
-            {'id': number, 'name': name, 'supercategory': 'shape'}
-            for number, name in enumerate(CLASSES, 1)
-        ],
-        'annotations': annotations,
-    }
     annotations_file = root / f'coco/annotations/instances_{split}2017.json'
     annotations_file.parent.mkdir(exist_ok=True)
-    annotations_file.write_text(json.dumps(content))
-    for only, name in enumerate(CLASSES):
-        (root / 'classes' / split / name).mkdir(parents=True)
-        for index in range(indices[0], indices[0] + max(4, len(indices) // 4)):
-            single = draw_scene(seed, index, (SINGLE, SINGLE), only)
-            _save(root / 'classes' / split / name / f'{index + 1:012d}.jpg', single.image)
+    annotations_file.write_text(json.dumps(_coco_content(images, annotations)))
+    number_of_singles = max(4, len(indices) // 4)
+    for class_index, class_name in enumerate(CLASSES):
+        folder = root / 'classes' / split / class_name
+        folder.mkdir(parents=True)
+        for index in range(indices[0], indices[0] + number_of_singles):
+            single = draw_scene(seed, index, (SINGLE_SIDE, SINGLE_SIDE), class_index)
+            _save(folder / f'{index + 1:012d}.jpg', single.image)
+
+
+def _coco_content(
+    images: list[dict[str, Any]], annotations: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the content of an annotation file in COCO layout."""
+    categories = []
+    for number, name in enumerate(CLASSES, 1):
+        categories.append({'id': number, 'name': name, 'supercategory': 'shape'})
+    licence = {
+        'id': 1,
+        'name': 'CC0 1.0',
+        'url': 'https://creativecommons.org/publicdomain/zero/1.0/',
+    }
+    return {
+        'info': {'description': 'Shapes, drawn by mmpola.apps.shapes', 'version': '1.0'},
+        'licenses': [licence],
+        'images': images,
+        'categories': categories,
+        'annotations': annotations,
+    }
 
 
 def _save(path: Path, image: NDArray[np.uint8]) -> None:
     """Write an RGB image or a label map; OpenCV expects BGR."""
-    quality = [cv2.IMWRITE_JPEG_QUALITY, 92] if path.suffix == '.jpg' else []
-    _, data = cv2.imencode(path.suffix, image[..., ::-1] if image.ndim == 3 else image, quality)
+    if image.ndim == 3:
+        image = image[..., ::-1]
+    quality = []
+    if path.suffix == '.jpg':
+        quality = [cv2.IMWRITE_JPEG_QUALITY, 92]
+    _, data = cv2.imencode(path.suffix, image, quality)
     path.write_bytes(data.tobytes())
 
 

@@ -16,10 +16,10 @@ from mmpola.registry import MODELS
 
 @MODELS.register_module()
 class SequenceClassifier(BaseModel):
-    """A sequence encoder with a head of two layers, for sequences or for pairs of them, trained with cross entropy.
+    """A sequence encoder and a head of two layers, trained with cross entropy.
 
-    Both sequences of a pair go through the same encoder; the head sees [a, b, a * b, a - b] of
-    their vectors a and b.
+    It classifies sequences or pairs of them. Both sequences of a pair go through the same encoder;
+    the head sees [a, b, a * b, a - b] of their vectors a and b.
 
     Args:
         backbone: config of a `SequenceEncoder`.
@@ -45,8 +45,9 @@ class SequenceClassifier(BaseModel):
             raise ValueError(f'num_classes: expected a positive integer, got {num_classes}')
         super().__init__(data_preprocessor or {'type': 'mmpola.SequencePreprocessor'})
         self.backbone = MODELS.build(backbone)
-        self.num_classes, self.paired = num_classes, paired
-        channels = self.backbone.dim * (4 if paired else 1)
+        self.num_classes = num_classes
+        self.paired = paired
+        channels = 4 * self.backbone.dim if paired else self.backbone.dim
         self.head = nn.Sequential(
             nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, num_classes)
         )
@@ -64,10 +65,11 @@ class SequenceClassifier(BaseModel):
         """Classify sequences.
 
         Args:
-            inputs: tokens [B, N]; of pairs [2B, N], the B first sequences before the B second ones.
+            inputs: tokens [B, N]; for pairs [2B, N], the B first sequences before the B second
+                ones.
             lengths: [B] or [2B], the tokens of each sequence without padding; None if there is no
                 padding.
-            data_samples: B of them, with `gt_label`, a class index.
+            data_samples: B data samples with `gt_label`, a class index.
             mode: 'tensor', 'loss' or 'predict'; see `ImageClassifier`, which returns the same.
 
         Raises:
@@ -75,6 +77,6 @@ class SequenceClassifier(BaseModel):
         """
         encoded = self.backbone(inputs, lengths)
         if self.paired:
-            a, b = encoded.chunk(2)
-            encoded = torch.cat([a, b, a * b, a - b], dim=1)
+            first, second = encoded.chunk(2)
+            encoded = torch.cat([first, second, first * second, first - second], dim=1)
         return loss_or_predictions(self.head(encoded), data_samples, mode)

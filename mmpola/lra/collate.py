@@ -20,14 +20,16 @@ def sequence_collate(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
             them.
 
     Returns:
-        dict(inputs=int64 [B, N], lengths=int64 [B], data_samples=list of B). Of pairs, inputs [2B,
-        N] and lengths [2B] hold the B first sequences, then the B second ones.
+        dict(inputs=int64 [B, N], lengths=int64 [B], data_samples=list of B). For pairs, inputs
+        [2B, N] and lengths [2B] hold the B first sequences, then the B second ones.
     """
-    inputs = [item['inputs'] for item in items]
-    if isinstance(inputs[0], (tuple, list)):
-        inputs = [sequence for place in zip(*inputs, strict=True) for sequence in place]
+    sequences = [item['inputs'] for item in items]
+    if isinstance(sequences[0], (tuple, list)):
+        firsts = [pair[0] for pair in sequences]
+        seconds = [pair[1] for pair in sequences]
+        sequences = firsts + seconds
     return {
-        'inputs': pad_sequence([sequence.long() for sequence in inputs], batch_first=True),
-        'lengths': torch.tensor([len(sequence) for sequence in inputs]),
+        'inputs': pad_sequence([sequence.long() for sequence in sequences], batch_first=True),
+        'lengths': torch.tensor([len(sequence) for sequence in sequences]),
         'data_samples': [item['data_samples'] for item in items],
     }

@@ -14,7 +14,8 @@ from mmpola.registry import MODELS
 PADDING = 0
 """The token that fills a batch's shorter sequences. In pictures it is also the colour black."""
 
-MASKS = ('padding', 'zeros')
+MASKED_TOKENS = ('padding', 'zeros')
+"""What `mask` of a `SequenceEncoder` may be."""
 
 
 class SequenceBlock(nn.Module):
@@ -44,10 +45,10 @@ class SequenceBlock(nn.Module):
 
 @MODELS.register_module()
 class SequenceEncoder(nn.Module):
-    """Learned token and position embeddings, pre-norm transformer blocks, and the mean over `length` positions.
+    """Token and position embeddings, pre-norm transformer blocks, and the mean over positions.
 
     Source: the set-up of Skyformer (NeurIPS 2021), which PolaFormer's experiments follow. In the
-    mean, padding counts as zeros, however long a sequence is.
+    mean over `length` positions, padding counts as zeros, however long a sequence is.
 
     Args:
         vocab_size: number of tokens, 0 included.
@@ -61,7 +62,8 @@ class SequenceEncoder(nn.Module):
         drop: dropout rate of the embeddings, after attention and in the MLPs.
         mask: what is masked: 'padding', or 'zeros', every token 0, as Skyformer does. In pictures,
             'zeros' also masks black pixels, which tells a model where the strokes are.
-        attention_arguments: of the variant, such as `alpha` and `gate_init`; see `mmpola.layers`.
+        attention_arguments: arguments of the variant of `mmpola.layers`, such as `alpha` and
+            `gate_init`.
 
     Raises:
         ValueError: `attention` or `mask` is unknown, or an argument of the attention is out of
@@ -86,25 +88,24 @@ class SequenceEncoder(nn.Module):
             raise ValueError(
                 f'attention: expected one of {list(SEQUENCE_ATTENTION)}, got {attention!r}'
             )
-        if mask not in MASKS:
-            raise ValueError(f'mask: expected one of {list(MASKS)}, got {mask!r}')
+        if mask not in MASKED_TOKENS:
+            raise ValueError(f'mask: expected one of {list(MASKED_TOKENS)}, got {mask!r}')
         super().__init__()
-        self.vocab_size, self.length, self.dim, self.mask = vocab_size, length, dim, mask
+        self.vocab_size = vocab_size
+        self.length = length
+        self.dim = dim
+        self.mask = mask
         self.token = nn.Embedding(vocab_size, dim)
         self.position = nn.Embedding(length, dim)
-        for table in (self.token, self.position):
-            nn.init.normal_(table.weight, std=0.02)
+        nn.init.normal_(self.token.weight, std=0.02)
+        nn.init.normal_(self.position.weight, std=0.02)
         self.drop = nn.Dropout(drop)
-        attend = SEQUENCE_ATTENTION[attention]
-        self.blocks = nn.ModuleList(
-            SequenceBlock(
-                attend(dim, num_heads, length, drop=drop, **attention_arguments),
-                dim,
-                mlp_ratio,
-                drop,
+        self.blocks = nn.ModuleList()
+        for _ in range(depth):
+            attn = SEQUENCE_ATTENTION[attention](
+                dim, num_heads, length, drop=drop, **attention_arguments
             )
-            for _ in range(depth)
-        )
+            self.blocks.append(SequenceBlock(attn, dim, mlp_ratio, drop))
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -118,19 +119,16 @@ class SequenceEncoder(nn.Module):
         Returns:
             [B, C].
         """
-        valid = self._valid(tokens, lengths)
-        x = self.drop(self.token(tokens) + self.position.weight[: tokens.shape[1]])
+        number = tokens.shape[1]
+        valid = None  # [B, N], False for masked tokens
+        if self.mask == 'zeros':
+            valid = tokens != PADDING
+        elif lengths is not None:
+            valid = torch.arange(number, device=tokens.device) < lengths[:, None]
+        x = self.drop(self.token(tokens) + self.position.weight[:number])
         for block in self.blocks:
             x = block(x, valid)
         x = self.norm(x)
         if valid is not None:
             x = x * valid.unsqueeze(-1)
         return x.sum(dim=1) / self.length
-
-    def _valid(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """Return a mask [B, N], False for masked tokens, or None if none is masked."""
-        if self.mask == 'zeros':
-            return tokens != PADDING
-        if lengths is None:
-            return None
-        return torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]

@@ -8,56 +8,49 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from timm.utils.misc import natural_key
 
-from mmpola.checkpoint.safe_load import read_pickle
 from mmpola.lra.dataset import SequenceDataset
-from mmpola.lra.source import SPLITS, Reading, Sample, Source, Tokens, existing
+from mmpola.lra.source import LRA_SPLITS, Reading, Sample, Source, Tokens, existing
 from mmpola.messages import UsageError, first_line, listed
 from mmpola.registry import DATASETS
 
-SIDE = 32
+IMAGE_SIDE = 32
 """Pixels of an image's side."""
 
 PATHFINDER_SHARES = (0.8, 0.1, 0.1)
-"""Of the images, for `SPLITS`, drawn with the seed 0; the release does not fix a split."""
+"""Shares of the images in `LRA_SPLITS`, drawn with the seed 0; the release does not fix a split."""
 
 LEAST_COLUMNS = 4
-"""Of a row of Pathfinder's metadata: folder, file, index, label; the generator's parameters follow."""
+"""Columns that a row of Pathfinder's metadata must have: folder, file, index, label. The parameters
+of the generator follow."""
+
+PATHFINDER_LABELS = {'0': 0, '1': 1, '0.0': 0, '1.0': 1}
 
 MAX_EMPTY = 16
 """Empty image files beyond this number are not the release's single one but an incomplete copy."""
 
-GREY = (0.2989, 0.587, 0.114)
+GREY_WEIGHTS = np.array([0.2989, 0.587, 0.114], np.float32)
 """Weights of red, green and blue."""
-
-
-class _Listed(NamedTuple):
-    """A row of Pathfinder's metadata."""
-
-    image: Path
-    label: str
-    place: str
 
 
 @DATASETS.register_module()
 class Pathfinder(SequenceDataset):
-    """Images of 32 x 32 grey values, row by row, in which a dashed path connects two discs (class 1) or not.
+    """Images of 32 x 32 grey values in which a dashed path connects two discs (class 1) or not.
+
+    A sequence has the pixels row by row.
 
     Args:
-        root: with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files are
-            left out and named.
+        root: folder with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files
+            are left out and named.
         level: folder of the difficulty.
         split: 80, 10 and 10 % of the images, drawn with a fixed seed.
         cache: as in `SequenceDataset`.
     """
 
-    TASK = 'pathfinder'
     CLASSES = ('separate', 'connected')
     OTHER_ROOTS = ('pathfinder/pathfinder32',)
-    PADDED = False
 
     def __init__(
         self,
@@ -71,34 +64,47 @@ class Pathfinder(SequenceDataset):
 
     def _source(self, split: str) -> Source:
         level = self.root / self.level
-        images, metadata = (existing(level / name, split) for name in ('imgs', 'metadata'))
+        images = existing(level / 'imgs', split)
+        metadata = existing(level / 'metadata', split)
         tables = sorted(metadata.glob('*.npy'), key=lambda path: natural_key(path.name))
         if not tables:
             raise UsageError(f'{metadata}: expected files B.npy with the labels, got none')
-        every = [row for table in tables for row in _listed_images(level, table)]
-        ends = [0, *(round(len(every) * share) for share in np.cumsum(PATHFINDER_SHARES))]
-        order = np.random.Generator(np.random.PCG64(0)).permutation(len(every))
-        part = SPLITS.index(split)
-        rows = [every[index] for index in sorted(order[ends[part] : ends[part + 1]].tolist())]
-        present = {
-            path for folder in images.iterdir() if folder.is_dir() for path in folder.iterdir()
-        }
-        unlisted = len(present) - len({row.image for row in every})
-        notes = (
-            [f'{images}: {unlisted} files are not listed in {metadata} and left out']
-            if unlisted > 0
-            else []
-        )
-        files = [*tables, *(row.image for row in rows if row.image in present)]
-        return Source(
-            files, partial(_read_pathfinder, tables, rows, present), options=(split,), notes=notes
-        )
+        rows = []
+        for table in tables:
+            rows += _metadata_rows(level, table)
+
+        order = np.random.Generator(np.random.PCG64(0)).permutation(len(rows))
+        part = LRA_SPLITS.index(split)
+        start = round(len(rows) * sum(PATHFINDER_SHARES[:part]))
+        end = round(len(rows) * sum(PATHFINDER_SHARES[: part + 1]))
+        split_rows = [rows[index] for index in sorted(order[start:end].tolist())]
+
+        present: set[Path] = set()
+        for folder in images.iterdir():
+            if folder.is_dir():
+                present.update(folder.iterdir())
+        notes = []
+        unlisted = len(present) - len({row.image for row in rows})
+        if unlisted > 0:
+            notes.append(f'{images}: {unlisted} files are not listed in {metadata} and left out')
+        files = tables + [row.image for row in split_rows if row.image in present]
+        read = partial(_read_pathfinder, tables, split_rows, present)
+        return Source(files, read, options=(split,), notes=notes)
 
 
-def _listed_images(folder: Path, table: Path) -> list[_Listed]:
-    """Return the rows of a metadata file, which is plain text in the release and an array from the generator."""
+class _MetadataRow(NamedTuple):
+    """A row of Pathfinder's metadata; `place` names the row and its file."""
+
+    image: Path
+    label: str
+    place: str
+
+
+def _metadata_rows(level: Path, table: Path) -> list[_MetadataRow]:
+    """Read a metadata file: plain text in the release, an array from the generator."""
     with table.open('rb') as file:
         is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
+    rows = []
     if is_array:
         try:
             array = np.load(table, allow_pickle=False)
@@ -106,20 +112,21 @@ def _listed_images(folder: Path, table: Path) -> list[_Listed]:
             raise UsageError(
                 f'{table}: expected an array of text, got {first_line(error)}'
             ) from None
-        rows = [
-            [_text(cell) for cell in np.atleast_1d(row).tolist()] for row in np.atleast_1d(array)
-        ]
+        for cells in np.atleast_1d(array):
+            rows.append([_text(cell) for cell in np.atleast_1d(cells).tolist()])
     else:
-        rows = [line.split() for line in table.read_text('utf-8', 'replace').splitlines()]
+        for line in table.read_text('utf-8', 'replace').splitlines():
+            rows.append(line.split())
+    found = []
     for number, row in enumerate(rows, 1):
         if len(row) < LEAST_COLUMNS:
             raise UsageError(
-                f'{table}: expected at least {LEAST_COLUMNS} columns, got {len(row)} in row {number}'
+                f'{table}: expected at least {LEAST_COLUMNS} columns, '
+                f'got {len(row)} in row {number}'
             )
-    return [
-        _Listed(folder / row[0] / row[1], row[3], f'row {number} of {table}')
-        for number, row in enumerate(rows, 1)
-    ]
+        image = level / row[0] / row[1]
+        found.append(_MetadataRow(image, row[3], f'row {number} of {table}'))
+    return found
 
 
 def _text(value: object) -> str:
@@ -127,55 +134,59 @@ def _text(value: object) -> str:
 
 
 def _read_pathfinder(
-    tables: list[Path], rows: list[_Listed], present: set[Path], reading: Reading
+    tables: list[Path], rows: list[_MetadataRow], present: set[Path], reading: Reading
 ) -> Iterator[Sample]:
     reading.advance(sum(table.stat().st_size for table in tables))
+    empty = []
     for image, label, place in rows:
         folder = image.parent
         if image not in present:
-            reading.refuse(
-                f'{folder}: images that are listed but missing', f'{image.name} ({place})'
-            )
+            rule = f'{folder}: images that are listed but missing'
+            reading.refuse(rule, f'{image.name} ({place})')
             continue
         size = image.stat().st_size
         reading.advance(size)
-        if label not in ('0', '1', '0.0', '1.0'):
+        if label not in PATHFINDER_LABELS:
             reading.refuse('Pathfinder: expected the label 0 or 1', f'{place} (got {label})')
-        elif not size:
-            reading.left_out.append((f'{folder}: left out, empty files', image.name))
-        elif isinstance(pixels := _grey_pixels(image), str):
-            reading.refuse(f'{folder}: images that cannot be read', f'{image.name} ({pixels})')
-        else:
-            yield Sample((pixels,), int(float(label)))
-    if len(reading.left_out) > MAX_EMPTY:
-        for _, name in reading.left_out:
+            continue
+        if size == 0:
+            reading.leave_out(f'{folder}: left out, empty files', image.name)
+            empty.append(image.name)
+            continue
+        try:
+            pixels = _grey_pixels(image)
+        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more
+            rule = f'{folder}: images that cannot be read'
+            reading.refuse(rule, f'{image.name} ({first_line(error)})')
+            continue
+        yield Sample((pixels,), PATHFINDER_LABELS[label])
+    if len(empty) > MAX_EMPTY:
+        for name in empty:
             reading.refuse(f'Pathfinder: expected at most {MAX_EMPTY} empty image files', name)
 
 
-def _grey_pixels(path: Path) -> Tokens | str:
-    """Return the grey values [SIDE²] of an image row by row, or the reason why it cannot be read."""
-    try:
-        with Image.open(path) as image:
-            if image.size != (SIDE, SIDE):
-                return f'expected {SIDE} x {SIDE} pixels, got {image.width} x {image.height}'
-            return np.asarray(image.convert('L')).ravel()
-    except (
-        Exception
-    ) as error:  # decoders raise OSError, SyntaxError, ValueError and more for a broken file
-        return first_line(error)
+def _grey_pixels(path: Path) -> Tokens:
+    """Return the grey values of an image row by row."""
+    with Image.open(path) as image:
+        if image.size != (IMAGE_SIDE, IMAGE_SIDE):
+            raise ValueError(
+                f'expected {IMAGE_SIDE} x {IMAGE_SIDE} pixels, got {image.width} x {image.height}'
+            )
+        return np.asarray(image.convert('L')).ravel()
 
 
 @DATASETS.register_module()
 class GreyCIFAR(SequenceDataset):
-    """CIFAR-10 in 32 x 32 grey values, row by row. The last tenth of the training pictures is the dev split.
+    """CIFAR-10 in 32 x 32 grey values, row by row.
+
+    The files are read by torchvision's `CIFAR10`, which compares their check sums. The last tenth
+    of the training pictures is the dev split.
 
     Args:
-        root: with `data_batch_{1…5}` and `test_batch`, or the same with the suffix `.bin`. Absent
-            training batches are left out, with a note.
+        root: folder `cifar-10-batches-py` with the files of CIFAR-10's version for Python.
         split, cache: as in `SequenceDataset`.
     """
 
-    TASK = 'image'
     CLASSES = (
         'airplane',
         'automobile',
@@ -188,68 +199,53 @@ class GreyCIFAR(SequenceDataset):
         'ship',
         'truck',
     )
-    OTHER_ROOTS = ('cifar-10-batches-bin', 'cifar10/cifar-10-batches-py')
-    PADDED = False
+    OTHER_ROOTS = ('cifar10/cifar-10-batches-py',)
 
     def _source(self, split: str) -> Source:
-        wanted = (
-            ['test_batch']
-            if split == 'test'
-            else [f'data_batch_{number}' for number in range(1, 6)]
-        )
-        suffix = '.bin' if (self.root / f'{wanted[0]}.bin').is_file() else ''
-        paths = [self.root / f'{name}{suffix}' for name in wanted]
-        present = [path for path in paths if path.is_file()]
-        if not present:
-            names = listed(path.name for path in paths)
-            raise UsageError(f'{self.root}: expected {names} for the {split} split, got none')
-        absent = listed(path.name for path in paths if path not in present)
-        notes = [f'{self.root}: left out, absent files: {absent}'] if absent else []
-        return Source(present, partial(self._read, present, split), options=(split,), notes=notes)
+        from torchvision.datasets import CIFAR10
 
-    def _read(self, paths: list[Path], split: str, reading: Reading) -> Iterator[Sample]:
-        pictures: list[Sample] = []
-        for path in paths:
-            pixels, labels = _read_binary(path) if path.suffix == '.bin' else _read_batch(path)
-            reading.advance(path.stat().st_size)
-            if wrong := np.flatnonzero((labels < 0) | (labels >= len(self.CLASSES))).tolist():
-                reading.refuse(
-                    f'{path}: expected labels 0 … {len(self.CLASSES) - 1}',
-                    f'pictures {listed(wrong)}',
-                )
-            channels = pixels.reshape(-1, len(GREY), SIDE * SIDE).astype(np.float32)
-            grey = np.rint(np.einsum('ncp,c->np', channels, np.array(GREY, np.float32))).astype(
-                np.uint8
+        if self.root.name != CIFAR10.base_folder:
+            raise UsageError(
+                f'{self.root}: expected a folder called {CIFAR10.base_folder}, got {self.root.name}'
             )
-            pictures += [
-                Sample((row,), label) for row, label in zip(grey, labels.tolist(), strict=True)
-            ]
-        train = round(0.9 * len(pictures))
-        yield from pictures[
-            {'train': slice(train), 'dev': slice(train, None), 'test': slice(None)}[split]
-        ]
+        files = [self.root / name for name in _cifar_check_sums()]
+        missing = [path.name for path in files if not path.is_file()]
+        if missing:
+            raise UsageError(
+                f'{self.root}: expected the files of CIFAR-10, got no {listed(missing)}'
+            )
+        return Source(files, partial(self._read, files, split), options=(split,))
+
+    def _read(self, files: list[Path], split: str, reading: Reading) -> Iterator[Sample]:
+        from torchvision.datasets import CIFAR10
+        from torchvision.datasets.utils import check_integrity
+
+        try:
+            pictures = CIFAR10(self.root.parent, train=split != 'test')
+        except RuntimeError:  # a check sum differs
+            for name, md5 in _cifar_check_sums().items():
+                if not check_integrity(self.root / name, md5):
+                    reading.refuse(f'{self.root}: expected the check sums of CIFAR-10', name)
+            return
+        reading.advance(sum(path.stat().st_size for path in files))
+        first = 0
+        last = len(pictures)
+        number_of_train = round(0.9 * len(pictures))
+        if split == 'train':
+            last = number_of_train
+        elif split == 'dev':
+            first = number_of_train
+        for index in range(first, last):
+            pixels = pictures.data[index].reshape(-1, 3).astype(np.float32)
+            weighted = GREY_WEIGHTS * pixels
+            grey = weighted[:, 0] + weighted[:, 1] + weighted[:, 2]
+            yield Sample((np.rint(grey).astype(np.uint8),), pictures.targets[index])
 
 
-def _read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return (pictures [N, 3072], red first, and labels) of a pickle, written by Python 2: its keys are bytes."""
-    content = read_pickle(path, encoding='bytes')
-    content = (
-        {_text(key): value for key, value in content.items()} if isinstance(content, dict) else {}
-    )
-    pixels, labels = np.asarray(content.get('data')), np.asarray(content.get('labels'))
-    if pixels.dtype != np.uint8 or pixels.shape != (
-        len(labels) if labels.ndim else -1,
-        len(GREY) * SIDE * SIDE,
-    ):
-        raise UsageError(f"{path}: expected a dict with 'data' uint8 [N, 3072] and 'labels' [N]")
-    return pixels, labels.astype(np.int64)
+def _cifar_check_sums() -> dict[str, str]:
+    """Return the MD5 check sum of each file of CIFAR-10."""
+    from torchvision.datasets import CIFAR10
 
-
-def _read_binary(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return (pictures [N, 3072], red first, and labels) of a binary file: per picture a label and three channels."""
-    size = 1 + len(GREY) * SIDE * SIDE
-    data = np.frombuffer(path.read_bytes(), np.uint8)
-    if not len(data) or len(data) % size:
-        raise UsageError(f'{path}: expected a multiple of {size} bytes, got {len(data)}')
-    pictures = data.reshape(-1, size)
-    return pictures[:, 1:], pictures[:, 0].astype(np.int64)
+    sums = dict(CIFAR10.train_list + CIFAR10.test_list)
+    sums[CIFAR10.meta['filename']] = CIFAR10.meta['md5']
+    return sums

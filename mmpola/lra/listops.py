@@ -19,7 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 from mmpola.cache import complete_folder
-from mmpola.lra.texts import CLOSING, LISTOPS_FILES, LISTOPS_HEADER
+from mmpola.lra.texts import CLOSING_BRACKET, LISTOPS_FILES, LISTOPS_HEADER
 from mmpola.messages import UsageError, run_main
 from mmpola.progress import progress
 
@@ -34,15 +34,15 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
     '[SM': lambda values: sum(values) % 10,
 }
 
-CANDIDATES = 2_000
-"""Trees that are drawn with a random generator of their own."""
+TREES_PER_GENERATOR = 2_000
+"""Every this many trees are drawn with a random generator of their own."""
 
 MAX_FRUITLESS = 500
 """Generators in a row without a new tree after which there are hardly any others."""
 
 
 class Limits(NamedTuple):
-    """What trees are kept: min_length < length < max_length; defaults are the official ones."""
+    """Which trees are kept: min_length < length < max_length; defaults are the official ones."""
 
     min_length: int = 500
     max_length: int = 2000
@@ -55,13 +55,16 @@ class _TooLongError(Exception):
 
 
 def draw_tree(random: Random, limits: Limits) -> tuple[str, int] | None:
-    """Draw a tree; return its text as in the official files, `( ( ( [MAX 2 ) 9 ) ] )`, and what it evaluates to.
+    """Draw a tree; return its text and its value, or None if it is too short or too long.
 
-    MED rounds down, SM is the sum modulo 10. None if the tree's length is not between the limits.
+    The text is that of the official files: `( ( ( [MAX 2 ) 9 ) ] )`. MED rounds down, SM is the sum
+    modulo 10.
     """
-    length, text = 0, io.StringIO()
+    length = 0
+    text = io.StringIO()
 
     def draw(depth: int) -> int:
+        """Write the text of a node and return its value."""
         nonlocal length
         if depth >= limits.max_depth or random.random() >= OPERATOR_SHARE:
             length += 1
@@ -78,14 +81,16 @@ def draw_tree(random: Random, limits: Limits) -> tuple[str, int] | None:
         for _ in range(number):
             values.append(draw(depth + 1))
             text.write(' ) ')
-        text.write(f'{CLOSING} )')
+        text.write(f'{CLOSING_BRACKET} )')
         return OPERATORS[operator](values)
 
     try:
         value = draw(1)
     except _TooLongError:
         return None
-    return (text.getvalue(), value) if limits.min_length < length < limits.max_length else None
+    if not limits.min_length < length < limits.max_length:
+        return None
+    return text.getvalue(), value
 
 
 def write_listops(
@@ -96,23 +101,26 @@ def write_listops(
     Args:
         out: a new folder, which appears when it is complete.
         train, dev, test: numbers of trees.
-        limits: of the trees; None: the official ones.
-        seed: of the trees; the same seed and arguments give the same files.
+        limits: limits of the trees; None: the official ones.
+        seed: seed of the trees; the same seed and arguments give the same files.
 
     Raises:
-        UsageError: an argument is out of range, `out` holds files, or there are not so many
+        UsageError: an argument is out of range, `out` holds files, or the limits allow fewer
             different trees.
     """
-    limits = limits or Limits()
+    if limits is None:
+        limits = Limits()
     sizes = {'train': train, 'dev': dev, 'test': test}
-    least = {
-        'min_length': 0,
-        'max_length': limits.min_length + 2,
-        'max_depth': 1,
-        'max_args': LEAST_ARGUMENTS,
-    }
-    for name, given in {**sizes, 'seed': seed, **limits._asdict()}.items():
-        lowest = least.get(name, int(name in sizes))
+    for name, given, lowest in (
+        ('train', train, 1),
+        ('dev', dev, 1),
+        ('test', test, 1),
+        ('seed', seed, 0),
+        ('min_length', limits.min_length, 0),
+        ('max_length', limits.max_length, limits.min_length + 2),
+        ('max_depth', limits.max_depth, 1),
+        ('max_args', limits.max_args, LEAST_ARGUMENTS),
+    ):
         if given < lowest:
             raise UsageError(f'{name}: expected an integer of at least {lowest}, got {given}')
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -131,19 +139,26 @@ def _different_lines(limits: Limits, seed: int) -> Iterator[tuple[str, int]]:
     """Yield text and value of trees within the limits, each tree once."""
     seen: set[bytes] = set()
     fruitless = 0
-    for number in count():
-        random, before = Random(f'{seed} {number}'), len(seen)
-        for tree in (draw_tree(random, limits) for _ in range(CANDIDATES)):
-            if tree is not None:
-                digest = hashlib.blake2b(tree[0].encode(), digest_size=16).digest()
-                if digest not in seen:
-                    seen.add(digest)
-                    yield tree
-        fruitless = fruitless + 1 if len(seen) == before else 0
+    for generator in count():
+        random = Random(f'{seed} {generator}')
+        before = len(seen)
+        for _ in range(TREES_PER_GENERATOR):
+            tree = draw_tree(random, limits)
+            if tree is None:
+                continue
+            digest = hashlib.blake2b(tree[0].encode(), digest_size=16).digest()
+            if digest not in seen:
+                seen.add(digest)
+                yield tree
+        if len(seen) > before:
+            fruitless = 0
+            continue
+        fruitless += 1
         if fruitless == MAX_FRUITLESS:
-            drawn = MAX_FRUITLESS * CANDIDATES
+            drawn = MAX_FRUITLESS * TREES_PER_GENERATOR
             raise UsageError(
-                f'ListOps: expected limits with more different trees, got {len(seen):,} and no other in {drawn:,} draws'
+                'ListOps: expected limits with more different trees, '
+                f'got {len(seen):,} and no other in {drawn:,} draws'
             )
 
 
@@ -160,14 +175,19 @@ def main() -> None:
         parser.add_argument(
             f'--{split}', type=int, default=size, metavar='N', help=f'trees of the {split} split'
         )
-    for name, meaning in (
-        ('min_length', 'trees are longer than this'),
-        ('max_length', 'trees are shorter than this'),
-        ('max_depth', 'levels of a tree'),
-        ('max_args', 'arguments of an operator'),
-    ):
-        default = Limits._field_defaults[name]
-        parser.add_argument(f'--{name.replace("_", "-")}', type=int, default=default, help=meaning)
+    official = Limits()
+    parser.add_argument(
+        '--min-length', type=int, default=official.min_length, help='trees are longer than this'
+    )
+    parser.add_argument(
+        '--max-length', type=int, default=official.max_length, help='trees are shorter than this'
+    )
+    parser.add_argument(
+        '--max-depth', type=int, default=official.max_depth, help='levels of a tree'
+    )
+    parser.add_argument(
+        '--max-args', type=int, default=official.max_args, help='arguments of an operator'
+    )
     parser.add_argument(
         '--seed', type=int, default=0, help='the same seed and options give the same files'
     )

@@ -12,7 +12,9 @@ from mmpola.registry import MODELS
 
 @MODELS.register_module()
 class SequencePreprocessor(BaseDataPreprocessor):
-    """Checks tokens and lengths before they reach the GPU, where a token out of range stops the program unnamed.
+    """Checks tokens and lengths before they reach the GPU.
+
+    On a GPU, a token out of range stops the program without being named.
 
     Args:
         non_blocking: copy to the device without waiting for it.
@@ -29,14 +31,15 @@ class SequencePreprocessor(BaseDataPreprocessor):
         """Return the batch on the model's device, with `lengths` None if there is no padding.
 
         Args:
-            data: `inputs` int64 [B, N], `lengths` int64 [B], and `data_samples`; of pairs, `inputs`
-                [2B, N] and `lengths` [2B], the B first sequences before the B second ones.
+            data: `inputs` int64 [B, N], `lengths` int64 [B], and `data_samples`; for pairs,
+                `inputs` [2B, N] and `lengths` [2B], the B first sequences before the B second ones.
             training: unused.
 
         Raises:
             UsageError: a sequence is too long, or a token is out of range.
         """
-        tokens, lengths = data['inputs'], data['lengths']
+        tokens = data['inputs']
+        lengths = data['lengths']
         if tokens.shape[1] > self.length:
             raise UsageError(
                 f'inputs: expected sequences of at most {self.length} tokens, got {tokens.shape[1]}'

@@ -1,4 +1,4 @@
-"""What a reader of token sequences hands over: the files of a split, its samples, and what is wrong with them."""
+"""What a reader of token sequences hands over: files of a split, samples, and what is wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmpola.messages import BrokenRule, UsageError, grouped
 Tokens = NDArray[Any]
 """A sequence of tokens: uint8 or int16 [n]."""
 
-SPLITS = ('train', 'dev', 'test')
+LRA_SPLITS = ('train', 'dev', 'test')
 
 
 class Sample(NamedTuple):
@@ -27,11 +27,12 @@ class Sample(NamedTuple):
 
 @dataclass
 class Reading:
-    """What a reader reports: places that break a rule, which prevent training, and those that are left out.
+    """Collects what a reader reports while it reads.
 
     Attributes:
         advance: called with the number of bytes just read.
-        broken, left_out: (rule, place with the value found).
+        broken: (rule, place with the value found) of what prevents training.
+        left_out: (rule, place) of what is not used.
     """
 
     advance: Callable[[int], None]
@@ -42,15 +43,14 @@ class Reading:
         """Add a place that breaks a rule."""
         self.broken.append((rule, place))
 
-    def checked(self) -> list[str]:
-        """Return one line per kind of thing left out.
+    def leave_out(self, rule: str, place: str) -> None:
+        """Add a place that is not used."""
+        self.left_out.append((rule, place))
 
-        Raises:
-            UsageError: rules are broken; one line for each names its places.
-        """
+    def raise_if_broken(self) -> None:
+        """Raise UsageError if rules are broken, with a line for each that names its places."""
         if self.broken:
             raise UsageError('\n'.join(grouped(self.broken)))
-        return grouped(self.left_out)
 
 
 @dataclass
@@ -58,9 +58,9 @@ class Source:
     """The files of a split and how they are read.
 
     Attributes:
-        files: all that are read; a change in them changes the samples.
+        files: all files that are read; a change in them changes the samples.
         read: yields the samples of the split in a fixed order.
-        dtype: of the tokens.
+        dtype: dtype of the tokens.
         options: everything else on which the samples depend.
         notes: what is unusual about the files themselves.
     """
@@ -73,11 +73,7 @@ class Source:
 
 
 def existing(path: Path, split: str) -> Path:
-    """Return the path of a split's file or folder.
-
-    Raises:
-        UsageError: it does not exist.
-    """
+    """Return the path of a split's file or folder; raise UsageError if it does not exist."""
     if not path.exists():
         raise UsageError(f'{path}: expected the {split} split here, got no such file or folder')
     return path

@@ -1,4 +1,4 @@
-"""The Long Range Arena's tasks on texts, from their official files: ListOps, IMDB reviews and pairs of papers."""
+"""The Long Range Arena's tasks on texts, from their official files: ListOps, reviews, papers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,36 @@ from mmpola.registry import DATASETS
 
 LISTOPS_FILES = {'train': 'basic_train.tsv', 'dev': 'basic_val.tsv', 'test': 'basic_test.tsv'}
 LISTOPS_HEADER = ['Source', 'Target']
-DIGITS = tuple('0123456789')
-CLOSING = ']'
+CLOSING_BRACKET = ']'
+DIGITS = ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
 LISTOPS_TOKENS = {
-    token: number
-    for number, token in enumerate((*DIGITS, '[MIN', '[MAX', '[MED', '[SM', CLOSING), 1)
+    **{digit: number for number, digit in enumerate(DIGITS, 1)},
+    '[MIN': 11,
+    '[MAX': 12,
+    '[MED': 13,
+    '[SM': 14,
+    CLOSING_BRACKET: 15,
 }
 """Token -> id; 0 is padding."""
 
-REVIEW = re.compile(r'\d+_\d+\.txt')
+REVIEW_NAME = re.compile(r'\d+_\d+\.txt')
 
-CITED = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
-"""Label in the files of Retrieval -> class."""
+RETRIEVAL_FILES = {
+    'train': 'new_aan_pairs.train.tsv',
+    'dev': 'new_aan_pairs.eval.tsv',
+    'test': 'new_aan_pairs.test.tsv',
+}
+RETRIEVAL_COLUMNS = 5
+"""Label, two ids and two texts."""
+RETRIEVAL_LABELS = {'0.0': 0, '1.0': 1, '0': 0, '1': 1}
 
 
 def read_rows(path: Path, columns: int, reading: Reading) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number from 1, columns) of a file of tab-separated columns; both line ends, no quoting.
+    """Yield (line number from 1, columns) of a file of tab-separated columns without quoting.
 
-    Empty lines and other numbers of columns break a rule. Bytes that are not UTF-8 come as lone
-    surrogates, which encode back to them.
+    Lines end with a line feed, also after a carriage return. Empty lines and other numbers of
+    columns break a rule. Bytes that are not UTF-8 come as lone surrogates, which encode back to
+    them.
     """
     with path.open('rb') as file:
         for number, line in enumerate(file, 1):
@@ -55,16 +66,17 @@ def byte_tokens(text: bytes, max_length: int) -> Tokens:
 
 @DATASETS.register_module()
 class ListOps(SequenceDataset):
-    """Nested operations on lists of digits, of which the result is the class; up to 2,000 tokens of 15 kinds.
+    """Nested operations on lists of digits, whose result is the class.
+
+    A sequence has up to 2,000 tokens of 15 kinds.
 
     Args:
-        root: with `basic_{train,val,test}.tsv`.
+        root: folder with `basic_{train,val,test}.tsv`.
         brackets: keep the closing brackets. Without them, as in Skyformer's tokenizer, the nesting
             is lost.
         split, cache: as in `SequenceDataset`.
     """
 
-    TASK = 'listops'
     CLASSES = DIGITS
     OTHER_ROOTS = ('listops',)
 
@@ -87,35 +99,34 @@ class ListOps(SequenceDataset):
                 continue
             words = text.replace('(', ' ').replace(')', ' ').split()
             if not self.brackets:
-                words = [word for word in words if word != CLOSING]
-            if unknown := [word for word in words if word not in LISTOPS_TOKENS]:
+                words = [word for word in words if word != CLOSING_BRACKET]
+            unknown = [word for word in words if word not in LISTOPS_TOKENS]
+            if unknown:
                 rule = f'{path}: expected tokens of {" ".join(LISTOPS_TOKENS)}'
                 reading.refuse(rule, f'line {number} (got {unknown[0]})')
             elif target not in DIGITS:
-                reading.refuse(
-                    f'{path}: expected a digit as target', f'line {number} (got {target!r})'
-                )
+                rule = f'{path}: expected a digit as target'
+                reading.refuse(rule, f'line {number} (got {target!r})')
             elif not words:
-                reading.refuse(
-                    f'{path}: expected tokens in the column Source', f'line {number} (got none)'
-                )
+                rule = f'{path}: expected tokens in the column Source'
+                reading.refuse(rule, f'line {number} (got none)')
             else:
-                yield Sample(
-                    (np.array([LISTOPS_TOKENS[word] for word in words], np.uint8),), int(target)
-                )
+                tokens = np.array([LISTOPS_TOKENS[word] for word in words], np.uint8)
+                yield Sample((tokens,), int(target))
 
 
 @DATASETS.register_module()
 class ByteText(SequenceDataset):
-    """IMDB reviews, positive or negative, as bytes: the token is the byte's value + 1. The dev split is the test split.
+    """IMDB reviews, positive or negative, as bytes: the token is the byte's value + 1.
+
+    The dev split is the test split.
 
     Args:
-        root: with `{train,test}/{neg,pos}/ID_RATING.txt`.
+        root: folder with `{train,test}/{neg,pos}/ID_RATING.txt`.
         max_length: longer texts are cut to this number of bytes.
         split, cache: as in `SequenceDataset`.
     """
 
-    TASK = 'text'
     CLASSES = ('neg', 'pos')
     OTHER_ROOTS = ('imdb',)
 
@@ -126,40 +137,43 @@ class ByteText(SequenceDataset):
         super().__init__(root, split, cache)
 
     def _source(self, split: str) -> Source:
-        folders = [
-            existing(self.root / split.replace('dev', 'test') / name, split)
-            for name in self.CLASSES
-        ]
-        files = [
-            path
-            for folder in folders
-            for path in sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
-            if not path.name.startswith('.')
-        ]
-        note = f'{self.root}: the test split serves as dev split, as in the original release'
-        notes = [note] if split == 'dev' else []
-        return Source(
-            files, partial(self._read, folders, files), np.int16, (self.max_length,), notes
-        )
+        notes = []
+        folder = self.root / split
+        if split == 'dev':
+            folder = self.root / 'test'
+            notes.append(
+                f'{self.root}: the test split serves as dev split, as in the original release'
+            )
+        every_file = []
+        files_of_classes = []
+        for name in self.CLASSES:
+            paths = existing(folder / name, split).iterdir()
+            visible = [path for path in paths if not path.name.startswith('.')]
+            files = sorted(visible, key=lambda path: natural_key(path.name))
+            files_of_classes.append((folder / name, files))
+            every_file += files
+        read = partial(self._read, files_of_classes)
+        return Source(every_file, read, np.int16, (self.max_length,), notes)
 
-    def _read(self, folders: list[Path], files: list[Path], reading: Reading) -> Iterator[Sample]:
-        reviews = [path for path in files if REVIEW.fullmatch(path.name)]
-        for folder in {*folders} - {path.parent for path in reviews}:
-            reading.refuse(f'{folder}: expected reviews called ID_RATING.txt', 'got none')
-        for path in files:
-            reading.advance(path.stat().st_size)
-            if not REVIEW.fullmatch(path.name):
-                reading.left_out.append(
-                    (f'{path.parent}: left out, not called ID_RATING.txt', path.name)
-                )
-            elif text := path.read_bytes():
-                yield Sample(
-                    (byte_tokens(text, self.max_length),), self.CLASSES.index(path.parent.name)
-                )
-            else:
-                reading.refuse(
-                    f'{path.parent}: expected a text in every file', f'{path.name} (empty file)'
-                )
+    def _read(
+        self, files_of_classes: list[tuple[Path, list[Path]]], reading: Reading
+    ) -> Iterator[Sample]:
+        for label, (folder, files) in enumerate(files_of_classes):
+            number_of_reviews = 0
+            for path in files:
+                reading.advance(path.stat().st_size)
+                if not REVIEW_NAME.fullmatch(path.name):
+                    reading.leave_out(f'{folder}: left out, not called ID_RATING.txt', path.name)
+                    continue
+                number_of_reviews += 1
+                text = path.read_bytes()
+                if text:
+                    yield Sample((byte_tokens(text, self.max_length),), label)
+                else:
+                    rule = f'{folder}: expected a text in every file'
+                    reading.refuse(rule, f'{path.name} (empty file)')
+            if number_of_reviews == 0:
+                reading.refuse(f'{folder}: expected reviews called ID_RATING.txt', 'got none')
 
 
 @DATASETS.register_module()
@@ -167,12 +181,11 @@ class Retrieval(SequenceDataset):
     """Pairs of papers as bytes, of which one cites the other (class 1) or not.
 
     Args:
-        root: with `new_aan_pairs.{train,eval,test}.tsv`: label, two ids, two texts.
+        root: folder with `new_aan_pairs.{train,eval,test}.tsv`: label, two ids, two texts.
         max_length: longer texts are cut to this number of bytes.
         split, cache: as in `SequenceDataset`.
     """
 
-    TASK = 'retrieval'
     CLASSES = ('unrelated', 'citing')
     OTHER_ROOTS = ('aan',)
     PAIRS = True
@@ -184,27 +197,28 @@ class Retrieval(SequenceDataset):
         super().__init__(root, split, cache)
 
     def _source(self, split: str) -> Source:
-        path = existing(self.root / f'new_aan_pairs.{split.replace("dev", "eval")}.tsv', split)
+        path = existing(self.root / RETRIEVAL_FILES[split], split)
         return Source([path], partial(self._read, path), np.int16, (self.max_length,))
 
     def _read(self, path: Path, reading: Reading) -> Iterator[Sample]:
-        for number, (label, _, _, *texts) in read_rows(path, 5, reading):
+        for number, cells in read_rows(path, RETRIEVAL_COLUMNS, reading):
+            label = cells[0]
             try:
-                first, second = map(text_bytes, texts)
+                first = text_bytes(cells[3])
+                second = text_bytes(cells[4])
             except (SyntaxError, ValueError):
-                reading.refuse(
-                    f"{path}: expected texts, or literals b'…' that are complete", f'line {number}'
-                )
+                rule = f"{path}: expected texts, or literals b'…' that are complete"
+                reading.refuse(rule, f'line {number}')
                 continue
-            if label not in CITED:
-                reading.refuse(
-                    f'{path}: expected the label 0.0 or 1.0', f'line {number} (got {label!r})'
-                )
+            if label not in RETRIEVAL_LABELS:
+                rule = f'{path}: expected the label 0.0 or 1.0'
+                reading.refuse(rule, f'line {number} (got {label!r})')
             elif not first or not second:
-                reading.refuse(f'{path}: expected two texts', f'line {number} (got an empty one)')
+                rule = f'{path}: expected two texts'
+                reading.refuse(rule, f'line {number} (got an empty one)')
             else:
                 pair = (byte_tokens(first, self.max_length), byte_tokens(second, self.max_length))
-                yield Sample(pair, CITED[label])
+                yield Sample(pair, RETRIEVAL_LABELS[label])
 
 
 def text_bytes(cell: str) -> bytes:

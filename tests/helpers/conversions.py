@@ -1,4 +1,4 @@
-"""Helpers that the tests of converting checkpoints share: a small classifier, a named one, and the script."""
+"""Helpers of the tests of converting checkpoints: a small classifier, a named one, the script."""
 
 from functools import cache, partial
 
@@ -40,6 +40,6 @@ def authors_names(weights):
 
 @cache
 def named():
-    """Return the weights of a named model that is small enough for tests, with a head of 10 classes."""
+    """Return the weights of a small named model with a head of 10 classes."""
     torch.manual_seed(1)
     return Classifier(PolaPVTv2, 10, arguments={'arch': 'b0'}).state_dict()

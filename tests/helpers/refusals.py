@@ -13,6 +13,15 @@ def refusal(function, *arguments, **options):
     return str(raised.value)
 
 
+def assert_lines(lines, *expected):
+    """Assert that each line has its (start, word, end): the subject, the rule, what breaks it."""
+    assert len(lines) == len(expected), lines
+    for line, (start, word, end) in zip(lines, expected, strict=True):
+        assert line.startswith(str(start))
+        assert word in line
+        assert line.endswith(str(end))
+
+
 def problems(cfg, **options):
     """Return the problems that `check_data` reports of training data."""
     headline, *lines = refusal(check_data, cfg, ('train',), **options).splitlines()

@@ -1,9 +1,11 @@
 """The five tasks of the Long Range Arena in their official layouts, a few samples each."""
 
+import hashlib
 import pickle
 
 import numpy as np
 from PIL import Image
+from torchvision.datasets import CIFAR10
 
 LISTOPS = 'Source\tTarget\r\n( ( ( [MAX 2 ) ( ( ( [SM 9 ) 4 ) ] ) ) ] )\t3\r\n7\t7\r\n'
 
@@ -54,17 +56,25 @@ def cifar_pixels(pictures):
     return np.arange(pictures * 3072, dtype=np.uint64).astype(np.uint8).reshape(pictures, 3072)
 
 
-def write_cifar(folder, suffix=''):
-    """Write two of the five training batches, of 10 pictures each, and the test batch."""
+def write_cifar(folder):
+    """Write the training batches and the test batch, of 10 pictures each, and their classes."""
     folder.mkdir(parents=True)
-    pixels, labels = cifar_pixels(10), list(range(10))
-    for name in ('data_batch_1', 'data_batch_3', 'test_batch'):
-        if suffix:
-            content = np.concatenate([np.array(labels, np.uint8)[:, None], pixels], 1).tobytes()
-        else:
-            content = pickle.dumps({b'data': pixels, b'labels': labels}, protocol=2)
-        (folder / f'{name}{suffix}').write_bytes(content)
+    batch = pickle.dumps({'data': cifar_pixels(10), 'labels': list(range(10))}, protocol=2)
+    for name in ('data_batch_1', 'data_batch_2', 'data_batch_3', 'data_batch_4', 'data_batch_5'):
+        (folder / name).write_bytes(batch)
+    (folder / 'test_batch').write_bytes(batch)
+    (folder / 'batches.meta').write_bytes(pickle.dumps({'label_names': list('abcdefghij')}))
     return folder
+
+
+def expect_cifar(monkeypatch, folder):
+    """Make torchvision take the files in a folder for the whole of CIFAR-10."""
+    sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    train = [[name, sums[name]] for name in sorted(sums) if name.startswith('data_batch')]
+    monkeypatch.setattr(CIFAR10, 'base_folder', folder.name)
+    monkeypatch.setattr(CIFAR10, 'train_list', train)
+    monkeypatch.setattr(CIFAR10, 'test_list', [['test_batch', sums['test_batch']]])
+    monkeypatch.setattr(CIFAR10, 'meta', {**CIFAR10.meta, 'md5': sums['batches.meta']})
 
 
 WRITERS = {

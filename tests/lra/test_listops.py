@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from mmpola.lra.listops import Limits, draw_tree, main, write_listops
-from mmpola.messages import UsageError, run_main
+from mmpola.messages import run_main
+from tests.helpers.refusals import assert_lines, refusal
 
 SMALL = Limits(min_length=20, max_length=200, max_depth=4)
 
@@ -107,18 +108,39 @@ def test_the_statistics_are_those_of_the_sample(real_data, tmp_path):
         assert abs(found[0][label] - share) < 4 * (share * (1 - share) / 300) ** 0.5 + 0.01
     assert found[1] == pytest.approx(dict.fromkeys(('[MIN', '[MAX', '[MED', '[SM'), 0.25), abs=0.01)
     assert expected[1] == pytest.approx(found[1], abs=0.01)
-    assert (
-        abs(found[2] - expected[2]) < 4 * 400 / 300**0.5
-    )  # lengths from 500 to 2000 deviate by about 400
+    deviation = 400  # of lengths from 500 to 2000, about
+    assert abs(found[2] - expected[2]) < 4 * deviation / 300**0.5
 
 
 def test_impossible_limits_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr('mmpola.lra.listops.MAX_FRUITLESS', 2)
-    with pytest.raises(UsageError, match='ListOps: expected limits with more different trees'):
-        write_listops(tmp_path / 'lists', 20, 1, 1, Limits(0, 5, 1))
+    message = refusal(write_listops, tmp_path / 'lists', 20, 1, 1, Limits(0, 5, 1))
+    assert_lines([message], ('ListOps: ', 'got 10 ', ' draws'))
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match=r'^max_args: expected an integer of at least 2, got 1$'):
-        write_listops(tmp_path / 'lists', 1, 1, 1, Limits(max_args=1))
+
+
+@pytest.mark.parametrize(
+    ('name', 'lowest', 'limits'),
+    [
+        ('min_length', 0, Limits(min_length=-1)),
+        ('max_length', 12, Limits(min_length=10, max_length=11)),
+        ('max_depth', 1, Limits(max_depth=0)),
+        ('max_args', 2, Limits(max_args=1)),
+    ],
+)
+def test_limits_out_of_range_are_refused(name, lowest, limits, tmp_path):
+    message = refusal(write_listops, tmp_path / 'lists', 1, 1, 1, limits)
+    got = getattr(limits, name)
+    assert_lines([message], (f'{name}: ', f'at least {lowest}', f'got {got}'))
+
+
+@pytest.mark.parametrize(
+    ('name', 'arguments'),
+    [('train', (0, 1, 1)), ('dev', (1, 0, 1)), ('test', (1, 1, 0)), ('seed', (1, 1, 1, None, -1))],
+)
+def test_numbers_out_of_range_are_refused(name, arguments, tmp_path):
+    message = refusal(write_listops, tmp_path / 'lists', *arguments)
+    assert message.startswith(f'{name}: ')
 
 
 def run(monkeypatch, *arguments):
@@ -134,23 +156,11 @@ def run(monkeypatch, *arguments):
 def test_the_command_leaves_other_files_alone(tmp_path, monkeypatch, capsys):
     (tmp_path / 'mine').write_text('')
     assert run(monkeypatch, tmp_path, '--train', 1) == 2
-    message = f'error: {tmp_path}: expected a new or empty folder, got one that holds other files\n'
-    assert capsys.readouterr().err == message
-    small = (
-        '--train',
-        3,
-        '--dev',
-        1,
-        '--test',
-        1,
-        '--min-length',
-        5,
-        '--max-length',
-        50,
-        '--max-depth',
-        3,
-    )
-    assert run(monkeypatch, tmp_path / 'new', *small) == 0
+    error = capsys.readouterr().err
+    assert error.startswith(f'error: {tmp_path}: expected a new or empty folder')
+    assert error.count('\n') == 1
+    small = '--train 3 --dev 1 --test 1 --min-length 5 --max-length 50 --max-depth 3'
+    assert run(monkeypatch, tmp_path / 'new', *small.split()) == 0
     assert [len(rows(path)) for path in sorted((tmp_path / 'new').iterdir())] == [1, 3, 1]
 
 

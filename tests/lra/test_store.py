@@ -22,7 +22,8 @@ def reads(monkeypatch):
 
 def test_unchanged_files_are_not_read_again(build, tmp_path, reads):
     root = write_listops(tmp_path / 'data')
-    first, second = build('ListOps', root), build('ListOps', root)
+    first = build('ListOps', root)
+    second = build('ListOps', root)
     assert len(reads) == 1
     assert second[0]['inputs'].tolist() == first[0]['inputs'].tolist()
     build('ListOps', root, brackets=False)
@@ -30,7 +31,8 @@ def test_unchanged_files_are_not_read_again(build, tmp_path, reads):
 
 
 def test_progress_says_what_it_counts(build, tmp_path, capsys):
-    lists, texts = write_listops(tmp_path / 'lists'), write_text(tmp_path / 'texts')
+    lists = write_listops(tmp_path / 'lists')
+    texts = write_text(tmp_path / 'texts')
     build('ListOps', lists)
     build('ByteText', texts)
     assert 'reading' not in capsys.readouterr().out  # small files are read at once

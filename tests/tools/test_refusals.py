@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from tests.helpers.refusals import assert_lines
 from tests.helpers.refusals import refusal as refusal_of
 from tests.helpers.scripts import load, run
 
@@ -116,14 +117,16 @@ def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, t
     names = ', '.join(image.name for image in gone[:5])
     annotations = copy / 'annotations' / 'instances_train2017.json'
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
-    assert refusal('train', tiny_config, *options).splitlines()[1] == (
-        f'  {annotations} lists images that are not in {copy}/train2017 (7): {names} and 2 more'
-    )
+    line = refusal('train', tiny_config, *options).splitlines()[1].strip()
+    assert_lines([line], (annotations, f'{copy}/train2017', f'(7): {names} and 2 more'))
     annotations.write_text(json.dumps({'pictures': []}))
-    headline, problem, *_ = refusal('check_data', tiny_config, *options).splitlines()
-    assert headline == 'error: the data is not valid'
-    assert problem.startswith(f'  {annotations}: ')
-    assert 'images' in problem
+    lines = refusal('check_data', tiny_config, *options).splitlines()[1:]
+    assert_lines(
+        [line.strip() for line in lines],
+        (f'{annotations}: images: ', 'list', 'got none'),
+        (f'{annotations}: annotations: ', 'list', 'got none'),
+        (f'{annotations}: categories: ', 'list', 'got none'),
+    )
 
 
 NO_GPU = 'error: --amp: expected a GPU for float16, but torch finds none; '

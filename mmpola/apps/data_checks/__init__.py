@@ -1,16 +1,11 @@
 """Checks of the data that a config names, before training: `check_data` is the entry.
 
-`check.py` goes through the data sets of a config. `kinds.py` lists the kinds of data set that it
-knows; `coco.py`, `label_maps.py` and `folders.py` inspect them. `coco_structure.py` checks the
-lists and types of an annotation file.
+`check.py` goes through the data sets of a config. Each kind of data set that it knows is checked by
+one function: `coco.py`, `label_maps.py`, `class_folders.py`, `sequences.py`. They fill in a
+`DatasetReport` (`report.py`).
 """
 
-from mmpola.apps.data_checks.check import (
-    Checked,
-    check_data,
-    print_notes,
-    print_table,
-    training_images,
-)
+from mmpola.apps.data_checks.check import check_data, training_images
+from mmpola.apps.data_checks.report import DatasetReport, print_notes, print_table
 
-__all__ = ['Checked', 'check_data', 'print_notes', 'print_table', 'training_images']
+__all__ = ['DatasetReport', 'check_data', 'print_notes', 'print_table', 'training_images']

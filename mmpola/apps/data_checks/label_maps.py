@@ -1,99 +1,122 @@
-"""Inspect data sets in ADE20K's layout: a folder of images and a folder of label maps with the same names."""
+"""Check data sets in ADE20K's layout: images, and label maps with the same names in a folder."""
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from mmpola.apps.data_checks.kinds import Contents, apply, check_image
-from mmpola.messages import BrokenRule, listed
+from mmpola.apps.data_checks.report import DatasetReport, add_line, check_files
+from mmpola.messages import BrokenRule, grouped, listed
 from mmpola.read_image import size_as_loaded, unreadable
 
-ONE_CHANNEL = ('1', 'L', 'P')
+SAMPLED_MAPS = 32
+"""Label maps that the fast check reads. A label out of range crashes training on a GPU without
+naming its file, whereas the data loader names an image that cannot be read."""
+
+EIGHT_BIT_MODES = ('1', 'L', 'P')
 """Pillow's modes of images with one value from 0 to 255 per pixel."""
 
 
-def inspect(dataset: Any) -> Contents:
-    """Inspect mmseg's BaseSegDataset, or one like it, built with `lazy_init`. Opens no file."""
-    images, maps = (Path(dataset.data_prefix[key]) for key in ('img_path', 'seg_map_path'))
-    pairs = [
-        (Path(item['img_path']), Path(item['seg_map_path'])) for item in dataset.load_data_list()
-    ]
-    present = set(maps.rglob(f'*{dataset.seg_map_suffix}'))
-    unpaired = [image.relative_to(images) for image, label_map in pairs if label_map not in present]
-    orphans = [] if dataset.ann_file else sorted(present - {label_map for _, label_map in pairs})
-    contents = Contents(
-        len(pairs), len(pairs) - len(unpaired), len(unpaired), dataset.metainfo.get('classes') or ()
-    )
-    if not pairs:
-        others = (
-            listed(sorted(path.name for path in images.rglob('*') if path.is_file())) or 'no files'
-        )
-        contents.problems.append(
-            f'{images}: expected images with the suffix {dataset.img_suffix}, got {others}'
-        )
-    apply(
-        (
-            (contents.problems, f'{images}: images without a label map in {maps}', unpaired),
-            (
-                contents.problems,
-                f'{maps}: label maps without an image in {images}',
-                (path.relative_to(maps) for path in orphans),
-            ),
-        )
-    )
-    allowed, rule = _labels(dataset, len(contents.classes))
-    contents.image_files = [partial(check_image, images, image) for image, _ in pairs]
-    contents.label_files = [
-        partial(_check_map, allowed, f'{maps}: {rule}', maps, label_map, image)
-        for image, label_map in pairs
-        if label_map in present
-    ]
-    return contents
+def check_label_maps(dataset: Any, report: DatasetReport, whole: bool) -> None:
+    """Fill in the report of mmseg's BaseSegDataset, or one like it, built with `lazy_init`.
 
+    Args:
+        dataset: the data set.
+        report: filled in.
+        whole: read every image and label map; else only `SAMPLED_MAPS` label maps.
+    """
+    image_folder = Path(dataset.data_prefix['img_path'])
+    map_folder = Path(dataset.data_prefix['seg_map_path'])
+    report.classes = dataset.metainfo.get('classes') or ()
 
-def _labels(dataset: Any, classes: int) -> tuple[Any, str]:
-    """Return which labels a file's pixels may have, bool [256], and the rule that others break."""
+    # Every image needs a label map, and the other way round.
+    present = set(map_folder.rglob(f'*{dataset.seg_map_suffix}'))
+    images = []
+    pairs = []
+    unpaired = []
+    for item in dataset.load_data_list():
+        image = Path(item['img_path'])
+        label_map = Path(item['seg_map_path'])
+        images.append(image)
+        if label_map in present:
+            pairs.append((image, label_map))
+        else:
+            unpaired.append(image.relative_to(image_folder))
+    orphans = []
+    if not dataset.ann_file:  # it may list a part of the images in the folder
+        paired = {label_map for _, label_map in pairs}
+        orphans = [path.relative_to(map_folder) for path in sorted(present - paired)]
+    if not images:
+        others = sorted(path.name for path in image_folder.rglob('*') if path.is_file())
+        report.problems.append(
+            f'{image_folder}: expected images with the suffix {dataset.img_suffix}, '
+            f'got {listed(others) or "no files"}'
+        )
+    add_line(
+        report.problems, f'{image_folder}: images without a label map in {map_folder}', unpaired
+    )
+    add_line(
+        report.problems, f'{map_folder}: label maps without an image in {image_folder}', orphans
+    )
+    report.images = len(images)
+    report.annotations = len(pairs)
+    report.unannotated = len(unpaired)
+
+    # Labels in range.
+    classes = len(report.classes)
     if dataset.label_map is not None:  # a subset of the classes: the files still hold all labels
         classes = len(dataset.METAINFO['classes'])
-    reduced = bool(dataset.reduce_zero_label)
-    allowed = np.arange(256) < classes + reduced
-    allowed[dataset.ignore_index if 0 <= dataset.ignore_index < 256 else 255] = True
-    return allowed, (
-        f'label maps with labels other than 0 … {classes - 1 + reduced} and {dataset.ignore_index} '
-        f'({classes} classes, reduce_zero_label={reduced})'
+    reduce_zero_label = bool(dataset.reduce_zero_label)
+    ignored = dataset.ignore_index
+    highest = classes if reduce_zero_label else classes - 1
+    allowed = set(range(highest + 1))
+    allowed.add(ignored if 0 <= ignored <= 255 else 255)
+    label_rule = (
+        f'{map_folder}: label maps with labels other than 0 … {highest} and {ignored} '
+        f'({classes} classes, reduce_zero_label={reduce_zero_label})'
     )
 
+    def check_map(pair: tuple[Path, Path]) -> list[BrokenRule]:
+        """Check that a label map is readable, and its channels, labels and size."""
+        image, label_map = pair
+        name = label_map.relative_to(map_folder)
+        reason = unreadable(label_map)
+        if reason is not None:
+            return [(f'{map_folder}: label maps that cannot be read', f'{name} ({reason})')]
+        with Image.open(label_map) as file:
+            if file.mode not in EIGHT_BIT_MODES:
+                rule = f'{map_folder}: label maps that do not have one channel of 8 bits'
+                return [(rule, f'{name} ({file.mode})')]
+            labels = np.asarray(file).astype(np.uint8)
+        broken = []
+        wrong = sorted(set(np.unique(labels).tolist()) - allowed)
+        if wrong:
+            broken.append((label_rule, f'{name} (label {listed(wrong)})'))
+        height, width = labels.shape
+        image_size = size_as_loaded(image)
+        if image_size is not None and image_size != (width, height):
+            rule = f'{map_folder}: label maps whose size differs from their image as loaded'
+            sizes = f'{width} x {height}, image {image_size[0]} x {image_size[1]}'
+            broken.append((rule, f'{name} ({sizes})'))
+        return broken
 
-def _check_map(allowed: Any, rule: str, folder: Path, path: Path, image: Path) -> list[BrokenRule]:
-    """Check that a label map can be read and has one channel, the size of its image, and only allowed labels."""
-    name = path.relative_to(folder)
-    if reason := unreadable(path):
-        return [(f'{folder}: label maps that cannot be read', f'{name} ({reason})')]
-    with Image.open(path) as label_map:
-        if label_map.mode not in ONE_CHANNEL:
-            return [
-                (
-                    f'{folder}: label maps that do not have one channel of 8 bits',
-                    f'{name} ({label_map.mode})',
-                )
-            ]
-        labels = np.asarray(label_map).astype(np.uint8)
+    def check_image(image: Path) -> list[BrokenRule]:
+        reason = unreadable(image)
+        if reason is None:
+            return []
+        name = image.relative_to(image_folder)
+        return [(f'{image_folder}: images that cannot be read', f'{name} ({reason})')]
+
+    if whole:
+        check_files(report, 'images', images, check_image)
+        check_files(report, 'label maps', pairs, check_map)
+        return
+    step = max(1, math.ceil(len(pairs) / SAMPLED_MAPS))
     broken = []
-    if (wrong := np.setdiff1d(labels, np.flatnonzero(allowed))).size:
-        broken.append((rule, f'{name} (label {listed(wrong)})'))
-    height, width = labels.shape
-    loaded = size_as_loaded(image)
-    if loaded not in (None, (width, height)):
-        sizes = f'{width} x {height}, image {loaded[0]} x {loaded[1]}'
-        broken.append(
-            (
-                f'{folder}: label maps whose size differs from their image as loaded',
-                f'{name} ({sizes})',
-            )
-        )
-    return broken
+    for pair in pairs[::step]:
+        broken += check_map(pair)
+    report.problems += grouped(broken)

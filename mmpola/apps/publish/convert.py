@@ -1,10 +1,11 @@
-"""Convert a checkpoint for publishing: its backbone and classification head, or its whole model, in a verified file."""
+"""Convert a checkpoint for publishing: its backbone and classification head, or its whole model."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,12 +27,25 @@ from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, read
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError, listed
 
-PREFIX = 'backbone.'
+BACKBONE_PREFIX = 'backbone.'
+
 POLARITY_AWARE = ('.power', '.s1')
-"""Tensors that only polarity-aware attention has: exponents of a PowerMap, temperatures of an ExpMap."""
-NO_PARAMETERS = ('running_mean', 'running_var', 'num_batches_tracked')
-WHOLE_META = ('cfg', 'dataset_meta', 'epoch', 'iter', 'experiment_name', 'mmengine_version')
-"""What a file of a whole model keeps of a training checkpoint's `meta`; inferencers read the first two."""
+"""Ends of names that only polarity-aware attention has: exponents of a PowerMap, temperatures of an
+ExpMap."""
+
+BATCH_NORM_BUFFERS = ('running_mean', 'running_var', 'num_batches_tracked')
+
+WHOLE_MODEL_META = (
+    'cfg',
+    'dataset_meta',
+    'epoch',
+    'iter',
+    'experiment_name',
+    'mmengine_version',
+)
+"""Entries of a training checkpoint's `meta` that stay in the file of a whole model.
+
+Inferencers read the first two."""
 
 
 @dataclass
@@ -67,7 +81,7 @@ def convert(
     metric: str | None = None,
     authors: bool = False,
 ) -> Conversion:
-    """Read a checkpoint and select what is published, verified against the model where its name is known.
+    """Read a checkpoint, select what is published and verify it if the model's name is known.
 
     Args:
         source: any file that mmpola loads.
@@ -82,48 +96,58 @@ def convert(
             values that are not finite; or `authors`, and no named model fits.
     """
     checkpoint = read(source)
-    container, weights = checkpoint.container, checkpoint.weights
+    weights = checkpoint.weights
+    container = checkpoint.container
     kept = named_weights(weights, backbone_only)
     if not any(key.endswith(POLARITY_AWARE) for key in kept):
         raise UsageError(
             f'{source}: expected a backbone of mmpola, got {container!r} with {listed(weights)}'
         )
-    _refuse_broken(kept, source)
-    arch = arch or find_arch(kept)
+    check_finite(kept, source)
+    if arch is None:
+        arch = find_arch(kept)
     resized: list[str] = []
     if arch is not None:
-        kept, resized = verify(kept, arch, source)
-    written = {id(x) for x in kept.values()}
+        kept, resized = verify_weights(kept, arch, source)
+
+    dropped: Counter[str] = Counter()
+    kept_ids = {id(tensor) for tensor in kept.values()}  # the names of kept tensors may be new
+    for key, tensor in weights.items():
+        if id(tensor) not in kept_ids:
+            dropped[part_of(key)] += 1
+    dropped_entries = []
+    if container != 'bare state dict':
+        dropped_entries = other_entries(checkpoint.content, (container, 'meta'))
+
+    written_as = 'state_dict'
     if authors:
         if arch is None:
             raise UsageError(
                 f'--authors: expected weights of a named model, none of which fits {source}'
             )
-        kept = to_released(
-            {key.removeprefix(PREFIX): x for key, x in kept.items()}, NAMED[arch][0].released_names
-        )
-    meta = _meta(source, checkpoint, arch, metric)
-    conversion = Conversion(
-        _own_copies(kept), meta, container, 'model' if authors else 'state_dict', resized
+        backbone_class, _ = NAMED[arch]
+        bare = {key.removeprefix(BACKBONE_PREFIX): tensor for key, tensor in kept.items()}
+        kept = to_released(bare, backbone_class.released_names)
+        written_as = 'model'
+    return Conversion(
+        state_dict=own_copies(kept),
+        meta=meta_of_weights(source, checkpoint, arch, metric),
+        container=container,
+        written_as=written_as,
+        resized=resized,
+        dropped=dropped,
+        dropped_entries=dropped_entries,
     )
-    for key, x in weights.items():
-        if id(x) not in written:
-            conversion.dropped[_part(key)] += 1
-    if container != 'bare state dict':
-        conversion.dropped_entries = sorted(
-            str(key) for key in checkpoint.content if key not in (container, 'meta')
-        )
-    return conversion
 
 
 def convert_whole(source: Path, metric: str | None = None) -> Conversion:
-    """Read the training checkpoint of a detector, segmenter or classifier and select its weights, config and classes.
+    """Read a training checkpoint and select its weights, config and classes.
 
     The config in the file names everything that is needed to build the model: the result is read by
     torch.load, by the inferencers of mmdet and mmseg, and by the scripts in tools/.
 
     Args:
-        source: a training checkpoint of MMEngine, with its config.
+        source: a training checkpoint of MMEngine, of a detector, segmenter or classifier.
         metric: as in `convert`.
 
     Raises:
@@ -134,52 +158,70 @@ def convert_whole(source: Path, metric: str | None = None) -> Conversion:
     earlier = checkpoint.meta
     if not isinstance(earlier.get('cfg'), str) or not checkpoint.classes:
         raise UsageError(
-            f"--whole: expected a training checkpoint with its config and classes in 'meta', got {source} with "
-            f'{listed(earlier) or "none"}'
+            "--whole: expected a training checkpoint with its config and classes in 'meta', "
+            f'got {source} with {listed(earlier) or "none"}'
         )
     cfg = Config.fromstring(earlier['cfg'], '.py')
     model = build_on_meta(cfg)
     check_fits(checkpoint, cfg, model)
-    _refuse_broken(checkpoint.weights, source)
-    meta = {key: earlier[key] for key in WHOLE_META if key in earlier}
-    meta |= _meta(source, checkpoint, None, metric)
-    dropped = sorted(
-        str(key)
-        for key in checkpoint.content
-        if key not in (checkpoint.container, 'state_dict', 'meta')
-    )
+    check_finite(checkpoint.weights, source)
+    meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
+    meta.update(meta_of_weights(source, checkpoint, None, metric))
     return Conversion(
-        _own_copies(checkpoint.weights),
-        meta,
-        checkpoint.container,
-        dropped_entries=dropped,
+        state_dict=own_copies(checkpoint.weights),
+        meta=meta,
+        container=checkpoint.container,
+        dropped_entries=other_entries(
+            checkpoint.content, (checkpoint.container, 'state_dict', 'meta')
+        ),
         whole=type(model).__name__,
     )
 
 
-def _own_copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Clone tensors: a clone stores only its own values, a view would add its whole storage to the file."""
-    return {key: x.detach().contiguous().clone() for key, x in weights.items()}
+def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
+    """Name backbone and head as in an ImageClassifier, without size-dependent buffers."""
+    backbone, others = split_head(weights)
+    named = {BACKBONE_PREFIX + key: tensor for key, tensor in backbone.items()}
+    if 'head.weight' in others and not backbone_only:
+        for key, tensor in others.items():
+            if key.startswith(HEAD_PREFIXES):
+                named[key] = tensor
+    return {key: tensor for key, tensor in named.items() if not key.endswith(COMPUTED)}
 
 
-def _refuse_broken(weights: dict[str, Tensor], source: Path) -> None:
-    if broken := [key for key, x in weights.items() if not torch.isfinite(x).all()]:
+def check_finite(weights: dict[str, Tensor], source: Path) -> None:
+    """Raise UsageError if a tensor has NaN or infinite values."""
+    broken = [key for key, tensor in weights.items() if not torch.isfinite(tensor).all()]
+    if broken:
         raise UsageError(
             f'{source}: NaN or infinite values in {listed(broken)}; nothing was written'
         )
 
 
-def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, Tensor]:
-    """Name backbone and head as in an ImageClassifier, and leave out buffers that follow from the input size."""
-    own, others = split_head(weights)
-    named = {PREFIX + key: x for key, x in own.items()}
-    if 'head.weight' in others and not backbone_only:
-        named |= {key: x for key, x in others.items() if key.startswith(HEAD_PREFIXES)}
-    return {key: x for key, x in named.items() if not key.endswith(COMPUTED)}
+def own_copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Clone tensors: a clone saves its own values, a view would save its whole storage."""
+    return {key: tensor.detach().contiguous().clone() for key, tensor in weights.items()}
+
+
+def other_entries(content: Mapping[str, Any], read_entries: tuple[str, ...]) -> list[str]:
+    return sorted(str(key) for key in content if key not in read_entries)
+
+
+def part_of(key: str) -> str:
+    """Return the part of a model under which a dropped tensor is counted."""
+    if key.endswith(COMPUTED):
+        return 'size-dependent buffers'
+    names = key.split('.')
+    if key.startswith(BACKBONE_PREFIX):
+        return f'{names[0]}.{names[1]}'
+    return names[0]
 
 
 def find_arch(weights: dict[str, Tensor]) -> str | None:
-    """Return the name whose backbone fits these tensors with the fewest tables resized; None if several or none do."""
+    """Return the name whose backbone fits these tensors with the fewest position tables resized.
+
+    None if no name fits, or several fit equally well.
+    """
     resized: dict[str, int] = {}
     for name in NAMED:
         backbone = backbone_on_meta(name)
@@ -192,13 +234,13 @@ def find_arch(weights: dict[str, Tensor]) -> str | None:
 
 @cache
 def backbone_on_meta(arch: str) -> Backbone:
-    """Build the backbone of that name on the meta device, with all its output norms, which a file may lack."""
-    cls, arguments = NAMED[arch]
+    """Build a named backbone on the meta device, with all output norms, which a file may lack."""
+    backbone_class, arguments = NAMED[arch]
     with torch.device('meta'):
-        return cls(out_norm=True, **arguments)
+        return backbone_class(out_norm=True, **arguments)
 
 
-def verify(
+def verify_weights(
     weights: dict[str, Tensor], arch: str, source: Path
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Check that the tensors fit the named model.
@@ -213,58 +255,59 @@ def verify(
     if arch not in NAMED:
         raise UsageError(f'--arch: expected one of {", ".join(NAMED)}, got {arch}')
     backbone = backbone_on_meta(arch)
-    named = backbone.rename_weights(weights)
-    _, report = fit_weights(backbone, named, str(source))
+    renamed = backbone.rename_weights(weights)
+    _, report = fit_weights(backbone, renamed, str(source))
     if report.problems:
-        raise UsageError(
-            f'{source}: does not fit {arch}: {"; ".join(report.problems)}; nothing was written'
-        )
+        problems = '; '.join(report.problems)
+        raise UsageError(f'{source}: does not fit {arch}: {problems}; nothing was written')
     if 'head.weight' not in weights:
-        return {PREFIX + key: named[key] for key in report.loaded}, report.resized
-    cls, arguments = NAMED[arch]
-    projection = weights['proj.weight'].shape[0] if 'proj.weight' in weights else None
+        return {BACKBONE_PREFIX + key: renamed[key] for key in report.loaded}, report.resized
+
+    backbone_class, arguments = NAMED[arch]
+    num_classes = len(weights['head.weight'])
+    projection = None
+    if 'proj.weight' in weights:
+        projection = weights['proj.weight'].shape[0]
     try:
         with torch.device('meta'):
-            model = Classifier(
-                cls, len(weights['head.weight']), projection=projection, arguments=arguments
+            classifier = Classifier(
+                backbone_class, num_classes, projection=projection, arguments=arguments
             )
-        named = model.rename_weights(weights)
-        _, report = fit_weights(model, named, str(source))
-        problems = report.problems
+        renamed = classifier.rename_weights(weights)
+        _, report = fit_weights(classifier, renamed, str(source))
+        problems = '; '.join(report.problems)
     except ValueError as error:
-        problems = [str(error)]
+        problems = str(error)
     if problems:
         raise UsageError(
-            f'{source}: the head does not fit {arch}: {"; ".join(problems)}; --backbone-only leaves it out; nothing '
-            'was written'
+            f'{source}: the head does not fit {arch}: {problems}; --backbone-only leaves it out; '
+            'nothing was written'
         )
-    return {key: named[key] for key in report.loaded}, report.resized
+    return {key: renamed[key] for key in report.loaded}, report.resized
 
 
-def _part(key: str) -> str:
-    """Return the part of a model under which a dropped tensor is counted."""
-    if key.endswith(COMPUTED):
-        return 'size-dependent buffers'
-    first, *others = key.split('.')
-    return f'{PREFIX}{others[0]}' if key.startswith(PREFIX) else first
-
-
-def _meta(
+def meta_of_weights(
     source: Path, checkpoint: TrainingCheckpoint, arch: str | None, metric: str | None
 ) -> dict[str, Any]:
-    """Describe the weights; `metric` and `weights` of a file that was converted before are kept."""
-    earlier = checkpoint.meta if 'source_sha256' in checkpoint.meta else {}
+    """Describe the weights for the file's `meta`.
+
+    `metric` and `weights` of a file that was converted before are kept.
+    """
+    earlier: Mapping[str, Any] = {}
+    if 'source_sha256' in checkpoint.meta:
+        earlier = checkpoint.meta
+    kind = 'ema' if checkpoint.averaged else earlier.get('weights', 'model')
     return {
         'arch': arch,
         'source': source.name,
         'source_sha256': sha256(source),
         'metric': metric or earlier.get('metric'),
-        'weights': 'ema' if checkpoint.averaged else earlier.get('weights', 'model'),
+        'weights': kind,
         'mmpola_version': mmpola.__version__,
     }
 
 
-def write(conversion: Conversion, destination: Path) -> Path:
+def write_conversion(conversion: Conversion, destination: Path) -> Path:
     """Save the file atomically and return its path.
 
     The name of a whole model gets the first eight digits of the file's SHA-256, as OpenMMLab's
@@ -274,55 +317,65 @@ def write(conversion: Conversion, destination: Path) -> Path:
         UsageError: the system refuses the write; the old file is unchanged and no partial file is
             left.
     """
-    content = io.BytesIO()  # torch.save to a file would hide why the system refused the write
-    torch.save({conversion.written_as: conversion.state_dict, 'meta': conversion.meta}, content)
+    file = io.BytesIO()  # torch.save to a path would hide why the system refused the write
+    torch.save({conversion.written_as: conversion.state_dict, 'meta': conversion.meta}, file)
+    content = file.getbuffer()
     if conversion.whole:
-        digits = hashlib.sha256(content.getbuffer()).hexdigest()[:8]
+        digits = hashlib.sha256(content).hexdigest()[:8]
         destination = destination.with_stem(f'{destination.stem}-{digits}')
     try:
-        write_atomically(destination, content.getbuffer())
+        write_atomically(destination, content)
     except OSError as error:
         raise UsageError(f'{destination}: cannot be written ({error.strerror or error})') from None
     return destination
 
 
-def summary(conversion: Conversion, source: Path, destination: Path) -> str:
+def conversion_summary(conversion: Conversion, source: Path, destination: Path) -> str:
     """Describe the conversion in the lines that the script prints."""
-    state_dict, meta = conversion.state_dict, conversion.meta
-    parameters = sum(x.numel() for key, x in state_dict.items() if not key.endswith(NO_PARAMETERS))
-    head = (
-        f'head of {len(state_dict["head.weight"])} classes'
-        if 'head.weight' in state_dict
-        else 'no head'
-    )
-    averaged = (
-        'averaged (EMA)'
-        if meta['weights'] == 'ema'
-        else 'plain; the file has no averaged (EMA) weights'
-    )
-    arch = 'no named model fits: written unverified; --arch NAME lists what differs from NAME'
+    state_dict = conversion.state_dict
+    meta = conversion.meta
+
+    weights = 'plain; the file has no averaged (EMA) weights'
+    if meta['weights'] == 'ema':
+        weights = 'averaged (EMA)'
+
+    if conversion.whole:
+        arch = f'a whole {conversion.whole}, every tensor fits its config'
+    elif meta['arch'] is None:
+        arch = 'no named model fits: written unverified; --arch NAME lists what differs from NAME'
+    else:
+        arch = f'{meta["arch"]}, every tensor fits'
+        if conversion.resized:
+            arch += f'; {len(conversion.resized)} position tables have another grid'
+
     if conversion.whole:
         head = f'{len(meta["dataset_meta"]["classes"])} classes'
-        arch = f'a whole {conversion.whole}, every tensor fits its config'
-    elif meta['arch'] is not None:
-        grids = (
-            f'; {len(conversion.resized)} position tables have another grid'
-            if conversion.resized
-            else ''
-        )
-        arch = f'{meta["arch"]}, every tensor fits{grids}'
-    dropped = ', '.join(f'{name} ({count})' for name, count in conversion.dropped.items())
-    dropped = '; '.join(part for part in (dropped, ', '.join(conversion.dropped_entries)) if part)
-    before, after = (path.stat().st_size / 1e6 for path in (source, destination))
-    rows = {
-        'weights': f'{averaged}, from {conversion.container!r}',
-        'arch': arch,
-        'written': f'{len(state_dict)} tensors, {parameters:,} parameters, {head}',
-        'dropped': dropped or 'nothing',
-        'size': f'{before:.1f} MB -> {after:.1f} MB',
-        'sha256': sha256(destination),
-        'source': f'sha256 {meta["source_sha256"]}',
-    }
+    elif 'head.weight' in state_dict:
+        head = f'head of {len(state_dict["head.weight"])} classes'
+    else:
+        head = 'no head'
+    parameters = 0
+    for key, tensor in state_dict.items():
+        if not key.endswith(BATCH_NORM_BUFFERS):
+            parameters += tensor.numel()
+
+    dropped = []
+    if conversion.dropped:
+        dropped.append(', '.join(f'{part} ({n})' for part, n in conversion.dropped.items()))
+    if conversion.dropped_entries:
+        dropped.append(', '.join(conversion.dropped_entries))
+
+    before = source.stat().st_size / 1e6
+    after = destination.stat().st_size / 1e6
     return '\n'.join(
-        [f'{source} -> {destination}', *(f'  {name:<8} {text}' for name, text in rows.items())]
+        [
+            f'{source} -> {destination}',
+            f'  weights  {weights}, from {conversion.container!r}',
+            f'  arch     {arch}',
+            f'  written  {len(state_dict)} tensors, {parameters:,} parameters, {head}',
+            f'  dropped  {"; ".join(dropped) or "nothing"}',
+            f'  size     {before:.1f} MB -> {after:.1f} MB',
+            f'  sha256   {sha256(destination)}',
+            f'  source   sha256 {meta["source_sha256"]}',
+        ]
     )

@@ -12,14 +12,17 @@ from PIL import Image
 from mmpola.apps.data_checks import check_data
 from mmpola.apps.data_checks.coco import POLYGONS, SOME_POLYGON
 from mmpola.read_image import size_as_loaded
-from tests.helpers.refusals import problems
+from tests.helpers.refusals import assert_lines, problems
 
 NAMES = 'circle, square, triangle, star, ring and 1 more'
 
 
 def test_polygons_are_replaced_and_nothing_else():
-    text = '{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, {"b": [2], "segmentation" : [[1],\n[-2]]}'
-    assert POLYGONS.sub(SOME_POLYGON, text.encode()) == (
+    text = (
+        b'{"segmentation": [[1.5,2, 3e-1]], "area": 1, "a": [1]}, '
+        b'{"b": [2], "segmentation" : [[1],\n[-2]]}'
+    )
+    assert POLYGONS.sub(SOME_POLYGON, text) == (
         b'{"segmentation":[[]], "area": 1, "a": [1]}, {"b": [2], "segmentation":[[]]}'
     )
     for other in (
@@ -37,15 +40,15 @@ def test_polygons_are_replaced_and_nothing_else():
 
 def test_classes_of_another_data_set(detection, annotations):
     detection.train_dataloader.dataset.pop('metainfo')
-    assert problems(detection) == [
-        f'{annotations.path}: classes of the config without a category; set metainfo.classes, the file has {NAMES} '
-        '(80): person, bicycle, car, motorcycle, airplane and 75 more',
-        *(
-            f'model.roi_head.{head}_head.num_classes: expected 80, the number of classes in train_dataloader '
-            '(person, bicycle, car, motorcycle, airplane and 75 more), got 6'
-            for head in ('bbox', 'mask')
-        ),
-    ]
+    persons = '(80): person, bicycle, car, motorcycle, airplane and 75 more'
+    lines = problems(detection)
+    assert_lines(
+        lines,
+        (annotations.path, 'metainfo.classes', persons),
+        ('model.roi_head.bbox_head.num_classes: expected 80', 'train_dataloader', 'got 6'),
+        ('model.roi_head.mask_head.num_classes: expected 80', 'train_dataloader', 'got 6'),
+    )
+    assert NAMES in lines[0]
 
 
 def test_classes_in_another_order_than_the_file(detection, annotations):
@@ -57,10 +60,14 @@ def test_classes_in_another_order_than_the_file(detection, annotations):
         'ring',
         'cross',
     )
-    assert problems(detection) == [
-        f'{annotations.path}: metainfo.classes: expected the order of the file, by which mmdet numbers them '
-        f'({NAMES}), got square, circle, triangle, star, ring and 1 more'
-    ]
+    assert_lines(
+        problems(detection),
+        (
+            f'{annotations.path}: metainfo.classes: ',
+            NAMES,
+            'got square, circle, triangle, star, ring and 1 more',
+        ),
+    )
 
 
 def test_ids_and_names_that_are_wrong(detection, annotations):
@@ -70,35 +77,43 @@ def test_ids_and_names_that_are_wrong(detection, annotations):
     annotations['categories'][1]['name'] = 'circle'
     annotations.save()
     path = annotations.path
-    assert problems(detection) == [
-        f'{path}: ids of several annotations (1): {annotations["annotations"][3]["id"]}',
-        f'{path}: names of several categories (1): circle',
-        f'{path}: classes of the config without a category; set metainfo.classes, the file has circle, circle, '
-        'triangle, star, ring and 1 more (1): square',
-        f'{path}: category ids of annotations that no category has (1): 77',
-        f'{path}: image ids of annotations that no image has (1): 4711',
-    ]
+    assert_lines(
+        problems(detection),
+        (path, 'ids of several annotations', f'(1): {annotations["annotations"][3]["id"]}'),
+        (path, 'names of several categories', '(1): circle'),
+        (path, 'metainfo.classes', '(1): square'),
+        (path, 'category ids', '(1): 77'),
+        (path, 'image ids', '(1): 4711'),
+    )
+
+
+def test_several_images_with_one_id(detection, annotations):
+    first, second = annotations['images'][:2]
+    second['id'] = first['id']
+    annotations.save()
+    assert_lines(
+        problems(detection)[:1], (annotations.path, 'ids of several images', f'(1): {first["id"]}')
+    )
 
 
 def test_boxes_that_mmdet_drops(detection, annotations):
     flat, away, beyond = annotations['annotations'][:3]
-    flat['bbox'][3], away['bbox'][0], beyond['bbox'][2] = 0, 96, 96
+    flat['bbox'][3] = 0
+    away['bbox'][0] = 96
+    beyond['bbox'][2] = 96
     annotations.save()
     path = annotations.path
     (train,) = check_data(detection, ('train',))
-    assert train.contents.warnings == [
-        f'{path}: dropped boxes narrower than a pixel or without area, annotations (1): {flat["id"]}',
-        f'{path}: dropped boxes outside their image, annotations (1): {away["id"]}',
-    ]
-    assert train.contents.notes == [
-        f'{path}: boxes that extend beyond their image, annotations (1): {beyond["id"]}'
-    ]
-    assert problems(detection, strict=True) == train.contents.warnings
+    assert_lines(
+        train.warnings,
+        (path, 'without area', f'(1): {flat["id"]}'),
+        (path, 'outside their image', f'(1): {away["id"]}'),
+    )
+    assert_lines(train.notes, (path, 'beyond their image', f'(1): {beyond["id"]}'))
+    assert problems(detection, strict=True) == train.warnings
     flat['bbox'][3] = float('nan')
     annotations.save()
-    assert problems(detection) == [
-        f'{path}: boxes with NaN or infinite values, annotations (1): {flat["id"]}'
-    ]
+    assert_lines(problems(detection), (path, 'boxes with NaN', f'(1): {flat["id"]}'))
     flat['bbox'][3] = '7'
     annotations.save()
     (line,) = problems(detection)
@@ -108,7 +123,10 @@ def test_boxes_that_mmdet_drops(detection, annotations):
 
 def test_counts_are_those_of_mmdet(detection, annotations):
     flat, away, ignored, crowd, *others = annotations['annotations']
-    flat['area'], away['bbox'][0], ignored['ignore'], crowd['iscrowd'] = 0, -99, True, 1
+    flat['area'] = 0
+    away['bbox'][0] = -99
+    ignored['ignore'] = True
+    crowd['iscrowd'] = 1
     narrow, bare = annotations['images'][-2:]
     narrow['width'] = 31
     annotations['annotations'] = [
@@ -128,23 +146,22 @@ def test_counts_are_those_of_mmdet(detection, annotations):
     ]
     annotated = {a['image_id'] for a in annotations['annotations'] if a['category_id'] != 6}
     empty = [image['file_name'] for image in annotations['images'] if image['id'] not in annotated]
-    assert train.contents.images == len(built) == 11 - len(empty)
-    assert train.contents.annotations == sum(map(len, instances)) < len(others)
-    assert train.contents.unannotated == sum(not boxes for boxes in instances)
+    assert train.images == len(built) == 11 - len(empty)
+    assert train.annotations == sum(map(len, instances)) < len(others)
+    assert train.unannotated == sum(not boxes for boxes in instances)
     crosses = sum(a['category_id'] == 6 for a in annotations['annotations'])
     assert crosses > 0
-    subset = f'{annotations.path}: dropped categories that are not classes of the config (1): cross ({crosses})'
-    assert subset in train.contents.warnings
-    assert train.contents.warnings[-2:] == [
-        f'{annotations.path}: dropped images with a side of less than 32 pixels (filter_cfg.min_size) (1): '
-        f'{narrow["file_name"]}',
-        f'{annotations.path}: dropped images without annotations (filter_cfg.filter_empty_gt) ({len(empty)}): '
-        f'{", ".join(empty)}',
-    ]
-    assert (
-        train.contents.notes[-1]
-        == f'{annotations.path}: annotations of crowds, which are ignored (1): {crowd["id"]}'
+    path = annotations.path
+    assert_lines(
+        train.warnings,
+        (path, 'without area', f'(1): {flat["id"]}'),
+        (path, 'outside their image', f'(1): {away["id"]}'),
+        (path, 'dropped categories', f'(1): cross ({crosses})'),
+        (path, "'ignore'", f'(1): {ignored["id"]}'),
+        (path, 'filter_cfg.min_size', f'(1): {narrow["file_name"]}'),
+        (path, 'filter_cfg.filter_empty_gt', f'({len(empty)}): {", ".join(empty)}'),
     )
+    assert_lines(train.notes[-1:], (path, 'crowds', f'(1): {crowd["id"]}'))
 
 
 @pytest.mark.parametrize('segmentation', [None, []])
@@ -153,16 +170,16 @@ def test_annotations_without_the_mask_that_is_trained_on(detection, annotations,
     bare['segmentation'] = dropped['segmentation'] = segmentation
     dropped['area'] = 0
     annotations.save()
-    assert problems(detection) == [
-        'train_dataloader: expected a segmentation in every annotation, because masks are loaded (with_mask=True), '
-        f'got 1 annotations without one: {bare["id"]}'
-    ]
+    assert_lines(
+        problems(detection),
+        ('train_dataloader: ', 'with_mask=True', f'got 1 annotations without one: {bare["id"]}'),
+    )
     pipeline = detection.train_dataloader.dataset.pipeline
     next(transform for transform in pipeline if 'with_mask' in transform).with_mask = False
-    assert problems(detection) == [
-        'train_dataloader.dataset.pipeline: expected LoadAnnotations with with_mask=True, for '
-        'model.roi_head.mask_head, got none'
-    ]
+    assert_lines(
+        problems(detection),
+        ('train_dataloader.dataset.pipeline: ', 'model.roi_head.mask_head', 'got none'),
+    )
     detection.model.roi_head.mask_head = None
     check_data(detection, ('train',))
 
@@ -185,7 +202,7 @@ def test_segmentations_with_other_brackets_than_polygons(detection, annotations,
     odd['segmentation'] = segmentation
     annotations.save()
     (line,) = problems(detection)
-    assert line.startswith(f'{annotations.path}: annotations: expected polygons [[x, y, …], …]')
+    assert line.startswith(f'{annotations.path}: annotations: expected polygons')
     assert line.endswith(f' (1): {reprlib.repr(segmentation)} (id {odd["id"]})')
 
 
@@ -195,17 +212,15 @@ def test_polygons_that_are_no_finite_numbers(detection, annotations):
     second['segmentation'] = [[float('inf'), 2.0, 3.0, 4.0, 5.0, 6.0]]
     third['segmentation'] = [['1', 2.0, 3.0, 4.0, 5.0, 6.0]]
     annotations.save()
-    assert problems(detection) == [
-        f'{annotations.path}: polygons with NaN, infinite or no numbers, annotations (3): '
-        f'{first["id"]}, {second["id"]}, {third["id"]}'
-    ]
+    ids = f'{first["id"]}, {second["id"]}, {third["id"]}'
+    assert_lines(problems(detection), (annotations.path, 'polygons with NaN', f'(3): {ids}'))
 
 
 @pytest.mark.parametrize('content', [[], ['images'], 'text', None, 7, 1.5, True])
 def test_a_file_that_holds_no_object(detection, annotations, content):
     annotations.path.write_text(json.dumps(content))
     (line,) = problems(detection)
-    assert line.startswith(f'{annotations.path}: expected an object with images, annotations')
+    assert line.startswith(f'{annotations.path}: ')
     assert line.endswith(f'got {content!r}')
 
 
@@ -218,7 +233,8 @@ def test_a_section_that_is_no_list(detection, annotations, section, value):
     annotations.save()
     (line,) = problems(detection)
     shown = 'none' if value == 'missing' else repr(value)
-    assert line == f'{annotations.path}: {section}: expected a list, got {shown}'
+    assert line.startswith(f'{annotations.path}: {section}: expected a list')
+    assert line.endswith(f'got {shown}')
 
 
 @pytest.mark.parametrize('section', ['images', 'annotations', 'categories'])
@@ -227,7 +243,8 @@ def test_entries_that_are_no_objects(detection, annotations, section):
     annotations[section][2] = None
     annotations.save()
     (line,) = problems(detection)
-    assert line == f'{annotations.path}: {section}: expected objects, got others (2): 7, None'
+    assert line.startswith(f'{annotations.path}: {section}: expected objects')
+    assert line.endswith('(2): 7, None')
 
 
 @pytest.mark.parametrize(
@@ -257,7 +274,8 @@ def test_fields_of_the_wrong_type(detection, annotations, section, field, value)
     (line,) = problems(detection)
     assert line.startswith(f'{annotations.path}: {section}: expected ')
     shown = 'none' if value == 'missing' else repr(value)
-    assert line.endswith(f' as {field}, got others (1): {shown} ({place})')
+    assert f' as {field}' in line
+    assert line.endswith(f'(1): {shown} ({place})')
 
 
 def test_odd_values_that_are_only_looked_at_for_their_truth(detection, annotations):
@@ -265,7 +283,7 @@ def test_odd_values_that_are_only_looked_at_for_their_truth(detection, annotatio
     annotations['annotations'][1]['ignore'] = {'a': 1}
     annotations.save()
     (train,) = check_data(detection, ('train',))
-    assert train.contents.annotations == len(annotations['annotations']) - 2
+    assert train.annotations == len(annotations['annotations']) - 2
 
 
 def test_a_file_name_longer_than_the_system_allows(detection, annotations):
@@ -273,12 +291,14 @@ def test_a_file_name_longer_than_the_system_allows(detection, annotations):
     annotations.save()
     (line,) = problems(detection)
     assert line.startswith(f'{annotations.path} lists images that are not in ')
+    assert '(1): aaaa' in line
 
 
 def test_json_that_is_nested_too_deeply_is_one_line(detection, annotations):
     annotations.path.write_text('[' * 100_000)
     (problem,) = problems(detection)
-    assert problem.startswith(f'{annotations.path}: not a COCO annotation file (RecursionError(')
+    assert problem.startswith(f'{annotations.path}: ')
+    assert 'RecursionError' in problem
 
 
 @pytest.mark.parametrize(
@@ -308,36 +328,34 @@ def test_run_lengths_that_no_mask_has(detection, annotations):
     empty['segmentation'] = {'size': sizes[empty['image_id']]}
     other['segmentation']['size'] = sizes[other['image_id']][::-1]
     annotations.save()
+    path = annotations.path
     undecoded, resized = problems(detection)
-    invalid = "(ValueError('Invalid RLE mask representation'))"
-    assert undecoded == (
-        f'{annotations.path}: masks that cannot be decoded (3): annotation {long["id"]} {invalid}, '
-        f"annotation {text['id']} {invalid}, annotation {empty['id']} (KeyError('counts'))"
+    assert_lines(
+        [undecoded, resized],
+        (path, 'cannot be decoded (3)', f"annotation {empty['id']} (KeyError('counts'))"),
+        (path, 'size differs', f'(1): annotation {other["id"]} (80 x 96, image 96 x 80)'),
     )
-    assert resized == (
-        f'{annotations.path}: masks whose size differs from their image (1): '
-        f'annotation {other["id"]} (80 x 96, image 96 x 80)'
-    )
+    assert f'annotation {long["id"]} (ValueError' in undecoded
+    assert f'annotation {text["id"]} (ValueError' in undecoded
+    assert problems(detection, whole=True)[:2] == [undecoded, resized]
 
 
 def test_nothing_to_train_on(detection, annotations):
     for annotation in annotations['annotations']:
         annotation['iscrowd'] = 1
     annotations.save()
-    count = len(annotations['annotations'])
-    assert problems(detection) == [
-        f'{annotations.path}: has no annotations to train on: none of {count} is left by what the loader drops'
-    ]
+    path = annotations.path
+    (line,) = problems(detection)
+    assert line.startswith(f'{path}: has no annotations')
+    assert f' {len(annotations["annotations"])} ' in line
     annotations['annotations'] = []
     annotations.save()
-    assert problems(detection) == [f'{annotations.path}: has no annotations to train on']
+    assert_lines(problems(detection), (path, 'no annotations', ''))
     annotations['images'] = []
     annotations.save()
-    assert problems(detection) == [f'{annotations.path}: lists no images']
-    annotations.path.write_text('[')
-    assert problems(detection) == [
-        f"{annotations.path}: not a COCO annotation file (JSONDecodeError('Expecting value: line 1 column 2 (char 1)'))"
-    ]
+    assert_lines(problems(detection), (path, 'no images', ''))
+    path.write_text('[')
+    assert_lines(problems(detection), (path, 'JSONDecodeError', ''))
 
 
 def test_every_image_is_read_in_the_whole_check(detection, annotations, coco):
@@ -352,12 +370,10 @@ def test_every_image_is_read_in_the_whole_check(detection, annotations, coco):
         image.save(turned, exif=exif)
     check_data(detection, ('train',))  # the fast part opens no image
     unreadable, resized = problems(detection, whole=True)
-    assert unreadable.startswith(
-        f'{folder}: images that cannot be read (3): {empty.name} (empty file), {truncated.name} '
-        '(OSError: image file is truncated ('
-    )
-    assert unreadable.endswith(f' bytes not processed)), {text.name} (not an image)')
-    assert resized == (
-        f'{folder}: images whose size as loaded differs from instances_train2017.json (1): '
-        f'{turned.name} (80 x 96, not 96 x 80)'
+    start = f'{folder}: images that cannot be read (3): {empty.name} (empty file), '
+    assert unreadable.startswith(f'{start}{truncated.name} (OSError: ')
+    assert unreadable.endswith(f', {text.name} (not an image)')
+    assert_lines(
+        [resized],
+        (folder, 'instances_train2017.json', f'(1): {turned.name} (80 x 96, not 96 x 80)'),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from tests.helpers.refusals import problems
+from tests.helpers.refusals import assert_lines, problems
 
 
 def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade):
@@ -13,15 +13,11 @@ def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade
         labels = np.array(Image.open(path))
         labels[:2, :3] = label
         Image.fromarray(labels).save(path)
-    assert problems(segmentation) == [
-        f'{folder}: label maps with labels other than 0 … 6 and 255 (6 classes, reduce_zero_label=True) (2): '
-        f'{first.name} (label 200), {second.name} (label 7)'
-    ]
+    found = f'(2): {first.name} (label 200), {second.name} (label 7)'
+    assert_lines(problems(segmentation), (folder, '0 … 6 and 255', found))
+    assert_lines(problems(segmentation, whole=True), (folder, '0 … 6 and 255', found))
     segmentation.train_dataloader.dataset.reduce_zero_label = False
-    assert (
-        'labels other than 0 … 5 and 255 (6 classes, reduce_zero_label=False)'
-        in problems(segmentation)[0]
-    )
+    assert '0 … 5 and 255' in problems(segmentation)[0]
 
 
 def test_label_maps_of_the_wrong_kind(segmentation, ade):
@@ -30,27 +26,36 @@ def test_label_maps_of_the_wrong_kind(segmentation, ade):
     Image.new('RGB', (96, 80)).save(colours)
     Image.new('L', (48, 40)).save(small)
     broken.write_bytes(b'')
-    assert problems(segmentation) == [
-        f'{folder}: label maps that do not have one channel of 8 bits (1): {colours.name} (RGB)',
-        f'{folder}: label maps whose size differs from their image as loaded (1): {small.name} '
-        '(48 x 40, image 96 x 80)',
-        f'{folder}: label maps that cannot be read (1): {broken.name} (empty file)',
-    ]
+    assert_lines(
+        problems(segmentation),
+        (folder, 'one channel', f'(1): {colours.name} (RGB)'),
+        (folder, 'size differs', f'(1): {small.name} (48 x 40, image 96 x 80)'),
+        (folder, 'cannot be read', f'(1): {broken.name} (empty file)'),
+    )
+
+
+def test_images_are_read_in_the_whole_check(segmentation, ade):
+    folder = ade / 'images' / 'training'
+    broken = sorted(folder.iterdir())[2]
+    broken.write_bytes(b'')
+    assert_lines(
+        problems(segmentation, whole=True),
+        (folder, 'cannot be read', f'(1): {broken.name} (empty file)'),
+    )
 
 
 def test_images_and_label_maps_come_in_pairs(segmentation, ade):
-    images, maps = ade / 'images' / 'training', ade / 'annotations' / 'training'
+    images = ade / 'images' / 'training'
+    maps = ade / 'annotations' / 'training'
     first, second, *_ = (path.stem for path in sorted(images.iterdir()))
     (images / f'{first}.jpg').unlink()
     (maps / f'{second}.png').unlink()
-    assert problems(segmentation) == [
-        f'{images}: images without a label map in {maps} (1): {second}.jpg',
-        f'{maps}: label maps without an image in {images} (1): {first}.png',
-    ]
+    assert_lines(
+        problems(segmentation),
+        (images, str(maps), f'(1): {second}.jpg'),
+        (maps, str(images), f'(1): {first}.png'),
+    )
     for path in list(images.iterdir()):
         path.rename(path.with_suffix('.jpeg'))
-    assert problems(segmentation)[0] == (
-        f'{images}: expected images with the suffix .jpg, got '
-        + ', '.join(sorted(path.name for path in images.iterdir())[:5])
-        + ' and 6 more'
-    )
+    names = ', '.join(sorted(path.name for path in images.iterdir())[:5])
+    assert_lines(problems(segmentation)[:1], (images, '.jpg', f'got {names} and 6 more'))

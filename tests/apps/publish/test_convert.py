@@ -11,20 +11,19 @@ from mmengine.runner import load_checkpoint
 
 import mmpola
 from mmpola.apps.publish.convert import (
+    conversion_summary,
     convert,
     convert_whole,
     find_arch,
     named_weights,
     sha256,
-    summary,
-    write,
+    write_conversion,
 )
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.load import load_weights
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.validate import build_on_meta
-from mmpola.messages import UsageError
 from tests.helpers.conversions import (
     ARCH,
     BACKBONE,
@@ -35,6 +34,7 @@ from tests.helpers.conversions import (
     run,
     save,
 )
+from tests.helpers.refusals import assert_lines, refusal
 from tests.helpers.small_training import run as train
 from tests.helpers.small_training import small_config
 
@@ -117,7 +117,7 @@ def test_authors_tensors_are_kept_and_size_dependent_buffers_are_not(name, golde
 
 def test_every_loader_takes_the_file(weights, tmp_path):
     slim = tmp_path / 'slim.pth'
-    write(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
+    write_conversion(convert(save({'state_dict': weights}, tmp_path / 'epoch_1.pth')), slim)
     pretrained = {'type': 'Pretrained', 'checkpoint': str(slim)}
     inside = {
         key.removeprefix('backbone.'): x
@@ -148,7 +148,9 @@ def test_a_detector_starts_from_the_file(weights, tmp_path, root):
 
     register_all_modules(init_default_scope=False)
     slim = tmp_path / 'slim.pth'
-    write(convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim)
+    write_conversion(
+        convert(save(authors_names(weights), tmp_path / 'bare.pth'), backbone_only=True), slim
+    )
     cfg = Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py').model
     cfg.backbone.arch = ARCH
     cfg.backbone.pretrain_img_size = 64
@@ -171,14 +173,19 @@ def test_timm_reads_the_file(tmp_path):  # its `checkpoint_path`
     import mmpola.timm  # noqa: F401  # registers the names
 
     slim = tmp_path / 'slim.pth'
-    write(convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim)
+    write_conversion(
+        convert(save({'model': named()}, tmp_path / 'a.pth'), arch='pola_pvt_v2_b0'), slim
+    )
     model = timm.create_model('pola_pvt_v2_b0', num_classes=10, checkpoint_path=str(slim))
     assert_same(model.state_dict(), named())
 
 
 @pytest.mark.slow
 def test_averages_of_a_real_training_run_are_what_is_written(colours, tmp_path):
-    """MMEngine's EMAHook saves the averages in `state_dict` and the trained weights in `ema_state_dict`."""
+    """MMEngine's EMAHook saves the averages in `state_dict`.
+
+    It saves the trained weights in `ema_state_dict`.
+    """
     options = {'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.3}}
     runner = train(small_config(colours, tmp_path, epochs=2, options=options))
     average = next(
@@ -211,14 +218,17 @@ def test_the_backbone_of_a_detector_is_kept(tmp_path):
     conversion = convert(source)
     assert_same(authors_names(conversion.state_dict), backbone)
     assert conversion.dropped == {'neck': 1, 'roi_head': 2}
-    write(conversion, tmp_path / 'slim.pth')
+    write_conversion(conversion, tmp_path / 'slim.pth')
     report = load_weights(PolaSwin(ARCH, pretrain_img_size=64), tmp_path / 'slim.pth')
     assert (len(report.loaded), report.new, report.dropped) == (len(backbone), [], [])
 
 
 @pytest.mark.slow
 def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_checkpoint, tmp_path):
-    """The file has no optimizer and is named by its SHA-256; mmdet's inferencer needs nothing beside it."""
+    """The file has no optimizer and is named by its SHA-256.
+
+    mmdet's inferencer needs nothing beside it.
+    """
     from mmdet.apis import DetInferencer
 
     cfg = Config.fromfile(tiny_config)
@@ -227,7 +237,7 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
     source = write_checkpoint(
         tiny_config, tmp_path / 'epoch_3.pth', meta=meta, optimizer={'state': {}}
     )
-    written = write(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
+    written = write_conversion(convert_whole(source, 'box AP 12.3'), tmp_path / 'detector.pth')
     assert written.name == f'detector-{sha256(written)[:8]}.pth'
     content = torch.load(written, weights_only=True)
     assert content.keys() == {'state_dict', 'meta'}
@@ -242,13 +252,17 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
 
 def test_a_file_without_config_or_classes_is_no_whole_model(weights, tmp_path):
     source = save({'state_dict': weights, 'meta': {'epoch': 3}}, tmp_path / 'epoch_3.pth')
-    with pytest.raises(UsageError, match=r'--whole: expected a training checkpoint .* with epoch'):
-        convert_whole(source)
+    message = refusal(convert_whole, source)
+    assert_lines([message], ('--whole: ', str(source), 'with epoch'))
 
 
 def test_the_authors_names_go_there_and_back(tmp_path):
-    """A file with the released names gives the same tensors as the file that it was made from, and none is dropped."""
-    theirs, ours = tmp_path / 'theirs.pth', tmp_path / 'ours.pth'
+    """A file with the released names gives the same tensors as the file that it was made from.
+
+    None is dropped.
+    """
+    theirs = tmp_path / 'theirs.pth'
+    ours = tmp_path / 'ours.pth'
     conversion = convert(save({'state_dict': named()}, tmp_path / 'a.pth'), authors=True)
     assert {
         'patch_embed1.proj.weight',
@@ -256,17 +270,17 @@ def test_the_authors_names_go_there_and_back(tmp_path):
         'norm4.weight',
         'head.weight',
     } <= set(conversion.state_dict)
-    write(conversion, theirs)
+    write_conversion(conversion, theirs)
     assert set(torch.load(theirs, weights_only=True)) == {'model', 'meta'}
     back = convert(theirs)
     assert (back.dropped, back.container) == ({}, 'model')
-    write(back, ours)
+    write_conversion(back, ours)
     assert_same(torch.load(ours, weights_only=True)['state_dict'], named())
 
 
 def test_the_authors_names_of_an_unknown_model_are_refused(weights, tmp_path):
-    with pytest.raises(UsageError, match='--authors: expected weights of a named model'):
-        convert(save({'state_dict': weights}, tmp_path / 'a.pth'), authors=True)
+    source = save({'state_dict': weights}, tmp_path / 'a.pth')
+    assert_lines([refusal(convert, source, authors=True)], ('--authors: ', 'named model', source))
 
 
 def test_the_head_can_be_left_out(weights, tmp_path):
@@ -284,7 +298,7 @@ def test_views_and_parameters_are_written_without_their_storage(weights, tmp_pat
     storage = torch.zeros(1_000_000)
     weights['head.bias'] = torch.nn.Parameter(storage[:5])
     slim = tmp_path / 'slim.pth'
-    write(convert(save({'state_dict': weights}, tmp_path / 'a.pth')), slim)
+    write_conversion(convert(save({'state_dict': weights}, tmp_path / 'a.pth')), slim)
     assert slim.stat().st_size < (tmp_path / 'a.pth').stat().st_size - 3_900_000
     assert type(torch.load(slim, weights_only=True)['state_dict']['head.bias']) is torch.Tensor
 
@@ -297,7 +311,10 @@ def test_a_name_is_found_if_only_one_fits():
 
 
 def test_the_name_follows_the_size_of_the_tables(monkeypatch):
-    """Base at 224 and at 384 differ only in the grids of their tables; the name that needs no resizing is chosen."""
+    """Base at 224 and at 384 differ only in the grids of their tables.
+
+    The name that needs no resizing is chosen.
+    """
     tiny = {'arch': ARCH, 'window_size': 2}
     entries = {
         'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),
@@ -316,7 +333,10 @@ def test_the_name_follows_the_size_of_the_tables(monkeypatch):
 
 
 def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
-    """The authors' Pola-PVT files carry a last norm that their forward never reads; here one is added."""
+    """The authors' Pola-PVT files have a last norm that their forward never reads.
+
+    Here one is added.
+    """
     source = save({'model': {**named(), 'norm.weight': torch.ones(256)}}, tmp_path / 'a.pth')
     conversion = convert(source, arch='pola_pvt_v2_b0')
     assert_same(conversion.state_dict, named())
@@ -324,13 +344,14 @@ def test_tensors_that_a_named_model_does_not_use_are_dropped(tmp_path):
 
 
 def test_converting_again_keeps_the_description(weights, tmp_path):
-    first, second = tmp_path / 'first.pth', tmp_path / 'second.pth'
+    first = tmp_path / 'first.pth'
+    second = tmp_path / 'second.pth'
     source = save({'model': weights, 'model_ema': weights}, tmp_path / 'a.pth')
-    write(convert(source, metric='top-1 82.6'), first)
-    write(convert(first, backbone_only=True), second)
+    write_conversion(convert(source, metric='top-1 82.6'), first)
+    write_conversion(convert(first, backbone_only=True), second)
     meta = torch.load(second, weights_only=True)['meta']
     assert (meta['weights'], meta['metric'], meta['source']) == ('ema', 'top-1 82.6', 'first.pth')
-    write(convert(source, metric='top-1 82.6'), tmp_path / 'again.pth')
+    write_conversion(convert(source, metric='top-1 82.6'), tmp_path / 'again.pth')
     assert sha256(tmp_path / 'again.pth') == sha256(first)
 
 
@@ -339,33 +360,37 @@ def test_the_script_prints_what_happened(weights, tmp_path, capsys):
     weights['backbone.stages.2.blocks.0.attn.relative_position_index'] = torch.zeros(
         9, 9, dtype=torch.int64
     )
-    source, slim = (
-        save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth'),
-        tmp_path / 's.pth',
-    )
+    source = save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth')
+    slim = tmp_path / 's.pth'
     assert run(source, slim) == 0
     parameters = sum(parameter.numel() for parameter in classifier().parameters())
+    headline, *lines = capsys.readouterr().out.splitlines()
+    assert headline == f'{source} -> {slim}'
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows['weights'] == "averaged (EMA), from 'model_ema'"
+    assert rows['arch'].startswith('no named model fits')
+    number = len(weights) - 2
+    assert rows['written'] == f'{number} tensors, {parameters:,} parameters, head of 5 classes'
+    assert rows['dropped'] == 'neck (1), size-dependent buffers (1); model, optimizer'
     sizes = [f'{path.stat().st_size / 1e6:.1f} MB' for path in (source, slim)]
-    assert capsys.readouterr().out.splitlines() == [
-        f'{source} -> {slim}',
-        "  weights  averaged (EMA), from 'model_ema'",
-        '  arch     no named model fits: written unverified; --arch NAME lists what differs from NAME',
-        f'  written  {len(weights) - 2} tensors, {parameters:,} parameters, head of 5 classes',
-        '  dropped  neck (1), size-dependent buffers (1); model, optimizer',
-        f'  size     {sizes[0]} -> {sizes[1]}',
-        f'  sha256   {sha256(slim)}',
-        f'  source   sha256 {sha256(source)}',
-    ]
+    assert rows['size'] == ' -> '.join(sizes)
+    assert rows['sha256'] == sha256(slim)
+    assert rows['source'] == f'sha256 {sha256(source)}'
 
 
 def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
-    source, slim = save(named(), tmp_path / 'a.pth'), tmp_path / 's.pth'
+    source = save(named(), tmp_path / 'a.pth')
+    slim = tmp_path / 's.pth'
     conversion = convert(source, arch='pola_pvt_v2_b0')
     conversion.state_dict['backbone.norm.running_mean'] = torch.zeros(1000)
-    write(conversion, slim)
+    write_conversion(conversion, slim)
     expected = sum(x.numel() for x in named().values())
-    assert f' {expected:,} parameters, head of 10 classes' in summary(conversion, source, slim)
-    assert '  arch     pola_pvt_v2_b0, every tensor fits\n' in summary(conversion, source, slim)
+    assert f' {expected:,} parameters, head of 10 classes' in conversion_summary(
+        conversion, source, slim
+    )
+    assert '  arch     pola_pvt_v2_b0, every tensor fits\n' in conversion_summary(
+        conversion, source, slim
+    )
 
 
 def test_the_script_writes_into_the_working_directory(weights, tmp_path, monkeypatch, capsys):

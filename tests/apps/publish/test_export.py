@@ -1,4 +1,4 @@
-"""Export to ONNX and with torch.export, and compilation with dynamic sizes, on models of one stage."""
+"""Export to ONNX and with torch.export, and compilation with dynamic sizes, on small models."""
 
 import numpy as np
 import onnx
@@ -15,16 +15,16 @@ from mmpola.apps.publish.export import export
 from mmpola.apps.publish.export_model import (
     ExportModel,
     backbone_maps,
-    decode,
+    decode_dense_head,
     decodes_as_mmdet,
     export_model,
     raw_outputs,
     replace_upsampling,
 )
-from mmpola.apps.publish.flops import sample_of
+from mmpola.apps.publish.flops import image_metadata
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.engine.checkpoint import read
-from tests.helpers.refusals import refusal
+from tests.helpers.refusals import assert_lines, refusal
 from tests.helpers.scripts import load
 from tests.helpers.small_configs import WIDTHS, shrink_model
 from tests.helpers.small_training import small_config
@@ -32,12 +32,14 @@ from tests.test_readme import python_blocks
 
 pytestmark = pytest.mark.slow
 
-MEAN, STD = torch.tensor([123.0, 116.0, 103.0]), torch.tensor([58.0, 57.0, 57.0])
+MEAN = torch.tensor([123.0, 116.0, 103.0])
+STD = torch.tensor([58.0, 57.0, 57.0])
 DEPTHS = {'depths': (2, 1, 1, 1)}
 ONE_STAGE = {'attn_types': ('LS', 'L', 'L', 'L'), 'out_indices': (0,)}
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1.0,) * 4}
 SMALL_SWIN = {'embed_dims': 8, 'num_heads': (2, 2, 4, 4), **DEPTHS}
-FAMILIES = {  # each kind of linear and of softmax attention once; in `swin` in shifted windows of 28 x 28 pixels
+# Each kind of linear and of softmax attention once; in `swin` in shifted windows of 28 x 28 pixels.
+FAMILIES = {
     'swin': lambda: PolaSwin(SMALL_SWIN, **ONE_STAGE),
     'pvt': lambda: PolaPVT({**WIDTHS, **DEPTHS}, **ONE_STAGE),
     'pvt_v2': lambda: PolaPVTv2(WIDTHS, out_indices=(0,)),  # its softmax attention is that of `pvt`
@@ -74,7 +76,8 @@ def run(path, images):
 
 @pytest.mark.parametrize('family', FAMILIES)
 def test_every_family_is_exported_for_every_size(family, image, tmp_path):
-    path, backbone = tmp_path / 'small.onnx', small(family)
+    path = tmp_path / 'small.onnx'
+    backbone = small(family)
     report = export(exported(backbone), image, path, shape=None)
     assert report.error <= 1e-4
     assert report.inputs == {'images': ['batch', 3, 'height', 'width']}
@@ -87,8 +90,9 @@ def test_every_family_is_exported_for_every_size(family, image, tmp_path):
 
 @pytest.mark.parametrize('family', ['swin', 'polaformer_pp'])
 def test_torchs_own_call_exports_while_autograd_records(family):
-    """With a batch of one and, in `swin`, one window, and outside of `no_grad`, as a new user would call it."""
-    model, x = small(family), torch.randn(1, 3, 28, 28)
+    """With a batch of one and, in `swin`, one window, and outside of `no_grad`."""
+    model = small(family)
+    x = torch.randn(1, 3, 28, 28)
     program = torch.onnx.export(model, (x,), dynamo=True, verbose=False)
     for found, expected in zip(program(x), model(x), strict=True):
         torch.testing.assert_close(
@@ -97,7 +101,8 @@ def test_torchs_own_call_exports_while_autograd_records(family):
 
 
 def test_torch_export_serves_every_size_with_one_window_or_several():
-    model, dynamic = small('swin'), torch.export.Dim.DYNAMIC
+    model = small('swin')
+    dynamic = torch.export.Dim.DYNAMIC
     shapes = ({0: dynamic, 2: dynamic, 3: dynamic},)
     with torch.no_grad():
         program = torch.export.export(
@@ -152,14 +157,15 @@ def test_what_float16_cannot_hold_is_refused(image, tmp_path):
     message = refusal(
         export, exported(backbone), image, tmp_path / 'half.onnx', shape=(64, 64), half=True
     )
-    assert 'in onnxruntime, for images 1 x 3 x 64 x 64: NaN or infinite values' in message
+    assert '1 x 3 x 64 x 64' in message
+    assert 'NaN or infinite values' in message
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_written_if_the_outputs_differ(image, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, 'TOLERANCE', 0.0)
     message = refusal(export, exported(small('deit')), image, tmp_path / 'out.onnx', shape=(48, 64))
-    assert 'expected a relative error of at most 0 against PyTorch, got ' in message
+    assert 'relative error of at most 0 ' in message
     assert not list(tmp_path.iterdir())
 
 
@@ -184,7 +190,8 @@ def test_a_model_that_cannot_be_exported_is_one_line(image, tmp_path):
 def test_a_model_that_draws_random_numbers_is_refused(image, tmp_path):
     model = exported(BranchesOnPixels(), lambda module, x: {'out': x + torch.rand_like(x)})
     message = refusal(export, model, image, tmp_path / 'out.onnx', shape=(32, 32))
-    assert 'got out that differ by ' in message and 'because the model draws' in message
+    assert 'got out that differ' in message
+    assert 'random' in message
 
 
 @pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
@@ -199,7 +206,7 @@ def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
     model.outputs = lambda module, images: {'images': images}
     rgb = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)
     expected = model.model.data_preprocessor(
-        {'inputs': [rgb.flip(0)], 'data_samples': [sample_of(64, 64)]}
+        {'inputs': [rgb.flip(0)], 'data_samples': [image_metadata(64, 64)]}
     )['inputs']
     torch.testing.assert_close(model(rgb[None].float())['images'], expected)
 
@@ -217,7 +224,7 @@ def test_boxes_are_those_that_mmdet_decodes(config, root):
     images = torch.randn(2, 3, 64, 96)
     with torch.no_grad():
         outputs = head(model.extract_feat(images))
-    boxes, scores = decode(head, outputs)
+    boxes, scores = decode_dense_head(head, outputs)
     priors = torch.cat(
         head.prior_generator.grid_priors([x.shape[-2:] for x in outputs[0]], device='cpu')
     )
@@ -287,34 +294,31 @@ def test_the_script_exports_a_classifier_for_every_size(classifier, tmp_path, mo
     assert lines == ['  images   batch x 3 x height x width', '  logits   batch x 3']
     assert last.startswith('  largest relative error against PyTorch ')
     assert run(path, 255 * torch.rand(3, 3, 40, 33))[0].shape == (3, 3)
-    assert refusal(call, monkeypatch, *classifier, path).endswith(
-        'exists already; --overwrite replaces it'
-    )
+    message = refusal(call, monkeypatch, *classifier, path)
+    assert message.startswith(f'{path}: ')
+    assert '--overwrite' in message
 
 
 def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeypatch):
     text = tmp_path / 'text.jpg'
     text.write_text('no image')
     out = tmp_path / 'out.onnx'
-    for arguments, message in (
-        ([tmp_path / 'out.pt'], f'OUT: expected a name that ends in .onnx, got {tmp_path}/out.pt'),
-        ([tmp_path / 'no' / 'out.onnx'], f'{tmp_path}/no: no such folder to write into'),
-        ([out, '--opset', '11'], '--opset: expected an integer from 18, got 11'),
-        ([out, '--shape', '0', '5'], '--shape: expected two integers from 1, got 0 5'),
-        ([out, '--image', text], f'--image: {text}: not an image'),
-        (
-            [out, '--cfg-options', 'test_dataloader.dataset.root=/no/such/folder'],
-            'name one by --image',
-        ),
+    for arguments, start, end in (
+        ([tmp_path / 'out.pt'], 'OUT: ', f'got {tmp_path}/out.pt'),
+        ([tmp_path / 'no' / 'out.onnx'], f'{tmp_path}/no: ', ''),
+        ([out, '--opset', '11'], '--opset: ', 'got 11'),
+        ([out, '--shape', '0', '5'], '--shape: ', 'got 0 5'),
+        ([out, '--image', text], f'--image: {text}: ', 'not an image'),
+        ([out, '--cfg-options', 'test_dataloader.dataset.root=/no/such/folder'], '', '--image'),
     ):
-        found = refusal(call, monkeypatch, *classifier, *arguments)
-        assert found.endswith(message)
-        assert '\n' not in found
+        message = refusal(call, monkeypatch, *classifier, *arguments)
+        assert_lines([message], (start, '', end))
+        assert '\n' not in message
     assert not out.exists()
 
 
 def constant_detector(path):
-    """A program for images of 64 x 128 pixels with three boxes, two of which are the same object."""
+    """A program for images of 64 x 128 pixels with three boxes, two of them of the same object."""
     boxes = np.array([[[10, 10, 40, 40], [11, 11, 41, 41], [82, 21, 102, 31]]], np.float32)
     scores = np.array([[[0.1, 0.9], [0.1, 0.8], [0.7, 0.1]]], np.float32)
     nodes = [
@@ -359,6 +363,5 @@ def test_the_script_of_the_docs_draws_what_a_detector_finds(
     ]
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(lines)
     drawn = np.asarray(Image.open(tmp_path / 'd.png'))
-    assert (drawn[75, 18:70] == (230, 159, 0)).all(
-        -1
-    ).mean() > 0.9  # the lower edge of the first box
+    lower_edge = drawn[75, 18:70]  # of the first box
+    assert (lower_edge == (230, 159, 0)).all(-1).mean() > 0.9

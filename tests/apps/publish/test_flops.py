@@ -22,7 +22,7 @@ from tests.helpers.scripts import run
     ],
 )
 def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
-    """Expected values were counted on the authors' code, with softmax products. The meta device computes nothing."""
+    """Expected values were counted on the authors' code, with softmax products."""
     arguments = {'window_size': 12, 'pretrain_img_size': size} if size == 384 else {}
     with torch.device('meta'):
         model = Classifier(backbone, 1000, arguments={'arch': arch, **arguments}).eval()
@@ -30,7 +30,10 @@ def test_gmacs_of_the_released_classifiers(backbone, arch, size, expected):
 
 
 def test_a_deformable_convolution_counts_like_an_ordinary_one():
-    """On 14 x 14 tokens; the convolution of the offsets is dense, with 50 outputs per head and token."""
+    """On 14 x 14 tokens.
+
+    The convolution of the offsets is dense, with 50 outputs per head and token.
+    """
     counts = {}
     for mixing in (None, 'dwc', 'dcn'):
         with torch.device('meta'):
