@@ -15,7 +15,7 @@ from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.backbones.pyramid import STRIDES, token_grid
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.hub import PUBLISHED
+from mmpola.checkpoint.hub import PUBLISHED_MODELS
 from mmpola.checkpoint.load import find_weights, load_tensors
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
@@ -36,7 +36,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
     backbone, arguments = NAMED[name]
     size = arguments.get('pretrain_img_size', 224)
     return {
-        'url': f'mmpola://{name}' if name in PUBLISHED else '',
+        'url': f'mmpola://{name}' if name in PUBLISHED_MODELS else '',
         'input_size': (3, size, size),
         'pool_size': token_grid(size, PATCH_SIZE if backbone is PolaDeiT else STRIDES[-1]),
         'num_classes': 1000,

@@ -16,8 +16,8 @@ from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError, download
 from mmpola.checkpoint.hub import (
     FAMILIES,
-    PUBLISHED,
-    RELEASED,
+    PUBLISHED_MODELS,
+    RELEASED_REPOSITORY,
     matches_model,
     released_checkpoint,
     resolve_checkpoint,
@@ -51,8 +51,8 @@ def test_local_names(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ('name', 'file'),
     [
-        (f'hf://{RELEASED}/pola_swin_t.pth', 'pola_swin_t.pth'),
-        (f'hf://{RELEASED}/nested/polaformer_pp_b2.pth', 'nested/polaformer_pp_b2.pth'),
+        (f'hf://{RELEASED_REPOSITORY}/pola_swin_t.pth', 'pola_swin_t.pth'),
+        (f'hf://{RELEASED_REPOSITORY}/nested/polaformer_pp_b2.pth', 'nested/polaformer_pp_b2.pth'),
         ('mmpola://pola_swin_tiny', 'pola_swin_t.pth'),
         ('{url}/pola_swin_s.pth', 'pola_swin_s.pth'),
     ],
@@ -83,10 +83,12 @@ def test_urls_with_the_same_file_name_have_files_of_their_own(hub):
 def test_a_model_without_a_unique_file_shows_the_listing(hub):
     del hub.files['pola_pvt_t.pth']
     weights = ', '.join(name for name in hub.files if name.endswith('.pth'))
-    rule = f'expected one file of this model in {RELEASED}'
+    rule = f'expected one file of this model in {RELEASED_REPOSITORY}'
     message = refusal('mmpola://pola_pvt_tiny')
     assert message.startswith(f'mmpola://pola_pvt_tiny: {rule}, got {weights}; ')
-    assert message.endswith(f'hf://{RELEASED}/FILE, or save it as checkpoints/pola_pvt_t.pth')
+    assert message.endswith(
+        f'hf://{RELEASED_REPOSITORY}/FILE, or save it as checkpoints/pola_pvt_t.pth'
+    )
     hub.files['pola_swin_tiny_\x1b[2J.pth'] = content()
     found = r'pola_swin_t.pth, pola_swin_tiny_\x1b[2J.pth; '
     assert refusal('mmpola://pola_swin_tiny').startswith(
@@ -94,7 +96,7 @@ def test_a_model_without_a_unique_file_shows_the_listing(hub):
     )
 
 
-@pytest.mark.parametrize('model', [model for model in NAMED if model not in PUBLISHED])
+@pytest.mark.parametrize('model', [model for model in NAMED if model not in PUBLISHED_MODELS])
 def test_a_model_without_published_weights_is_a_local_file_or_nothing(model, hub, tmp_path):
     hub.files |= {f'{model}.pth': content(), f'{short_name(model)}.pth': content()}
     local = f'checkpoints/{short_name(model)}.pth'
@@ -117,7 +119,11 @@ ELSEWHERE = 'on another machine and give its path'
 @pytest.mark.parametrize(
     ('name', 'reason', 'url'),
     [
-        (f'hf://{RELEASED}/none.pth', '404', f'{{url}}/{RELEASED}/resolve/main/none.pth'),
+        (
+            f'hf://{RELEASED_REPOSITORY}/none.pth',
+            '404',
+            f'{{url}}/{RELEASED_REPOSITORY}/resolve/main/none.pth',
+        ),
         ('{url}/none.pth', '404', '{url}/none.pth'),
         ('http://127.0.0.1:9/weights.pth', 'refused', 'http://127.0.0.1:9/weights.pth'),
     ],
@@ -132,11 +138,11 @@ def test_what_cannot_be_downloaded_says_why_and_what_to_do(hub, name, reason, ur
 
 OFFLINE = {
     'mmpola://pola_swin_tiny': (
-        f'download https://huggingface.co/{RELEASED}/tree/main on another machine and save it as '
+        f'download https://huggingface.co/{RELEASED_REPOSITORY}/tree/main on another machine and save it as '
         'checkpoints/pola_swin_t.pth'
     ),
-    f'hf://{RELEASED}/pola_swin_t.pth': (
-        f'download {{url}}/{RELEASED}/resolve/main/pola_swin_t.pth {ELSEWHERE}'
+    f'hf://{RELEASED_REPOSITORY}/pola_swin_t.pth': (
+        f'download {{url}}/{RELEASED_REPOSITORY}/resolve/main/pola_swin_t.pth {ELSEWHERE}'
     ),
 }
 
@@ -149,9 +155,9 @@ def test_offline_the_cache_is_used_and_what_is_not_in_it_is_refused(hub, name, m
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', False)
     path = resolve_checkpoint(name)
     monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
-    file = f'hf://{RELEASED}/pola_swin_t.pth'
+    file = f'hf://{RELEASED_REPOSITORY}/pola_swin_t.pth'
     assert resolve_checkpoint(file) == path
-    assert huggingface_hub.hf_hub_download(RELEASED, 'pola_swin_t.pth') == str(path)
+    assert huggingface_hub.hf_hub_download(RELEASED_REPOSITORY, 'pola_swin_t.pth') == str(path)
 
 
 def test_other_schemes_are_refused():
@@ -190,7 +196,7 @@ PAGE = {'Content-Type': 'text/html'}
 WHOLE = content()  # the hub's pola_swin_t.pth
 CUT = WHOLE[:1000]
 FLIPPED = WHOLE.replace(bytes(64), bytes(63) + b'?', 1)
-URL, HUB = '{url}/pola_swin_t.pth', f'hf://{RELEASED}/pola_swin_t.pth'
+URL, HUB = '{url}/pola_swin_t.pth', f'hf://{RELEASED_REPOSITORY}/pola_swin_t.pth'
 NO_CHECKPOINT = 'which are no checkpoint'
 ANSWERS = {
     'html': (URL, (200, PAGE, HTML), f'got 26 bytes of text/html, {NO_CHECKPOINT}'),
@@ -339,7 +345,7 @@ def test_a_token_is_sent_to_the_hub_alone(hub, monkeypatch):
         {'X-Linked-ETag': file_headers(WHOLE)['X-Linked-ETag']}
     )
     assert resolve_checkpoint(HUB).read_bytes() == WHOLE
-    path = f'/{RELEASED}/resolve/main/pola_swin_t.pth'
+    path = f'/{RELEASED_REPOSITORY}/resolve/main/pola_swin_t.pth'
     assert hub.tokens == [(path, 'Bearer secret'), ('/elsewhere', None)]
 
 
@@ -428,7 +434,8 @@ def test_files_are_matched_by_family_size_and_image_size():
         'PVT-S.pth': 'pola_pvt_small',
     }
     found = {
-        file: [model for model in PUBLISHED if matches_model(file, model)] for file in expected
+        file: [model for model in PUBLISHED_MODELS if matches_model(file, model)]
+        for file in expected
     }
     assert found == {file: [model] for file, model in expected.items()}
     others = (
@@ -441,7 +448,9 @@ def test_files_are_matched_by_family_size_and_image_size():
         'pola_pvt_b.pth',  # the authors' name of their largest PVT
         'PolaFormer++_b2.pth',
     )
-    assert not [model for model in PUBLISHED for file in others if matches_model(file, model)]
+    assert not [
+        model for model in PUBLISHED_MODELS for file in others if matches_model(file, model)
+    ]
 
 
 def test_short_names_are_those_of_the_configs(root):

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import RELEASED
+from mmpola.checkpoint.hub import RELEASED_REPOSITORY
 from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
 from mmpola.engine.checkpoint import check_pretrained, read
 from tests.helpers.refusals import refusal
@@ -37,7 +37,12 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(
-    'name', ['{url}/pola_swin_t.pth', f'hf://{RELEASED}/pola_swin_t.pth', 'mmpola://pola_swin_tiny']
+    'name',
+    [
+        '{url}/pola_swin_t.pth',
+        f'hf://{RELEASED_REPOSITORY}/pola_swin_t.pth',
+        'mmpola://pola_swin_tiny',
+    ],
 )
 def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, released):
     name = name.format(url=hub.url)

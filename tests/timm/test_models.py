@@ -12,7 +12,7 @@ from timm.models import group_modules, group_parameters
 from torch.testing import assert_close
 
 import mmpola.timm
-from mmpola.checkpoint.hub import PUBLISHED
+from mmpola.checkpoint.hub import PUBLISHED_MODELS
 from mmpola.layers import position_tables
 from tests.helpers.interpreter import output_of
 from tests.helpers.timm_models import PLUS, SMALL, SWIN, images
@@ -42,8 +42,8 @@ def test_every_model_is_registered(name):
     first_conv = model.default_cfg['first_conv']
     assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
     assert {f'{first_conv}.weight', f'{model.default_cfg["classifier"]}.weight'} <= weights.keys()
-    assert model.default_cfg['url'] == (f'mmpola://{name}' if name in PUBLISHED else '')
-    assert timm.models.is_model_pretrained(name) == (name in PUBLISHED)
+    assert model.default_cfg['url'] == (f'mmpola://{name}' if name in PUBLISHED_MODELS else '')
+    assert timm.models.is_model_pretrained(name) == (name in PUBLISHED_MODELS)
     assert model.default_cfg == model.pretrained_cfg
 
 

@@ -18,7 +18,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
-from mmpola.checkpoint.write import PARTIAL, plain_values, write_atomically
+from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.processes import any_process
@@ -127,9 +127,9 @@ class AtomicCheckpointHook(CheckpointHook):
         self._set_best(best)
         # only files of the names that a run writes: others may be the user's
         for name in (self.filename_tmpl.format('*'), 'best_*.pth'):
-            self._remove(*Path(self.out_dir).glob(f'{name}{PARTIAL}'))
+            self._remove(*Path(self.out_dir).glob(f'{name}{PARTIAL_SUFFIX}'))
         for name in (INTERRUPTED, 'last_checkpoint'):
-            self._remove(Path(runner.work_dir, f'{name}{PARTIAL}'))
+            self._remove(Path(runner.work_dir, f'{name}{PARTIAL_SUFFIX}'))
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         """Create the work dir again if it was removed while training runs."""
