@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable
 
@@ -94,13 +92,15 @@ def info(message: str) -> None:
 
 
 def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None:
-    """Run a script's main(); a `UsageError` ends it with one line and status 2, Ctrl-C with `interrupted` and 130."""
+    """Run a script's main(), and end it with one line if the user made a mistake or pressed Ctrl-C.
+
+    A `UsageError` is printed, with exit status 2. Ctrl-C prints `interrupted`, with status 130.
+    Texts that the locale cannot print are written with escapes.
+    """
     os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
-    if not gc.isenabled():  # by mmpola.script
-        gc.freeze()
-        gc.enable()
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # by nohup or a shell script
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # instead of that of mmpola.script
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, 'reconfigure'):
+            stream.reconfigure(errors='backslashreplace')
     try:
         main()
     except UsageError as error:

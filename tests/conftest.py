@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path not in slow)
 
 
-gc.disable()  # as scripts do while they import
+gc.disable()  # while tests are imported
 
 
 def pytest_collection_finish():

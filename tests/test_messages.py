@@ -1,7 +1,5 @@
 """How a script begins and ends, and how names are printed and suggested."""
 
-import gc
-
 import pytest
 from mmengine.config import Config
 
@@ -60,17 +58,6 @@ def test_ctrl_c_that_mmengine_takes_for_an_error_of_the_config(monkeypatch, caps
     assert capsys.readouterr().err == 'interrupted\n'
     with pytest.raises(ZeroDivisionError):
         run_main(lambda: 1 / 0)
-
-
-def test_garbage_is_collected_again_once_a_script_has_imported_everything(monkeypatch):
-    """`mmpola.script` stops that for the imports; what they have created is exempt from then on."""
-    frozen = []
-    monkeypatch.setattr(gc, 'freeze', lambda: frozen.append(True))
-    gc.disable()
-    enabled = []
-    run_main(lambda: enabled.append(gc.isenabled()))
-    run_main(lambda: enabled.append(gc.isenabled()))
-    assert (enabled, frozen) == ([True, True], [True])
 
 
 @pytest.mark.parametrize(

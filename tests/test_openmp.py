@@ -1,4 +1,4 @@
-"""Variables of OpenMP: set unless the user has set them, with the cores that this process may use."""
+"""Variables of OpenMP: set unless the user has set them, for the cores that this process may use."""
 
 import os
 
