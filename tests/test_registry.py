@@ -68,22 +68,22 @@ def test_a_backbone_imports_neither_the_runner_nor_data_sets():
 
 
 def test_public_names_are_attributes_of_the_package():
-    assert set(mmpola.MODULES) <= set(dir(mmpola))
-    for name, module in mmpola.MODULES.items():
+    assert set(dir(mmpola)) == {*mmpola.PUBLIC_NAMES, '__version__'}
+    for name, module in mmpola.PUBLIC_NAMES.items():
         assert getattr(mmpola, name) is getattr(import_module(module), name)
     with pytest.raises(AttributeError, match='PolaSwim'):
         mmpola.PolaSwim  # noqa: B018
 
 
-def test_every_registered_name_is_public():
+def test_every_registered_name_is_found_in_its_module():
     for registry in vars(mmpola.registry).values():
-        if isinstance(registry, Registry):
-            registry.import_from_location()
-            for name, registered in registry.module_dict.items():
-                if registered.__module__.startswith(
-                    'mmpola.'
-                ):  # not what other tests have registered
-                    assert registered is getattr(mmpola, name)
+        if not isinstance(registry, Registry):
+            continue
+        registry.import_from_location()
+        for name, registered in registry.module_dict.items():
+            if registered.__module__.startswith('mmpola.'):  # not what other tests have registered
+                module = mmpola.registry.MODULE_OF_NAME[name]
+                assert registered is getattr(import_module(module), name)
 
 
 @pytest.mark.slow
