@@ -65,7 +65,7 @@ except ModuleNotFoundError:
 else:
 
     class _LazyRegistry(mmengine_registry.Registry):
-        """Imports the module that registers a name; all modules only for a name it does not know."""
+        """Imports the module that registers a name; all modules only for an unknown name."""
 
         def get(self, key: str) -> Any:
             if key in MODULE_OF_NAME and key not in self.module_dict:

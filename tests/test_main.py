@@ -61,7 +61,7 @@ def test_versions_that_do_not_work_name_their_fix(by_installer, torch, mmcv, mon
 def broken(all_needed=False):
     """Return what must be mended in an environment that tools/install.sh has not made."""
     found = report.findings(by_installer=False, all_needed=all_needed)
-    return [finding.what for finding in found if finding.mark == report.BROKEN]
+    return [finding.what for finding in found if finding.mark == report.BROKEN_MARK]
 
 
 def test_packages_of_openmmlab_are_needed_where_others_are_installed_or_on_request(monkeypatch):
@@ -148,7 +148,7 @@ def test_the_requirements_are_those_of_the_package(root):
 
     project = tomllib.loads((root / 'pyproject.toml').read_text())['project']
     lowest = dict(line.partition('>=')[::2] for line in project['dependencies'])
-    expected = {requirement.name: requirement.lowest for requirement in report.NEEDED}
+    expected = {requirement.name: requirement.lowest for requirement in report.REQUIRED}
     assert {name: version or '0' for name, version in lowest.items()} == {
         name: version for name, version in expected.items() if name != 'torchvision'
     }
