@@ -51,7 +51,7 @@ def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
         assert_close(found['accuracy/top1'], 50.0)
         assert_close(found['accuracy/top4'], 50.0)
         assert found['accuracy/nan_scores'] == 2
-    assert logged[-1] == '2 of 4 images have scores that are NaN and count as wrong'
+    assert '2 of 4 images' in logged[-1] and 'NaN' in logged[-1]
 
 
 @pytest.mark.parametrize('topk', [(), (0, 1)])
