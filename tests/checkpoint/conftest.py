@@ -1,4 +1,4 @@
-"""A small backbone with its weights, and a local copy of the authors' repository on the Hugging Face Hub."""
+"""A small backbone with its weights, and a local copy of the authors' repository on the hub."""
 
 import pytest
 
