@@ -21,6 +21,8 @@ from mmpola.lra.encoder import SequenceEncoder
 from tests.helpers.small_configs import OTHER_HEADS, shrink
 from tools.dev import model_table
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 
 

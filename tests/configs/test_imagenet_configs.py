@@ -27,6 +27,8 @@ import mmpola.timm  # noqa: F401  registers the models
 from mmpola.classification.class_folders import ClassFolders
 from tests.helpers.small_training import run, small_config
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 ABLATIONS = {
     'no_gate': {'gate': False},
     'no_gate_no_mixing': {'gate': False, 'mixing': None},

@@ -18,6 +18,8 @@ from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.exact import Signal, assert_same
 from tests.helpers.small_training import run, saved
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 TASKS = {
     'listops': (32, 1e-4, 1000, 500, 'ListOps', 'listops-1000', 209_802),
     'text': (32, 1e-4, 80, 500, 'ByteText', 'aclImdb', 370_562),

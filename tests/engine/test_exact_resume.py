@@ -7,6 +7,8 @@ import pytest
 
 from tests.helpers.exact import CONFIGS, interrupt_and_resume, small
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'step'), CONFIGS.items())

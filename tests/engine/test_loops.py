@@ -14,7 +14,7 @@ from tests.helpers.interpreter import interpret
 from tests.helpers.refusals import refusal
 from tests.helpers.small_training import assert_refused_at_the_start, run, saved, small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_configs')]
 
 AVERAGED = {
     'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1, 'update_buffers': True},

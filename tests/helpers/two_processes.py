@@ -19,7 +19,7 @@ from torch import distributed, nn
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
 from tests.helpers.exact import CONFIGS, distribute, interrupt_and_resume, small
-from tests.helpers.quick_configs import quick_configs
+from tests.helpers.quick_configs import hasten_configs
 from tests.helpers.small_training import run, saved, small_config
 
 
@@ -82,7 +82,7 @@ def average_buffers(event):
 
 
 def main(colours, shapes, out):
-    quick_configs(pytest.MonkeyPatch())
+    hasten_configs(pytest.MonkeyPatch())
     distributed.init_process_group('gloo')
     out = Path(out)
     results = {

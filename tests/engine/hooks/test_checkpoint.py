@@ -21,6 +21,8 @@ from tests.helpers.exact import assert_same
 from tests.helpers.refusals import refusal
 from tests.helpers.small_training import run, saved, small_config
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 
 def files(folder):
     return sorted(

@@ -12,6 +12,8 @@ from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError, refuse_non_finite
 from tests.helpers.small_training import run, small_config
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 NAN, INF = float('nan'), float('inf')
 
 
