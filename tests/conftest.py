@@ -126,7 +126,7 @@ def colours(tmp_path_factory):
 
 @pytest.fixture
 def tiny_config(root, shapes, tmp_path):
-    """The quick start's config with a tiny backbone, on 12 generated scenes: 3 epochs of 6 steps."""
+    """The quick start's config with a tiny backbone: 3 epochs of 6 steps on 12 scenes."""
     base = str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
     path = tmp_path / 'tiny.py'
     path.write_text(TINY.format(base=base, data=f'{shapes}/coco/'))
@@ -148,7 +148,7 @@ RANDOM_WEIGHTS = {}
 
 @pytest.fixture
 def write_checkpoint():
-    """A function that writes a checkpoint with random weights, given config, path and further entries."""
+    """A function that writes a checkpoint with random weights for a config."""
 
     def write(config, path, **others):
         cfg = Config.fromfile(config)
@@ -165,7 +165,7 @@ def write_checkpoint():
 
 @pytest.fixture
 def run_tool(root):
-    """A function that runs a script of tools/ and returns the process, with stdout and stderr in `stdout`."""
+    """A function that runs a script of tools/ and returns the process; `stdout` has its stderr too."""
 
     def run(tool, *arguments, check=True, cwd=None):
         launcher = sys.executable

@@ -1,4 +1,4 @@
-"""python -m mmpola: the report on this environment, on damaged ones, and on installations without a clone."""
+"""python -m mmpola: the report on this environment and on damaged ones, and the commands."""
 
 import re
 import subprocess
@@ -43,7 +43,8 @@ def installed(monkeypatch, **versions):
         (
             False,
             'pip install --upgrade torch torchvision',
-            'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0',
+            'pip install "setuptools<82" wheel ninja psutil && '
+            'pip install --no-build-isolation mmcv==2.1.0',
         ),
     ],
 )
@@ -88,9 +89,8 @@ def test_the_lowest_torch(torch, expected, monkeypatch):
 def test_an_environment_for_timm_alone(arguments, status, mark, tmp_path, monkeypatch, capsys):
     installed(monkeypatch, **WORKING)
     monkeypatch.setattr(sys, 'argv', ['mmpola', *arguments])
-    monkeypatch.setattr(
-        sys, 'prefix', str(tmp_path)
-    )  # of no environment that the installer has made
+    # The installer has not made this environment.
+    monkeypatch.setattr(sys, 'prefix', str(tmp_path))
     assert report.main() == status
     output = capsys.readouterr().out
     assert re.search(

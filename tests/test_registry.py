@@ -1,4 +1,4 @@
-"""Scoped names build in processes that never imported mmpola; imports need only what they promise."""
+"""Scoped names build in processes that never imported mmpola; imports need what they promise."""
 
 from importlib import import_module
 
@@ -18,7 +18,8 @@ def test_scoped_names_build_inside_an_openmmlab_package_without_imports(package)
         import torch
         from {package}.registry import MODELS
         swin = dict(type='mmpola.PolaSwin', arch='tiny')
-        pvt, plus = dict(type='mmpola.PolaPVT', arch='tiny'), dict(type='mmpola.PolaFormerPP', arch='b0')
+        pvt = dict(type='mmpola.PolaPVT', arch='tiny')
+        plus = dict(type='mmpola.PolaFormerPP', arch='b0')
         classifier = dict(type='mmpola.ImageClassifier', backbone=swin, num_classes=3)
         with torch.device('meta'):
             print(*[type(MODELS.build(model)).__name__ for model in (swin, pvt, plus, classifier)])

@@ -26,7 +26,8 @@ def evaluate(made, batch=7, **arguments):
 
 
 def test_equals_a_plain_loop():
-    scores, labels = torch.randn(50, 9).softmax(1), torch.randint(9, (50,))
+    scores = torch.randn(50, 9).softmax(1)
+    labels = torch.randint(9, (50,))
     found = evaluate(samples(scores, labels), topk=(1, 3, 9))
     for k in (1, 3, 9):
         best = [score.argsort(descending=True)[:k].tolist() for score in scores]
