@@ -13,10 +13,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch.utils.data import DataLoader
 
+from tests.helpers.configs import TINY, TINY_SEGMENTATION, hasten_configs
 from tests.helpers.processes import environment
-from tests.helpers.quick_configs import hasten_configs
-from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
-from tests.helpers.small_training import write_images
+from tests.helpers.training import write_images
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / 'tests' / 'golden'

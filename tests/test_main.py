@@ -10,7 +10,7 @@ import pytest
 
 from mmpola import __main__ as report
 from mmpola import commands
-from tests.helpers.interpreter import interpret
+from tests.helpers.processes import interpret
 
 
 def test_this_environment_works(capsys, monkeypatch):

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.own_project import config_files
-from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
+from tests.helpers.configs import TINY, TINY_SEGMENTATION, config_files
 
 pytestmark = pytest.mark.slow
 

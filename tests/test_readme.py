@@ -15,7 +15,7 @@ import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin, pola_deit, pola_swin
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.hub import POLAFORMER_PP_PAGE, PUBLISHED_MODELS, short_name
-from tests.helpers.own_project import config_files
+from tests.helpers.configs import config_files
 
 BLOCK = re.compile(r'^```python\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 

@@ -6,7 +6,7 @@ import pytest
 from mmengine.registry import Registry
 
 import mmpola.registry
-from tests.helpers.interpreter import output_of
+from tests.helpers.processes import output_of
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import LoadReport, find_weights, fit_weights, load_weights
-from tests.helpers.conversions import assert_same
+from tests.helpers.models import assert_same
 
 
 def save(content, tmp_path):

@@ -27,8 +27,8 @@ from mmpola.checkpoint.safe_load import (
 )
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.messages import UsageError
-from tests.helpers.interpreter import interpret
-from tests.helpers.small_training import run, small_config
+from tests.helpers.processes import interpret
+from tests.helpers.training import run, small_config
 
 
 def save(content, path, **options):

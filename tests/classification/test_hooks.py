@@ -3,7 +3,7 @@
 import pytest
 from mmengine.runner import Runner
 
-from tests.helpers.small_training import assert_refused_at_the_start, small_config
+from tests.helpers.training import assert_refused_at_the_start, small_config
 
 MODEL = {'model.num_classes': 4}
 

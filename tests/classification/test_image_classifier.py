@@ -14,7 +14,7 @@ from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
 from mmpola.classification.image_classifier import ImageClassifier
-from tests.helpers.small_configs import WIDTHS
+from tests.helpers.configs import WIDTHS
 
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
 SMALL = {

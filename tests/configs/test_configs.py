@@ -18,7 +18,7 @@ from mmpola.config_tree import nodes
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.config import schedule_note
 from mmpola.lra.encoder import SequenceEncoder
-from tests.helpers.small_configs import OTHER_HEADS, shrink
+from tests.helpers.configs import OTHER_HEADS, shrink
 from tools.dev import model_table
 
 pytestmark = pytest.mark.usefixtures('quick_configs')

@@ -15,8 +15,7 @@ from mmengine.structures import BaseDataElement
 from mmpola.engine.checkpoint import read
 from mmpola.engine.config import schedule_note
 from mmpola.registry import DATASETS as OUR_DATASETS
-from tests.helpers.exact import Signal, assert_same
-from tests.helpers.small_training import run, saved
+from tests.helpers.training import Signal, assert_same, run, saved
 
 pytestmark = pytest.mark.usefixtures('quick_configs')
 

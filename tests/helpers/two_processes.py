@@ -18,9 +18,16 @@ from torch import distributed, nn
 
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
-from tests.helpers.exact import CONFIGS, distribute, interrupt_and_resume, small
-from tests.helpers.quick_configs import hasten_configs
-from tests.helpers.small_training import run, saved, small_config
+from tests.helpers.configs import hasten_configs
+from tests.helpers.training import (
+    CONFIGS,
+    distribute,
+    interrupt_and_resume,
+    run,
+    saved,
+    small,
+    small_config,
+)
 
 
 def plain(data, out, **arguments):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmpola.layers import DepthwiseDeformableConv, PolaAttention, PolaPlusAttention
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 LAYERS = {
     'joint': PolaAttention,

@@ -12,7 +12,7 @@ from mmpola.layers.windows import (
     join_windows,
     mask_operator,
 )
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 
 def visible_pairs(grid, size, shift):

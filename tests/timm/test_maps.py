@@ -9,7 +9,7 @@ import torchvision.models.feature_extraction
 from torch.testing import assert_close
 
 import mmpola.timm  # noqa: F401  # registers the models
-from tests.helpers.timm_models import SMALL, SWIN, images
+from tests.helpers.models import SMALL, SWIN, images
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 import mmpola.timm
 from mmpola.checkpoint.hub import PUBLISHED_MODELS
 from mmpola.layers import position_tables
-from tests.helpers.interpreter import output_of
-from tests.helpers.timm_models import PLUS, SMALL, SWIN, images
+from tests.helpers.models import PLUS, SMALL, SWIN, images
+from tests.helpers.processes import output_of
 
 
 @pytest.mark.parametrize('name', mmpola.timm.NAMED)

@@ -16,7 +16,7 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.layers import position_tables
 from tests.helpers.hub_server import Hub, serve
-from tests.helpers.timm_models import SMALL, SWIN, images
+from tests.helpers.models import SMALL, SWIN, images
 
 
 class CfgNode(dict):

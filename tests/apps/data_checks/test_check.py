@@ -7,7 +7,7 @@ from mmengine.config import Config
 
 from mmpola.apps.data_checks import check_data
 from tests.helpers.refusals import problems, refusal
-from tests.helpers.small_training import small_config
+from tests.helpers.training import small_config
 
 
 def test_counts(detection, segmentation, annotations, shapes):

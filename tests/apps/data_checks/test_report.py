@@ -2,12 +2,12 @@
 
 import json
 
-from tests.helpers.scripts import run
+from tests.helpers.processes import run_script
 
 
 def test_the_table(tiny_config, shapes, capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '200')
-    assert run('check_data', tiny_config) == 0
+    assert run_script('check_data', tiny_config) == 0
     output = capsys.readouterr().out
     assert (
         'reading images and masks: 18 of 18' in output
@@ -38,9 +38,9 @@ def test_strict_refuses_what_a_loader_drops(tiny_config, coco, annotations, caps
     annotations.save()
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={coco}/']
     line = f'{annotations.path}: dropped boxes narrower than a pixel or without area, annotations (1): {flat["id"]}'
-    assert run('check_data', tiny_config, *options) == 0
+    assert run_script('check_data', tiny_config, *options) == 0
     assert f'warning: {line}\n' in capsys.readouterr().out
-    assert run('check_data', tiny_config, '--strict', *options) == 2
+    assert run_script('check_data', tiny_config, '--strict', *options) == 2
     assert capsys.readouterr().err.endswith(f'error: the data is not valid\n  {line}\n')
 
 
@@ -54,14 +54,14 @@ def test_names_with_terminal_escapes_are_printed_as_text(
     annotations.save()
     data = coco.rename(tmp_path / f'data{escape}')
     root = f'train_dataloader.dataset.data_root={data}/'
-    assert run('check_data', tiny_config, '--cfg-options', root) == 0
+    assert run_script('check_data', tiny_config, '--cfg-options', root) == 0
     printed = capsys.readouterr().out
     assert 'data\\x1b[2J' in printed
     assert 'other\\x1b[2J (1)' in printed
     assert escape not in printed
     image = next((data / 'train2017').iterdir())
     image.unlink()
-    assert run('check_data', tiny_config, '--cfg-options', root) == 2
+    assert run_script('check_data', tiny_config, '--cfg-options', root) == 2
     printed = capsys.readouterr().err
     assert 'data\\x1b[2J' in printed
     assert escape not in printed

@@ -1,4 +1,9 @@
-"""Shrink configs until a training step takes seconds, on the generated data of the fixture `shapes`."""
+"""Small configs for generated data, the configs of the docs, and a faster MMEngine."""
+
+import re
+from functools import wraps
+
+from mmengine.config import config as reading
 
 from mmpola.config_tree import nodes
 
@@ -203,3 +208,42 @@ def shrink(cfg, shapes, tmp_path):
     )
     cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
     return cfg
+
+
+BLOCK = re.compile(r'^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+def config_files(root):
+    """Return the text of each file by name, in the order of the page."""
+    page = (root / 'docs' / 'in_your_own_project.md').read_text()
+    return {match['name']: match['text'] for match in BLOCK.finditer(page)}
+
+
+def code_with(root, word):
+    """Return the page's only block of Python, other than config files, that contains a word."""
+    page = (root / 'docs' / 'in_your_own_project.md').read_text()
+    blocks = re.findall(r'^```python\n(?!# \w+\.py)(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    (found,) = (block for block in blocks if word in block)
+    return found
+
+
+def hasten_configs(patch):
+    """Take base configs of other packages from their folder; write configs without formatting them.
+
+    No value of a config changes. MMEngine first looks for a base config in every metafile of its
+    package, and formats a config for each of the about ten places that it writes it to.
+
+    Args:
+        patch: pytest's MonkeyPatch.
+    """
+    search = reading._get_external_cfg_path
+
+    @wraps(search)
+    def find(package, path):
+        if path.startswith('_base_/'):
+            raise ValueError  # in no metafile
+        return search(package, path)
+
+    patch.setattr(reading, '_get_external_cfg_path', find)
+    # The fork has no FormatCode.
+    patch.setattr(reading, 'FormatCode', lambda text, **_: (text, True), raising=False)
