@@ -41,7 +41,10 @@ LEAVES = ('q', 'k', 'v', 'key_position', 'parameter', 'other parameter')
 def draw_leaves(
     dim, queries, keys, kind, dtype=torch.float32, position=True, batch=2, heads=2, std=1.0
 ):
-    """Draw q, k, v [B, N, H, D] of `dtype`, and key position and the map's two parameters in float32 or None."""
+    """Draw q, k, v [B, N, H, D] of `dtype`, and the key position and the map's two parameters.
+
+    The last three are in float32, or None.
+    """
     tokens = [(std * torch.randn(batch, n, heads, dim)).to(dtype) for n in (queries, keys, keys)]
     parameters = [
         1 + 4 * torch.rand(heads, dim),
@@ -91,7 +94,7 @@ def exponential_attention(q, k, v, same, opposite, rotary=None, eps=1e-6):
 
 
 def magnitude_of_terms(q, k, v, same, opposite, rotary, eps=1e-6):
-    """Compute |o| as if no terms of the numerator cancelled [B, N, H, D]; errors are measured relative to it."""
+    """Compute |o| [B, N, H, D] as if no terms of the numerator cancelled, to measure errors by."""
     numerators, normalisers = _stream_sums(
         q, k, v.abs(), same, opposite, [x.abs() for x in rotary], _rotate_magnitudes
     )

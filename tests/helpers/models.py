@@ -76,7 +76,7 @@ def authors_names(weights):
 
 @cache
 def named():
-    """Return the weights of a named model that is small enough for tests, with a head of 10 classes."""
+    """Return the weights of a named model that is small enough, with a head of 10 classes."""
     torch.manual_seed(1)
     return Classifier(PolaPVTv2, 10, arguments={'arch': 'b0'}).state_dict()
 
@@ -91,16 +91,19 @@ class OneLayer(nn.Module):
     @property
     def conv(self):
         """The layer's depth-wise convolution."""
-        return self.layer.lepe if hasattr(self.layer, 'lepe') else self.layer.dwc
+        if hasattr(self.layer, 'lepe'):
+            return self.layer.lepe
+        return self.layer.dwc
 
     def forward(self, maps):
         return self.layer(maps)
 
 
 VIEWS = {
-    '_conj', '_unsafe_view', 'alias', 'as_strided', 'detach', 'expand', 'permute', 'select', 'slice', 'split',
-    'split_with_sizes', 'squeeze', 't', 'transpose', 'unbind', 'unsqueeze', 'view', 'view_as_complex', 'view_as_real',
-    'empty', 'empty_like', 'new_empty', 'empty_strided', 'new_empty_strided',
+    '_conj', '_unsafe_view', 'alias', 'as_strided', 'detach', 'empty', 'empty_like',
+    'empty_strided', 'expand', 'new_empty', 'new_empty_strided', 'permute', 'select', 'slice',
+    'split', 'split_with_sizes', 'squeeze', 't', 'transpose', 'unbind', 'unsqueeze', 'view',
+    'view_as_complex', 'view_as_real',
 }  # fmt: skip
 """Operations that launch nothing."""
 

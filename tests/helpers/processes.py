@@ -26,7 +26,7 @@ def environment():
 
 
 def start(module, *arguments):
-    """Run tests/helpers/`module`.py in both processes and return their exit statuses and outputs."""
+    """Run tests/helpers/`module`.py in two gloo processes; return exit statuses and outputs."""
     common = {
         **environment(),
         'MASTER_ADDR': '127.0.0.1',
@@ -57,7 +57,7 @@ def left_of(found):
 
 
 def running(processes):
-    """Return those of psutil's processes that exist and are not zombies, which wait for their parents."""
+    """Return those of psutil's processes that exist and are not zombies."""
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -78,7 +78,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def interpret(code, *arguments, on_import=None, environment=None):
-    """Run code in the repository's folder and return the process with its status, output and errors.
+    """Run code in a new interpreter, in the repository's folder, and return the process.
 
     Args:
         code: may be indented.
@@ -99,7 +99,7 @@ def interpret(code, *arguments, on_import=None, environment=None):
 
 
 def output_of(code, without=()):
-    """Run code, which must succeed, where these packages are not installed, and return what it prints."""
+    """Run code, which must succeed, as if packages were not installed; return what it prints."""
     missing = "raise ModuleNotFoundError(f'{name} is blocked', name=name)"
     result = interpret(code, on_import=dict.fromkeys(without, missing))
     assert result.returncode == 0, result.stderr
@@ -121,7 +121,8 @@ def load_script(name):
 def run_script(name, *arguments):
     """Run tools/`name`.py with these arguments and return its exit status."""
     Visualizer._instance_dict.clear()  # of earlier runs in this process, which hooks would find
-    before, sys.argv = sys.argv, [f'{name}.py', *map(str, arguments)]
+    before = sys.argv
+    sys.argv = [f'{name}.py', *map(str, arguments)]
     try:
         run_main(load_script(name).main)
     except SystemExit as stop:

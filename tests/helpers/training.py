@@ -26,7 +26,7 @@ SIZE = 32  # pixels
 
 
 def write_images(folder):
-    """Write `folder`/{train,val}/{blue,green,red}/N.png: the colour with noise; 8 and 3 images per class."""
+    """Write {train,val}/{blue,green,red}/N.png: noisy colours, 8 and 3 images per class."""
     generator = np.random.default_rng(5)
     for split, number in (('train', 8), ('val', 3)):
         for name, colour in COLOURS.items():
@@ -38,7 +38,7 @@ def write_images(folder):
 
 
 def shorten_schedule(parts, epochs):
-    """Let the schedule of a pretraining or fine-tuning config end after `epochs`, with one epoch of warm-up."""
+    """End the schedule of an ImageNet config after `epochs`, with one epoch of warm-up."""
     if len(parts) == 1:
         parts[0].update(warmup=1, T_max=epochs, end=epochs)
     else:
@@ -50,7 +50,10 @@ def shorten_schedule(parts, epochs):
 def small_config(
     data, work_dir, *, name='imagenet_pola_swin_t', batch=4, epochs=3, workers=0, options=None
 ):
-    """Shrink configs/`name`.py to three classes and one block per stage; `options` are as in `--cfg-options`."""
+    """Shrink configs/`name`.py to three classes and one block per stage.
+
+    `options` are as in `--cfg-options`.
+    """
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
     cfg.model.num_classes = 3
     cfg.model.backbone.update(pretrain_img_size=SIZE, drop_path_rate=0.2)
@@ -64,16 +67,18 @@ def small_config(
         loader.update(
             batch_size=batch, num_workers=workers, persistent_workers=workers > 0, pin_memory=False
         )
-        loader.dataset.root = f'{data}/{"train" if split == "train" else "val"}'
+        loader.dataset.root = f'{data}/train'
         loader.dataset.transform.input_size = SIZE
         if split != 'train':
+            loader.dataset.root = f'{data}/val'
             loader.dataset.classes = f'{data}/train'
     cfg.val_evaluator.topk = cfg.test_evaluator.topk = (1, 2)
     shorten_schedule(cfg.param_scheduler, epochs)
     cfg.train_cfg.max_epochs = epochs
     cfg.auto_scale_lr.base_batch_size = batch
     cfg.visualizer.vis_backends = [{'type': 'LocalVisBackend'}]
-    cfg.work_dir, cfg.log_level = str(work_dir), 'WARNING'
+    cfg.work_dir = str(work_dir)
+    cfg.log_level = 'WARNING'
     cfg.merge_from_dict(options or {})
     return cfg
 
@@ -83,9 +88,8 @@ def run(cfg, *hooks, resume=False):
     register_mmengine_reader()
     cfg = copy.deepcopy(cfg)
     cfg.resume = resume
-    cfg.experiment_name = (
-        uuid.uuid4().hex
-    )  # MMEngine's default is the current second: two runs would share their log
+    # MMEngine's default is the current second: two runs would share their log.
+    cfg.experiment_name = uuid.uuid4().hex
     runner = Runner.from_cfg(cfg)
     for hook in hooks:
         runner.register_hook(hook, priority='ABOVE_NORMAL')
@@ -94,7 +98,7 @@ def run(cfg, *hooks, resume=False):
 
 
 def assert_refused_at_the_start(data, work_dir, options, message):
-    """A training with these `--cfg-options` ends in a ValueError that begins so and writes no checkpoint."""
+    """Train with these `--cfg-options`: a ValueError begins so, and no checkpoint is written."""
     with pytest.raises(ValueError) as raised:
         run(small_config(data, work_dir, options=options))
     assert str(raised.value).startswith(message)
@@ -102,11 +106,10 @@ def assert_refused_at_the_start(data, work_dir, options, message):
 
 
 def saved(path):
-    """Read weights, averages, optimizer, schedules, logged scalars and the name of the best file of a checkpoint."""
+    """Read what a checkpoint must share with that of an uninterrupted run, without times."""
     checkpoint = read_checkpoint(path)
-    scalars, information = (
-        checkpoint['message_hub'][key] for key in ('log_scalars', 'runtime_info')
-    )
+    scalars = checkpoint['message_hub']['log_scalars']
+    information = checkpoint['message_hub']['runtime_info']
     kept = {key: checkpoint[key] for key in STATES if key in checkpoint}
     timed = ('time', 'memory')
     kept['log'] = {
@@ -118,17 +121,22 @@ def saved(path):
 
 
 CONFIGS = {'mask_rcnn_pola_swin_t_3x': 8, 'semantic_fpn_pola_pvt_t_40k': 6}
-"""Epochs of batches by aspect ratio with multi-scale crops, and steps of random crops -> step after which training is
-interrupted: within an epoch, and when validation is due."""
+"""Config -> step after which training is interrupted: within an epoch, and when validation is due.
+
+The first has epochs of batches by aspect ratio with multi-scale crops, the second steps of random
+crops.
+"""
 
 STEPS = 12
 
 
 class Signal(Hook):
-    """Sends this process a signal after a step, counted from 1 over the whole run, or in validation after an epoch."""
+    """Sends this process a signal after a step, from 1 on, or in validation after an epoch."""
 
     def __init__(self, *, step=None, epoch=None, number=signal.SIGTERM):
-        self.step, self.epoch, self.number = step, epoch, number
+        self.step = step
+        self.epoch = epoch
+        self.number = number
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
         if runner.iter + 1 == self.step:
@@ -169,7 +177,7 @@ def assert_same(one, other, where=''):
 
 
 def small(shapes, work, name, workers=0):
-    """Shrink a config to 12 steps on 12 scenes, two images per process and step; it validates after step 6."""
+    """Shrink a config to 12 steps of two images per process; it validates after step 6."""
     cfg = shrink(Config.fromfile(ROOT / 'configs' / f'{name}.py'), shapes, work)
     for _, node in nodes(cfg.train_dataloader, 'train_dataloader'):
         if 'scales' in node:
@@ -194,8 +202,13 @@ def small(shapes, work, name, workers=0):
 
 
 def interrupt_and_resume(folder, step, config):
-    """Train to the end, and again with a signal after `step`; `config(work_dir)` gives the config. Both end alike."""
-    seen, before, after = Batches(), Batches(), Batches()
+    """Train to the end, and again with a signal after `step`: both end alike.
+
+    `config(work_dir)` gives the config.
+    """
+    seen = Batches()
+    before = Batches()
+    after = Batches()
     runner = run(config(folder / 'whole'), seen)
     with pytest.raises(SystemExit) as raised:
         run(config(folder / 'parts'), before, Signal(step=step))
@@ -204,7 +217,9 @@ def interrupt_and_resume(folder, step, config):
     run(config(folder / 'parts'), after, resume=True)
     assert before.seen + after.seen == seen.seen
     barrier()  # rank 0 may still be writing
-    last = f'epoch_{runner.epoch}.pth' if runner.epoch else f'iter_{STEPS}.pth'
+    last = f'iter_{STEPS}.pth'
+    if runner.epoch:
+        last = f'epoch_{runner.epoch}.pth'
     assert_same(saved(folder / 'parts' / last), saved(folder / 'whole' / last))
     assert not (folder / 'parts' / 'interrupted.pth').exists()
 

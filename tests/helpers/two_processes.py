@@ -1,4 +1,4 @@
-"""One of two gloo processes that train and evaluate together: `two_processes.py COLOURS SHAPES OUT`.
+"""One of two gloo processes that train together: `two_processes.py COLOURS SHAPES OUT`.
 
 All trainings run in one pair of processes, because a process takes longer to start than to train.
 """
@@ -70,12 +70,10 @@ def train(data, out, *hooks, resume=False):
 
 
 def average_buffers(event):
-    """Call a method of MeanBuffersHook and return the statistics of a model and of its moving average."""
-    rank, model, average = (
-        distributed.get_rank(),
-        nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)),
-        EMAHook(),
-    )
+    """Call a method of MeanBuffersHook; return the statistics of a model and of its average."""
+    rank = distributed.get_rank()
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+    average = EMAHook()
     average.ema_model = ExponentialMovingAverage(model, update_buffers=True)
     for offset, network in ((0, model), (10, average.ema_model.module)):
         network[1].running_mean.fill_(offset + rank)
