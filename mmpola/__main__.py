@@ -1,14 +1,15 @@
-"""Report what this environment can be used for: versions, compiled operators, GPU, attention backends.
+"""Report what this environment can be used for: versions, operators, GPU, attention backends.
 
     mmpola [--openmmlab]           or: python -m mmpola [--openmmlab]
-    mmpola COMMAND ARGUMENTS…      runs a script, see mmpola/commands.py; also: torchrun … -m mmpola COMMAND …
+    mmpola COMMAND ARGUMENTS…      or: torchrun … -m mmpola COMMAND …
 
-Layers and models for timm need torch, torchvision, timm and einops. Training needs MMEngine too,
-detection and segmentation the other packages of OpenMMLab. Lines marked `ok` work, `--` are
-packages that only other uses need, and `!!` must be mended. Exit status 1 if there is such a line,
-else 0; with --openmmlab, which tools/install.sh passes, all packages are needed. Every line that is
-not `ok` names its fix: pip commands, or `bash tools/install.sh` in the environment that this script
-has made. Packages that may be missing or broken are imported inside functions.
+The second form runs a script, see mmpola/commands.py. Layers and models for timm need torch,
+torchvision, timm and einops. Training needs MMEngine too, detection and segmentation the other
+packages of OpenMMLab. Lines marked `ok` work, `--` are packages that only other uses need, and `!!`
+must be mended. Exit status 1 if there is such a line, else 0; with --openmmlab, which
+tools/install.sh passes, all packages are needed. Every line that is not `ok` names its fix: pip
+commands, or `bash tools/install.sh` in the environment that this script has made. Packages that may
+be missing or broken are imported inside functions.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ from mmpola import commands
 
 
 class Requirement(NamedTuple):
-    """A distribution: its lowest supported version, the first that is too new, and the pip command that installs it.
+    """A distribution that mmpola needs.
 
     Attributes:
+        name: its name.
+        lowest: its lowest supported version.
+        limit: the first version that is too new; None if none is.
+        pip: the command that installs it.
         module: imports only if the distribution works; None if its version says enough.
         use: what it is needed for, if that is not everything.
         fork: a distribution of the same modules, with its lowest supported version.
@@ -49,64 +54,62 @@ BUILD_MMCV = (
 
 TORCH = 'pip install --upgrade torch torchvision'
 
-NEEDED = (
+REQUIRED = (
     Requirement('torch', '2.6', None, TORCH),
     Requirement('torchvision', '0.21', None, TORCH, 'torchvision.ops'),
     Requirement('timm', '1.0.21', None, 'pip install --upgrade timm'),
     Requirement('einops', '0', None, 'pip install einops'),
 )
 
-OPENMMLAB = (  # mmdet 3.3 and mmseg 1.2.2 refuse mmcv 2.2
-    Requirement(
-        'mmengine',
-        '0.10.0',
-        '1.0.0',
-        'pip install mmengine==0.10.7',
-        'mmengine.runner',
-        'training',
-        ('onedl-mmengine', '0.10.12'),
-    ),
-    Requirement(
-        'mmcv',
-        '2.0.0',
-        '2.2.0',
-        BUILD_MMCV,
-        'mmcv.ops',
-        'mmdet and mmsegmentation',
-        ('onedl-mmcv', '2.3.6'),
-    ),
-    Requirement(
-        'mmdet',
-        '3.3.0',
-        '4.0.0',
-        'pip install mmdet==3.3.0',
-        'mmdet.models',
-        'detection',
-        ('onedl-mmdetection', '3.5.1'),
-    ),
-    Requirement(
-        'mmsegmentation',
-        '1.2.2',
-        '2.0.0',
-        'pip install mmsegmentation==1.2.2 ftfy regex',
-        'mmseg.models',
-        'segmentation',
-        ('onedl-mmsegmentation', '1.4.2'),
-    ),
+MMENGINE = Requirement(
+    name='mmengine',
+    lowest='0.10.0',
+    limit='1.0.0',
+    pip='pip install mmengine==0.10.7',
+    module='mmengine.runner',
+    use='training',
+    fork=('onedl-mmengine', '0.10.12'),
 )
+MMCV = Requirement(
+    name='mmcv',
+    lowest='2.0.0',
+    limit='2.2.0',  # mmdet 3.3 and mmseg 1.2.2 refuse it
+    pip=BUILD_MMCV,
+    module='mmcv.ops',
+    use='mmdet and mmsegmentation',
+    fork=('onedl-mmcv', '2.3.6'),
+)
+MMDET = Requirement(
+    name='mmdet',
+    lowest='3.3.0',
+    limit='4.0.0',
+    pip='pip install mmdet==3.3.0',
+    module='mmdet.models',
+    use='detection',
+    fork=('onedl-mmdetection', '3.5.1'),
+)
+MMSEG = Requirement(
+    name='mmsegmentation',
+    lowest='1.2.2',
+    limit='2.0.0',
+    pip='pip install mmsegmentation==1.2.2 ftfy regex',
+    module='mmseg.models',
+    use='segmentation',
+    fork=('onedl-mmsegmentation', '1.4.2'),
+)
+OPENMMLAB = (MMENGINE, MMCV, MMDET, MMSEG)
 
 INSTALLER = 'bash tools/install.sh'
 
-
-BROKEN = '!!'
-"""Marks the lines because of which the exit status is 1."""
+BROKEN_MARK = '!!'
+"""Marks a line that makes the exit status 1."""
 
 
 class Finding(NamedTuple):
     """One line of the report.
 
     Attributes:
-        group: heading that the line stands under: a kind of use, or the machine.
+        group: heading above the line: a kind of use, or the machine.
         what: the package, module or device.
         found: its version or state.
         remedy: the fix, empty if nothing is wrong.
@@ -124,7 +127,9 @@ class Finding(NamedTuple):
         """The sign at the beginning of the line."""
         if not self.remedy:
             return 'ok'
-        return BROKEN if self.needed else '--'
+        if self.needed:
+            return BROKEN_MARK
+        return '--'
 
 
 def findings(by_installer: bool, all_needed: bool) -> Iterator[Finding]:
@@ -136,28 +141,30 @@ def findings(by_installer: bool, all_needed: bool) -> Iterator[Finding]:
         all_needed: whether all of OpenMMLab is needed. Otherwise a package of it may be missing
             unless another one, which is installed, needs it.
     """
-    openmmlab = [_installed(requirement) for requirement in OPENMMLAB]
-    installer = INSTALLER if openmmlab == [*OPENMMLAB] else f'{INSTALLER} --forks'
-    detection_or_segmentation = any(_version(requirement.name) for requirement in openmmlab[2:])
-    any_of_openmmlab = any(_version(requirement.name) for requirement in openmmlab)
-    needed = {openmmlab[0].name: any_of_openmmlab, openmmlab[1].name: detection_or_segmentation}
+    mmengine, mmcv, mmdet, mmseg = (_installed_distribution(each) for each in OPENMMLAB)
+    openmmlab = (mmengine, mmcv, mmdet, mmseg)
+    installer = INSTALLER
+    if openmmlab != OPENMMLAB:
+        installer = f'{INSTALLER} --forks'
 
     def remedy(pip: str) -> str:
-        return installer if by_installer else pip
+        if by_installer:
+            return installer
+        return pip
 
     group = 'layers and timm'
-    yield Finding(
-        group,
-        'Python',
-        platform.python_version(),
-        '' if sys.version_info >= (3, 10) else 'needs >= 3.10',
-    )
-    for requirement in NEEDED:
+    yield Finding(group, 'Python', platform.python_version())
+    for requirement in REQUIRED:
         yield from _package(group, requirement, remedy(requirement.pip), needed=True)
-    group = 'OpenMMLab'
+
+    needed = dict.fromkeys(openmmlab, all_needed)
+    if any(_version(requirement.name) for requirement in openmmlab):
+        needed[mmengine] = True
+    if any(_version(requirement.name) for requirement in (mmdet, mmseg)):
+        needed[mmcv] = True
     for requirement in openmmlab:
-        is_needed = all_needed or needed.get(requirement.name, False)
-        yield from _package(group, requirement, remedy(requirement.pip), is_needed)
+        pip = remedy(requirement.pip)
+        yield from _package('OpenMMLab', requirement, pip, needed[requirement])
     yield from _hardware('this machine', remedy(TORCH))
 
 
@@ -168,14 +175,16 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _installed(requirement: Requirement) -> Requirement:
-    """Return the rule for the fork if that is installed and the distribution itself is not."""
-    if requirement.fork and not _version(requirement.name) and _version(requirement.fork[0]):
-        name, lowest = requirement.fork
-        return requirement._replace(
-            name=name, lowest=lowest, limit=None, pip=f'pip install --upgrade {name}'
-        )
-    return requirement
+def _installed_distribution(requirement: Requirement) -> Requirement:
+    """Return the rule for the fork if it is installed and the distribution itself is not."""
+    if requirement.fork is None:
+        return requirement
+    name, lowest = requirement.fork
+    if _version(requirement.name) or not _version(name):
+        return requirement
+    return requirement._replace(
+        name=name, lowest=lowest, limit=None, pip=f'pip install --upgrade {name}'
+    )
 
 
 def _package(group: str, requirement: Requirement, remedy: str, needed: bool) -> Iterator[Finding]:
@@ -187,16 +196,23 @@ def _package(group: str, requirement: Requirement, remedy: str, needed: bool) ->
         remedy: installs it.
         needed: whether it must be installed; what is installed must work in any case.
     """
-    upper = f', < {requirement.limit}' if requirement.limit else ''
-    fix = f'needs >= {requirement.lowest}{upper}: {remedy}'
+    range_text = f'needs >= {requirement.lowest}'
+    if requirement.limit:
+        range_text += f', < {requirement.limit}'
+    fix = f'{range_text}: {remedy}'
     version = _version(requirement.name)
     if version is None:
-        use = f' ({requirement.use} needs it)' if requirement.use else ''
-        yield Finding(group, requirement.name, f'not installed{use}', fix, needed)
+        state = 'not installed'
+        if requirement.use:
+            state += f' ({requirement.use} needs it)'
+        yield Finding(group, requirement.name, state, fix, needed)
         return
-    low_enough = requirement.limit is None or _numbers(version) < _numbers(requirement.limit)
-    fits = low_enough and _numbers(version) >= _numbers(requirement.lowest)
-    yield Finding(group, requirement.name, version, '' if fits else fix)
+    is_too_old = _numbers(version) < _numbers(requirement.lowest)
+    is_too_new = requirement.limit is not None and _numbers(version) >= _numbers(requirement.limit)
+    if is_too_old or is_too_new:
+        yield Finding(group, requirement.name, version, fix)
+    else:
+        yield Finding(group, requirement.name, version)
     if requirement.module is not None:
         yield _importable(group, requirement.module, remedy)
 
@@ -210,12 +226,17 @@ def _importable(group: str, module: str, remedy: str) -> Finding:
     try:
         import_module(module)
     except Exception as error:  # a binary built for another version raises any type
-        return Finding(group, module, _first_line(error), remedy)
+        return Finding(group, module, _described(error), remedy)
     return Finding(group, module, 'imports')
 
 
-def _first_line(error: Exception) -> str:
-    return ': '.join([type(error).__name__, *str(error).splitlines()[:1]])
+def _described(error: Exception) -> str:
+    """Return the type and the first line of an error; `mmpola.messages` may not import here."""
+    text = type(error).__name__
+    lines = str(error).splitlines()
+    if lines:
+        text += f': {lines[0]}'
+    return text
 
 
 def _hardware(group: str, remedy: str) -> Iterator[Finding]:
@@ -224,14 +245,13 @@ def _hardware(group: str, remedy: str) -> Iterator[Finding]:
         import torch
 
         if torch.cuda.is_available():
-            names = ', '.join(
-                torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())
-            )
+            count = torch.cuda.device_count()
+            names = ', '.join(torch.cuda.get_device_name(index) for index in range(count))
             yield Finding(group, 'GPU', f'{names} (CUDA {torch.version.cuda})')
         else:
             yield Finding(group, 'GPU', 'none: training runs on the CPU')
     except Exception as error:
-        yield Finding(group, 'GPU', f'unknown, torch does not work: {_first_line(error)}', remedy)
+        yield Finding(group, 'GPU', f'unknown, torch does not work: {_described(error)}', remedy)
     try:
         from mmpola.ops import available_backends, unavailable_backends
 
@@ -239,12 +259,8 @@ def _hardware(group: str, remedy: str) -> Iterator[Finding]:
         for name, reasons in unavailable_backends().items():
             yield Finding(group, f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
     except Exception as error:
-        yield Finding(
-            group,
-            'attention backends',
-            f'mmpola.ops cannot be imported: {_first_line(error)}',
-            remedy,
-        )
+        state = f'mmpola.ops cannot be imported: {_described(error)}'
+        yield Finding(group, 'attention backends', state, remedy)
 
 
 def main() -> int:
@@ -267,11 +283,11 @@ def main() -> int:
         if row.group != group:
             group = row.group
             print(f'{group}:')
-        print(
-            f'{row.mark}  {row.what:<{width}}  {row.found}'
-            + (f'  -> {row.remedy}' if row.remedy else '')
-        )
-    return int(any(row.mark == BROKEN for row in rows))
+        line = f'{row.mark}  {row.what:<{width}}  {row.found}'
+        if row.remedy:
+            line += f'  -> {row.remedy}'
+        print(line)
+    return int(any(row.mark == BROKEN_MARK for row in rows))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,7 @@
-"""Where mmpola keeps files that it can make again, and how it completes folders. Needs the standard library alone."""
+"""The folder of files that mmpola can make again, and folders that are complete or absent.
+
+This module needs only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ def cache_folder() -> Path:
 
 
 def file_name(machine: str) -> str:
-    """Return the name of a GPU or another machine as file names contain it, without spaces and slashes."""
+    """Return the name of a GPU or another machine for a file name, without spaces and slashes."""
     return machine.replace(' ', '-').replace('/', '-')
 
 
 @contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill, `path`.partial; it becomes `path` at the end, and is removed after an error.
+    """Yield an empty folder to fill, which becomes `path` at the end, and is removed on errors.
 
     Raises:
         OSError: `path` is a file or holds files, or the disk refuses.
     """
     partial = path.with_name(f'{path.name}.partial')
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # a killed process may have left it
     partial.mkdir(parents=True)
     try:
         yield partial

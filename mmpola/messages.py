@@ -23,7 +23,7 @@ BrokenRule = tuple[str, str]
 
 
 class UsageError(Exception):
-    """An argument, config or file of the user is invalid; the message says what is wrong and what to do."""
+    """An argument, config or file of the user is invalid; the message says what to do."""
 
 
 def printable(text: object) -> str:
@@ -32,23 +32,34 @@ def printable(text: object) -> str:
     Names inside files (of tensors, classes, files) may hold line breaks and terminal escapes; other
     characters, such as umlauts, stay.
     """
-    escaped = []
+    escaped = ''
     for character in str(text):
-        plain = character.isprintable()
-        escaped.append(character if plain else character.encode('unicode_escape').decode())
-    return ''.join(escaped)
+        if character.isprintable():
+            escaped += character
+        else:
+            escaped += character.encode('unicode_escape').decode()
+    return escaped
 
 
 def counted(number: int, noun: str) -> str:
     """Return a number with a regular noun in singular or plural: '1 image', '2 images'."""
-    return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+    if number == 1:
+        return f'{number} {noun}'
+    return f'{number} {noun}s'
 
 
 def listed(names: Iterable[object], shown: int | None = 5) -> str:
-    """Join names by commas, each `printable`: the first `shown` and how many more; None: all of them."""
+    """Join names by commas, each `printable`.
+
+    Args:
+        names: the names.
+        shown: the number of names before 'and N more'; None for all of them.
+    """
     every = [printable(name) for name in names]
-    more = '' if shown is None or len(every) <= shown else f' and {len(every) - shown} more'
-    return ', '.join(every[:shown]) + more
+    if shown is None or len(every) <= shown:
+        return ', '.join(every)
+    first = ', '.join(every[:shown])
+    return f'{first} and {len(every) - shown} more'
 
 
 def grouped(broken: Iterable[BrokenRule]) -> list[str]:
@@ -59,28 +70,30 @@ def grouped(broken: Iterable[BrokenRule]) -> list[str]:
     return [f'{rule} ({len(items)}): {listed(items)}' for rule, items in by_rule.items()]
 
 
-def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
-    """Return the known name that is most similar to `name`, whatever the case of their letters.
+def suggestion(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
+    """Return the end of a message: '; did you mean NAME?', or '' if no known name is similar.
 
     Args:
-        name: what a user wrote.
-        known: the names that it may have.
-        similarity: from 0 to 1; None is returned if no name is as similar as that.
+        name: what a user wrote, in any case.
+        known: the names that it may have meant.
+        similarity: from 0 to 1; less similar names are not suggested.
     """
-    by_lower_case = {each.lower(): each for each in reversed(list(known))}
+    by_lower_case: dict[str, str] = {}
+    for each in known:
+        by_lower_case.setdefault(each.lower(), each)
     found = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=similarity)
-    return by_lower_case[found[0]] if found else None
-
-
-def suggestion(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
-    """Return the end of a message that suggests what `nearest` finds; '' if it finds nothing."""
-    meant = nearest(name, names, similarity)
-    return '' if meant is None else f'; did you mean {meant}?'
+    if not found:
+        return ''
+    return f'; did you mean {by_lower_case[found[0]]}?'
 
 
 def first_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message, `printable`."""
-    return printable(': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
+    text = type(error).__name__
+    lines = str(error).strip().splitlines()
+    if lines:
+        text += f': {lines[0]}'
+    return printable(text)
 
 
 def info(message: str) -> None:
@@ -115,7 +128,7 @@ def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None
 
 
 def _by_ctrl_c(error: BaseException | None) -> bool:
-    """Whether Ctrl-C led to an error: MMEngine's Config, which catches everything, calls it a SyntaxError."""
+    """Whether Ctrl-C led to an error: MMEngine's Config catches it and raises a SyntaxError."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

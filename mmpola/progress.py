@@ -26,24 +26,27 @@ def progress(
     """
     console = Console()
     if console.is_terminal:
-        columns = (
+        bar = Progress(
             TextColumn('{task.description}'),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn(unit.strip()),
             TimeRemainingColumn(),
+            console=console,
         )
-        with Progress(*columns, console=console) as bar:
+        with bar:
             task = bar.add_task(what, total=total / size)
-            yield lambda pieces: bar.advance(task, pieces / size)
+            yield lambda items: bar.advance(task, items / size)
         return
-    done = 0
-    shown = size == 1 or total >= 1000 * size
 
-    def advance(pieces: int) -> None:
+    is_shown = size == 1 or total >= 1000 * size
+    done = 0
+
+    def advance(items: int) -> None:
         nonlocal done
-        before, done = done, done + pieces
-        if shown and done * 10 // total > before * 10 // total:
+        tenths_before = done * 10 // total
+        done += items
+        if is_shown and done * 10 // total > tenths_before:
             print(f'{what}: {done // size:,} of {total // size:,}{unit}', flush=True)
 
     yield advance

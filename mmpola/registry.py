@@ -11,36 +11,71 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from mmpola import MODULES
+from mmpola import PUBLIC_NAMES
+
+REGISTERED_NAMES = {
+    'Accuracy': 'mmpola.classification.accuracy',
+    'ClassCountHook': 'mmpola.classification.hooks',
+    'ClassFolders': 'mmpola.classification.class_folders',
+    'ClassificationPreprocessor': 'mmpola.classification.preprocessor',
+    'ImageClassifier': 'mmpola.classification.image_classifier',
+    'ByteText': 'mmpola.lra.texts',
+    'GreyCIFAR': 'mmpola.lra.images',
+    'ListOps': 'mmpola.lra.texts',
+    'Pathfinder': 'mmpola.lra.images',
+    'Retrieval': 'mmpola.lra.texts',
+    'SequenceClassifier': 'mmpola.lra.classifier',
+    'SequenceEncoder': 'mmpola.lra.encoder',
+    'SequencePreprocessor': 'mmpola.lra.preprocessor',
+    'sequence_collate': 'mmpola.lra.collate',
+    'AtomicCheckpointHook': 'mmpola.engine.hooks.checkpoint',
+    'BFloat16OptimWrapper': 'mmpola.engine.optim',
+    'CompileBackboneHook': 'mmpola.engine.hooks.compile_backbone',
+    'ExactEpochLoop': 'mmpola.engine.loops',
+    'ExactIterLoop': 'mmpola.engine.loops',
+    'FinalTestHook': 'mmpola.engine.hooks.final_test',
+    'FiniteLossHook': 'mmpola.engine.hooks.finite',
+    'LayerDecayOptimizerConstructor': 'mmpola.engine.optim',
+    'MeanBuffersHook': 'mmpola.engine.hooks.mean_buffers',
+    'NoDecayOptimizerConstructor': 'mmpola.engine.optim',
+    'PreemptionHook': 'mmpola.engine.hooks.preemption',
+    'SeededBatchSampler': 'mmpola.engine.seeding',
+    'SeededDataset': 'mmpola.engine.seeding',
+    'WarmupCosineLR': 'mmpola.engine.schedules',
+}
+"""The module of each type that configs name, besides the backbones, which are in `PUBLIC_NAMES`."""
+
+MODULE_OF_NAME = {**PUBLIC_NAMES, **REGISTERED_NAMES}
+
 
 try:
     from mmengine import registry as mmengine_registry
 except ModuleNotFoundError:
 
-    class _Registry:
-        """Replaces a registry where MMEngine is not installed: `register_module()` returns the class unchanged."""
+    class _EmptyRegistry:
+        """Replaces a registry where MMEngine is not installed."""
 
         def register_module(self) -> Any:
+            """Return a decorator that returns the class unchanged."""
             return lambda cls: cls
 
     def _child(parent: str) -> Any:
-        return _Registry()
+        return _EmptyRegistry()
 
 else:
 
     class _LazyRegistry(mmengine_registry.Registry):
-        """Imports the one module that registers a name; all of them only for a name that is not in `MODULES`."""
+        """Imports the module that registers a name; all modules only for an unknown name."""
 
         def get(self, key: str) -> Any:
-            if key in MODULES and key not in self.module_dict:
-                import_module(MODULES[key])
+            if key in MODULE_OF_NAME and key not in self.module_dict:
+                import_module(MODULE_OF_NAME[key])
             return self.module_dict.get(key) or super().get(key)
 
     def _child(parent: str) -> Any:
         registry = getattr(mmengine_registry, parent)
-        return _LazyRegistry(
-            registry.name, parent=registry, scope='mmpola', locations=sorted({*MODULES.values()})
-        )
+        locations = sorted(set(MODULE_OF_NAME.values()))
+        return _LazyRegistry(registry.name, parent=registry, scope='mmpola', locations=locations)
 
 
 MODELS = _child('MODELS')

@@ -13,17 +13,16 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch.utils.data import DataLoader
 
+from tests.helpers.configs import TINY, TINY_SEGMENTATION, hasten_configs
 from tests.helpers.processes import environment
-from tests.helpers.quick_configs import quick_configs
-from tests.helpers.small_configs import TINY, TINY_SEGMENTATION
-from tests.helpers.small_training import write_images
+from tests.helpers.training import write_images
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / 'tests' / 'golden'
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests come first: at the end of a run no process is left alone with a long one."""
+    """Run files with slow tests first, so that no process ends a run with a long one."""
     slow = {item.path for item in items if item.get_closest_marker('slow')}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -32,22 +31,29 @@ gc.disable()  # while tests are imported
 
 
 def pytest_collection_finish():
-    """Exempt what is imported from garbage collection, which took a fifth of the time of small trainings."""
+    """Exempt imports from garbage collection, which took a fifth of the time of small trainings."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_runtest_setup():
-    """Handle signals as in a terminal: nohup or a shell may ignore some, and a run that fails leaves its handlers."""
+    """Handle signals as in a terminal.
+
+    nohup or a shell may ignore some, and a training run that fails leaves its handlers.
+    """
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True, scope='session')
-def _quick_configs():
+@pytest.fixture(scope='module')
+def quick_configs():
+    """Make MMEngine read and write configs faster, in modules that train or read many of them.
+
+    All other tests run MMEngine as it is.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        quick_configs(patch)
+        hasten_configs(patch)
         yield
 
 
@@ -63,13 +69,18 @@ def _data_workers(monkeypatch):
     An iterator that is collected as garbage finds its queues closed, and waits for ten seconds for
     workers that it cannot tell to end.
     """
-    loaders, start = [], DataLoader._get_iterator
-    monkeypatch.setattr(
-        DataLoader, '_get_iterator', lambda loader: loaders.append(loader) or start(loader)
-    )
+    loaders = []
+    start = DataLoader._get_iterator
+
+    def start_and_remember(loader):
+        loaders.append(loader)
+        return start(loader)
+
+    monkeypatch.setattr(DataLoader, '_get_iterator', start_and_remember)
     yield
     for loader in loaders:
-        iterator, loader._iterator = loader._iterator, None
+        iterator = loader._iterator
+        loader._iterator = None
         if hasattr(iterator, '_shutdown_workers'):
             iterator._shutdown_workers()
 
@@ -95,9 +106,8 @@ def shapes(tmp_path_factory):
     from mmpola.apps.shapes import write_dataset
 
     folder = tmp_path_factory.mktemp('generated') / 'shapes'
-    write_dataset(
-        folder, images=12, val_images=4, size=(96, 80), seed=175
-    )  # with crowds in validation alone
+    # This seed gives crowds in validation only.
+    write_dataset(folder, images=12, val_images=4, size=(96, 80), seed=175)
     return folder
 
 
@@ -115,10 +125,10 @@ def colours(tmp_path_factory):
 
 @pytest.fixture
 def tiny_config(root, shapes, tmp_path):
-    """The quick start's config with a tiny backbone, on 12 generated scenes: 3 epochs of 6 steps."""
-    base, data = str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py'), f'{shapes}/coco/'
+    """The quick start's config with a tiny backbone: 3 epochs of 6 steps on 12 scenes."""
+    base = str(root / 'configs' / 'mask_rcnn_pola_swin_shapes.py')
     path = tmp_path / 'tiny.py'
-    path.write_text(TINY.format(base=base, data=data))
+    path.write_text(TINY.format(base=base, data=f'{shapes}/coco/'))
     return path
 
 
@@ -137,12 +147,13 @@ RANDOM_WEIGHTS = {}
 
 @pytest.fixture
 def write_checkpoint():
-    """A function that writes a checkpoint with random weights, given config, path and further entries."""
+    """A function that writes a checkpoint with random weights for a config."""
 
     def write(config, path, **others):
         cfg = Config.fromfile(config)
         init_default_scope(cfg.default_scope)
-        if (key := str(cfg.model)) not in RANDOM_WEIGHTS:
+        key = str(cfg.model)
+        if key not in RANDOM_WEIGHTS:
             torch.manual_seed(0)
             RANDOM_WEIGHTS[key] = MODELS.build(cfg.model).state_dict()
         torch.save({'state_dict': RANDOM_WEIGHTS[key], **others}, path)
@@ -153,12 +164,14 @@ def write_checkpoint():
 
 @pytest.fixture
 def run_tool(root):
-    """A function that runs a script of tools/ and returns the process, with stdout and stderr in `stdout`."""
+    """A function that runs a script of tools/ and returns the process; `stdout` has its stderr too."""
 
     def run(tool, *arguments, check=True, cwd=None):
-        launcher = ['bash'] if tool.endswith('.sh') else [sys.executable]
+        launcher = sys.executable
+        if tool.endswith('.sh'):
+            launcher = 'bash'
         result = subprocess.run(
-            [*launcher, str(root / 'tools' / tool), *map(str, arguments)],
+            [launcher, str(root / 'tools' / tool), *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -17,8 +17,7 @@ from torch.testing import assert_close
 from mmpola.backbones import PolaSwin, base
 from mmpola.checkpoint.safe_load import register_mmengine_reader
 from mmpola.engine.schedule_advice import schedule_advice
-from tests.helpers.own_project import code_with, config_files
-from tests.helpers.small_configs import shrink_input, shrink_model
+from tests.helpers.configs import code_with, config_files, shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
 """This config is tested in test_packaging.py; others inherit it here from the repository's configs."""

@@ -1,4 +1,4 @@
-"""python -m mmpola: the report on this environment, on damaged ones, and on installations without a clone."""
+"""python -m mmpola: the report on this environment and on damaged ones, and the commands."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from mmpola import __main__ as report
 from mmpola import commands
-from tests.helpers.interpreter import interpret
+from tests.helpers.processes import interpret
 
 
 def test_this_environment_works(capsys, monkeypatch):
@@ -43,7 +43,8 @@ def installed(monkeypatch, **versions):
         (
             False,
             'pip install --upgrade torch torchvision',
-            'pip install "setuptools<82" wheel ninja psutil && pip install --no-build-isolation mmcv==2.1.0',
+            'pip install "setuptools<82" wheel ninja psutil && '
+            'pip install --no-build-isolation mmcv==2.1.0',
         ),
     ],
 )
@@ -61,7 +62,7 @@ def test_versions_that_do_not_work_name_their_fix(by_installer, torch, mmcv, mon
 def broken(all_needed=False):
     """Return what must be mended in an environment that tools/install.sh has not made."""
     found = report.findings(by_installer=False, all_needed=all_needed)
-    return [finding.what for finding in found if finding.mark == report.BROKEN]
+    return [finding.what for finding in found if finding.mark == report.BROKEN_MARK]
 
 
 def test_packages_of_openmmlab_are_needed_where_others_are_installed_or_on_request(monkeypatch):
@@ -88,9 +89,8 @@ def test_the_lowest_torch(torch, expected, monkeypatch):
 def test_an_environment_for_timm_alone(arguments, status, mark, tmp_path, monkeypatch, capsys):
     installed(monkeypatch, **WORKING)
     monkeypatch.setattr(sys, 'argv', ['mmpola', *arguments])
-    monkeypatch.setattr(
-        sys, 'prefix', str(tmp_path)
-    )  # of no environment that the installer has made
+    # The installer has not made this environment.
+    monkeypatch.setattr(sys, 'prefix', str(tmp_path))
     assert report.main() == status
     output = capsys.readouterr().out
     assert re.search(
@@ -148,7 +148,7 @@ def test_the_requirements_are_those_of_the_package(root):
 
     project = tomllib.loads((root / 'pyproject.toml').read_text())['project']
     lowest = dict(line.partition('>=')[::2] for line in project['dependencies'])
-    expected = {requirement.name: requirement.lowest for requirement in report.NEEDED}
+    expected = {requirement.name: requirement.lowest for requirement in report.REQUIRED}
     assert {name: version or '0' for name, version in lowest.items()} == {
         name: version for name, version in expected.items() if name != 'torchvision'
     }

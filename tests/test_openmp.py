@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mmpola import script
-from tests.helpers.interpreter import interpret
+from tests.helpers.processes import interpret
 
 NAMES = ('OMP_NUM_THREADS', 'OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')
 

@@ -14,8 +14,8 @@ from mmengine.registry import MODELS, init_default_scope
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin, pola_deit, pola_swin
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.hub import PAGE_PP, PUBLISHED, short_name
-from tests.helpers.own_project import config_files
+from mmpola.checkpoint.hub import POLAFORMER_PP_PAGE, PUBLISHED_MODELS, short_name
+from tests.helpers.configs import config_files
 
 BLOCK = re.compile(r'^```python\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -92,10 +92,10 @@ def test_the_tables_of_weights_list_what_the_authors_publish(root):
     )
     rows = row.findall(text)
     named = [name for name, _, _, _ in rows if name]
-    assert named == list(PUBLISHED)
+    assert named == list(PUBLISHED_MODELS)
     by_hand = [file for name, file, _, _ in rows if not name]
     assert by_hand == [name for name in NAMED if name.startswith('polaformer_pp')]
-    assert PAGE_PP.partition(' ')[0] in text
+    assert POLAFORMER_PP_PAGE.partition(' ')[0] in text
     for name, file, config, figure in rows:
         model = name or file
         assert short_name(model) == file == config

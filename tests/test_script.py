@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.helpers.small_training import ROOT
+from tests.helpers import ROOT
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))

@@ -11,6 +11,6 @@ import mmpola
 
 
 def __getattr__(name: str) -> Any:
-    if not mmpola.MODULES.get(name, '').startswith(f'{__name__}.'):
+    if not mmpola.PUBLIC_NAMES.get(name, '').startswith(f'{__name__}.'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(mmpola, name)

@@ -1,7 +1,13 @@
-"""Checkpoint files: finding and downloading them, reading them safely, fitting their weights to a model."""
+"""Checkpoint files: find and download them, read them safely, load their weights into a model.
+
+The steps, each in its module: `hub` finds a file by its name, `download` downloads it, `safe_load`
+reads it without executing anything in it, and `load` renames its tensors, fits them to the model
+and loads all of them or none. `init_cfg` starts this for the `init_cfg` of a config. `write` writes
+files whole or not at all.
+"""
 
 from mmpola.messages import UsageError
 
 
 class CheckpointError(UsageError, ValueError):
-    """A checkpoint cannot be downloaded or read, or does not fit the model it is loaded into."""
+    """A checkpoint cannot be downloaded or read, or does not fit the model."""

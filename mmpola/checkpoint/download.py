@@ -18,28 +18,28 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 SILENT_SECONDS = 30.0
-"""A server that sends nothing for so long is given up."""
+"""How long a server may send nothing."""
 
 ANSWER_SECONDS = 120.0
-"""A server that takes longer to begin its answer is given up, even if it sends a little now and then."""
+"""How long a server may take to begin its answer, even if it sends a little now and then."""
 
 TOTAL_SECONDS = 7200.0
-"""A download that takes longer is given up, and so is waiting for that of another process."""
+"""How long a download may take, and how long to wait for that of another process."""
 
 MAX_BYTES = 16 * 2**30
-"""A file that is larger is given up."""
+"""The largest file that is downloaded."""
 
-OLD_FORMAT = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
+OLD_FORMAT_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 """How files of torch.save began before torch 1.6; later ones are zip files."""
 
 Answer = TypeVar('Answer')
 
 
 def in_time(function: Callable[[], Answer]) -> Answer:
-    """Return what `function` returns.
+    """Call a function with a time limit and return what it returns.
 
     Time limits of network libraries start anew with every byte, so the call runs in a thread of its
-    own, which is left behind when its time is over.
+    own, which is abandoned when its time is over.
 
     Raises:
         TimeoutError: it takes longer than `ANSWER_SECONDS`.
@@ -67,18 +67,18 @@ def download_once(
     authorization: str | None = None,
     digest: str | None = None,
 ) -> None:
-    """Download a checkpoint unless it exists; of several processes one does, and the others wait.
+    """Download a checkpoint unless it exists; one process does so while the others wait.
 
     Args:
         url: where it is.
         path: file to write; its suffix tells the format. Folders are created.
         lock: file that is locked meanwhile.
-        authorization: value of the HTTP header; it is not sent to servers that `url` leads on to.
+        authorization: value of the HTTP header; it is not sent to servers that `url` redirects to.
         digest: hexadecimal SHA-256 of the file, if it is known.
 
     Raises:
-        OSError: the server does not answer, or sends something else than a whole checkpoint with
-            that SHA-256, or one of this module's limits is exceeded; no file is left.
+        OSError: the server does not answer, or sends anything but a whole checkpoint with that
+            SHA-256, or one of this module's limits is exceeded; no file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -92,21 +92,22 @@ def download_once(
 
 
 def _download(url: str, path: Path, authorization: str | None, digest: str | None) -> None:
-    """Download a whole checkpoint or nothing; see `download_once`."""
+    """Download a whole checkpoint or nothing, see `download_once`."""
     end = time.monotonic() + TOTAL_SECONDS
     request = Request(url, headers={'User-Agent': 'mmpola'})
     if authorization is not None:
         request.add_unredirected_header('Authorization', authorization)
-    # Overwrites what a process that was killed left.
+    # A process that was killed may have left this file; it is overwritten.
     partial = path.with_name(f'{path.name}.part{path.suffix}')
     try:
         answer = in_time(lambda: urlopen(request, timeout=SILENT_SECONDS))
         with answer, partial.open('wb') as file:
             if answer.status != 200:
                 raise OSError(f'the server answered {answer.status} {answer.reason}')
-            announced = answer.headers['Content-Length']
-            total = int(announced) if announced else None
-            _check_size(total or 0)
+            total = None
+            if answer.headers['Content-Length']:
+                total = int(answer.headers['Content-Length'])
+                _check_size(total)
             with tqdm.wrapattr(file, 'write', total=total, desc=path.name) as progress:
                 size = 0
                 while piece := answer.read1(1 << 20):  # read() would wait for the whole MiB
@@ -116,7 +117,7 @@ def _download(url: str, path: Path, authorization: str | None, digest: str | Non
                         rule = f'expected the whole file within {TOTAL_SECONDS:g} seconds'
                         raise OSError(f'{rule}, got {size} of {total or "unknown"} bytes')
                     progress.write(piece)
-        if total not in (None, size):
+        if total is not None and size != total:
             raise OSError(f'incomplete, got {size} of {total} bytes')
         if not is_checkpoint(partial):
             kind = answer.headers['Content-Encoding'] or answer.headers['Content-Type']
@@ -134,7 +135,7 @@ def _check_size(size: int) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether a file is whole, of torch.save or safetensors, as far as its format shows."""
+    """Whether a file is a whole one of torch.save or safetensors, as far as its format shows."""
     if path.suffix == '.safetensors':
         from safetensors import SafetensorError, safe_open
 
@@ -144,7 +145,8 @@ def is_checkpoint(path: Path) -> bool:
         except SafetensorError:
             return False
     with path.open('rb') as file:
-        return file.read(len(OLD_FORMAT)) == OLD_FORMAT or zipfile.is_zipfile(path)
+        start = file.read(len(OLD_FORMAT_START))
+    return start == OLD_FORMAT_START or zipfile.is_zipfile(path)
 
 
 def sha256(path: Path) -> str:

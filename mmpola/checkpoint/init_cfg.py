@@ -14,22 +14,22 @@ from mmpola.messages import first_line
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None
 
-FILE = "dict(type='Pretrained', checkpoint=PATH)"
+PRETRAINED_FORM = "dict(type='Pretrained', checkpoint=PATH)"
 
 
 def check_init_cfg(init_cfg: InitCfg) -> None:
     """Raise ValueError unless every entry names a file, or an initializer and its layers."""
     if init_cfg is not None and not isinstance(init_cfg, (dict, list)):
-        rule = f'None, {FILE}, an initializer of MMEngine, or a list of them'
+        rule = f'None, {PRETRAINED_FORM}, an initializer of MMEngine, or a list of them'
         raise ValueError(f'init_cfg: expected {rule}, got {init_cfg!r}')
     for entry in _entries(init_cfg):
         if not isinstance(entry, dict) or 'type' not in entry:
-            rule = f'{FILE} or an initializer of MMEngine'
+            rule = f'{PRETRAINED_FORM} or an initializer of MMEngine'
             raise ValueError(f'init_cfg: expected {rule}, got {entry!r}')
         if entry['type'] != 'Pretrained':
             _check_initializer(entry)
         elif set(entry) != {'type', 'checkpoint'}:
-            raise ValueError(f'init_cfg: expected {FILE}, got {entry}')
+            raise ValueError(f'init_cfg: expected {PRETRAINED_FORM}, got {entry}')
 
 
 def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
@@ -41,25 +41,32 @@ def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
     Raises:
         FileNotFoundError, CheckpointError: see `load_weights`.
     """
-    entries = _entries(init_cfg)
-    initializers = [entry for entry in entries if entry['type'] != 'Pretrained']
-    files = [entry['checkpoint'] for entry in entries if entry['type'] == 'Pretrained']
+    initializers = []
+    files = []
+    for entry in _entries(init_cfg):
+        if entry['type'] == 'Pretrained':
+            files.append(entry['checkpoint'])
+        else:
+            initializers.append(entry)
     if initializers:
         from mmengine.model import initialize as run_initializers
 
         run_initializers(model, initializers)
     for file in files:
         load_weights(model, file)
-    return bool(files)
+    return len(files) > 0
 
 
 def _entries(init_cfg: InitCfg) -> list[dict[str, Any]]:
     if init_cfg is None:
         return []
-    return [init_cfg] if isinstance(init_cfg, dict) else init_cfg
+    if isinstance(init_cfg, dict):
+        return [init_cfg]
+    return init_cfg
 
 
 def _check_initializer(entry: dict[str, Any]) -> None:
+    """Build an initializer: MMEngine would do so only after the model, and skip some mistakes."""
     from mmengine.model import BaseInit, PretrainedInit
     from mmengine.registry import WEIGHT_INITIALIZERS
 
@@ -67,10 +74,10 @@ def _check_initializer(entry: dict[str, Any]) -> None:
     try:
         initializer = WEIGHT_INITIALIZERS.build(arguments)
     except Exception as error:  # constructors of initializers raise exceptions of any type
-        rule = f'{FILE} or an initializer of MMEngine with its arguments'
+        rule = f'{PRETRAINED_FORM} or an initializer of MMEngine with its arguments'
         raise ValueError(f'init_cfg: expected {rule}, got {entry} ({first_line(error)})') from error
-    if isinstance(initializer, PretrainedInit):  # MMEngine would load what fits, and skip the rest
-        raise ValueError(f'init_cfg: expected {FILE}, got {entry}')
+    if isinstance(initializer, PretrainedInit):  # would load what fits and skip the rest
+        raise ValueError(f'init_cfg: expected {PRETRAINED_FORM}, got {entry}')
     if isinstance(initializer, BaseInit) and not initializer.layer and 'override' not in entry:
         rule = "an initializer with layer='Linear' or other classes of layers"
         raise ValueError(f'init_cfg: expected {rule}, got {entry}')

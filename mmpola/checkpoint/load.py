@@ -1,4 +1,8 @@
-"""Loading weights into a backbone or a classifier from any supported file: either all of them or none."""
+"""Load weights into a backbone or a classifier from any supported file: all of them or none.
+
+`load_weights` reads top to bottom: read the file, find the weights in it, rename them, fit them to
+the model, load them.
+"""
 
 from __future__ import annotations
 
@@ -18,41 +22,46 @@ from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
 from mmpola.messages import info, listed, printable
 
 CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
-"""Keys under which files store weights, in order of preference. MMEngine's EMAHook saves averages in `state_dict`."""
+"""Keys under which files store weights, in order of preference.
 
-WRAPPERS = ('_orig_mod.', 'module.')
+MMEngine's EMAHook saves averages in `state_dict`.
+"""
+
+WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
 """Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
-COUNTER = 'num_batches_tracked'
-"""Of BatchNorm layers; old files lack it, which torch and MMEngine accept too."""
+BATCH_NORM_COUNTER = 'num_batches_tracked'
+"""End of the name of a buffer that old files lack, which torch and MMEngine accept too."""
 
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""What a parameter is loaded from. Integers and complex numbers would be cast without a word."""
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
 
 
 class Loadable(nn.Module):
     """A model that knows how files name its weights, and which of them a file may lack."""
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """Rename a file's tensors to the names in this model; tensors that are not its own may keep any name."""
+        """Rename a file's tensors to the names in this model; foreign tensors keep any name."""
+        raise NotImplementedError
+
+    def optional_prefixes(self) -> tuple[str, ...]:
+        """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
         raise NotImplementedError
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """Rename names in a state dict: the hook of `load_state_dict`, torch's and MMEngine's, of any outer model."""
-        own = {
-            name.removeprefix(prefix): state_dict.pop(name)
-            for name in list(state_dict)
-            if name.startswith(prefix)
-        }
-        state_dict |= {prefix + name: x for name, x in self.rename_weights(own).items()}
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        """Rename this model's tensors in a state dict, perhaps that of an outer model.
 
-    def optional_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes of tensors that a pretrained file need not have: the output norms."""
-        raise NotImplementedError
+        `load_state_dict` of torch and of MMEngine call this for every module.
+        """
+        own = {}
+        for name in list(state_dict):
+            if name.startswith(prefix):
+                own[name.removeprefix(prefix)] = state_dict.pop(name)
+        for name, x in self.rename_weights(own).items():
+            state_dict[prefix + name] = x
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 @dataclass
@@ -82,24 +91,26 @@ class LoadReport:
     container: str = ''
 
     def __str__(self) -> str:
-        lines = [
-            f'{printable(self.source)}: loaded {len(self.loaded)} tensors from {self.container!r}'
-        ]
-        for name in ('resized', 'dropped', 'new'):
-            if entries := getattr(self, name):
-                lines.append(f'{name}: {listed(entries)}')
-        return '; '.join(lines)
+        text = f'{printable(self.source)}: loaded {len(self.loaded)} tensors'
+        text += f' from {self.container!r}'
+        if self.resized:
+            text += f'; resized: {listed(self.resized)}'
+        if self.dropped:
+            text += f'; dropped: {listed(self.dropped)}'
+        if self.new:
+            text += f'; new: {listed(self.new)}'
+        return text
 
     def refuse_misfits(self, remedy: str = '') -> None:
-        """Raise CheckpointError, which lists the problems and what to do, if tensors do not fit."""
+        """Raise a CheckpointError that lists the problems and a remedy, if tensors do not fit."""
         if self.problems:
             listing = '\n  '.join(self.problems)
             unfit = f'{printable(self.source)}: does not fit {self.model}; nothing was loaded'
             raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
 
 
-def load_weights(model: Loadable, path: str | Path) -> LoadReport:
-    """Load a file into a model and log which tensors were loaded, resized, dropped or left as initialised.
+def load_weights(model: Loadable, name: str | Path) -> LoadReport:
+    """Load a file into a model and log which tensors were loaded, resized, dropped or left.
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
     (`state_dict`, with `backbone.` or `module.` prefixes; averaged weights are preferred) and bare
@@ -107,14 +118,20 @@ def load_weights(model: Loadable, path: str | Path) -> LoadReport:
     and of windows bicubically as by the authors; heads and stages that the model does not have are
     dropped; output norms that the file lacks stay as initialised.
 
+    Args:
+        model: backbone or classifier.
+        name: path or name of the file, see `mmpola.checkpoint.hub`.
+
     Raises:
         FileNotFoundError: there is no such file.
         CheckpointError: the file cannot be read (see `read_checkpoint`), or tensors are missing,
             unknown, of a wrong shape or dtype, not dense or not finite: the message names the first
             of each, and the model keeps its weights.
     """
-    container, weights = find_weights(read_checkpoint(path), path)
-    return load_tensors(model, model.rename_weights(weights), str(path), container)
+    content = read_checkpoint(name)
+    container, weights = find_weights(content, name)
+    renamed = model.rename_weights(weights)
+    return load_tensors(model, renamed, str(name), container)
 
 
 def load_tensors(
@@ -124,7 +141,9 @@ def load_tensors(
     container: str,
     may_lack: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Load tensors under the model's names, all or none, and log what happened; see `fit_weights` for the arguments.
+    """Load tensors under the model's names, all or none, and log what happened.
+
+    The arguments are those of `fit_weights`.
 
     Raises:
         CheckpointError: tensors do not fit.
@@ -140,38 +159,52 @@ def load_tensors(
     return report
 
 
-def find_weights(content: Any, path: str | Path) -> tuple[str, dict[str, Tensor]]:
-    """Find the weights in what `read_checkpoint` returned; returns (key that holds them, tensors by name).
+def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tensor]]:
+    """Find the weights in what `read_checkpoint` returned.
+
+    Returns:
+        (key that holds them, tensors by name).
 
     Raises:
         CheckpointError: there are no tensors in it, a key of one is no name, or one is not dense.
     """
-    shown = printable(path)
-    candidates = (
-        {name: content[name] for name in CONTAINERS if name in content}
-        if isinstance(content, Mapping)
-        else {}
-    )
-    for name, candidate in (*candidates.items(), ('bare state dict', content)):
-        if isinstance(candidate, Mapping):
-            tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
-            if unnamed := [key for key in tensors if not isinstance(key, str)]:
-                raise CheckpointError(
-                    f'{shown}: {name}: expected tensors by name, got the keys {listed(unnamed)}'
-                )
-            if tensors:
-                check_dense(tensors, path)
-                found = OrderedDict((_unwrapped(key), value) for key, value in tensors.items())
-                # Versions of modules, by which load hooks tell the names of older files.
-                versions = getattr(candidate, '_metadata', None)
-                if isinstance(versions, Mapping):
-                    vars(found)['_metadata'] = {
-                        _unwrapped(f'{key}.')[:-1]: value for key, value in versions.items()
-                    }
-                return name, found
+    shown = printable(source)
+    candidates = []
+    if isinstance(content, Mapping):
+        for container in CONTAINERS:
+            if container in content:
+                candidates.append((container, content[container]))
+    candidates.append(('bare state dict', content))
+    for container, candidate in candidates:
+        if not isinstance(candidate, Mapping):
+            continue
+        tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
+        if not tensors:
+            continue
+        unnamed = [key for key in tensors if not isinstance(key, str)]
+        if unnamed:
+            rule = f'expected tensors by name, got the keys {listed(unnamed)}'
+            raise CheckpointError(f'{shown}: {container}: {rule}')
+        check_dense(tensors, source)
+        found = OrderedDict((_without_wrappers(key), x) for key, x in tensors.items())
+        # Versions of modules, by which load hooks tell the names of older files.
+        versions = getattr(candidate, '_metadata', None)
+        if isinstance(versions, Mapping):
+            renamed = {}
+            for module, value in versions.items():
+                renamed[_without_wrappers(f'{module}.').removesuffix('.')] = value
+            vars(found)['_metadata'] = renamed
+        return container, found
+    keys = ', '.join(CONTAINERS)
     raise CheckpointError(
-        f'{shown}: no weights found, neither under {", ".join(CONTAINERS)} nor as a bare state dict'
+        f'{shown}: no weights found, neither under {keys} nor as a bare state dict'
     )
+
+
+def _without_wrappers(key: str) -> str:
+    while key.startswith(WRAPPER_PREFIXES):  # in any order: either may wrap the other
+        key = key.partition('.')[2]
+    return key
 
 
 def check_dense(tensors: Mapping[str, Tensor], source: str | Path) -> None:
@@ -181,56 +214,34 @@ def check_dense(tensors: Mapping[str, Tensor], source: str | Path) -> None:
     a few bytes in a file could otherwise fill the memory.
     """
     for key, x in tensors.items():
-        if got := _not_dense(x):
+        got = _kind_if_not_dense(x)
+        if got:
             name = printable(f'{source}: {key}')
-            raise CheckpointError(
-                f'{name}: expected a dense tensor with values of its own, got {got}'
-            )
+            rule = 'expected a dense tensor with values of its own'
+            raise CheckpointError(f'{name}: {rule}, got {got}')
 
 
-def _not_dense(x: Tensor) -> str:
-    """Return what a tensor is instead of dense, '' if it is dense."""
+def _kind_if_not_dense(x: Tensor) -> str:
+    """Return the kind of a tensor that is not dense, '' for a dense one."""
     if x.is_nested:
         return 'a nested tensor'
     if x.layout != torch.strided:
-        return f'a sparse tensor ({_short(x.layout)})'
+        return f'a sparse tensor ({_plain_name(x.layout)})'
     if x.is_quantized:
-        return f'a quantised tensor ({_short(x.dtype)})'
+        return f'a quantised tensor ({_plain_name(x.dtype)})'
     if x.is_meta:
         return 'a tensor without values (meta)'
-    if x.is_floating_point() and x.dtype not in FLOATS:
-        return f'a tensor of {_short(x.dtype)}'
+    if x.is_floating_point() and x.dtype not in FLOAT_DTYPES:
+        return f'a tensor of {_plain_name(x.dtype)}'
     stored = x.untyped_storage().nbytes() // x.element_size()
     if x.numel() > stored:
         return f'an expanded tensor, {x.numel()} values of which {stored} are stored'
     return ''
 
 
-def _short(kind: torch.dtype | torch.layout) -> str:
+def _plain_name(kind: torch.dtype | torch.layout) -> str:
     """Return the name of a dtype or layout without 'torch.'."""
     return str(kind).removeprefix('torch.')
-
-
-def _check_dtypes(
-    expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str
-) -> None:
-    """Raise CheckpointError unless parameters are given by real numbers, and counters by integers."""
-    for key, x in weights.items():
-        target = expected.get(key)
-        if target is None:
-            continue
-        allowed = FLOATS if target.is_floating_point() else (target.dtype,)
-        if x.dtype not in allowed:
-            rule = f'expected {listed(map(_short, allowed))}'
-            raise CheckpointError(
-                f'{printable(source)}: {printable(key)}: {rule}, got {_short(x.dtype)}'
-            )
-
-
-def _unwrapped(key: str) -> str:
-    while key.startswith(WRAPPERS):  # in any order: either may wrap the other
-        key = key.partition('.')[2]
-    return key
 
 
 def fit_weights(
@@ -260,90 +271,116 @@ def fit_weights(
     Raises:
         CheckpointError: a tensor is not dense, or is not of floating point although the model's is.
     """
+    check_dense(weights, source)
     expected = model.state_dict()
     report = LoadReport(source, type(model).__name__)
-    fitted = dict(weights)
-    check_dense(weights, source)
-    _check_dtypes(expected, weights, source)
+    adapt = False
+    parts: set[str] = set()
+    tables: dict[str, Grid] = {}
     if isinstance(model, Loadable) and not exact:
-        may_lack = (*model.optional_prefixes(), *may_lack)
-        parts, tables = {_part(key) for key in expected}, position_tables(model)
-        report.dropped = [key for key in weights if key not in expected and _part(key) not in parts]
-        for key in report.dropped:
-            del fitted[key]
-        for key, x in fitted.items():
-            fitted[key] = _resized(key, x, expected[key], tables) if key in expected else x
-            if fitted[key].shape != x.shape:
-                report.resized.append(f'{key} {list(x.shape)} -> {list(fitted[key].shape)}')
-    report.loaded = [
-        key for key, x in fitted.items() if key in expected and x.shape == expected[key].shape
-    ]
-    report.new = [key for key in expected if key not in fitted and key.startswith(may_lack)]
-    report.problems = _misfits(expected, fitted, may_lack)
-    return ({} if report.problems else fitted), report
+        adapt = True  # drop what the model does not have, resize tables
+        parts = {_part_of_model(key) for key in expected}
+        tables = position_tables(model)
+        may_lack = model.optional_prefixes() + may_lack
+
+    fitted = {}
+    unknown = []
+    wrong_shape = []
+    not_finite = []
+    for key, x in weights.items():
+        if key not in expected:
+            if adapt and _part_of_model(key) not in parts:
+                report.dropped.append(key)
+            else:
+                unknown.append(f'{key} {list(x.shape)}')
+            continue
+        target = expected[key]
+        _check_dtype(x, target, f'{source}: {key}')
+        if adapt and x.shape != target.shape:
+            resized = _resize_table(key, x, target, tables)
+            if resized.shape != x.shape:
+                report.resized.append(f'{key} {list(x.shape)} -> {list(resized.shape)}')
+            x = resized
+        if x.shape == target.shape:
+            report.loaded.append(key)
+        else:
+            shapes = f'expected {list(target.shape)}, got {list(x.shape)}'
+            wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
+        finite = torch.isfinite(x)
+        if not finite.all():
+            not_finite.append(f'{key} has {int((~finite).sum())} NaN or infinite values')
+        fitted[key] = x
+
+    missing = []
+    for key, target in expected.items():
+        if key in weights:
+            continue
+        if key.startswith(may_lack):
+            report.new.append(key)
+        elif not key.endswith(BATCH_NORM_COUNTER):
+            missing.append(f'{key} {list(target.shape)}')
+
+    if missing:
+        report.problems.append(f'missing: {listed(missing)}')
+    if not_finite:
+        report.problems.append(f'not finite: {listed(not_finite)}')
+    if unknown:
+        report.problems.append(f'unknown: {listed(unknown)}')
+    if wrong_shape:
+        report.problems.append(f'wrong shape: {listed(wrong_shape)}')
+    if report.problems:
+        fitted = {}
+    return fitted, report
 
 
-def _misfits(
-    expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], may_lack: tuple[str, ...]
-) -> list[str]:
-    """Describe how `weights` differ from a model whose state dict is `expected`: a line per kind, with the first names.
+def _part_of_model(key: str) -> str:
+    """Return the part of a model that a tensor belongs to.
 
-    Tensors that begin with `may_lack` may be missing, and so may the counters of BatchNorm layers.
+    A file's tensors in parts that the model has must fit; others are dropped.
     """
-    shared = {key: x for key, x in weights.items() if key in expected}
-    found = {
-        'missing': [
-            f'{key} {list(x.shape)}'
-            for key, x in expected.items()
-            if key not in weights and not key.endswith(COUNTER) and not key.startswith(may_lack)
-        ],
-        'not finite': [
-            f'{key} has {int((~torch.isfinite(x)).sum())} NaN or infinite values'
-            for key, x in shared.items()
-            if not torch.isfinite(x).all()
-        ],
-        'unknown': [f'{key} {list(x.shape)}' for key, x in weights.items() if key not in expected],
-        'wrong shape': [
-            f'{key} expected {list(expected[key].shape)}, got {list(x.shape)}{_of_classes(key, expected[key], x)}'
-            for key, x in shared.items()
-            if x.shape != expected[key].shape
-        ],
-    }
-    return [f'{what}: {listed(entries)}' for what, entries in found.items() if entries]
+    names = key.removeprefix('backbone.').split('.')
+    if names[0] in ('stages', 'norms'):  # some stages, and their norms, may not be built
+        return '.'.join(names[:2])
+    return names[0]
 
 
-def _part(key: str) -> str:
-    """Return the part of a model that a tensor belongs to; the tensors of a file in parts that a model has must fit."""
-    first, *rest = key.removeprefix('backbone.').split('.')
-    return (
-        f'{first}.{rest[0]}' if first in ('stages', 'norms') and rest else first
-    )  # of which some may not be built
+def _check_dtype(x: Tensor, target: Tensor, name: str) -> None:
+    """Raise CheckpointError unless a parameter is given by real numbers, a counter by integers."""
+    allowed: tuple[torch.dtype, ...] = (target.dtype,)
+    if target.is_floating_point():
+        allowed = FLOAT_DTYPES
+    if x.dtype not in allowed:
+        rule = f'expected {listed(_plain_name(dtype) for dtype in allowed)}'
+        raise CheckpointError(f'{printable(name)}: {rule}, got {_plain_name(x.dtype)}')
 
 
-def _of_classes(key: str, expected: Tensor, x: Tensor) -> str:
+def _class_count_hint(key: str, expected: Tensor, x: Tensor) -> str:
     """Explain a wrong shape of a classifier's last layer by its number of classes."""
     if not key.startswith('head.') or expected.shape[:1] == x.shape[:1]:
         return ''
     return f' (num_classes is {len(expected)}, the file has {len(x)})'
 
 
-def _resized(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
+def _resize_table(key: str, x: Tensor, target: Tensor, tables: dict[str, Grid]) -> Tensor:
     """Resize a position table to the model's grid; return any other tensor unchanged.
 
     As in the authors' `load_pretrained`, tables of keys and bias tables are resized bicubically.
-    Their code resizes no `pos_embed`, which is resized bilinearly, as in a forward pass.
+    Their code does not resize `pos_embed`; it is resized bilinearly, as in a forward pass.
     """
-    if x.shape == target.shape or x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
+    if x.ndim != target.ndim or x.shape[-1] != target.shape[-1]:
         return x
     if key.endswith('relative_position_bias_table'):
-        side = math.isqrt(x.shape[0])  # 2 s - 1, of windows of side s
-        return (
-            resize_bias_table(x, (math.isqrt(target.shape[0]) + 1) // 2)
-            if side % 2 and side**2 == len(x)
-            else x
-        )
-    side = math.isqrt(x.shape[1]) if key in tables else 0
+        side = math.isqrt(x.shape[0])  # 2 s - 1, for windows of side s
+        if side % 2 == 0 or side**2 != x.shape[0]:
+            return x
+        window_size = (math.isqrt(target.shape[0]) + 1) // 2
+        return resize_bias_table(x, window_size)
+    if key not in tables:
+        return x
+    side = math.isqrt(x.shape[1])
     if side == 0 or side**2 != x.shape[1]:
         return x
-    mode = 'bicubic' if key.endswith('positional_encoding') else 'bilinear'
+    mode = 'bilinear'
+    if key.endswith('positional_encoding'):
+        mode = 'bicubic'
     return resize_table(x, (side, side), tables[key], mode)

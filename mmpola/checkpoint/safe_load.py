@@ -1,10 +1,10 @@
-"""Read files of other people without executing what they contain.
+"""Read checkpoints without executing anything in them.
 
-Checkpoints are read by `torch.load(weights_only=True)`. It refuses a file with any class besides
-tensors and plain containers, so for this one load every other name in the file stands for an inert
-class: the authors' files hold their yacs config, older training checkpoints MMEngine's log history.
-Pickled data sets are read by `SafeUnpickler`, which knows plain values and NumPy arrays and refuses
-everything else.
+`torch.load(weights_only=True)` refuses a file with any class besides tensors and plain containers.
+So for each load every other name in the file stands for an inert class: the authors' files hold
+their yacs config, older training checkpoints MMEngine's log history. NumPy's arrays and scalars are
+read by stand-ins that check them. Pickled data sets are read by `SafeUnpickler`, which refuses all
+names but NumPy's.
 """
 
 from __future__ import annotations
@@ -24,106 +24,15 @@ import numpy as np
 import torch
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import remove_and_repeat, resolve_checkpoint
+from mmpola.checkpoint.hub import download_again_advice, resolve_checkpoint
 from mmpola.messages import first_line, listed, printable
 
 LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 """The class in which MMEngine's Runner saves the scalars that it logged."""
 
 
-class _Dtype:
-    """Stands in for numpy.dtype: a file may name a dtype, but not its flags, by which NumPy would trust pointers."""
-
-    def __init__(self, name: str | bytes, *_: Any) -> None:
-        self.dtype = np.dtype(name.decode() if isinstance(name, bytes) else str(name))
-        if self.dtype.kind not in 'biufcSUO':
-            raise CheckpointError(
-                f'dtype: expected booleans, numbers, text or objects, got {self.dtype}'
-            )
-
-    def __setstate__(self, state: Any) -> None:
-        order: Any = state[1].decode() if isinstance(state[1], bytes) else state[1]
-        if order in ('<', '>'):
-            self.dtype = self.dtype.newbyteorder(order)
-
-
-class _Array(np.ndarray[Any, Any]):
-    """Stands in for numpy.ndarray and for its constructor: a file may fill an array once, with what fits its shape."""
-
-    def __new__(cls, *_: Any) -> _Array:
-        return super().__new__(cls, 0)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, data = state
-        kind, size = (list, 1) if dtype.dtype.hasobject else (bytes, dtype.dtype.itemsize)
-        fits = type(data) is kind and all(type(n) is int and n >= 0 for n in shape)
-        if self.size or not fits or math.prod(shape) * size != len(data):
-            raise CheckpointError(
-                f'array: expected {kind.__name__} that fill the shape {shape} once'
-            )
-        state = (1, shape, dtype.dtype, bool(fortran), data)
-        super().__setstate__(state)
-
-
-class _Scalar:
-    """Stands in for NumPy's constructor of scalars: returns the number or text as a plain Python value."""
-
-    def __new__(cls, dtype: _Dtype, data: bytes) -> Any:
-        return np.frombuffer(data, dtype.dtype, 1)[0].item()
-
-    def __setstate__(self, state: Any) -> None:
-        raise CheckpointError('a scalar has no state')
-
-
-NUMPY = {
-    'numpy.dtype': _Dtype,
-    'numpy.ndarray': _Array,
-    **{f'numpy.{core}.multiarray._reconstruct': _Array for core in ('core', '_core')},
-    **{f'numpy.{core}.multiarray.scalar': _Scalar for core in ('core', '_core')},
-}
-"""What the names stand for by which files build arrays and scalars. Each class defines `__setstate__`: without it, a
-pickle could assign attributes of the class itself."""
-
-
-class _Inert:
-    """Stands in for any other class or function of a checkpoint: a call returns an empty dict and runs nothing.
-
-    The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class`
-    is its class.
-    """
-
-    def __new__(cls, *_: Any, **__: Any) -> Any:
-        stub = OrderedDict[Any, Any]()  # of the dicts that torch fills, the one that has attributes
-        vars(stub)['pickled_class'] = cls.__name__
-        return stub
-
-
-def inert(name: str) -> type[_Inert]:
-    """Return what stands for a class or function of that name in a checkpoint."""
-    return type(name, (_Inert,), {})
-
-
-def _attribute(*_: Any) -> type[_Inert]:
-    """Stands in for `getattr`, by which a file refers to methods and to classes inside of classes."""
-    return _Inert
-
-
-class SafeUnpickler(pickle.Unpickler):
-    """An unpickler of plain values and of NumPy arrays of booleans, numbers, text and plain values."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (
-            '_codecs',
-            'encode',
-        ):  # how protocol 2 writes bytes; a built-in function has no state
-            return _codecs.encode
-        if found := NUMPY.get(f'{module}.{name}'):
-            return found
-        raise CheckpointError(f'the file calls {module}.{name} when read; refused, nothing was run')
-
-
 def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
-    """Return the object that a checkpoint file holds, without executing anything in it.
+    """Find a checkpoint file and return the object that it holds, without executing anything in it.
 
     Args:
         name: path or name, see `resolve_checkpoint`, of a file written by torch.save, or a
@@ -145,65 +54,48 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
             from safetensors.torch import load_file
 
             return load_file(path, device=str(map_location or 'cpu'))
-        names = _foreign_names(path)
-        stand_ins = {'builtins.getattr': _attribute, **NUMPY}
-        replaced: list[Any] = [
-            (_Inert, 'an attribute'),
-            *((stand_ins.get(name) or inert(name), name) for name in names),
-        ]
-        with torch.serialization.safe_globals(replaced):
+        foreign = _foreign_names(path)
+        stand_ins: list[Any] = [(_Inert, 'an attribute')]  # what `_attribute` returns
+        for foreign_name in foreign:
+            stand_ins.append((_stand_in(foreign_name), foreign_name))
+        with torch.serialization.safe_globals(stand_ins):
             try:
                 return torch.load(path, map_location=map_location, weights_only=True)
             except (pickle.UnpicklingError, TypeError, ValueError) as error:
-                reason = str(error.__context__ or error).partition('\n')[
-                    0
-                ]  # torch wraps the reason in twenty lines
-                besides = f'; besides tensors it holds {listed(sorted(names))}' if names else ''
-                raise CheckpointError(
-                    f'refused, nothing in it was run ({reason}{besides})'
-                ) from error
+                # torch wraps the reason in twenty lines.
+                reason = str(error.__context__ or error).partition('\n')[0]
+                if foreign:
+                    reason += f'; besides tensors it holds {listed(sorted(foreign))}'
+                raise CheckpointError(f'refused, nothing in it was run ({reason})') from error
 
 
 def _foreign_names(path: Path) -> set[str]:
-    """Return the names of classes and functions in a checkpoint, at least of all that torch does not know."""
+    """Return the names of classes and functions in a file, at least those torch does not know."""
     with path.open('rb') as file:
-        if file.read(2) == b'PK':
-            _check_sums(path)
-            return set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-        file.seek(
-            0
-        )  # the format before torch 1.6: pickles of a magic number, a version, the system and the content
-        found = [
-            str(arg)
-            for _ in range(4)
-            for op, arg, _ in pickletools.genops(file)
-            if op.name == 'GLOBAL'
-        ]
+        is_zip = file.read(2) == b'PK'
+    if is_zip:
+        _check_sums(path)
+        found = set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    else:
+        # The format before torch 1.6: pickles of a magic number, a version, the system and the
+        # content.
+        found = set()
+        with path.open('rb') as file:
+            for _ in range(4):
+                for opcode, argument, _ in pickletools.genops(file):
+                    if opcode.name == 'GLOBAL':
+                        found.add(str(argument))
     return {name.replace(' ', '.').replace('__builtin__', 'builtins') for name in found}
 
 
 def _check_sums(path: Path) -> None:
-    """Raise CheckpointError if bytes of a zip file have changed; torch.load does not compare its check sums."""
+    """Raise CheckpointError if bytes of a zip file have changed; torch.load does not check that."""
     with zipfile.ZipFile(path) as archive:
-        sums = any(entry.CRC for entry in archive.infolist())  # torch can be told to write none
-        if sums and (entry := archive.testzip()):
-            remedy = remove_and_repeat(path) or '; restore the file from its source'
-            raise CheckpointError(f'damaged, the check sum of {entry} is wrong{remedy}')
-
-
-def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
-    """Return the object in a pickle file, without executing anything in it.
-
-    Args:
-        path: a file of any protocol, also one that Python 2 wrote.
-        encoding: of Python 2's strings; 'bytes' returns them as bytes.
-
-    Raises:
-        OSError: the file cannot be opened.
-        CheckpointError: the file is truncated, is not a pickle, or calls a function.
-    """
-    with open(path, 'rb') as file, _errors_in_one_line(path, 'a pickle'):
-        return SafeUnpickler(file, encoding=encoding).load()
+        has_sums = any(entry.CRC for entry in archive.infolist())  # torch can be told to write none
+        damaged = archive.testzip() if has_sums else None
+    if damaged is not None:
+        remedy = download_again_advice(path) or '; restore the file from its source'
+        raise CheckpointError(f'damaged, the check sum of {damaged} is wrong{remedy}')
 
 
 @contextmanager
@@ -214,24 +106,129 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(printable(f'{path}: {error}')) from None
     except Exception as error:  # torch, zipfile and pickle raise a dozen kinds for a broken file
-        remedy = remove_and_repeat(path)
+        remedy = download_again_advice(path)
         message = f'{path}: not {kind}, or truncated ({first_line(error)}){remedy}'
         raise CheckpointError(printable(message)) from error
 
 
+class _Inert:
+    """Stands for any other class or function of a file: a call returns an empty dict, runs nothing.
+
+    The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class`
+    is its class.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        stub = OrderedDict[Any, Any]()  # the only dict torch fills that has attributes
+        vars(stub)['pickled_class'] = cls.__name__
+        return stub
+
+
+def inert(name: str) -> type[_Inert]:
+    """Return what stands for a class or function of that name in a checkpoint."""
+    return type(name, (_Inert,), {})
+
+
 def stubs_in(content: Any) -> set[str]:
-    """Return the names of the classes whose instances inside `content` were replaced by dicts without the class."""
-    if isinstance(content, OrderedDict) and (name := vars(content).get('pickled_class')):
-        return {str(name)}
+    """Return the names of the classes whose instances inside `content` were replaced by dicts."""
+    if isinstance(content, OrderedDict) and 'pickled_class' in vars(content):
+        return {str(vars(content)['pickled_class'])}
     if isinstance(content, Mapping):
-        content = content.values()
-    elif not isinstance(content, (list, tuple)):
+        items = list(content.values())
+    elif isinstance(content, (list, tuple)):
+        items = list(content)
+    else:
         return set()
-    return {name for inner in content for name in stubs_in(inner)}
+    names = set()
+    for item in items:
+        names |= stubs_in(item)
+    return names
+
+
+def _attribute(*_: Any) -> type[_Inert]:
+    """Stands for `getattr`, by which a file names methods and classes inside of classes."""
+    return _Inert
+
+
+class _Dtype:
+    """Stands for numpy.dtype: a file may name a dtype, but not set its flags.
+
+    By flags of its own, a file could make NumPy take its bytes for pointers.
+    """
+
+    def __init__(self, name: str | bytes, *_: Any) -> None:
+        if isinstance(name, bytes):
+            name = name.decode()
+        self.dtype = np.dtype(str(name))
+        if self.dtype.kind not in 'biufcSUO':
+            rule = 'expected booleans, numbers, text or objects'
+            raise CheckpointError(f'dtype: {rule}, got {self.dtype}')
+
+    def __setstate__(self, state: Any) -> None:
+        byte_order = state[1]
+        if isinstance(byte_order, bytes):
+            byte_order = byte_order.decode()
+        if byte_order == '<' or byte_order == '>':
+            self.dtype = self.dtype.newbyteorder(byte_order)
+
+
+class _Array(np.ndarray[Any, Any]):
+    """Stands for numpy.ndarray and its constructor: a file may fill an array once, to its shape."""
+
+    def __new__(cls, *_: Any) -> _Array:
+        return super().__new__(cls, 0)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        expected: Any = bytes
+        size = dtype.dtype.itemsize
+        if dtype.dtype.hasobject:
+            expected = list
+            size = 1
+        is_shape = all(type(length) is int and length >= 0 for length in shape)
+        fits = is_shape and type(data) is expected and len(data) == math.prod(shape) * size
+        if self.size or not fits:
+            rule = f'expected {expected.__name__} that fill the shape {shape} once'
+            raise CheckpointError(f'array: {rule}')
+        checked: Any = (1, shape, dtype.dtype, bool(fortran), data)
+        super().__setstate__(checked)
+
+
+class _Scalar:
+    """Stands for NumPy's constructor of scalars: returns a plain Python number or text."""
+
+    def __new__(cls, dtype: _Dtype, data: bytes) -> Any:
+        return np.frombuffer(data, dtype.dtype, 1)[0].item()
+
+    def __setstate__(self, state: Any) -> None:
+        raise CheckpointError('a scalar has no state')
+
+
+NUMPY_STAND_INS = {
+    'numpy.dtype': _Dtype,
+    'numpy.ndarray': _Array,
+    'numpy.core.multiarray._reconstruct': _Array,
+    'numpy._core.multiarray._reconstruct': _Array,
+    'numpy.core.multiarray.scalar': _Scalar,
+    'numpy._core.multiarray.scalar': _Scalar,
+}
+"""What the names stand for by which files build arrays and scalars.
+
+Each class defines `__setstate__`: without it, a pickle could assign attributes of the class itself.
+"""
+
+
+def _stand_in(name: str) -> Any:
+    """Return what stands for a name that torch.load does not know."""
+    if name == 'builtins.getattr':
+        return _attribute
+    if name in NUMPY_STAND_INS:
+        return NUMPY_STAND_INS[name]
+    return inert(name)
 
 
 def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
-    """Make MMEngine read checkpoints with `read_checkpoint`, in resuming as in `init_cfg` and `load_from`.
+    """Make MMEngine read checkpoints with `read_checkpoint`, wherever it reads them.
 
     Args:
         already_read: contents by path. MMEngine gets these instead of reading the file again; each
@@ -239,11 +236,12 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
     """
     from mmengine.runner.checkpoint import CheckpointLoader
 
-    contents = {} if already_read is None else already_read
+    contents = already_read
+    if contents is None:
+        contents = {}
 
-    def load_from_name(
-        filename: str, map_location: Any = None
-    ) -> Any:  # MMEngine logs the name after `load_from_`
+    # MMEngine logs the part of this function's name after `load_from_`.
+    def load_from_name(filename: str, map_location: Any = None) -> Any:
         if filename in contents:
             return contents.pop(filename)
         return read_checkpoint(filename, map_location)
@@ -251,3 +249,31 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
     CheckpointLoader.register_scheme(
         prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True
     )
+
+
+class SafeUnpickler(pickle.Unpickler):
+    """An unpickler of plain values and of NumPy arrays."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == '_codecs' and name == 'encode':
+            return _codecs.encode  # how protocol 2 writes bytes; built-in functions have no state
+        stand_in = NUMPY_STAND_INS.get(f'{module}.{name}')
+        if stand_in is None:
+            reason = f'the file calls {module}.{name} when read'
+            raise CheckpointError(f'{reason}; refused, nothing was run')
+        return stand_in
+
+
+def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
+    """Return the object in a pickle file, without executing anything in it.
+
+    Args:
+        path: a file of any protocol, also one that Python 2 wrote.
+        encoding: encoding of Python 2's strings; 'bytes' returns them as bytes.
+
+    Raises:
+        OSError: the file cannot be opened.
+        CheckpointError: the file is truncated, is not a pickle, or calls a function.
+    """
+    with open(path, 'rb') as file, _errors_in_one_line(path, 'a pickle'):
+        return SafeUnpickler(file, encoding=encoding).load()

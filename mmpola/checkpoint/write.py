@@ -1,4 +1,4 @@
-"""Write files that anyone can read, so that a full disk or a killed process cannot damage those that they replace."""
+"""Write files whole or not at all, with plain values that anyone can read."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ import numpy as np
 
 from mmpola.messages import UsageError, printable
 
-PARTIAL = '.partial'
+PARTIAL_SUFFIX = '.partial'
 """Suffix of a file that is being written, or was when its process was killed."""
 
 
 def check_destination(path: Path, overwrite: bool, source: Path | None = None) -> None:
-    """Raise UsageError unless a file may be written to `path`; called before `source` is read and work is done."""
+    """Raise UsageError unless a file may be written to `path`; called before any work is done.
+
+    Args:
+        path: the file to write.
+        overwrite: it may exist already.
+        source: a file that is read meanwhile, and may not be the same.
+    """
     if path.is_dir():
         raise UsageError(f'{printable(path)}: expected the name of a file to write, got a folder')
     if not path.parent.is_dir():
         raise UsageError(f'{printable(path.parent)}: no such folder to write into')
     if source is not None and path.exists() and path.samefile(source):
-        raise UsageError(
-            f'{printable(path)}: expected another file than the one that is read, got the same'
-        )
+        rule = 'expected another file than the one that is read'
+        raise UsageError(f'{printable(path)}: {rule}, got the same')
     if os.path.lexists(path) and not overwrite:
         raise UsageError(f'{printable(path)}: exists already; --overwrite replaces it')
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
-    """Write a file next to its destination, flush it to disk, then rename it: readers see the old or the new content.
+    """Write a file beside its destination, flush it to disk, then rename it.
+
+    Readers see the old or the new content, also after a full disk or the end of the process.
 
     Args:
         path: in an existing folder; until the file is complete it is called `path`.partial.
@@ -41,7 +48,7 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
         OSError: the system refuses the write; the old file is unchanged and no partial file is
             left.
     """
-    path, partial = Path(path), Path(f'{path}{PARTIAL}')
+    partial = Path(f'{path}{PARTIAL_SUFFIX}')
     try:
         with partial.open('wb') as file:
             file.write(content)
@@ -61,9 +68,17 @@ def plain_values(value: Any) -> Any:
     """
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, Mapping):
-        kind: Any = type(value) if type(value) in (Counter, OrderedDict) else dict
-        return kind({plain_values(key): plain_values(item) for key, item in value.items()})
-    if isinstance(value, (list, tuple, deque)):
-        return (tuple if isinstance(value, tuple) else list)(map(plain_values, value))
-    return str(value) if isinstance(value, Path) else value
+        items = {plain_values(key): plain_values(item) for key, item in value.items()}
+        if type(value) is Counter:
+            return Counter(items)
+        if type(value) is OrderedDict:
+            return OrderedDict(items)
+        return items
+    if isinstance(value, tuple):
+        return tuple(plain_values(item) for item in value)
+    if isinstance(value, (list, deque)):
+        return [plain_values(item) for item in value]
+    return value

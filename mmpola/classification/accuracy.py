@@ -1,4 +1,4 @@
-"""Top-k accuracy over all images of a data set, each counted once for any number of processes."""
+"""Top-k accuracy over all images of a data set; each counts once for any number of processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from mmpola.registry import METRICS
 
 @METRICS.register_module()
 class Accuracy(BaseMetric):
-    """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `accuracy/top5`.
+    """Percentage of images whose class is among the k highest scores: `accuracy/top1`, `…/top5`.
 
-    Images with a score that is NaN count as wrong; if there are any, `accuracy/nan_scores` is their
-    number.
+    Images with a NaN score count as wrong; if there are any, `accuracy/nan_scores` is their number.
 
     Args:
         topk: the values of k.
@@ -60,24 +59,27 @@ class Accuracy(BaseMetric):
         """
         scores = torch.stack([sample['pred_score'] for sample in data_samples])
         self._check_topk(scores.shape[1])
-        labels = torch.tensor(
-            [int(sample['gt_label']) for sample in data_samples], device=scores.device
-        )
-        hits = scores.topk(max(self.topk), dim=1).indices == labels[:, None]
-        ranks = torch.where(hits.any(1), hits.int().argmax(1), max(self.topk)).float()
-        self.results += ranks.masked_fill(scores.isnan().any(1), math.inf).tolist()
+        labels = [int(sample['gt_label']) for sample in data_samples]
+        targets = torch.tensor(labels, device=scores.device)
+        most = max(self.topk)
+        hits = scores.topk(most, dim=1).indices == targets[:, None]
+        ranks = torch.where(hits.any(1), hits.int().argmax(1), most).float()
+        ranks = ranks.masked_fill(scores.isnan().any(1), math.inf)
+        self.results += ranks.tolist()
 
     def compute_metrics(self, results: list[float]) -> dict[str, float]:
         """Return the accuracies in percent."""
         ranks = torch.tensor(results)
-        metrics = {f'top{k}': 100 * (ranks < k).double().mean().item() for k in self.topk}
-        if broken := int(ranks.isinf().sum()):
-            info(f'{broken} of {len(results)} images have scores that are NaN and count as wrong')
-            metrics['nan_scores'] = broken
+        metrics = {}
+        for k in self.topk:
+            metrics[f'top{k}'] = 100 * (ranks < k).double().mean().item()
+        nan_scores = int(ranks.isinf().sum())
+        if nan_scores > 0:
+            info(f'{nan_scores} of {len(results)} images have NaN scores and count as wrong')
+            metrics['nan_scores'] = nan_scores
         return metrics
 
     def _check_topk(self, classes: int) -> None:
         if max(self.topk) > classes:
-            raise ValueError(
-                f'topk: expected at most the number of classes, {classes}, got {max(self.topk)}'
-            )
+            rule = f'expected at most the number of classes, {classes}'
+            raise ValueError(f'topk: {rule}, got {max(self.topk)}')

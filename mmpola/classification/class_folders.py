@@ -29,17 +29,17 @@ from mmpola.registry import DATASETS
 
 @DATASETS.register_module()
 class ClassFolders(Dataset[dict[str, Any]]):
-    """Images below ROOT/CLASS at any depth, with timm's transforms. Links are followed, hidden files left out.
+    """Images below ROOT/CLASS at any depth, with timm's transforms.
 
-    An item is dict(inputs=float tensor [3, H, W], data_samples=BaseDataElement) with the int
-    `gt_label` and, in the metainfo, `img_path`.
+    Links are followed, hidden files left out. An item is dict(inputs=float tensor [3, H, W],
+    data_samples=BaseDataElement) with the int `gt_label` and, in the metainfo, `img_path`.
 
     Args:
         root: folder of the class folders.
         training: use random transforms.
         transform: arguments of timm.data.create_transform, such as `input_size`.
         classes: what defines the labels: the training folder, a .txt file with one class name per
-            line, a list of names, or 'imagenet-1k', of whose classes some may be absent. None: the
+            line, a list of names, or 'imagenet-1k' (some of its classes may be absent). None: the
             class folders, in natural order (2 before 10).
         indices: part of the images to keep: the first n for an int, the last n for -n, or a list of
             indices. Images are in the order of their classes: the first ones are all of the first
@@ -66,13 +66,18 @@ class ClassFolders(Dataset[dict[str, Any]]):
         _check_transform(transform)
         self.root = str(root)
         images, names = _find_images(self.root, classes)
-        found = [images.get(name, []) for name in names]
-        self.labels = np.repeat(np.arange(len(names)), list(map(len, found)))
+        labels = []
+        paths = []
+        for label, name in enumerate(names):
+            for path in images.get(name, []):
+                labels.append(label)
+                paths.append(os.fsencode(path))
+        self.labels = np.array(labels, np.int64)
         # An array of bytes is shared with the workers; Python's strings would be copied into each
         # of them.
-        self._paths = np.array([os.fsencode(path) for paths in found for path in paths])
+        self._paths = np.array(paths)
         if indices is not None:
-            kept = _kept(len(self.labels), indices)
+            kept = _kept_indices(len(self.labels), indices)
             self.labels = self.labels[kept]
             self._paths = self._paths[kept]
         self.metainfo = {'classes': tuple(names)}
@@ -98,18 +103,18 @@ class ClassFolders(Dataset[dict[str, Any]]):
             image = rgb_image(Path(path).read_bytes())
         except MemoryError:
             raise
-        except (
-            Exception
-        ) as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error …
+        except Exception as error:  # decoders raise OSError, SyntaxError, struct.error …
             raise OSError(f'{path}: expected an image that can be read, got {error!r}') from error
         sample = BaseDataElement(metainfo={'img_path': path}, gt_label=found['gt_label'])
         return {'inputs': self.transform(image), 'data_samples': sample}
 
 
 def class_names(source: str | Sequence[str]) -> list[str]:
-    """Return the lines of a .txt file, the class folders of a folder in natural order, or those of `IMAGENET`.
+    """Return the names of the classes that `source` defines, in the order of their labels.
 
-    A list of names is returned as it is.
+    Args:
+        source: a .txt file with a name per line, a folder of class folders, which are taken in
+            natural order, `IMAGENET`, or the names themselves.
     """
     if not isinstance(source, str):
         return list(source)
@@ -118,11 +123,10 @@ def class_names(source: str | Sequence[str]) -> list[str]:
         return names
     if source.endswith('.txt'):
         return [line.strip() for line in Path(source).read_text().splitlines() if line.strip()]
-    folders = (
-        entry.name
-        for entry in os.scandir(source)
-        if entry.is_dir() and not entry.name.startswith('.')
-    )
+    folders = []
+    for entry in os.scandir(source):
+        if entry.is_dir() and not entry.name.startswith('.'):
+            folders.append(entry.name)
     return sorted(folders, key=natural_key)
 
 
@@ -141,71 +145,75 @@ def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[st
         return list(given)
     source = Path(str(given or dataset.get('root') or 'test_dataloader.dataset.classes'))
     if num_classes == 1000 and not source.is_file():
-        return (
-            str(source) if sum(path.is_dir() for path in source.glob('[!.]*')) == 1000 else IMAGENET
-        )
+        folders = sum(path.is_dir() for path in source.glob('[!.]*'))
+        if folders != 1000:
+            return IMAGENET
     return str(source)
 
 
 def name_imagenet_classes(cfg: Config) -> None:
-    """Let the class folders of a classifier's test data have the classes of ImageNet where `class_source` says so."""
-    for dataset in leaves(cfg.test_dataloader.dataset) if 'test_dataloader' in cfg else ():
-        if (
-            dataset.get('type') == 'mmpola.ClassFolders'
-            and class_source(dataset, cfg.model.get('num_classes')) == IMAGENET
-        ):
+    """Give a classifier's test data the classes of ImageNet where `class_source` says so."""
+    for dataset in _test_class_folders(cfg):
+        if class_source(dataset, cfg.model.get('num_classes')) == IMAGENET:
             dataset['classes'] = IMAGENET
 
 
 def name_trained_classes(cfg: Config, names: Sequence[str]) -> None:
-    """Let the class folders of a classifier's test data have the classes that it was trained on.
+    """Give a classifier's test data the classes it was trained on, if nothing else defines them.
 
-    Only where the folder or file that would define them does not exist. Some of ImageNet's classes
-    may be absent from the test data: `name_imagenet_classes` names them.
+    The config names a folder or file that would define them; it may not exist. Some of ImageNet's
+    classes may be absent from the test data: `name_imagenet_classes` names them.
 
     Args:
-        cfg: of the classifier.
+        cfg: config of the classifier.
         names: the classes in the order of their labels; empty if they are unknown.
     """
     if not names or list(names) == class_names(IMAGENET):
         return
-    for dataset in leaves(cfg.test_dataloader.dataset) if 'test_dataloader' in cfg else ():
+    for dataset in _test_class_folders(cfg):
         source = dataset.get('classes')
-        if dataset.get('type') != 'mmpola.ClassFolders' or not isinstance(source, str):
-            continue
-        if source != IMAGENET and not os.path.exists(source):
+        if isinstance(source, str) and source != IMAGENET and not os.path.exists(source):
             print(f'{source}: not found; the classes are those in the checkpoint: {listed(names)}')
             dataset['classes'] = list(names)
 
 
+def _test_class_folders(cfg: Config) -> Iterator[dict[str, Any]]:
+    """Yield the config of every `ClassFolders` in the test data."""
+    if 'test_dataloader' in cfg:
+        for dataset in leaves(cfg.test_dataloader.dataset):
+            if dataset.get('type') == 'mmpola.ClassFolders':
+                yield dataset
+
+
 def _check_transform(transform: dict[str, Any]) -> None:
     """Raise ValueError if timm.data.create_transform does not know the name of an argument."""
-    known = [
-        name for name in inspect.signature(create_transform).parameters if name != 'is_training'
-    ]
+    parameters = inspect.signature(create_transform).parameters
+    known = [name for name in parameters if name != 'is_training']
     if not isinstance(transform, dict):
         raise ValueError(f'transform: expected a dict of {listed(known, None)}, got {transform!r}')
-    if unknown := [name for name in transform if name not in known]:
-        raise ValueError(
-            f'transform: expected some of {listed(known, None)}, got {listed(unknown)}'
-        )
+    unknown = [name for name in transform if name not in known]
+    if unknown:
+        rule = f'expected some of {listed(known, None)}'
+        raise ValueError(f'transform: {rule}, got {listed(unknown)}')
 
 
-def _kept(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
+def _kept_indices(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
     """Return the indices, among `count` images, of those that `ClassFolders` keeps."""
     numbers = [indices] if isinstance(indices, int) else indices
     is_list = isinstance(numbers, (list, tuple))
     if not is_list or any(type(number) is not int for number in numbers):
         raise ValueError(f'indices: expected an integer or a list of integers, got {indices!r}')
     every = np.arange(count)
-    if isinstance(indices, int):
-        kept = every[:indices] if indices >= 0 else every[indices:]
-    else:
-        if outside := [index for index in indices if not -count <= index < count]:
-            raise ValueError(
-                f'indices: expected integers from {-count} to {count - 1}, got {listed(outside)}'
-            )
+    if not isinstance(indices, int):
+        outside = [index for index in indices if not -count <= index < count]
+        if outside:
+            rule = f'expected integers from {-count} to {count - 1}'
+            raise ValueError(f'indices: {rule}, got {listed(outside)}')
         kept = every[list(indices)]
+    elif indices >= 0:
+        kept = every[:indices]
+    else:
+        kept = every[indices:]
     if not len(kept):
         raise ValueError(f'indices: expected at least one image, got {indices!r}')
     return kept
@@ -214,27 +222,38 @@ def _kept(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
 def _find_images(
     root: str, classes: str | Sequence[str] | None
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the images of each class, as paths below `root`, and the names of the classes in the order of the labels.
+    """Find the images of every class.
+
+    Returns:
+        (paths below `root` by class, names of the classes in the order of the labels).
 
     Raises:
         ValueError: as in `ClassFolders`.
     """
-    for path, rule in ((root, 'a folder'), (classes, 'a folder or a .txt file')):
-        if not isinstance(path, str) or path == IMAGENET:
-            continue
-        if not os.path.exists(path):
-            raise ValueError(f'{path}: no such folder or file')
-        if not (os.path.isdir(path) or (path is classes and path.endswith('.txt'))):
-            raise ValueError(f'{path}: expected {rule}, got another file')
+    if not os.path.exists(root):
+        raise ValueError(f'{root}: no such folder or file')
+    if not os.path.isdir(root):
+        raise ValueError(f'{root}: expected a folder, got another file')
+    if isinstance(classes, str) and classes != IMAGENET:
+        if not os.path.exists(classes):
+            raise ValueError(f'{classes}: no such folder or file')
+        if not os.path.isdir(classes) and not classes.endswith('.txt'):
+            raise ValueError(f'{classes}: expected a folder or a .txt file, got another file')
     if any(_is_image(name) for name in os.listdir(root)):
         raise ValueError(
             f'{root}: expected {root}/CLASS/IMAGE, got images directly in the folder '
-            "(ImageNet's validation images are published unsorted: move each into the folder of its class)"
+            "(ImageNet's validation images are published unsorted: move each into the folder of "
+            'its class)'
         )
     seen: dict[str, str] = {}
-    images = {name: list(_images_of_class(root, name, seen)) for name in class_names(root)}
-    names = class_names(classes) if classes else list(images)
-    if problems := _problems(root, images, classes, names):
+    images = {}
+    for name in class_names(root):
+        images[name] = list(_images_of_class(root, name, seen))
+    names = list(images)
+    if classes:
+        names = class_names(classes)
+    problems = _problems(root, images, classes, names)
+    if problems:
         raise ValueError('\n'.join(problems))
     return images, names
 
@@ -245,18 +264,22 @@ def _problems(
     classes: str | Sequence[str] | None,
     names: list[str],
 ) -> list[str]:
+    """Describe what is wrong with class folders, a line per problem; see `_find_images`."""
     if not images:
         return [f'{root}: expected {root}/CLASS/IMAGE, got no class folders']
-    source = classes if isinstance(classes, str) else 'the list `classes`'
+    source = 'the list `classes`'
+    if isinstance(classes, str):
+        source = classes
     problems = []
-    if empty := [name for name, found in images.items() if not found]:
-        problems.append(
-            f'{root}: class folders without images ({" ".join(IMAGE_SUFFIXES)}): {listed(empty)}'
-        )
+    empty = [name for name, found in images.items() if not found]
+    if empty:
+        suffixes = ' '.join(IMAGE_SUFFIXES)
+        problems.append(f'{root}: class folders without images ({suffixes}): {listed(empty)}')
     missing = [name for name in names if name not in images]
     if missing and classes != IMAGENET:
         problems.append(f'{root}: lacks classes that {source} has: {listed(missing)}')
-    if extra := sorted(images.keys() - set(names), key=natural_key):
+    extra = sorted(images.keys() - set(names), key=natural_key)
+    if extra:
         problems.append(f'{root}: has classes that {source} lacks: {listed(extra)}')
     return problems
 
@@ -267,7 +290,12 @@ def _is_image(name: str) -> bool:
 
 
 def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str]:
-    """Yield the images of a class; `seen` are all folders so far, by their path without links.
+    """Yield the images of a class.
+
+    Args:
+        root: folder of the class folders.
+        name: the class.
+        seen: all folders so far, by their path without links; this adds to it.
 
     Raises:
         ValueError: a link leads to one of them: its images would be read twice, perhaps as another
@@ -276,9 +304,9 @@ def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str
     for folder, inner, files in os.walk(os.path.join(root, name), followlinks=True):
         first = seen.setdefault(os.path.realpath(folder), folder)
         if first != folder:
-            raise ValueError(
-                f'{root}: expected every folder once, got {folder}, which is the same as {first}'
-            )
-        inner.sort()
-        for file in sorted(filter(_is_image, files)):
-            yield os.path.relpath(os.path.join(folder, file), root)
+            got = f'{folder}, which is the same as {first}'
+            raise ValueError(f'{root}: expected every folder once, got {got}')
+        inner.sort()  # the order in which os.walk continues
+        for file in sorted(files):
+            if _is_image(file):
+                yield os.path.relpath(os.path.join(folder, file), root)

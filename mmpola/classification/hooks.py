@@ -13,7 +13,7 @@ from mmpola.registry import HOOKS
 
 @HOOKS.register_module()
 class ClassCountHook(Hook):
-    """Checks that the model's `num_classes` is that of the data set, before training, validation and test.
+    """Checks the model's `num_classes` against the data set, before training, validation and test.
 
     tools/train.py and tools/test.py check the config by the same rule; the hook covers other uses
     of MMEngine's Runner.
@@ -24,19 +24,22 @@ class ClassCountHook(Hook):
 
     def before_train(self, runner: Any) -> None:
         """Check the training data."""
-        _check(runner, runner.train_dataloader, 'train_dataloader')
+        _check_class_count(runner.model, runner.train_dataloader, 'train_dataloader')
 
     def before_val(self, runner: Any) -> None:
         """Check the validation data."""
-        _check(runner, runner.val_dataloader, 'val_dataloader')
+        _check_class_count(runner.model, runner.val_dataloader, 'val_dataloader')
 
     def before_test(self, runner: Any) -> None:
         """Check the test data."""
-        _check(runner, runner.test_dataloader, 'test_dataloader')
+        _check_class_count(runner.model, runner.test_dataloader, 'test_dataloader')
 
 
-def _check(runner: Any, dataloader: Any, name: str) -> None:
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+def _check_class_count(model: Any, dataloader: Any, dataloader_key: str) -> None:
+    if is_model_wrapper(model):
+        model = model.module
     predicted = [('model.num_classes', model.num_classes)]
-    if problems := class_count_problems(predicted, dataloader.dataset.metainfo['classes'], name):
+    classes = dataloader.dataset.metainfo['classes']
+    problems = class_count_problems(predicted, classes, dataloader_key)
+    if problems:
         raise ValueError('\n'.join(problems))

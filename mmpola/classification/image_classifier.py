@@ -21,15 +21,15 @@ class ImageClassifier(Classifier, BaseModel):
 
     Args:
         backbone: config of a backbone, whose last map is used; the head determines its `out_norm`.
-            If it has its own `init_cfg`, only the backbone is loaded, as for fine-tuning on another
-            number of classes.
+            Its own `init_cfg` loads only the backbone, for fine-tuning on another number of
+            classes.
         num_classes: length of the logits.
         data_preprocessor: config of `ClassificationPreprocessor`, whose number of classes is set to
             `num_classes`, or of one of MMEngine's; None: the batch is only moved to the model's
             device.
         projection: channels of PolaFormerPP's head; None: the published number.
         init_cfg: None, or dict(type='Pretrained', checkpoint=PATH), to load backbone and head from
-            one file; or what else a `Backbone` takes.
+            one file; or anything else that a `Backbone` takes.
 
     Raises:
         ValueError: an argument is out of range; the message names it.
@@ -65,7 +65,7 @@ class ImageClassifier(Classifier, BaseModel):
             self.data_preprocessor.num_classes = num_classes
 
     def init_weights(self) -> None:
-        """Do what `init_cfg` says; if it names no file, do also what the backbone's `init_cfg` says."""
+        """Apply `init_cfg`, and the backbone's own `init_cfg` unless the first names a file."""
         from_file = initialize(self, self.init_cfg)
         if not from_file:
             self.backbone.init_weights()

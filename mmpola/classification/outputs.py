@@ -38,21 +38,23 @@ def loss_or_predictions(
 def _targets(data_samples: list[BaseDataElement] | None) -> Tensor:
     """Stack soft targets [B, num_classes] if every sample has one, else class indices [B]."""
     samples = data_samples or []
-    counts = {name: sum(name in sample for sample in samples) for name in ('gt_score', 'gt_label')}
-    if samples and counts['gt_score'] == len(samples):
+    scores = sum('gt_score' in sample for sample in samples)
+    labels = sum('gt_label' in sample for sample in samples)
+    if samples and scores == len(samples):
         return torch.stack([sample.gt_score for sample in samples])
-    if samples and counts['gt_label'] == len(samples):
+    if samples and labels == len(samples):
         return torch.stack([torch.as_tensor(sample.gt_label).reshape(()) for sample in samples])
-    raise ValueError(
-        f'data_samples: expected gt_label or gt_score in every sample, got {counts["gt_label"]} and '
-        f'{counts["gt_score"]} of {len(samples)}'
-    )
+    rule = 'expected gt_label or gt_score in every sample'
+    raise ValueError(f'data_samples: {rule}, got {labels} and {scores} of {len(samples)}')
 
 
 def _predictions(
     logits: Tensor, data_samples: list[BaseDataElement] | None
 ) -> list[BaseDataElement]:
-    samples = [BaseDataElement() for _ in logits] if data_samples is None else data_samples
+    samples = data_samples
+    if samples is None:
+        samples = [BaseDataElement() for _ in logits]
     for sample, score in zip(samples, logits.softmax(1), strict=True):
-        sample.pred_score, sample.pred_label = score, score.argmax()
+        sample.pred_score = score
+        sample.pred_label = score.argmax()
     return samples

@@ -1,4 +1,4 @@
-"""Turn a batch of the data loader into the classifier's input: device, memory format, mixup, soft targets."""
+"""Turn a batch of the data loader into the classifier's input: device, mixup, soft targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmpola.registry import MODELS
 
 @MODELS.register_module()
 class ClassificationPreprocessor(BaseDataPreprocessor):
-    """Stacks normalised images [3, H, W] to [B, 3, H, W] on the model's device, and applies mixup in training.
+    """Stacks normalised images to [B, 3, H, W] on the model's device, and mixes them in training.
 
     Mixup and cutmix use NumPy's random numbers, which `ExactEpochLoop` seeds for every step.
 
@@ -47,14 +47,15 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         if not 0 <= label_smoothing < 1:
             raise ValueError(f'label_smoothing: expected a number in [0, 1), got {label_smoothing}')
         self.label_smoothing = label_smoothing
-        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        self.memory_format = torch.contiguous_format
+        if channels_last:
+            self.memory_format = torch.channels_last
         self.mixer: Mixup | None = None
         if mixup is not None:
             self.mixer = Mixup(**mixup, label_smoothing=label_smoothing)
             if self.mixer.mixup_alpha <= 0 and self.mixer.cutmix_alpha <= 0:
-                raise ValueError(
-                    f'mixup: expected mixup_alpha or cutmix_alpha above 0, got {mixup}'
-                )
+                rule = 'expected mixup_alpha or cutmix_alpha above 0'
+                raise ValueError(f'mixup: {rule}, got {mixup}')
 
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
         """Convert dict(inputs, data_samples) of a data loader to the same for a model.
@@ -68,7 +69,8 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         Raises:
             ValueError: a label is not below num_classes.
         """
-        inputs, samples = data['inputs'], data.get('data_samples')
+        inputs = data['inputs']
+        samples = data.get('data_samples')
         if not isinstance(inputs, Tensor):
             inputs = torch.stack(list(inputs))
         inputs = inputs.to(
@@ -79,22 +81,23 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         return {'inputs': inputs, 'data_samples': samples}
 
     def _set_targets(self, images: Tensor, samples: list[BaseDataElement]) -> Tensor:
-        numbers = [int(sample.gt_label) for sample in samples]
-        for number, sample in zip(numbers, samples, strict=True):
+        """Set the target of every sample, and return the images, mixed where the targets are."""
+        numbers = []
+        for sample in samples:
+            number = int(sample.gt_label)
             if self.num_classes is not None and not 0 <= number < self.num_classes:
                 path = sample.metainfo.get('img_path', 'data_samples')
-                raise ValueError(
-                    f'{path}: expected a gt_label below num_classes={self.num_classes}, got {number}'
-                )
+                rule = f'expected a gt_label below num_classes={self.num_classes}'
+                raise ValueError(f'{path}: {rule}, got {number}')
+            numbers.append(number)
         labels = torch.tensor(numbers, device=self.device)
         if self.mixer is None and self.label_smoothing == 0:
             for sample, label in zip(samples, labels, strict=True):
                 sample.gt_label = label
             return images
         if self.num_classes is None:
-            raise ValueError(
-                'num_classes: expected the number of classes for soft targets, got None'
-            )
+            rule = 'expected the number of classes for soft targets'
+            raise ValueError(f'num_classes: {rule}, got None')
         targets = mixup_target(labels, self.num_classes, smoothing=self.label_smoothing)
         if self.mixer is not None:
             self.mixer.num_classes = self.num_classes

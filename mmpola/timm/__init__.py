@@ -1,18 +1,18 @@
 """The models for users of timm: `import mmpola.timm` registers them.
 
     timm.create_model('pola_swin_tiny', pretrained=True, num_classes=10, drop_path_rate=0.2)
-    timm.create_model('polaformer_pp_b2', pretrained=True, features_only=True, out_indices=(1, 2, 3))
+    timm.create_model('polaformer_pp_b2', features_only=True, out_indices=(1, 2, 3))
 
 Models take `num_classes`, `in_chans`, `global_pool`, `img_size` (the image size that position
-tables are learned on), `device`, `dtype`, and all arguments of their backbone, of which `drop_rate`
-is the dropout rate on its tokens, projections and MLPs, not only before the head.
+tables are learned on), `device`, `dtype`, and all arguments of their backbone. Its `drop_rate` is
+the dropout rate on tokens, projections and MLPs, not only before the head.
 
 `pretrained=True` loads `checkpoints/NAME.pth` if it exists, and otherwise downloads the authors'
 weights; `timm.list_models('pola*', pretrained=True)` lists the models that have some to download.
 `pretrained_cfg_overlay=dict(file=NAME)` names another file, with any name that
 `mmpola.checkpoint.hub` knows, from the authors, from MMEngine or from timm. If it has another
 number of classes or of input channels, the head is new or the first convolution converted;
-`checkpoint_path=PATH`, a local file, must fit.
+A local file given as `checkpoint_path=PATH` must fit.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from mmpola.backbones.zoo import NAMED
 from mmpola.timm.models import TimmClassifier, TimmFeatures, TimmModel
 from mmpola.timm.pretrained import load_pretrained, pretrained_config
 
-__all__ = [
-    'NAMED',
-    'TimmClassifier',
-    'TimmFeatures',
-    'TimmModel',
-    'default_cfgs',
-]  # timm adds the models
+__all__ = ['NAMED', 'TimmClassifier', 'TimmFeatures', 'TimmModel', 'default_cfgs']
+# timm adds the models.
 
 default_cfgs = generate_default_cfgs({name: pretrained_config(name) for name in NAMED})
-"""timm's `register_model` reads them. Images are evaluated as by the authors: resized to 256 x 256 whatever their
-ratio (bicubic), the centre of 224 x 224, ImageNet's mean and standard deviation; at 384 x 384 the
-whole image."""
+"""The config of each model, which timm's `register_model` reads.
+
+Images are evaluated as by the authors: resized to 256 x 256 whatever their ratio (bicubic), the
+centre of 224 x 224, ImageNet's mean and standard deviation; at 384 x 384 the whole image.
+"""
+
+CLASSIFIER_ONLY = ('num_classes', 'global_pool', 'projection')
+"""Arguments that a feature pyramid ignores."""
 
 
 def _register(name: str) -> Callable[..., nn.Module]:
     """Register the model of that name in `NAMED` with timm and return its entry point."""
-    backbone, settings = NAMED[name]
+    backbone, variant = NAMED[name]
 
     def create(
         pretrained: bool = False,
@@ -57,15 +57,22 @@ def _register(name: str) -> Callable[..., nn.Module]:
         dtype: torch.dtype | None = None,
         **arguments: Any,
     ) -> nn.Module:
-        model: TimmModel
-        classifier_only: Any = ('num_classes', 'global_pool', 'projection')
-        with nullcontext() if device is None else torch.device(device):
-            model = build_model_with_cfg(
-                partial(TimmFeatures if features_only else TimmClassifier, backbone),
+        cls: Any = TimmClassifier
+        ignored: Any = None
+        if features_only:
+            cls = TimmFeatures
+            ignored = CLASSIFIER_ONLY
+        place: Any = nullcontext()
+        if device is not None:
+            place = torch.device(device)
+        with place:
+            model: TimmModel = build_model_with_cfg(
+                partial(cls, backbone),
                 name,
-                pretrained=False,  # timm's own loader knows neither the authors' names nor resized tables
-                kwargs_filter=classifier_only if features_only else None,
-                **{**settings, **arguments},
+                # timm's own loader knows neither the authors' names nor resized tables.
+                pretrained=False,
+                kwargs_filter=ignored,
+                **{**variant, **arguments},
             )
         if dtype is not None:
             model = model.to(dtype)

@@ -1,4 +1,4 @@
-"""The classifier and the feature pyramid with the attributes and methods that users and scripts of timm expect."""
+"""The classifier and the feature pyramid, with the attributes and methods that timm expects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_laye
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.checkpoint.load import fit_weights
 
-POOLS = ('avg', '')
+GLOBAL_POOLS = ('avg', '')
 
 
 class TimmModel(ModelWithBackbone):
-    """What classifier and pyramid share: loading, parameter groups, recomputed activations, image size.
+    """Loading, parameter groups and image size, which classifier and pyramid share.
 
     Attributes:
         output_fmt: layout of all maps.
@@ -40,7 +40,7 @@ class TimmModel(ModelWithBackbone):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load tensors under the authors', MMEngine's or timm's names, with position tables resized.
+        """Load tensors by the names of the authors, MMEngine or timm; resize position tables.
 
         Args:
             state_dict: tensors by name.
@@ -58,16 +58,23 @@ class TimmModel(ModelWithBackbone):
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
     def other_shape(self, weights: Mapping[str, Tensor], name: str) -> bool:
-        """Whether both the model and `weights`, under the model's names, have that tensor, in different shapes."""
+        """Whether the model and `weights` both have that tensor, in different shapes.
+
+        Args:
+            weights: tensors under the model's names.
+            name: the tensor.
+        """
         own = self.state_dict()
         return name in own and name in weights and own[name].shape != weights[name].shape
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block's activations in the backward pass to save memory, or stop doing so."""
+        """Recompute each block's activations in the backward pass to save memory, or do not."""
         self.backbone.with_cp = enable
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Resize the learned position tables to the token grids of another image size, see `Backbone.set_input_size`.
+        """Resize the learned position tables to the token grids of another image size.
+
+        See `Backbone.set_input_size`.
 
         Args:
             img_size: side of the images in pixels, or (height, width).
@@ -80,11 +87,11 @@ class TimmModel(ModelWithBackbone):
         self._model_args = {**getattr(self, '_model_args', {}), 'img_size': size}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay, in addition to biases and other vectors."""
+        """Return the names of parameters without weight decay, besides biases and other vectors."""
         return without_weight_decay(name for name, _ in self.named_parameters())
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], int]:
-        """Return the function from a parameter's name to its layer, by which timm scales learning rates.
+        """Return the function from a parameter's name to its layer, for layer-wise learning rates.
 
         0 is the stem, then every block is a layer (see `BackboneLayers`), and all parameters
         outside the backbone are the last one.
@@ -96,27 +103,31 @@ class TimmModel(ModelWithBackbone):
         layers = BackboneLayers(names, self.backbone.optional_prefixes())
 
         def layer_of(name: str) -> int:
-            inside = name.startswith('backbone.')
-            layer = layers.layer_of(name.removeprefix('backbone.')) if inside else layers.number + 1
-            return layers.stage_of(layer) if coarse else layer
+            if name.startswith('backbone.'):
+                layer = layers.layer_of(name.removeprefix('backbone.'))
+            else:
+                layer = layers.number + 1
+            if coarse:
+                return layers.stage_of(layer)
+            return layer
 
         return layer_of
 
     def _remedy(self, weights: Mapping[str, Any]) -> str:
-        """Advice for weights with another number of classes or input channels, '' for any other."""
-        if not any(
-            self.other_shape(weights, f'{name}.weight')
-            for name in ('head', f'backbone.{FIRST_CONV}')
-        ):
+        """Return advice for weights with another number of classes or channels, '' for others."""
+        other_classes = self.other_shape(weights, 'head.weight')
+        other_channels = self.other_shape(weights, f'backbone.{FIRST_CONV}.weight')
+        if not other_classes and not other_channels:
             return ''
         return (
-            '\n  to renew the head or adapt the first convolution, pass the file as pretrained=True, '
-            'pretrained_cfg_overlay=dict(file=PATH) instead of checkpoint_path=PATH'
+            '\n  to renew the head or adapt the first convolution, pass the file as '
+            'pretrained=True, pretrained_cfg_overlay=dict(file=PATH) '
+            'instead of checkpoint_path=PATH'
         )
 
 
 class TimmClassifier(TimmModel, Classifier):
-    """A classifier with the methods that timm's scripts call; maps are [B, C, h, w] in every family.
+    """A classifier with the methods that timm's scripts call; all maps are [B, C, h, w].
 
     Args:
         backbone: class of the backbone.
@@ -154,7 +165,9 @@ class TimmClassifier(TimmModel, Classifier):
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the last layer by one with fresh weights; with num_classes=0, forward returns the pooled features.
+        """Replace the last layer by one with fresh weights.
+
+        With num_classes=0, forward returns the pooled features.
 
         Args:
             num_classes: length of the logits.
@@ -202,22 +215,34 @@ class TimmClassifier(TimmModel, Classifier):
         """
         self.backbone.check_images(x)
         wanted = _stages(indices, self.backbone.num_stages)
-        layout, maps = Format(output_fmt), []
+        layout = Format(output_fmt)
+        maps = []
         for index, (tokens, grid) in enumerate(self.backbone.stage_maps(x)):
             x = tokens.transpose(1, 2).unflatten(2, grid)
             is_last = index == self.backbone.num_stages - 1
-            normed = self.normed(x) if is_last or (norm and x.shape[1] == self.num_features) else x
+            normed = x
+            if is_last or (norm and x.shape[1] == self.num_features):
+                normed = self.normed(x)
             if index in wanted:
-                maps.append(nchw_to(normed if norm else x, layout).contiguous())
-            x = normed if is_last else x
+                if norm:
+                    stage_map = normed
+                else:
+                    stage_map = x
+                maps.append(nchw_to(stage_map, layout).contiguous())
+            if is_last:
+                x = normed
             if stop_early and index == max(wanted):
                 break
-        return maps if intermediates_only else (x, maps)
+        if intermediates_only:
+            return maps
+        return x, maps
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Remove everything that the maps of some stages do not need; the model then ends with the last of them.
+        """Remove everything that the maps of some stages do not need.
+
+        The model then ends with the last of them.
 
         Args:
             indices: see `forward_intermediates`.
@@ -229,16 +254,18 @@ class TimmClassifier(TimmModel, Classifier):
             The stages of `indices`, all counted from the start.
         """
         wanted = _stages(indices, self.backbone.num_stages)
-        prune_end = max(wanted) + 1 < self.backbone.num_stages
+        last = max(wanted)
+        prune_end = last + 1 < self.backbone.num_stages
         if prune_end:
-            self.backbone.prune_stages(max(wanted) + 1)
-            self.feature_info = self.feature_info[: max(wanted) + 1]
-            self.num_features = self.backbone.embed_dims[max(wanted)]
+            self.backbone.prune_stages(last + 1)
+            self.feature_info = self.feature_info[: last + 1]
+            self.num_features = self.backbone.embed_dims[last]
         if isinstance(self.norm, nn.LayerNorm) and (prune_norm or prune_end):
             self.norm = nn.Identity()
         if prune_head or prune_end:
             if self.proj is not None:
-                self.proj, self.norm = None, nn.Identity()
+                self.proj = None
+                self.norm = nn.Identity()
             self.head_hidden_size = self.num_features
             self.reset_classifier(0, '')
         return wanted
@@ -275,60 +302,70 @@ class TimmFeatures(TimmModel):
         stages = backbone.stage_count(arguments['arch'])
         if out_indices is None and issubclass(backbone, PolaDeiT):
             out_indices = min(3, stages)
-        arguments = {
-            'out_norm': head_spec(backbone).out_norm,
-            **_backbone_arguments(arguments, in_chans, img_size),
-            'out_indices': _stages(out_indices, stages),
-        }
+        arguments = _backbone_arguments(arguments, in_chans, img_size)
+        arguments.setdefault('out_norm', head_spec(backbone).out_norm)
+        arguments['out_indices'] = _stages(out_indices, stages)
         self.backbone = backbone(**arguments)
         self.feature_info = FeatureInfo(_feature_info(self.backbone), self.backbone.out_indices)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Images [B, in_chans, H, W] -> a list of maps [B, C_i, h_i, w_i], one per entry of `out_indices`."""
+        """Images [B, in_chans, H, W] -> a list of maps [B, C_i, h_i, w_i], as in `out_indices`."""
         maps = self.backbone(images)
-        return [
-            maps[i] for i in range(len(self.backbone.out_indices))
-        ]  # torch.fx refuses list(maps)
+        # torch.fx refuses list(maps).
+        return [maps[index] for index in range(len(self.backbone.out_indices))]
 
 
 def _backbone_arguments(
     arguments: dict[str, Any], in_chans: int, img_size: int | tuple[int, int] | None
 ) -> dict[str, Any]:
     """Return a backbone's arguments with timm's names translated."""
-    size = {} if img_size is None else {'pretrain_img_size': img_size}
-    return {**arguments, 'in_channels': in_chans, **size}
+    translated = dict(arguments)
+    translated['in_channels'] = in_chans
+    if img_size is not None:
+        translated['pretrain_img_size'] = img_size
+    return translated
 
 
 def _feature_info(backbone: Backbone) -> list[dict[str, Any]]:
-    return [
-        {
-            'num_chs': backbone.embed_dims[stage],
-            'reduction': backbone.strides[stage],
-            'module': f'backbone.{backbone.stage_module(stage)}',
-        }
-        for stage in range(backbone.num_stages)
-    ]
+    stages = []
+    for stage in range(backbone.num_stages):
+        stages.append(
+            {
+                'num_chs': backbone.embed_dims[stage],
+                'reduction': backbone.strides[stage],
+                'module': f'backbone.{backbone.stage_module(stage)}',
+            }
+        )
+    return stages
 
 
 def _stages(indices: int | Sequence[int] | None, number: int) -> list[int]:
-    """Return the stages that timm's `indices` mean, out of `number`, counted from the start.
+    """Return the stages that timm's `indices` mean, counted from the start.
+
+    Args:
+        indices: stages from 0, negative ones from the end; an integer for the last so many; None
+            for all.
+        number: number of stages.
 
     Raises:
         ValueError: there are no such stages.
     """
     if indices is None:
         return list(range(number))
-    stages = list(range(number - indices, number)) if isinstance(indices, int) else list(indices)
-    stages = [
-        stage + number if stage < 0 and not isinstance(indices, int) else stage for stage in stages
-    ]
+    stages = []
+    if isinstance(indices, int):
+        stages = list(range(number - indices, number))
+    else:
+        for index in indices:
+            if index < 0:
+                index += number
+            stages.append(index)
     if not stages or not set(stages) <= set(range(number)):
-        raise ValueError(
-            f'indices: expected stages from -{number} to {number - 1}, or a number of them, got {indices}'
-        )
+        rule = f'expected stages from -{number} to {number - 1}, or a number of them'
+        raise ValueError(f'indices: {rule}, got {indices}')
     return stages
 
 
 def _check_pool(global_pool: str) -> None:
-    if global_pool not in POOLS:
+    if global_pool not in GLOBAL_POOLS:
         raise ValueError(f"global_pool: expected 'avg' or '', got {global_pool!r}")

@@ -1,4 +1,4 @@
-"""Pretrained weights in timm: the config of every name, and loading from any source that timm's configs can name."""
+"""Pretrained weights in timm: the config of every model, and loading from any source of timm's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.backbones.zoo import NAMED
-from mmpola.checkpoint.hub import PUBLISHED
+from mmpola.checkpoint.hub import PUBLISHED_MODELS
 from mmpola.checkpoint.load import find_weights, load_tensors
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
@@ -27,7 +27,7 @@ torch.serialization.add_safe_globals([(inert(AUTHORS_CONFIG), AUTHORS_CONFIG)])
 
 
 def pretrained_config(name: str) -> dict[str, Any]:
-    """Return timm's config of a model: where its published weights are, and how they were evaluated.
+    """Return timm's config of a model: where its weights are, and how they were evaluated.
 
     Models without weights to download have no location, so that `timm.list_models(pretrained=True)`
     leaves them out. The location is `url`, which comes last in timm's order of sources, so that any
@@ -35,12 +35,21 @@ def pretrained_config(name: str) -> dict[str, Any]:
     """
     backbone, arguments = NAMED[name]
     size = arguments.get('pretrain_img_size', 224)
+    url = ''
+    if name in PUBLISHED_MODELS:
+        url = f'mmpola://{name}'
+    stride = STRIDES[-1]
+    if backbone is PolaDeiT:
+        stride = PATCH_SIZE
+    crop_pct = 0.875
+    if size == 384:
+        crop_pct = 1.0
     return {
-        'url': f'mmpola://{name}' if name in PUBLISHED else '',
+        'url': url,
         'input_size': (3, size, size),
-        'pool_size': token_grid(size, PATCH_SIZE if backbone is PolaDeiT else STRIDES[-1]),
+        'pool_size': token_grid(size, stride),
         'num_classes': 1000,
-        'crop_pct': 1.0 if size == 384 else 0.875,
+        'crop_pct': crop_pct,
         'crop_mode': 'squash',
         'interpolation': 'bicubic',
         'mean': IMAGENET_DEFAULT_MEAN,
@@ -51,7 +60,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
 
 
 def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> None:
-    """Load the weights that `model.pretrained_cfg` names, all that the model has or none, and log what happened.
+    """Load the weights that `model.pretrained_cfg` names, all or none, and log what happened.
 
     If the source has another number of classes, the head keeps its fresh weights. If it was trained
     on 3 channels and the model reads another number, the first convolution is converted by timm.
@@ -65,7 +74,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         CheckpointError: the source cannot be downloaded or read, does not fit, or there is neither
             a published nor a local file of the model; the message says what to do.
     """
-    source, content = _read(model.pretrained_cfg, cache_dir)
+    source, content = _read_source(model.pretrained_cfg, cache_dir)
     container, weights = find_weights(content, source)
     weights = model.rename_weights(weights)
     may_lack: tuple[str, ...] = ()
@@ -73,9 +82,8 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         classes = len(weights.pop('head.weight'))
         weights.pop('head.bias', None)
         may_lack = ('head.',)
-        info(
-            f'{source}: the head is new, the file has {classes} classes and the model {model.num_classes}'
-        )
+        counts = f'the file has {classes} classes and the model {model.num_classes}'
+        info(f'{source}: the head is new, {counts}')
     conv = f'backbone.{FIRST_CONV}'
     weight = f'{conv}.weight'
     if model.other_shape(weights, weight) and weights[weight].shape[1] == 3:
@@ -84,7 +92,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
     load_tensors(model, weights, source, container, may_lack)
 
 
-def _read(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
+def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
     """Return the first source that a config names, in timm's order, and the content of its file."""
     if cfg.get('state_dict'):
         return 'state_dict', cfg['state_dict']
@@ -92,9 +100,12 @@ def _read(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
         return cfg['file'], load_state_dict_from_path(Path(cfg['file']))
     if cfg.get('file'):
         return cfg['file'], read_checkpoint(cfg['file'])
-    if hub_id := cfg.get('hf_hub_id'):
-        file = {'filename': cfg['hf_hub_filename']} if cfg.get('hf_hub_filename') else {}
-        return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **file, cache_dir=cache_dir)
+    if cfg.get('hf_hub_id'):
+        hub_id = cfg['hf_hub_id']
+        arguments: dict[str, Any] = {'cache_dir': cache_dir}
+        if cfg.get('hf_hub_filename'):
+            arguments['filename'] = cfg['hf_hub_filename']
+        return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **arguments)
     # A model without a location may have a file in checkpoints/; the error says where to put one.
     name = cfg.get('url') or f'mmpola://{cfg["architecture"]}'
     return name, read_checkpoint(name)

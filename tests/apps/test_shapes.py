@@ -9,7 +9,7 @@ from pycocotools.coco import COCO
 from mmpola.apps import shapes
 from mmpola.apps.shapes import CLASSES, draw_scene, polygons, run_lengths, write_dataset
 from mmpola.messages import run_main
-from tests.helpers.interpreter import interpret
+from tests.helpers.processes import interpret
 from tests.helpers.refusals import refusal
 
 SMALL = {'images': 2, 'val_images': 1, 'size': (64, 64)}

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from mmpola.backbones import PolaFormerPP
 from mmpola.layers import positions, rotary_tables
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 SMALL = {
     'embed_dims': (16, 32, 64, 96),

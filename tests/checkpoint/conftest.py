@@ -1,9 +1,9 @@
-"""A small backbone with its weights, and a local copy of the authors' repository on the Hugging Face Hub."""
+"""A small backbone with its weights, and a local copy of the authors' repository on the hub."""
 
 import pytest
 
 from mmpola.backbones import PolaSwin
-from mmpola.checkpoint.hub import RELEASED
+from mmpola.checkpoint.hub import RELEASED_REPOSITORY
 from tests.helpers.hub_server import Hub, content, serve
 
 
@@ -32,5 +32,5 @@ def hub(tmp_path, monkeypatch):
     )
     files = {name: content(float(index)) for index, name in enumerate(names)}
     monkeypatch.chdir(tmp_path)
-    with serve(Hub(RELEASED, files), tmp_path) as hub:
+    with serve(Hub(RELEASED_REPOSITORY, files), tmp_path) as hub:
         yield hub

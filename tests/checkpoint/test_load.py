@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from mmpola.backbones import PolaPVT
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import LoadReport, find_weights, fit_weights, load_weights
-from tests.helpers.conversions import assert_same
+from tests.helpers.models import assert_same
 
 
 def save(content, tmp_path):
@@ -83,15 +83,17 @@ def test_heads_and_unbuilt_stages_are_dropped_and_output_norms_may_be_new(build,
 
 
 def resized_by_the_authors(key, table, current):
-    """What the authors' utils.py, load_pretrained, makes of a table for a model that has `current`."""
+    """Resize a table to the shape of `current` as the authors' utils.py, load_pretrained, does."""
     if 'positional_encoding' in key:
         _, length, channels = table.shape
-        side, new_side = int(length**0.5), int(current.shape[1] ** 0.5)
+        side = int(length**0.5)
+        new_side = int(current.shape[1] ** 0.5)
         maps = table.permute(0, 2, 1).view(1, channels, side, side)
         resized = F.interpolate(maps, size=(new_side, new_side), mode='bicubic')
         return resized.view(1, channels, new_side**2).permute(0, 2, 1)
     length, heads = table.shape
-    side, new_side = int(length**0.5), int(current.shape[0] ** 0.5)
+    side = int(length**0.5)
+    new_side = int(current.shape[0] ** 0.5)
     maps = table.permute(1, 0).view(1, heads, side, side)
     resized = F.interpolate(maps, size=(new_side, new_side), mode='bicubic')
     return resized.view(heads, new_side**2).permute(1, 0)
@@ -127,7 +129,7 @@ def test_tables_are_resized_to_grids_that_are_not_square(build, weights, tmp_pat
 
 
 def test_tables_of_tokens_are_resized_bilinearly(tmp_path):
-    """Of PolaPVT; the authors' code does not resize them."""
+    """The tables of PolaPVT; the authors' code does not resize them."""
     arch = {
         'embed_dims': (8, 16, 32, 64),
         'depths': (1, 1, 1, 1),
@@ -137,7 +139,7 @@ def test_tables_of_tokens_are_resized_bilinearly(tmp_path):
     weights = PolaPVT(arch, pretrain_img_size=64).state_dict()
     model = PolaPVT(arch, pretrain_img_size=128)
     load_weights(model, save(weights, tmp_path))
-    (key, *_) = [key for key in weights if key.endswith('pos_embed')]
+    key = next(key for key in weights if key.endswith('pos_embed'))
     side = math.isqrt(weights[key].shape[1])
     maps = weights[key].unflatten(1, (side, side)).permute(0, 3, 1, 2)
     expected = F.interpolate(maps, scale_factor=2, mode='bilinear').flatten(2).transpose(1, 2)
@@ -152,10 +154,14 @@ def test_a_file_that_does_not_fit_is_refused_with_the_whole_list(build, weights,
     path = save(weights, tmp_path)
     model = build()
     before = {key: x.clone() for key, x in model.state_dict().items()}
-    with pytest.raises(
-        CheckpointError, match=re.escape(f'{path}: does not fit PolaSwin; nothing was loaded')
-    ):
+    with pytest.raises(CheckpointError) as raised:
         load_weights(model, path)
+    message = str(raised.value)
+    assert message.startswith(f'{path}: does not fit PolaSwin')
+    assert 'missing: stem.proj.bias [16]' in message
+    assert 'not finite: stem.norm.bias has 1 NaN' in message
+    assert 'unknown: stages.0.blocks.1.norm1.weight [16]' in message
+    assert 'wrong shape: stem.norm.weight expected [16], got [17]' in message
     assert_same(model.state_dict(), before)
 
 
@@ -179,13 +185,10 @@ def test_tensors_without_a_name_are_refused(build, weights, tmp_path):
 
 def test_a_file_without_weights_is_refused(build, tmp_path):
     path = save({'epoch': 3, 'meta': {}}, tmp_path)
-    with pytest.raises(
-        CheckpointError,
-        match=re.escape(
-            f'{path}: no weights found, neither under model_ema, state_dict_ema, state_dict'
-        ),
-    ):
+    with pytest.raises(CheckpointError) as raised:
         load_weights(build(), path)
+    assert str(raised.value).startswith(f'{path}: no weights found')
+    assert 'model_ema, state_dict_ema, state_dict, model' in str(raised.value)
 
 
 def test_terminal_escapes_in_names_are_printed_as_text(build, weights, tmp_path):
@@ -227,8 +230,9 @@ def test_parameters_of_other_dtypes_are_refused_in_one_line(build, weights, dtyp
         load_weights(model, path)
     found = str(dtype).removeprefix('torch.')
     key = next(iter(weights))
-    rule = 'expected float16, bfloat16, float32, float64'
-    assert str(raised.value) == f'{path}: {key}: {rule}, got {found}'
+    assert str(raised.value).startswith(f'{path}: {key}: expected float16, ')
+    assert str(raised.value).endswith(f', got {found}')
+    assert '\n' not in str(raised.value)
     assert_same(model.state_dict(), before)
 
 
@@ -273,8 +277,9 @@ def test_tensors_that_are_not_dense_are_refused_in_one_line(
     path = save({'model': weights | {key: tensor}}, tmp_path)
     with pytest.raises(CheckpointError) as raised:
         load_weights(build(), path)
-    rule = 'expected a dense tensor with values of its own'
-    assert str(raised.value) == f'{path}: {key}: {rule}, got {got}'
+    assert str(raised.value).startswith(f'{path}: {key}: expected a dense tensor')
+    assert str(raised.value).endswith(f', got {got}')
+    assert '\n' not in str(raised.value)
     with pytest.raises(CheckpointError, match=re.escape(got)):
         fit_weights(build(), weights | {key: tensor}, 'state_dict')
     with pytest.raises(CheckpointError, match=re.escape(got)):  # before a tool compares values

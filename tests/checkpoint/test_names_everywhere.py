@@ -1,4 +1,4 @@
-"""Wherever a checkpoint is given, a URL, a file of the hub and a model's name do: backbones, MMEngine, the tools."""
+"""Backbones, MMEngine and the tools take a URL, a file of the hub or a model's name."""
 
 import io
 
@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import RELEASED
+from mmpola.checkpoint.hub import RELEASED_REPOSITORY
 from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
 from mmpola.engine.checkpoint import check_pretrained, read
 from tests.helpers.refusals import refusal
@@ -21,7 +21,8 @@ ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
 @pytest.fixture
 def released(hub):
     """A small backbone whose weights are the hub's pola_swin_t.pth."""
-    model, file = PolaSwin(ARCH), io.BytesIO()
+    model = PolaSwin(ARCH)
+    file = io.BytesIO()
     torch.save({'model': model.state_dict()}, file)
     hub.files['pola_swin_t.pth'] = file.getvalue()
     return model
@@ -37,7 +38,12 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(
-    'name', ['{url}/pola_swin_t.pth', f'hf://{RELEASED}/pola_swin_t.pth', 'mmpola://pola_swin_tiny']
+    'name',
+    [
+        '{url}/pola_swin_t.pth',
+        f'hf://{RELEASED_REPOSITORY}/pola_swin_t.pth',
+        'mmpola://pola_swin_tiny',
+    ],
 )
 def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, released):
     name = name.format(url=hub.url)
@@ -50,10 +56,8 @@ def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, relea
     assert same(model, released)
 
     register_mmengine_reader()
-    assert (
-        CheckpointLoader.load_checkpoint(name, map_location='cpu')['model'].keys()
-        == released.state_dict().keys()
-    )
+    content = CheckpointLoader.load_checkpoint(name, map_location='cpu')
+    assert content['model'].keys() == released.state_dict().keys()
     assert read(name).weights.keys() == released.state_dict().keys()
 
 
@@ -63,13 +67,10 @@ def test_what_cannot_be_downloaded_is_named_with_its_key(hub):
     cfg = pretrained(name)
     message = refusal(check_pretrained, cfg)
     assert message.startswith(f'{name}: cannot be downloaded (')
-    assert message.endswith(
-        '(model.backbone.init_cfg.checkpoint); train without it with --cfg-options model.backbone.init_cfg=None'
-    )
-    cfg.model.backbone.init_cfg = [
-        {'type': 'Normal'},
-        cfg.model.backbone.init_cfg,
-    ]  # as MMEngine's modules take it
+    assert '(model.backbone.init_cfg.checkpoint)' in message
+    assert message.endswith('--cfg-options model.backbone.init_cfg=None')
+    # MMEngine's modules also take a list.
+    cfg.model.backbone.init_cfg = [{'type': 'Normal'}, cfg.model.backbone.init_cfg]
     assert refusal(check_pretrained, cfg).startswith(f'{name}: cannot be downloaded (')
 
 
@@ -78,7 +79,8 @@ def test_names_of_mmengine_are_left_to_mmengine():
 
 
 def test_safetensors_files(tmp_path):
-    model, path = PolaSwin(ARCH), tmp_path / 'weights.safetensors'
+    model = PolaSwin(ARCH)
+    path = tmp_path / 'weights.safetensors'
     save_file(model.state_dict(), path)
     loaded = PolaSwin(ARCH, init_cfg={'type': 'Pretrained', 'checkpoint': str(path)})
     loaded.init_weights()

@@ -5,7 +5,6 @@ import collections
 import os
 import pathlib
 import pickle
-import re
 import zipfile
 
 import numpy as np
@@ -28,8 +27,8 @@ from mmpola.checkpoint.safe_load import (
 )
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.messages import UsageError
-from tests.helpers.interpreter import interpret
-from tests.helpers.small_training import run, small_config
+from tests.helpers.processes import interpret
+from tests.helpers.training import run, small_config
 
 
 def save(content, path, **options):
@@ -45,8 +44,10 @@ def test_a_broken_file_is_named_in_one_line(damage, weights, tmp_path):
     elif damage == 'zip':
         with zipfile.ZipFile(path, 'w') as archive:
             archive.writestr('readme', 'no weights')
+    elif damage == 'text':
+        path.write_text('hello')
     else:
-        path.write_text('hello' if damage == 'text' else '')
+        path.write_text('')
     with pytest.raises(CheckpointError) as raised:
         read_checkpoint(path)
     assert str(raised.value).startswith(f'{path}: not a checkpoint, or truncated (')
@@ -73,10 +74,18 @@ def test_flipped_bits_are_found(weights, tmp_path):
 
 
 class Attack:
-    """An object that is pickled as a call, by default of os.system, and perhaps a state for what it returns."""
+    """An object that is pickled as a call, by default of os.system.
 
-    def __init__(self, command, function=os.system, *state):
-        self.reduced = function, command if isinstance(command, tuple) else (command,), *state
+    Args:
+        arguments: of the call: a tuple, or the only one.
+        function: what is called.
+        state: perhaps one, for what the call returns.
+    """
+
+    def __init__(self, arguments, function=os.system, *state):
+        if not isinstance(arguments, tuple):
+            arguments = (arguments,)
+        self.reduced = (function, arguments, *state)
 
     def __reduce__(self):
         return self.reduced
@@ -97,7 +106,8 @@ def attack(tmp_path):
 def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(
     build, weights, attack, tmp_path, old_format
 ):
-    content, path = {'model': weights, 'config': attack}, tmp_path / 'evil.pth'
+    content = {'model': weights, 'config': attack}
+    path = tmp_path / 'evil.pth'
     save(content, path, _use_new_zipfile_serialization=not old_format)
     with pytest.raises(CheckpointError) as raised:
         load_weights(build(), path)
@@ -109,7 +119,7 @@ def test_a_file_that_calls_a_function_is_refused_and_nothing_runs(
 def test_other_classes_and_functions_of_a_checkpoint_are_inert(
     build, weights, tmp_path, old_format
 ):
-    """The authors' files hold their yacs config; a class need not be installed, and nothing of it is run."""
+    """The authors' files hold their yacs config; a class need not be installed, nor is it run."""
     victim = tmp_path / 'victim'
     content = {
         'model': weights,
@@ -224,7 +234,8 @@ def test_forged_arrays_and_states_are_refused_or_inert(tmp_path):
 )
 def test_a_pickle_cannot_change_a_class(name, tmp_path):
     module, _, name = name.partition(' ')
-    path, good = tmp_path / 'file', tmp_path / 'good'
+    path = tmp_path / 'file'
+    good = tmp_path / 'good'
     # BUILD of the tuple (None, {'__doc__': 1}), by which a pickle sets attributes one by one
     path.write_bytes(b'\x80\x02c' + f'{module}\n{name}\n(N(V__doc__\nI1\ndtb.'.encode())
     with pytest.raises(CheckpointError):
@@ -237,15 +248,14 @@ def test_a_pickle_cannot_change_a_class(name, tmp_path):
 
 def test_an_array_is_filled_once_in_its_byte_order(tmp_path):
     """Filled again, it would free memory that a tensor may share by then."""
-    path, array = tmp_path / 'file', np.array([[1.5, 2.5]], '>f4')
+    path = tmp_path / 'file'
+    array = np.array([[1.5, 2.5]], '>f4')
     pickled = pickle.dumps(array, protocol=2)
     path.write_bytes(pickled)
     assert read_pickle(path).tolist() == [[1.5, 2.5]]
     state = pickled.index(b'(K\x01')
     path.write_bytes(pickled[:-1] + pickled[state:])
-    with pytest.raises(
-        CheckpointError, match=r'array: expected bytes that fill the shape \(1, 2\) once'
-    ):
+    with pytest.raises(CheckpointError, match=r'array: expected bytes .* \(1, 2\)'):
         read_pickle(path)
 
 
@@ -255,8 +265,7 @@ def test_pickles_of_data_sets_are_read_by_the_same_policy(attack, tmp_path):
     path.write_bytes(python_2)
     assert read_pickle(path, encoding='bytes') == {b'caf\xe9': 3}
     path.write_bytes(pickle.dumps(attack))
-    message = f'{path}: the file calls posix.system when read; refused, nothing was run'
-    with pytest.raises(CheckpointError, match=re.escape(message)):
+    with pytest.raises(CheckpointError, match=rf'^{path}: .*posix\.system'):
         read_pickle(path)
     path.write_bytes(python_2[:9])
     with pytest.raises(CheckpointError, match=rf'^{path}: not a pickle, or truncated \('):
@@ -319,7 +328,5 @@ def test_a_file_that_was_read_already_is_handed_to_mmengine_once(tmp_path):
     assert CheckpointLoader.load_checkpoint(path) == {'state_dict': 'already read'}
     assert contents == {}
     assert CheckpointLoader.load_checkpoint(path)['state_dict']['a'] == 1
-    assert (
-        CheckpointLoader._get_checkpoint_loader('https://host/file.pth').__name__
-        == 'load_from_name'
-    )
+    loader = CheckpointLoader._get_checkpoint_loader('https://host/file.pth')
+    assert loader.__name__ == 'load_from_name'

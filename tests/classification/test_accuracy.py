@@ -26,7 +26,8 @@ def evaluate(made, batch=7, **arguments):
 
 
 def test_equals_a_plain_loop():
-    scores, labels = torch.randn(50, 9).softmax(1), torch.randint(9, (50,))
+    scores = torch.randn(50, 9).softmax(1)
+    labels = torch.randint(9, (50,))
     found = evaluate(samples(scores, labels), topk=(1, 3, 9))
     for k in (1, 3, 9):
         best = [score.argsort(descending=True)[:k].tolist() for score in scores]
@@ -51,7 +52,7 @@ def test_scores_that_are_nan_are_wrong_whatever_the_class(monkeypatch):
         assert_close(found['accuracy/top1'], 50.0)
         assert_close(found['accuracy/top4'], 50.0)
         assert found['accuracy/nan_scores'] == 2
-    assert logged[-1] == '2 of 4 images have scores that are NaN and count as wrong'
+    assert '2 of 4 images' in logged[-1] and 'NaN' in logged[-1]
 
 
 @pytest.mark.parametrize('topk', [(), (0, 1)])

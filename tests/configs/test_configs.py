@@ -18,8 +18,10 @@ from mmpola.config_tree import nodes
 from mmpola.engine import checkpoint as training_checkpoint
 from mmpola.engine.schedule_advice import length_advice
 from mmpola.lra.encoder import SequenceEncoder
-from tests.helpers.small_configs import OTHER_HEADS, shrink
+from tests.helpers.configs import OTHER_HEADS, shrink
 from tools.dev import model_table
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 

@@ -25,7 +25,9 @@ from torchvision.transforms import (
 
 import mmpola.timm  # noqa: F401  registers the models
 from mmpola.classification.class_folders import ClassFolders
-from tests.helpers.small_training import run, small_config
+from tests.helpers.training import run, small_config
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 ABLATIONS = {
     'no_gate': {'gate': False},

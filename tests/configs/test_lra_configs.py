@@ -15,8 +15,9 @@ from mmengine.structures import BaseDataElement
 from mmpola.engine.checkpoint import read
 from mmpola.engine.schedule_advice import length_advice
 from mmpola.registry import DATASETS as OUR_DATASETS
-from tests.helpers.exact import Signal, assert_same
-from tests.helpers.small_training import run, saved
+from tests.helpers.training import Signal, assert_same, run, saved
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 TASKS = {
     'listops': (32, 1e-4, 1000, 500, 'ListOps', 'listops-1000', 209_802),

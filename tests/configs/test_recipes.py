@@ -15,6 +15,8 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, build_scheduler_from_cfg, init_default_scope
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 GPUS = 8
 RECORDED = json.loads(
     (Path(__file__).parents[1] / 'golden' / 'training' / 'recipes.json').read_text()

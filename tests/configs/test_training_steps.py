@@ -10,6 +10,8 @@ from mmengine.structures import BaseDataElement
 
 from tests.backbones.test_golden import relative_error, settings_of
 
+pytestmark = pytest.mark.usefixtures('quick_configs')
+
 CONFIGS = {
     'pola_pvt': 'imagenet_pola_pvt_m',
     'pola_swin': 'imagenet_pola_swin_t',

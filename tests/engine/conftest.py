@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from tests.helpers.small_configs import STATE
+from tests.helpers.configs import STATE
 
 
 @pytest.fixture

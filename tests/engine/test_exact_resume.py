@@ -5,7 +5,9 @@ tests/engine/test_two_processes.py does the same on two processes.
 
 import pytest
 
-from tests.helpers.exact import CONFIGS, interrupt_and_resume, small
+from tests.helpers.training import CONFIGS, interrupt_and_resume, small
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 
 @pytest.mark.slow

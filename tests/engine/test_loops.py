@@ -9,12 +9,19 @@ from mmengine.hooks import Hook
 
 from mmpola.engine.hooks.preemption import PREEMPTED
 from mmpola.engine.seeding import SampleKey, SeededDataset
-from tests.helpers.exact import Batches, Signal, assert_same
-from tests.helpers.interpreter import interpret
+from tests.helpers.processes import interpret
 from tests.helpers.refusals import refusal
-from tests.helpers.small_training import assert_refused_at_the_start, run, saved, small_config
+from tests.helpers.training import (
+    Batches,
+    Signal,
+    assert_refused_at_the_start,
+    assert_same,
+    run,
+    saved,
+    small_config,
+)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_configs')]
 
 AVERAGED = {
     'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1, 'update_buffers': True},
@@ -184,7 +191,7 @@ def test_a_signal_to_a_process_and_its_workers_ends_them_cleanly(colours, tmp_pa
     import os, signal
     os.setsid()  # in a group of its own
     from mmengine.hooks import Hook
-    from tests.helpers.small_training import run, small_config
+    from tests.helpers.training import run, small_config
     class Group(Hook):
         def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
             if runner.iter == 1:

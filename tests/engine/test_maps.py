@@ -6,8 +6,8 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.engine.maps import check_batch_norm
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
-from tests.helpers.scripts import run
 
 ONE_IMAGE = Config({'train_dataloader': {'batch_size': 1}, 'launcher': 'pytorch'})
 
@@ -18,7 +18,7 @@ def pooled(norm, size=1):
 
 def test_one_image_for_a_upernet_is_refused_before_data_is_read(root, capsys):
     config = root / 'configs' / 'upernet_pola_swin_t_160k.py'
-    assert run('train', config, '--cfg-options', 'train_dataloader.batch_size=1') == 2
+    assert run_script('train', config, '--cfg-options', 'train_dataloader.batch_size=1') == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('error: '))
     assert line.startswith('error: train_dataloader.batch_size: expected at least 2 ')
     assert 'model.decode_head.psp_modules.0 ' in line

@@ -6,8 +6,8 @@ import sys
 import psutil
 import pytest
 
+from tests.helpers import ROOT
 from tests.helpers.processes import left_of, running
-from tests.helpers.small_training import ROOT
 
 CODE = """
 import os, sys, time

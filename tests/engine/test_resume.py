@@ -10,9 +10,9 @@ from mmengine.config import Config
 from mmpola.engine import resume as resuming
 from mmpola.engine.resume import finished, newest_checkpoint
 from mmpola.engine.validate import build_on_meta
+from tests.helpers.configs import STATE
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
-from tests.helpers.scripts import run
-from tests.helpers.small_configs import STATE
 
 
 @pytest.fixture
@@ -276,10 +276,10 @@ def test_what_does_not_fit_the_run_ends_it_with_one_line(
     damage(state)
     path = write_checkpoint(tiny_config, work / 'epoch_2.pth', **state)
     before = path.read_bytes()
-    assert run('train', tiny_config, '--work-dir', work, '--resume') == 2
+    assert run_script('train', tiny_config, '--work-dir', work, '--resume') == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(
-        f'error: --resume: {path}: expected the state of this training run, got '
+        f'error: --resume: {path}: expected the state of this training run_script, got '
     )
     assert word in line
     assert path.read_bytes() == before

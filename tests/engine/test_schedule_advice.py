@@ -7,7 +7,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.engine.schedule_advice import length_advice, schedule_advice, warm_up_advice
-from tests.helpers.scripts import run
+from tests.helpers.processes import run_script
 
 
 def schedule(*parts, epochs=12, batch=2, **loader):
@@ -138,7 +138,8 @@ def test_the_script_counts_the_images_that_are_used(tiny_config, tmp_path, monke
         'param_scheduler.1.T_max=3',
     )
     assert (
-        run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options) == 0
+        run_script('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
+        == 0
     )
     printed = capsys.readouterr().out
     (line,) = (line for line in printed.splitlines() if 'warm-up' in line)
@@ -146,6 +147,7 @@ def test_the_script_counts_the_images_that_are_used(tiny_config, tmp_path, monke
     assert line.endswith('--cfg-options param_scheduler.0.end=1')
     options = (*options, 'param_scheduler.0.end=1')
     assert (
-        run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options) == 0
+        run_script('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
+        == 0
     )
     assert 'warm-up' not in capsys.readouterr().out

@@ -14,9 +14,9 @@ from mmengine.runner.checkpoint import CheckpointLoader
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import train as training
 from mmpola.engine.hooks.finite import NonFiniteError
+from tests.helpers.configs import STATE
+from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
-from tests.helpers.scripts import load, run
-from tests.helpers.small_configs import STATE
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def train(tiny_config, monkeypatch):
         monkeypatch.setattr(
             'sys.argv', ['train.py', str(tiny_config), '--work-dir', str(work), *arguments]
         )
-        load('train').main()
+        load_script('train').main()
 
     return train
 
@@ -252,8 +252,11 @@ def test_a_segmenter_trains_in_bfloat16_on_a_cpu_and_resumes(
     options = (*options, 'default_hooks.checkpoint.interval=2')
     handle = torch.nn.modules.module.register_module_forward_hook(record)
     try:
-        assert run('train', tiny_segmentation, *options, 'train_cfg.max_iters=2') == 0
-        assert run('train', tiny_segmentation, '--resume', *options, 'train_cfg.max_iters=4') == 0
+        assert run_script('train', tiny_segmentation, *options, 'train_cfg.max_iters=2') == 0
+        assert (
+            run_script('train', tiny_segmentation, '--resume', *options, 'train_cfg.max_iters=4')
+            == 0
+        )
     finally:
         handle.remove()
     assert set(dtypes) == {(True, torch.bfloat16), (False, torch.float32)}
@@ -292,7 +295,7 @@ def test_what_a_constructor_refuses_is_one_line_with_its_key(
 ):
     """MMEngine builds hooks, transforms, optimizer and schedules; its errors name no key."""
     work = tmp_path / 'work'
-    assert run('train', tiny_config, '--work-dir', work, '--cfg-options', option) == 2
+    assert run_script('train', tiny_config, '--work-dir', work, '--cfg-options', option) == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('error: '))
     assert line.removeprefix('error: ').startswith(beginning)
     assert value in line

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.helpers.exact import CONFIGS
 from tests.helpers.processes import start
-from tests.helpers.small_training import run, saved
+from tests.helpers.training import CONFIGS, run, saved
 from tests.helpers.two_processes import plain
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.engine.validate import EVALUATED, EXPORTED, PREDICTED, validate_config
+from tests.helpers.configs import TINY
 from tests.helpers.refusals import refusal
-from tests.helpers.small_configs import TINY
 
 MISSPELT = [
     ('model', 'backbon', 'arguments of MaskRCNN', 'backbone'),

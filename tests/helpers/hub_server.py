@@ -53,19 +53,26 @@ class Hub:
     """
 
     def __init__(self, repository, files):
-        self.repository, self.files = repository, files
-        self.gets, self.requests, self.answers, self.silent, self.speak = [], [], {}, set(), Event()
+        self.repository = repository
+        self.files = files
+        self.gets = []
+        self.requests = []
         self.tokens = []
+        self.answers = {}
+        self.silent = set()
+        self.speak = Event()
         self.dripping = set()
         self.url = ''
 
     def file_of(self, path):
-        """The file that a URL's path means, with or without the hub's `resolve` part; None for others."""
+        """Return the file that a URL's path means, with or without `resolve`; None for others."""
         path = unquote(urlparse(path).path).lstrip('/')
         prefix = f'{self.repository}/resolve/'
         if path.startswith(prefix):
             path = path.removeprefix(prefix).split('/', 1)[1]
-        return path if path in self.files else None
+        if path in self.files:
+            return path
+        return None
 
     def endless_headers(self):
         """Yield headers until the server stops, or for a minute."""
@@ -123,7 +130,7 @@ def _handler(hub):
 
 @contextmanager
 def serve(hub, folder):
-    """Serve `hub` on a free local port as the Hugging Face Hub; its cache and torch's are in `folder`."""
+    """Serve `hub` on a free local port as the Hugging Face Hub; both caches are in `folder`."""
     server = ThreadingHTTPServer(('127.0.0.1', 0), _handler(hub))
     hub.url = f'http://127.0.0.1:{server.server_address[1]}'
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -1,15 +1,20 @@
-"""Start processes, a module of tests/helpers in two gloo processes, and wait for processes that end."""
+"""Run scripts in this process, code in a new interpreter, and several processes."""
 
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
+from functools import cache
 
 import psutil
+from mmengine.visualization import Visualizer
 
-from tests.helpers.small_training import ROOT
+from mmpola.messages import run_main
+from tests.helpers import ROOT
 
 
 def environment():
@@ -21,7 +26,7 @@ def environment():
 
 
 def start(module, *arguments):
-    """Run tests/helpers/`module`.py in both processes and return their exit statuses and outputs."""
+    """Run tests/helpers/`module`.py in two gloo processes; return exit statuses and outputs."""
     common = {
         **environment(),
         'MASTER_ADDR': '127.0.0.1',
@@ -52,10 +57,76 @@ def left_of(found):
 
 
 def running(processes):
-    """Return those of psutil's processes that exist and are not zombies, which wait for their parents."""
+    """Return those of psutil's processes that exist and are not zombies."""
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             if process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+FINDER = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        for package, code in {actions!r}.items():
+            if f'{{name}}.'.startswith(f'{{package}}.'):
+                exec(code)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def interpret(code, *arguments, on_import=None, environment=None):
+    """Run code in a new interpreter, in the repository's folder, and return the process.
+
+    Args:
+        code: may be indented.
+        arguments: sys.argv[1:].
+        on_import: package -> code that runs when the package, or a module in it, is imported.
+        environment: all variables, by default those of this process.
+    """
+    code = FINDER.format(actions=on_import or {}) + textwrap.dedent(code)
+    return subprocess.run(
+        [sys.executable, '-c', code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=200,
+        check=False,
+    )
+
+
+def output_of(code, without=()):
+    """Run code, which must succeed, as if packages were not installed; return what it prints."""
+    missing = "raise ModuleNotFoundError(f'{name} is blocked', name=name)"
+    result = interpret(code, on_import=dict.fromkeys(without, missing))
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+TOOLS = ROOT / 'tools'
+
+
+@cache
+def load_script(name):
+    """Import tools/`name`.py without running its main()."""
+    spec = importlib.util.spec_from_file_location(f'tools_{name}', TOOLS / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_script(name, *arguments):
+    """Run tools/`name`.py with these arguments and return its exit status."""
+    Visualizer._instance_dict.clear()  # of earlier runs in this process, which hooks would find
+    before = sys.argv
+    sys.argv = [f'{name}.py', *map(str, arguments)]
+    try:
+        run_main(load_script(name).main)
+    except SystemExit as stop:
+        return stop.code
+    finally:
+        sys.argv = before
+    return 0

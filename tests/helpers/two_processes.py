@@ -1,4 +1,4 @@
-"""One of two gloo processes that train and evaluate together: `two_processes.py COLOURS SHAPES OUT`.
+"""One of two gloo processes that train together: `two_processes.py COLOURS SHAPES OUT`.
 
 All trainings run in one pair of processes, because a process takes longer to start than to train.
 """
@@ -18,9 +18,16 @@ from torch import distributed, nn
 
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
-from tests.helpers.exact import CONFIGS, distribute, interrupt_and_resume, small
-from tests.helpers.quick_configs import quick_configs
-from tests.helpers.small_training import run, saved, small_config
+from tests.helpers.configs import hasten_configs
+from tests.helpers.training import (
+    CONFIGS,
+    distribute,
+    interrupt_and_resume,
+    run,
+    saved,
+    small,
+    small_config,
+)
 
 
 def plain(data, out, **arguments):
@@ -63,12 +70,10 @@ def train(data, out, *hooks, resume=False):
 
 
 def average_buffers(event):
-    """Call a method of MeanBuffersHook and return the statistics of a model and of its moving average."""
-    rank, model, average = (
-        distributed.get_rank(),
-        nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)),
-        EMAHook(),
-    )
+    """Call a method of MeanBuffersHook; return the statistics of a model and of its average."""
+    rank = distributed.get_rank()
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+    average = EMAHook()
     average.ema_model = ExponentialMovingAverage(model, update_buffers=True)
     for offset, network in ((0, model), (10, average.ema_model.module)):
         network[1].running_mean.fill_(offset + rank)
@@ -82,7 +87,7 @@ def average_buffers(event):
 
 
 def main(colours, shapes, out):
-    quick_configs(pytest.MonkeyPatch())
+    hasten_configs(pytest.MonkeyPatch())
     distributed.init_process_group('gloo')
     out = Path(out)
     results = {

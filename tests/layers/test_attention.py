@@ -14,7 +14,7 @@ from mmpola.layers import (
     PolaPlusAttention,
     PolaSpatialReductionAttention,
 )
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 LAYERS = {
     'joint': PolaAttention,

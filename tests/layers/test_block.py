@@ -5,7 +5,7 @@ import torch
 from timm.layers import DropPath
 
 from mmpola.layers.block import add_branch
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 MIXED = {
     'half': (torch.float16, torch.float16),

@@ -8,7 +8,7 @@ from mmpola.layers import SEQUENCE_ATTENTION, PolaSequenceAttention, rotary_tabl
 from mmpola.layers.sequence import GATE_INITS
 from mmpola.ops import polarity_attention
 from mmpola.ops.numerics import EPS
-from tests.helpers.attention_inputs import MAPS, draw, make_map
+from tests.helpers.attention import MAPS, draw, make_map
 
 LENGTH, LENGTHS = 40, (24, 1, 13)
 

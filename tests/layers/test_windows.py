@@ -7,7 +7,7 @@ from mmpola.backbones import PolaSwin
 from mmpola.layers import WindowAttention, find_windows, windows
 from mmpola.layers.traced_windows import cut_operator, join_operator, mask_operator
 from mmpola.layers.windows import IndexedWindows, Windows, kept_windows
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 
 def visible_pairs(grid, size, shift):

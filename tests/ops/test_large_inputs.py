@@ -5,8 +5,14 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from mmpola.ops import ExpMap, PowerMap, features, polarity_attention
-from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
-from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
+from tests.helpers.attention import (
+    MAPS,
+    draw,
+    exponential_attention,
+    magnitude_of_terms,
+    make_map,
+    rotary_tables,
+)
 
 
 @pytest.mark.parametrize('with_rotary', [False, True])

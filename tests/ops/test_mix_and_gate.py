@@ -8,7 +8,7 @@ import torch
 
 from mmpola.ops import mix_and_gate
 from mmpola.ops.reference import convolve_tokens
-from tests.helpers.launches import Launches
+from tests.helpers.models import Launches
 
 GRID = (3, 4)
 ATTENDED, VALUES = torch.randn(

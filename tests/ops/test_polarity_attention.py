@@ -8,7 +8,7 @@ import torch
 from mmpola.ops import ExpMap, PowerMap, chunked, polarity_attention
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import polarity_attention_reference
-from tests.helpers.attention_inputs import MAPS, draw, make_map, rotary_tables
+from tests.helpers.attention import MAPS, draw, make_map, rotary_tables
 
 
 def power_features(x, p, s):

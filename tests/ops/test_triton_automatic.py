@@ -8,7 +8,7 @@ import torch
 from mmpola.ops import ExpMap, PowerMap, backends, mix_and_gate, polarity_attention, self_check
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
 from mmpola.ops.triton import passes
-from tests.helpers.attention_results import DEVICE
+from tests.helpers.attention import DEVICE
 
 pytestmark = pytest.mark.kernels
 

@@ -11,7 +11,7 @@ import torch
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
 from mmpola.ops.features import PowerMap
 from mmpola.ops.triton import backend
-from tests.helpers.interpreter import interpret
+from tests.helpers.processes import interpret
 
 
 def test_importing_the_operators_imports_no_triton(root):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.helpers.attention_results import DEVICE, LEAVES, attend, draw_leaves, results
+from tests.helpers.attention import DEVICE, LEAVES, attend, draw_leaves, results
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.attention_results import LEAVES, attend, draw_leaves, draw_rotary, results
-from tests.helpers.exponential_truth import exponential_attention, magnitude_of_terms
+from tests.helpers.attention import (
+    LEAVES,
+    attend,
+    draw_leaves,
+    draw_rotary,
+    exponential_attention,
+    magnitude_of_terms,
+    results,
+)
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmpola.ops import mix_and_gate
 from mmpola.ops.numerics import BACKEND_EXCESS
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
-from tests.helpers.attention_results import DEVICE
+from tests.helpers.attention import DEVICE
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 

@@ -20,7 +20,7 @@ from mmpola.ops.triton.attention import (
 from mmpola.ops.triton.backend import INTERPRETED
 from mmpola.ops.triton.launch import LARGEST_SHARE, plan_tokens
 from mmpola.ops.triton.tables import LaunchTable, use_table
-from tests.helpers.attention_results import DEVICE, attend, draw_leaves, draw_rotary, results
+from tests.helpers.attention import DEVICE, attend, draw_leaves, draw_rotary, results
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 

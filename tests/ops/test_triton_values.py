@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmpola.ops.numerics import BACKEND_EXCESS
-from tests.helpers.attention_results import DEVICE, attend, draw_leaves, draw_rotary, results
+from tests.helpers.attention import DEVICE, attend, draw_leaves, draw_rotary, results
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures('hardware_tf32')]
 

@@ -1,4 +1,4 @@
-"""The maps of the models in timm: features_only, forward_intermediates, pruning, pooling, torch.fx."""
+"""The maps of models in timm: features_only, forward_intermediates, pruning, pooling, torch.fx."""
 
 import copy
 
@@ -9,7 +9,7 @@ import torchvision.models.feature_extraction
 from torch.testing import assert_close
 
 import mmpola.timm  # noqa: F401  # registers the models
-from tests.helpers.timm_models import SMALL, SWIN, images
+from tests.helpers.models import SMALL, SWIN, images
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_the_head_reads_the_last_of_the_features(tmp_path):
 @pytest.mark.parametrize('name', SMALL)
 def test_every_stage_is_described(name):
     """The named module's output is the tokens of the map that `forward_intermediates` returns."""
-    model, x, outputs = timm.create_model(name, **SMALL[name]).eval(), images(1, 3, 64, 64), {}
+    model = timm.create_model(name, **SMALL[name]).eval()
+    x = images(1, 3, 64, 64)
+    outputs = {}
     for info in model.feature_info:
         module = model.get_submodule(info['module'])
         module.register_forward_hook(
@@ -58,14 +60,16 @@ def test_every_stage_is_described(name):
         maps = model.forward_intermediates(x, intermediates_only=True)
     assert len(maps) == len(model.feature_info) == model.backbone.num_stages
     for info, taken in zip(model.feature_info, maps, strict=True):
-        assert taken.shape == (1, info['num_chs'], *(2 * [64 // info['reduction']]))
+        side = 64 // info['reduction']
+        assert taken.shape == (1, info['num_chs'], side, side)
         assert_close(taken.flatten(2).transpose(1, 2), outputs[info['module']], rtol=0, atol=0)
     assert model.num_features == maps[-1].shape[1]
 
 
 @pytest.mark.parametrize('name', SMALL)
 def test_intermediates_and_features_are_those_of_the_forward_pass(name):
-    model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 64, 96)
+    model = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
+    x = images(1, 3, 64, 96)
     with torch.no_grad():
         features, maps = model.forward_intermediates(x)
         assert_close(features, model.forward_features(x))
@@ -83,7 +87,7 @@ def test_intermediates_and_features_are_those_of_the_forward_pass(name):
 
 
 def test_the_norm_of_intermediates_is_that_of_the_last_width():
-    """As in timm: of every block of a DeiT, of the last stage of a Swin."""
+    """As in timm: it is applied to every block of a DeiT, and to the last stage of a Swin."""
     x = images(1, 3, 64, 64)
     for name, normed in (
         ('pola_deit_tiny', [True] * 4),
@@ -99,7 +103,8 @@ def test_the_norm_of_intermediates_is_that_of_the_last_width():
 
 
 def test_stopping_early_skips_the_later_stages():
-    model, ran = timm.create_model('pola_swin_tiny', **SWIN).eval(), []
+    model = timm.create_model('pola_swin_tiny', **SWIN).eval()
+    ran = []
     for index, stage in enumerate(model.backbone.stages):
         stage.register_forward_hook(lambda *_, index=index: ran.append(index))
     last, maps = model.forward_intermediates(images(1, 3, 64, 64), indices=[0, 1], stop_early=True)
@@ -112,15 +117,15 @@ def test_stopping_early_skips_the_later_stages():
 )
 def test_stages_that_do_not_exist(indices, kind):
     model = timm.create_model('pola_swin_tiny', **SWIN)
-    with pytest.raises(
-        ValueError, match='indices: expected stages from -4 to 3, or a number of them'
-    ):
+    with pytest.raises(ValueError, match=r'^indices: expected stages from -4 to 3') as raised:
         model.forward_intermediates(images(1, 3, 64, 64), indices=indices)
+    assert str(raised.value).endswith(f'got {indices}')
 
 
 @pytest.mark.parametrize('name', SMALL)
 def test_pruning_leaves_the_maps_and_no_unused_parameter(name):
-    model, x = timm.create_model(name, num_classes=5, **SMALL[name]).eval(), images(2, 3, 64, 64)
+    model = timm.create_model(name, num_classes=5, **SMALL[name]).eval()
+    x = images(2, 3, 64, 64)
     maps = model.forward_intermediates(x, intermediates_only=True)
     for indices, prune_norm in (([0], False), ([-1], False), ([1, -2], True)):
         pruned = copy.deepcopy(model)
@@ -143,19 +148,13 @@ def test_pruning_leaves_the_maps_and_no_unused_parameter(name):
 
 @pytest.mark.parametrize('name', SMALL)
 def test_without_global_pooling(name):
-    model, x = (
-        timm.create_model(name, num_classes=3, global_pool='', **SMALL[name]).eval(),
-        images(1, 3, 64, 64),
-    )
+    model = timm.create_model(name, num_classes=3, global_pool='', **SMALL[name]).eval()
+    x = images(1, 3, 64, 64)
     logits = model(x)
     side = 64 // model.feature_info[-1]['reduction']
     assert logits.shape == (1, 3, side, side)
-    assert model.forward_head(model.forward_features(x), pre_logits=True).shape == (
-        1,
-        model.head_hidden_size,
-        side,
-        side,
-    )
+    hidden = model.forward_head(model.forward_features(x), pre_logits=True)
+    assert hidden.shape == (1, model.head_hidden_size, side, side)
     pooled = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
     pooled.load_state_dict(model.state_dict())
     assert_close(logits.mean((2, 3)), pooled(x), rtol=1e-4, atol=1e-6)  # the head is linear
@@ -178,13 +177,14 @@ def test_a_deit_gives_as_many_maps_as_timms():
     found = timm.create_model('pola_deit_tiny', features_only=True).feature_info
     for method in ('channels', 'reduction'):
         assert getattr(found, method)() == getattr(expected, method)()
-    assert [*found.out_indices] == [*expected.out_indices]
+    assert list(found.out_indices) == list(expected.out_indices)
 
 
 @pytest.mark.parametrize('extraction', [timm.models, torchvision.models.feature_extraction])
 @pytest.mark.parametrize('name', SMALL)
 def test_feature_extraction_records_the_backbone_as_one_node(name, extraction):
-    model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 64, 64)
+    model = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
+    x = images(1, 3, 64, 64)
     nodes = extraction.get_graph_node_names(model)[1]
     assert 'backbone' in nodes
     assert not any(node.startswith('backbone.') for node in nodes)

@@ -1,4 +1,4 @@
-"""The models in timm: every name, timm's keyword arguments, and what timm's scripts and optimizers call."""
+"""The models in timm: names, timm's keyword arguments, and what its scripts and optimizers call."""
 
 import pickle
 import re
@@ -12,10 +12,10 @@ from timm.models import group_modules, group_parameters
 from torch.testing import assert_close
 
 import mmpola.timm
-from mmpola.checkpoint.hub import PUBLISHED
+from mmpola.checkpoint.hub import PUBLISHED_MODELS
 from mmpola.layers import position_tables
-from tests.helpers.interpreter import output_of
-from tests.helpers.timm_models import PLUS, SMALL, SWIN, images
+from tests.helpers.models import PLUS, SMALL, SWIN, images
+from tests.helpers.processes import output_of
 
 
 @pytest.mark.parametrize('name', mmpola.timm.NAMED)
@@ -23,27 +23,30 @@ def test_every_model_is_registered(name):
     assert timm.is_model(name)
     entry_point = getattr(mmpola.timm, name)
     assert entry_point.__name__ == name
-    assert (
-        pickle.loads(pickle.dumps(entry_point)) is entry_point is timm.models.model_entrypoint(name)
-    )
+    assert timm.models.model_entrypoint(name) is entry_point
+    assert pickle.loads(pickle.dumps(entry_point)) is entry_point
     with torch.device('meta'):
         model = timm.create_model(name, num_classes=7)
     assert model.num_classes == 7
     assert model.get_classifier().weight.shape[:2] == (7, model.head_hidden_size)
-    side = 384 if name.endswith('384') else 224
     config = timm.data.resolve_model_data_config(model)
-    assert config['input_size'] == (3, side, side)
-    assert (config['interpolation'], config['crop_pct']) == (
-        'bicubic',
-        1.0 if side == 384 else 0.875,
-    )
+    if name.endswith('384'):
+        assert config['input_size'] == (3, 384, 384)
+        assert config['crop_pct'] == 1.0
+    else:
+        assert config['input_size'] == (3, 224, 224)
+        assert config['crop_pct'] == 0.875
+    assert config['interpolation'] == 'bicubic'
     assert config['crop_mode'] == 'squash'
     weights = model.state_dict()
     first_conv = model.default_cfg['first_conv']
     assert isinstance(model.get_submodule(first_conv), torch.nn.Conv2d)
     assert {f'{first_conv}.weight', f'{model.default_cfg["classifier"]}.weight'} <= weights.keys()
-    assert model.default_cfg['url'] == (f'mmpola://{name}' if name in PUBLISHED else '')
-    assert timm.models.is_model_pretrained(name) == (name in PUBLISHED)
+    if name in PUBLISHED_MODELS:
+        assert model.default_cfg['url'] == f'mmpola://{name}'
+    else:
+        assert model.default_cfg['url'] == ''
+    assert timm.models.is_model_pretrained(name) == (name in PUBLISHED_MODELS)
     assert model.default_cfg == model.pretrained_cfg
 
 
@@ -73,10 +76,8 @@ def test_takes_the_keyword_arguments_of_timm():
 
 @pytest.mark.parametrize(('name', 'small'), [('pola_swin_tiny', SWIN), ('polaformer_pp_b0', PLUS)])
 def test_the_head_can_be_removed_and_replaced(name, small):
-    model, x = (
-        timm.create_model(name, num_classes=10, **small).double().eval(),
-        images(2, 3, 64, 64).double(),
-    )
+    model = timm.create_model(name, num_classes=10, **small).double().eval()
+    x = images(2, 3, 64, 64).double()
     features = model.forward_features(x)
     assert features.shape == (2, model.backbone.embed_dims[-1], 2, 2)
     assert_close(model.forward_head(features), model(x))
@@ -97,7 +98,7 @@ def test_the_head_can_be_removed_and_replaced(name, small):
         ({'features_only': True, 'feature_cls': 'fx'}, "feature_cls: expected 'getter'"),
         (
             {'features_only': True, 'out_indices': (0, 4)},
-            'indices: expected stages from -4 to 3, or a number of them',
+            'indices: expected stages from -4 to 3',
         ),
     ],
 )
@@ -114,18 +115,16 @@ def test_unknown_arguments_are_refused():
 
 def test_device_and_dtype():
     model = timm.create_model('polaformer_pp_b0', device='meta', dtype=torch.bfloat16, **PLUS)
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = list(model.parameters()) + list(model.buffers())
     assert {x.device.type for x in tensors} == {'meta'}
     assert {x.dtype for x in tensors if x.is_floating_point()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize('name', SMALL)
 def test_recomputed_activations_change_no_gradient(name):
-    model, x, gradients = (
-        timm.create_model(name, num_classes=3, **SMALL[name]),
-        images(2, 3, 64, 64),
-        [],
-    )
+    model = timm.create_model(name, num_classes=3, **SMALL[name])
+    x = images(2, 3, 64, 64)
+    gradients = []
     for enable in (True, False):
         model.set_grad_checkpointing(enable)
         assert model.backbone.with_cp == enable
@@ -133,13 +132,14 @@ def test_recomputed_activations_change_no_gradient(name):
         torch.manual_seed(0)
         model(x).square().sum().backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
-    assert_close(*gradients)
+    assert_close(gradients[0], gradients[1])
 
 
 @pytest.mark.parametrize('name', SMALL)
 def test_another_input_size(name):
     """The tables are resized as the forward pass would do at that size; frozen ones stay frozen."""
-    model, x = timm.create_model(name, num_classes=3, **SMALL[name]).eval(), images(1, 3, 96, 128)
+    model = timm.create_model(name, num_classes=3, **SMALL[name]).eval()
+    x = images(1, 3, 96, 128)
     for key in position_tables(model):
         torch.nn.init.normal_(model.get_parameter(key))
     model.backbone.requires_grad_(False)
@@ -184,15 +184,14 @@ def test_weight_decay_and_layer_decay_of_timms_optimizers():
             'gamma_2',
         )
         for key, (_, decay) in groups.items():
-            is_exempt = (
-                key.endswith(exempt) or '.pos_embed' in key or model.get_parameter(key).ndim == 1
-            )
-            assert decay == (0.0 if is_exempt else 0.05), key
+            is_vector = model.get_parameter(key).ndim == 1
+            if key.endswith(exempt) or '.pos_embed' in key or is_vector:
+                assert decay == 0.0, key
+            else:
+                assert decay == 0.05, key
         for block in {key.split('.attn.')[0] for key in groups if '.attn.' in key}:
-            assert (
-                len({scale for key, (scale, _) in groups.items() if key.startswith(f'{block}.')})
-                == 1
-            ), block
+            scales = {scale for key, (scale, _) in groups.items() if key.startswith(f'{block}.')}
+            assert len(scales) == 1, block
 
 
 @pytest.mark.parametrize('name', SMALL)
@@ -217,6 +216,7 @@ def test_works_without_openmmlab_and_triton():
     code = """
     import timm, torch, mmpola.timm
     arch = dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))
-    print(tuple(timm.create_model('pola_swin_tiny', arch=arch, num_classes=3)(torch.zeros(1, 3, 32, 32)).shape))
+    model = timm.create_model('pola_swin_tiny', arch=arch, num_classes=3)
+    print(tuple(model(torch.zeros(1, 3, 32, 32)).shape))
     """
     assert output_of(code, without=('mmengine', 'mmcv', 'mmdet', 'mmseg', 'triton')) == '(1, 3)\n'

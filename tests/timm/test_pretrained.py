@@ -1,4 +1,4 @@
-"""Weights in timm: released ones by name, files of every origin, other heads and channels, and timm's own formats."""
+"""Weights in timm: released ones by name, files of every origin, other heads and channels."""
 
 import copy
 import sys
@@ -16,7 +16,7 @@ from mmpola.checkpoint import CheckpointError
 from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.layers import position_tables
 from tests.helpers.hub_server import Hub, serve
-from tests.helpers.timm_models import SMALL, SWIN, images
+from tests.helpers.models import SMALL, SWIN, images
 
 
 class CfgNode(dict):
@@ -31,13 +31,16 @@ class CfgNode(dict):
 def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config, monkeypatch):
     """The released files hold a yacs config next to the weights; yacs need not be installed."""
     record = golden('pola_swin_llss')
-    config, path = record['config'], tmp_path / 'authors.pth'
+    config = record['config']
+    path = tmp_path / 'authors.pth'
     with monkeypatch.context() as patch:
         patch.setattr(CfgNode, '__module__', 'yacs.config')
         patch.setitem(sys.modules, 'yacs', ModuleType('yacs'))
         patch.setitem(sys.modules, 'yacs.config', SimpleNamespace(CfgNode=CfgNode))
-        more = {'config': CfgNode(CfgNode())} if with_config else {}
-        torch.save({**record['checkpoint'], **more}, path)
+        content = dict(record['checkpoint'])
+        if with_config:
+            content['config'] = CfgNode(CfgNode())
+        torch.save(content, path)
     model = timm.create_model(
         'pola_swin_tiny',
         num_classes=10,
@@ -56,7 +59,8 @@ def test_checkpoint_path_takes_the_authors_files(golden, tmp_path, with_config, 
 
 def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
     backbone = {'type': 'mmpola.PolaSwin', 'arch': SWIN['arch'], 'pretrain_img_size': 64}
-    trained, path = ImageClassifier(backbone, num_classes=5).eval(), tmp_path / 'epoch_1.pth'
+    trained = ImageClassifier(backbone, num_classes=5).eval()
+    path = tmp_path / 'epoch_1.pth'
     torch.save({'state_dict': trained.state_dict()}, path)
     model = timm.create_model(
         'pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **SWIN
@@ -76,10 +80,7 @@ def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
     assert larger.backbone.stages[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
     with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5') as raised:
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
-    assert str(raised.value).endswith(
-        'to renew the head or adapt the first convolution, pass the file as pretrained=True, '
-        'pretrained_cfg_overlay=dict(file=PATH) instead of checkpoint_path=PATH'
-    )
+    assert 'pretrained_cfg_overlay=dict(file=PATH)' in str(raised.value)
 
 
 def test_partial_state_dicts_load_if_not_strict():
@@ -134,7 +135,7 @@ def test_released_weights_by_name(name, tmp_path, monkeypatch, logged):
 
 @pytest.mark.parametrize('name', ['pola_pvt_v2_b0', 'pola_deit_tiny', 'polaformer_pp_b0'])
 def test_models_without_published_weights(name, tmp_path, monkeypatch):
-    """Of PolaFormer++ the authors publish them where no program can download them."""
+    """The authors publish those of PolaFormer++ where no program can download them."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=f'^mmpola://{name}: expected the file checkpoints/'):
         timm.create_model(name, pretrained=True, **SMALL[name])
@@ -171,10 +172,10 @@ def test_other_classes_and_channels(name, channels, tmp_path, logged):
     assert differing(model, trained) == {f'{first_conv}.weight', 'head.weight', 'head.bias'}
     weight = trained.get_parameter(f'{first_conv}.weight')
     assert_close(model.get_parameter(f'{first_conv}.weight'), adapt_input_conv(channels, weight))
-    assert logged[:2] == [
-        f'{path}: the head is new, the file has 9 classes and the model 5',
-        f'{path}: {first_conv} converted from 3 to {channels} input channels',
-    ]
+    assert logged[0].startswith(f'{path}: the head is new')
+    assert '9 classes' in logged[0] and 'model 5' in logged[0]
+    assert logged[1].startswith(f'{path}: {first_conv}')
+    assert f'from 3 to {channels}' in logged[1]
     assert set(logged[2].split('; new: ')[1].split(', ')) == {'head.weight', 'head.bias'}
     assert model.eval()(images(2, channels, 64, 64)).shape == (2, 5)
 

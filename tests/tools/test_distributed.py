@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from tests.helpers.scripts import run
+from tests.helpers.processes import run_script
 
 RECORDER = """
 import json
@@ -114,4 +114,4 @@ def test_a_corrupt_training_image_is_named(tiny_config, shapes, tmp_path):
     broken.write_bytes(b'not an image')
     root = f'train_dataloader.dataset.data_root={copy}/'
     with pytest.raises(Exception, match=f'failed to load image: {broken}'):
-        run('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', root)
+        run_script('train', tiny_config, '--work-dir', tmp_path / 'work', '--cfg-options', root)

@@ -11,11 +11,9 @@ import pytest
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.load import load_weights
-from tests.helpers.exact import assert_same
-from tests.helpers.processes import left_of, running
-from tests.helpers.scripts import run
-from tests.helpers.small_configs import SMALL_ARCHS
-from tests.helpers.small_training import saved
+from tests.helpers.configs import SMALL_ARCHS
+from tests.helpers.processes import left_of, run_script, running
+from tests.helpers.training import assert_same, saved
 
 KILLS = int(os.environ.get('MMPOLA_KILLS', '1'))
 OPTIONS = (
@@ -54,14 +52,16 @@ def test_a_killed_run_resumes_and_its_checkpoint_evaluates_and_loads(
         process.wait()
         assert not left_of(lambda workers=workers: running(workers))
         assert not left_of(lambda: shared_memory() - before)
-    assert run('train', tiny_config, '--work-dir', work, '--resume', *OPTIONS) == 0
-    assert run('train', tiny_config, '--work-dir', tmp_path / 'whole', *OPTIONS) == 0
+    assert run_script('train', tiny_config, '--work-dir', work, '--resume', *OPTIONS) == 0
+    assert run_script('train', tiny_config, '--work-dir', tmp_path / 'whole', *OPTIONS) == 0
     assert_same(saved(work / 'epoch_3.pth'), saved(tmp_path / 'whole' / 'epoch_3.pth'))
     assert not list(work.glob('*.partial'))
 
     pictures = tmp_path / 'pictures'
     assert (
-        run('test', tiny_config, work / 'epoch_3.pth', '--show-dir', pictures, '--work-dir', work)
+        run_script(
+            'test', tiny_config, work / 'epoch_3.pth', '--show-dir', pictures, '--work-dir', work
+        )
         == 0
     )
     assert len(list(pictures.glob('*.jpg'))) == 4

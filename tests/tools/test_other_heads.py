@@ -8,8 +8,8 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from tests.helpers.scripts import run
-from tests.helpers.small_configs import OTHER_HEADS, shrink
+from tests.helpers.configs import OTHER_HEADS, shrink
+from tests.helpers.processes import run_script
 
 
 @pytest.mark.slow
@@ -20,10 +20,10 @@ def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
     cfg.train_dataloader.batch_size = 2  # as many as there are images
     config, work, out = tmp_path / f'{name}.py', tmp_path / 'work', tmp_path / 'out'
     cfg.dump(config)
-    assert run('train', config) == 0
+    assert run_script('train', config) == 0
     with torch.compiler.set_stance('force_eager'):
         assert (
-            run(
+            run_script(
                 'train',
                 config,
                 '--resume',
@@ -34,9 +34,12 @@ def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
             == 0
         )
         checkpoint = work / f'{unit}_2.pth'
-        assert run('test', config, checkpoint, '--compile', '--work-dir', tmp_path / 'tested') == 0
+        assert (
+            run_script('test', config, checkpoint, '--compile', '--work-dir', tmp_path / 'tested')
+            == 0
+        )
         images = shapes / ('ade/images/validation' if 'segformer' in name else 'coco/val2017')
-        assert run('predict', config, checkpoint, images, '--out', out, '--compile') == 0
+        assert run_script('predict', config, checkpoint, images, '--out', out, '--compile') == 0
     first, last = (
         torch.load(path, map_location='cpu', weights_only=False)
         for path in (work / f'{unit}_1.pth', checkpoint)

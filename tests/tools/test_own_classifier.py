@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from tests.helpers import scripts
-from tests.helpers.small_training import run, small_config
+from tests.helpers.processes import run_script
+from tests.helpers.training import run, small_config
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def trained(colours, tmp_path):
 
 
 def accuracy(config, checkpoint, work_dir):
-    assert scripts.run('test', config, checkpoint, '--work-dir', work_dir) == 0
+    assert run_script('test', config, checkpoint, '--work-dir', work_dir) == 0
     metrics = json.loads(next(work_dir.glob('*/*.json')).read_text())
     return metrics['accuracy/top1'], metrics['accuracy/top2']
 
@@ -38,7 +38,7 @@ def test_its_training_folder_may_be_absent(trained, tmp_path, capsys):
 def test_its_classes_are_not_those_of_other_test_data(trained, tmp_path, capsys):
     shutil.rmtree(tmp_path / 'data' / 'train')
     (tmp_path / 'data' / 'val' / 'red').rename(tmp_path / 'data' / 'val' / 'pink')
-    assert scripts.run('test', *trained) == 2
+    assert run_script('test', *trained) == 2
     error = capsys.readouterr().err
     assert 'test_dataloader.dataset' in error
     assert 'red' in error

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
+from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import assert_lines
 from tests.helpers.refusals import refusal as refusal_of
-from tests.helpers.scripts import load, run
 
 CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
 
@@ -17,7 +17,7 @@ def refusal(capsys):
     """A function that runs a script, which must exit with status 2, and returns its error."""
 
     def of(tool, *arguments):
-        assert run(tool, *arguments) == 2
+        assert run_script(tool, *arguments) == 2
         error = capsys.readouterr().err
         return error[error.index('error: ') :].rstrip()
 
@@ -101,7 +101,7 @@ def test_missing_weights_say_where_they_are_found_and_how_to_train_without(
         config.write(PRETRAINED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('sys.argv', ['train.py', str(tiny_config), *resume])
-    message = refusal_of(load('train').main)
+    message = refusal_of(load_script('train').main)
     assert message.startswith('checkpoints/pola_swin_t.pth: no such checkpoint file; ')
     assert 'mmpola://pola_swin_tiny (model.backbone.init_cfg.checkpoint)' in message
     assert message.endswith('--cfg-options model.backbone.init_cfg=None')

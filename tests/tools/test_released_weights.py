@@ -14,9 +14,9 @@ from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
 from mmpola.engine.checkpoint import read, read_fitting
 from mmpola.engine.validate import build_on_meta
-from tests.helpers import scripts
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
-from tests.helpers.small_training import small_config
+from tests.helpers.training import small_config
 
 SPANIEL = 217  # label of ImageNet's n02102040
 
@@ -82,14 +82,14 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
     name, classifier, weights, photo, tmp_path, capsys
 ):
     config, checkpoint, out = classifier(), save(name, weights, tmp_path), tmp_path / 'out'
-    assert scripts.run('predict', config, checkpoint, photo, '--out', out) == 0
+    assert run_script('predict', config, checkpoint, photo, '--out', out) == 0
     best = json.loads((out / 'photo.json').read_text())['classes'][0]
     assert (best['label'], best['class'], best['score']) == (
         SPANIEL,
         'n02102040',
         pytest.approx(1, abs=1e-6),
     )
-    assert scripts.run('test', config, checkpoint) == 0
+    assert run_script('test', config, checkpoint) == 0
     scalars = next((tmp_path / 'work').glob('*/*.json')).read_text()
     assert json.loads(scalars)['accuracy/top1'] == 100
     assert ('averaged (EMA)' in capsys.readouterr().out) == (name == 'averaged.pth')
@@ -99,7 +99,7 @@ def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights
     config = classifier()
     average = 'type=EMAHook', 'ema_type=ExponentialMovingAverage'
     arguments = '--cfg-options', *(f'default_hooks.average.{entry}' for entry in average)
-    assert scripts.run('test', config, save('authors.pth', weights, tmp_path), *arguments) == 0
+    assert run_script('test', config, save('authors.pth', weights, tmp_path), *arguments) == 0
     assert (
         json.loads(next((tmp_path / 'work').glob('*/*.json')).read_text())['accuracy/top1'] == 100
     )
@@ -139,22 +139,21 @@ def test_analysis_needs_no_class_names_and_no_class_folders(
     )
     layer = '--layers', 'stages.0.blocks.0.attn'
     assert (
-        scripts.run(
+        run_script(
             'analyze', config, checkpoint, photo, '--out', tmp_path / 'out', *layer, *options
         )
         == 0
     )
     assert (tmp_path / 'out' / 'photo.json').is_file()
     assert (
-        scripts.run('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options)
-        == 2
+        run_script('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
     )
     predictors = []
     monkeypatch.setattr(
         'mmpola.apps.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor)
     )
     monkeypatch.setattr('mmpola.apps.analysis.explorer.serve', lambda *_: None)
-    assert scripts.run('explore', config, checkpoint, *options) == 0
+    assert run_script('explore', config, checkpoint, *options) == 0
     assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
 
 
@@ -188,7 +187,7 @@ def test_training_starts_from_the_weights_that_were_compared(
 
     monkeypatch.setattr(engine_train, 'build_runner', build_runner)
     assert (
-        scripts.run(
+        run_script(
             'train',
             tiny_config,
             '--work-dir',

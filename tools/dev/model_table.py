@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from mmpola.checkpoint.hub import PUBLISHED, short_name
+from mmpola.checkpoint.hub import PUBLISHED_MODELS, short_name
 from mmpola.messages import UsageError, listed, run_main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,7 +328,7 @@ def choice_table(models: list[Model]) -> str:
 
 def _weights(name: str) -> str:
     """Return whether a model's weights are published, as `docs/weights.md` explains."""
-    if name in PUBLISHED:
+    if name in PUBLISHED_MODELS:
         return 'yes'
     return 'by hand' if name.startswith('polaformer_pp_') else 'no'
 

@@ -18,7 +18,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
-from mmpola.checkpoint.write import PARTIAL, plain_values, write_atomically
+from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.processes import any_process
@@ -128,10 +128,10 @@ class AtomicCheckpointHook(CheckpointHook):
         self._set_best(best)
         # Only files of the names that a run writes: others may be the user's.
         for pattern in (self.filename_tmpl.format('*'), 'best_*.pth'):
-            for partial in Path(self.out_dir).glob(f'{pattern}{PARTIAL}'):
+            for partial in Path(self.out_dir).glob(f'{pattern}{PARTIAL_SUFFIX}'):
                 self._remove(partial)
         for name in (INTERRUPTED, 'last_checkpoint'):
-            self._remove(Path(runner.work_dir, f'{name}{PARTIAL}'))
+            self._remove(Path(runner.work_dir, f'{name}{PARTIAL_SUFFIX}'))
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
         """Create the work dir again if it was removed while training runs."""

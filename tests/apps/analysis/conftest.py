@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers.small_training import small_config
+from tests.helpers.training import small_config
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from PIL import Image
 
 from mmpola.apps.analysis import parse_points
 from mmpola.messages import UsageError
-from tests.helpers import scripts
+from tests.helpers.processes import run_script
 
 CHARTS = ('entropy', 'gates', 'parameters', 'rank')
 
 
 def refusal(capsys, *arguments):
     """The error with which analyze.py refuses its arguments."""
-    assert scripts.run('analyze', *arguments) == 2
+    assert run_script('analyze', *arguments) == 2
     error = capsys.readouterr().err
     return error[error.index('error: ') :].removeprefix('error: ').rstrip()
 
@@ -33,7 +33,7 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
         '--out',
         out,
     ]
-    assert scripts.run('analyze', *arguments, '--points', '45,30', '20,5', '--dpi', '50') == 3
+    assert run_script('analyze', *arguments, '--points', '45,30', '20,5', '--dpi', '50') == 3
     assert capsys.readouterr().out.splitlines() == [
         f'skipped: {broken}: not an image',
         *(f'analyzing layers: {number} of 4' for number in (2, 3, 4)),
@@ -83,7 +83,7 @@ def test_detectors_and_segmenters(task, request, write_checkpoint, photo, tmp_pa
         '7',
     ]
     assert (
-        scripts.run('analyze', config, checkpoint, photo, '--out', out, '--layers', name, *paper)
+        run_script('analyze', config, checkpoint, photo, '--out', out, '--layers', name, *paper)
         == 0
     )
     assert capsys.readouterr().out.endswith(f'{out}: 1 image done, 0 skipped; 1 layer each\n')
@@ -155,7 +155,7 @@ def test_images_one_pixel_wide_are_drawn_or_skipped(
         '--dpi',
         '40',
     )
-    assert scripts.run('analyze', *arguments, *options) == 3
+    assert run_script('analyze', *arguments, *options) == 3
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f'skipped: {thinner}: 1 x 500 pixels, too narrow for the test transforms'
     assert printed[-1] == f'{out}: 1 image done, 1 skipped; 1 layer each'

@@ -14,7 +14,7 @@ from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import polarity_attention_reference
-from tests.helpers.small_configs import SMALL_ARCHS, WIDTHS
+from tests.helpers.configs import SMALL_ARCHS, WIDTHS
 
 BACKBONES = {
     'PolaSwin': (

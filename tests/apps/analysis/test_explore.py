@@ -26,7 +26,7 @@ from mmpola.apps.prediction.files import ImageFile
 from mmpola.apps.prediction.predictor import load_predictor
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
-from tests.helpers import scripts
+from tests.helpers.processes import run_script
 
 BROWSERS = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
 
@@ -354,7 +354,7 @@ def test_the_page_in_a_browser(browser, classifier, write_checkpoint, photo, sta
 
 def refusal(capsys, *arguments):
     """The error with which explore.py refuses its arguments."""
-    assert scripts.run('explore', *arguments) == 2
+    assert run_script('explore', *arguments) == 2
     return capsys.readouterr().err.removeprefix('error: ').rstrip()
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from mmpola import PolaSwin
 from mmpola.apps.analysis import areas, draw_receptive_fields, effective_receptive_field
-from tests.helpers import scripts
+from tests.helpers.processes import run_script
 
 
 def convolutions(depth):
@@ -123,7 +123,7 @@ def test_script_draws_models_side_by_side(photo, tmp_path, capsys):
         'Swin',
     ]
     assert (
-        scripts.run(
+        run_script(
             'receptive_field', *arguments, '--images', photo, '--out', out, '--device', 'cpu'
         )
         == 0
@@ -138,7 +138,7 @@ def test_script_draws_models_side_by_side(photo, tmp_path, capsys):
 def test_weights_that_do_not_fit_are_refused(model, tmp_path, capsys):
     path = tmp_path / 'other.pth'
     torch.save(nn.Linear(2, 2).state_dict(), path)
-    assert scripts.run('receptive_field', f'{model}={path}', '--out', tmp_path / 'fields.png') == 2
+    assert run_script('receptive_field', f'{model}={path}', '--out', tmp_path / 'fields.png') == 2
     assert f'error: {model}={path}: ' in capsys.readouterr().err
 
 
@@ -185,7 +185,7 @@ def test_a_classifier_of_timm_has_the_field_of_its_features(name):
     ],
 )
 def test_script_refuses(arguments, error, tmp_path, capsys):
-    assert scripts.run('receptive_field', '--out', tmp_path / 'fields.png', *arguments) == 2
+    assert run_script('receptive_field', '--out', tmp_path / 'fields.png', *arguments) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f'error: {error}')
     assert not any(tmp_path.iterdir())
 
@@ -193,7 +193,7 @@ def test_script_refuses(arguments, error, tmp_path, capsys):
 def test_script_overwrites_only_with_permission(tmp_path, capsys):
     out = tmp_path / 'fields.png'
     Image.new('RGB', (1, 1)).save(out)
-    assert scripts.run('receptive_field', 'resnet18', '--out', out) == 2
+    assert run_script('receptive_field', 'resnet18', '--out', out) == 2
     assert 'expected a new file' in capsys.readouterr().err
     options = [
         '--size',
@@ -206,5 +206,5 @@ def test_script_overwrites_only_with_permission(tmp_path, capsys):
         '100',
         '--overwrite',
     ]
-    assert scripts.run('receptive_field', 'resnet18', '--out', out, *options) == 0
+    assert run_script('receptive_field', 'resnet18', '--out', out, *options) == 0
     assert Image.open(out).width == 300

@@ -25,8 +25,8 @@ from mmpola.layers import (
 )
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens
-from tests.helpers import attention_inputs
-from tests.helpers.analysis import OneLayer
+from tests.helpers import attention
+from tests.helpers.models import OneLayer
 
 GRID = (5, 6)
 LAYERS = {
@@ -54,9 +54,9 @@ def test_a_power_above_one_lowers_the_entropy(draw_positive):
 )  # two rows of 3 heads x 9 keys at a time, and one, which has more
 def test_entropy_of_rows_without_rotary_tables(chunk, monkeypatch):
     monkeypatch.setattr('mmpola.apps.analysis.statistics.CHUNK_ELEMENTS', chunk)
-    q, k, v = attention_inputs.draw(batch=1, queries=9, keys=9)
+    q, k, v = attention.draw(batch=1, queries=9, keys=9)
     inputs = AttentionInputs(
-        q, k, v, attention_inputs.make_map('exp'), None, attention_inputs.rotary_tables(9, 4), 1e-6
+        q, k, v, attention.make_map('exp'), None, attention.rotary_tables(9, 4), 1e-6
     )
     index = torch.tensor([4, 0, 8, 3, 1])
     found = row_entropies(inputs, index)

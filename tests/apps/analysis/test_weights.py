@@ -11,7 +11,7 @@ from mmpola.apps.analysis.weights import KINDS, attention_rows, polarity_factors
 from mmpola.layers import EluSequenceAttention
 from mmpola.ops import PowerMap, polarity_attention
 from mmpola.ops.inputs import AttentionInputs
-from tests.helpers.attention_inputs import draw, make_map, rotary_tables
+from tests.helpers.attention import draw, make_map, rotary_tables
 
 CASES = {
     'power': ('power', 7, True, False),

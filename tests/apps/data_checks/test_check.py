@@ -8,7 +8,7 @@ from mmengine.config import Config
 
 from mmpola.apps.data_checks import check_data, training_images
 from tests.helpers.refusals import assert_lines, problems, refusal
-from tests.helpers.small_training import small_config
+from tests.helpers.training import small_config
 
 
 def test_counts(detection, segmentation, annotations, shapes):

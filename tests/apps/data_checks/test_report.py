@@ -2,13 +2,13 @@
 
 import json
 
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import assert_lines
-from tests.helpers.scripts import run
 
 
 def test_the_table(tiny_config, shapes, capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '200')
-    assert run('check_data', tiny_config) == 0
+    assert run_script('check_data', tiny_config) == 0
     output = capsys.readouterr().out
     assert 'images of train: 12 of 12' in output
     assert 'images of val: 4 of 4' in output
@@ -39,11 +39,11 @@ def test_strict_refuses_what_a_loader_drops(tiny_config, coco, annotations, caps
     flat['area'] = 0
     annotations.save()
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={coco}/']
-    assert run('check_data', tiny_config, *options) == 0
+    assert run_script('check_data', tiny_config, *options) == 0
     lines = capsys.readouterr().out.splitlines()
     (warning,) = [line for line in lines if line.startswith('warning: ')]
     assert_lines([warning], (f'warning: {annotations.path}', 'without area', f'(1): {flat["id"]}'))
-    assert run('check_data', tiny_config, '--strict', *options) == 2
+    assert run_script('check_data', tiny_config, '--strict', *options) == 2
     headline, line = capsys.readouterr().err.splitlines()[-2:]
     assert headline.startswith('error: ')
     assert line.strip() == warning.removeprefix('warning: ')
@@ -59,14 +59,14 @@ def test_names_with_terminal_escapes_are_printed_as_text(
     annotations.save()
     data = coco.rename(tmp_path / f'data{escape}')
     root = f'train_dataloader.dataset.data_root={data}/'
-    assert run('check_data', tiny_config, '--cfg-options', root) == 0
+    assert run_script('check_data', tiny_config, '--cfg-options', root) == 0
     printed = capsys.readouterr().out
     assert 'data\\x1b[2J' in printed
     assert 'other\\x1b[2J (1)' in printed
     assert escape not in printed
     image = next((data / 'train2017').iterdir())
     image.unlink()
-    assert run('check_data', tiny_config, '--cfg-options', root) == 2
+    assert run_script('check_data', tiny_config, '--cfg-options', root) == 2
     printed = capsys.readouterr().err
     assert 'data\\x1b[2J' in printed
     assert escape not in printed

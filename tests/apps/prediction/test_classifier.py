@@ -11,8 +11,8 @@ from PIL import Image
 
 from mmpola.apps.prediction import predictor, sizes
 from mmpola.classification.class_folders import ClassFolders
-from tests.helpers import scripts
-from tests.helpers.small_training import small_config
+from tests.helpers.processes import run_script
+from tests.helpers.training import small_config
 
 CLASSES = ('azure', 'lime', 'scarlet')
 
@@ -46,7 +46,7 @@ def test_the_best_classes_are_drawn_and_written(
         '--batch-size',
         '4',
     ]
-    assert scripts.run('predict', *arguments) == 0
+    assert run_script('predict', *arguments) == 0
     assert capsys.readouterr().out.endswith(f'{out}: 10 images done, 0 skipped\n')
 
     cfg = Config.fromfile(config)
@@ -76,7 +76,7 @@ def test_the_best_classes_are_drawn_and_written(
 
 def message(config, checkpoint, out, capsys, *options):
     """The one line with which predict.py refuses its arguments."""
-    assert scripts.run('predict', config, checkpoint, config.parent, '--out', out, *options) == 2
+    assert run_script('predict', config, checkpoint, config.parent, '--out', out, *options) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line.removeprefix('error: ')
 
@@ -111,7 +111,7 @@ def test_a_long_image_that_its_shorter_side_would_make_huge_is_skipped(
     )
     out = tmp_path / 'out'
     images = long, tmp_path / 'short.png'
-    assert scripts.run('predict', tmp_path / 'center.py', checkpoint, *images, '--out', out) == 3
+    assert run_script('predict', tmp_path / 'center.py', checkpoint, *images, '--out', out) == 3
     printed = capsys.readouterr().out
     assert (
         f'skipped: {long}: 50000 x 1 pixels, of which the test transforms would make 12800000 x 256'
@@ -126,7 +126,7 @@ def test_names_of_classes_in_the_config_are_used(config, write_checkpoint, tmp_p
     out = tmp_path / 'out'
     option = 'test_dataloader.dataset.classes=[one,two,three]'
     arguments = [tmp_path / 'image.png', '--out', out, '--cfg-options', option]
-    assert scripts.run('predict', config, bare, *arguments) == 0
+    assert run_script('predict', config, bare, *arguments) == 0
     found = json.loads((out / 'image.json').read_text())['classes']
     assert {entry['label']: entry['class'] for entry in found} == {0: 'one', 1: 'two', 2: 'three'}
     few = option.replace(',three', '')
@@ -159,7 +159,7 @@ def test_a_line_of_pixels_is_skipped_before_it_is_decoded(
     checkpoint = write_checkpoint(tmp_path / 'center.py', tmp_path / 'random.pth', meta=meta)
     options = ['--points', '20,20', '--format', 'png'] if tool == 'analyze' else []
     arguments = [tmp_path / 'center.py', checkpoint, folder, '--out', tmp_path / 'out', *options]
-    assert scripts.run(tool, *arguments) == 3
+    assert run_script(tool, *arguments) == 3
     printed = capsys.readouterr().out.splitlines()
     (skipped,) = [text for text in printed if text.startswith('skipped: ')]
     assert skipped.startswith(f'skipped: {line}: 100000 x 1 pixels, ')
@@ -180,7 +180,7 @@ def test_file_names_with_terminal_escapes_are_printed_as_text(
     meta = {'dataset_meta': {'classes': [f'{name}{escape}' for name in CLASSES]}}
     checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta=meta)
     out = tmp_path / f'out{escape}'
-    assert scripts.run(tool, config, checkpoint, folder, '--out', out) == 3
+    assert run_script(tool, config, checkpoint, folder, '--out', out) == 3
     captured = capsys.readouterr()
     printed = captured.out + captured.err
     assert 'broken\\x1b[2J.png: not an image' in printed

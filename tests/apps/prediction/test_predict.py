@@ -16,7 +16,7 @@ from mmpola.apps.prediction import files
 from mmpola.apps.prediction.predict import segmentation
 from mmpola.apps.prediction.predictor import Predictor
 from mmpola.messages import UsageError
-from tests.helpers import scripts
+from tests.helpers.processes import run_script
 
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
@@ -64,7 +64,7 @@ def test_boxes_and_masks_are_drawn_and_written(
         '--cfg-options',
         'model.test_cfg.rcnn.score_thr=0.0',
     ]  # untrained scores are about 1 in 7 classes
-    assert scripts.run('predict', *arguments, *options) == 3
+    assert run_script('predict', *arguments, *options) == 3
     instances = sum(len(json.loads(path.read_text())['instances']) for path in out.rglob('*.json'))
     printed = [
         line for line in capsys.readouterr().out.splitlines() if not line.startswith('predicting')
@@ -111,7 +111,7 @@ def test_boxes_and_masks_are_drawn_and_written(
     boxes = [instance['box'] for instance in found['instances']]
     assert np.array(boxes) == pytest.approx(np.array(expected['bboxes']), abs=1e-3)
 
-    assert scripts.run('predict', *arguments, *options) == 2
+    assert run_script('predict', *arguments, *options) == 2
     assert f'--out: 4 of the results exist already ({out}/first.jpg, ' in capsys.readouterr().err
 
 
@@ -130,7 +130,7 @@ def test_segmentations_are_drawn_and_written(
             image.resize(size).save(tmp_path / f'{name}.jpg')
     images = f'{tmp_path}/*l*.jpg'
     assert (
-        scripts.run(
+        run_script(
             'predict', tiny_segmentation, checkpoint, images, '--out', out, '--batch-size', '2'
         )
         == 0
@@ -160,7 +160,7 @@ def test_images_of_one_column_are_predicted_or_skipped(
     Image.new('RGB', (1, 9000)).save(thinner)
     images = thinner, tmp_path / 'thin.png'
     checkpoint = write_checkpoint(config, tmp_path / 'random.pth')
-    assert scripts.run('predict', config, checkpoint, *images, '--out', out, '--batch-size', 2) == 3
+    assert run_script('predict', config, checkpoint, *images, '--out', out, '--batch-size', 2) == 3
     printed = capsys.readouterr().out.splitlines()
     assert f'skipped: {thinner}: 1 x 9000 pixels, too narrow for the test transforms' in printed
     assert printed[-1].startswith(f'{out}: 1 image done, 1 skipped')
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_network_is_refused(
     )
     out, work = tmp_path / 'out', tmp_path / 'work'
     for tool, arguments in (('predict', [photos, '--out', out]), ('test', ['--work-dir', work])):
-        assert scripts.run(tool, tiny_config, checkpoint, *arguments) == 2
+        assert run_script(tool, tiny_config, checkpoint, *arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f'error: {checkpoint}: expected the weights of the model MaskRCNN (')
         assert 'another network (backbone, neck, decode_head)' in line
@@ -307,7 +307,7 @@ def test_batches_hold_one_size_unless_the_model_pads(tmp_path):
 def test_configs_of_other_tasks_are_refused(text, message, tmp_path, capsys):
     config = tmp_path / 'config.py'
     config.write_text(text)
-    assert scripts.run('predict', config, 'x.pth', tmp_path, '--out', tmp_path / 'out') == 2
+    assert run_script('predict', config, 'x.pth', tmp_path, '--out', tmp_path / 'out') == 2
     error = capsys.readouterr().err
     assert error.startswith(f'error: {config}: expected ') and message in error
 
@@ -321,7 +321,7 @@ def test_arguments_out_of_range_are_refused(tmp_path, capsys):
         ('--score-thr', 'high', '--score-thr: expected a number in [0, 1], got high'),
     ):
         assert (
-            scripts.run(
+            run_script(
                 'predict', 'x.py', 'x.pth', tmp_path, '--out', tmp_path / 'out', option, value
             )
             == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.conversions import classifier
+from tests.helpers.models import classifier
 
 
 @pytest.fixture

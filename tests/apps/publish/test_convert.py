@@ -24,19 +24,19 @@ from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.load import load_weights
 from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.validate import build_on_meta
-from tests.helpers.conversions import (
+from tests.helpers.models import (
     ARCH,
     BACKBONE,
     assert_same,
     authors_names,
     classifier,
     named,
-    run,
+    run_convert,
     save,
 )
 from tests.helpers.refusals import assert_lines, refusal
-from tests.helpers.small_training import run as train
-from tests.helpers.small_training import small_config
+from tests.helpers.training import run as train
+from tests.helpers.training import small_config
 
 
 @pytest.fixture(autouse=True)
@@ -362,7 +362,7 @@ def test_the_script_prints_what_happened(weights, tmp_path, capsys):
     )
     source = save({'model': weights, 'model_ema': weights, 'optimizer': {}}, tmp_path / 'a.pth')
     slim = tmp_path / 's.pth'
-    assert run(source, slim) == 0
+    assert run_convert(source, slim) == 0
     parameters = sum(parameter.numel() for parameter in classifier().parameters())
     headline, *lines = capsys.readouterr().out.splitlines()
     assert headline == f'{source} -> {slim}'
@@ -396,6 +396,6 @@ def test_buffers_of_norms_are_not_counted_as_parameters(tmp_path):
 def test_the_script_writes_into_the_working_directory(weights, tmp_path, monkeypatch, capsys):
     save({'state_dict': weights}, tmp_path / 'a.pth')
     monkeypatch.chdir(tmp_path)
-    assert run('a.pth', 'b.pth') == 0
+    assert run_convert('a.pth', 'b.pth') == 0
     assert 'a.pth -> b.pth' in capsys.readouterr().out
     assert (tmp_path / 'b.pth').stat().st_mode == (tmp_path / 'a.pth').stat().st_mode

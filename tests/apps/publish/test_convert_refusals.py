@@ -8,7 +8,7 @@ import torch
 
 from mmpola.apps.publish.convert import convert, write_conversion
 from mmpola.checkpoint.write import check_destination
-from tests.helpers.conversions import assert_same, named, run, save
+from tests.helpers.models import assert_same, named, run_convert, save
 from tests.helpers.refusals import assert_lines, refusal
 
 
@@ -26,7 +26,7 @@ def test_a_given_name_must_fit(tmp_path):
 
 def test_a_file_is_not_written_under_the_name_of_another_format(tmp_path, capsys):
     source = save({'model': named()}, tmp_path / 'a.pth')
-    assert run(source, tmp_path / 'b.safetensors') == 2
+    assert run_convert(source, tmp_path / 'b.safetensors') == 2
     assert 'DST: expected the name of a .pth file' in capsys.readouterr().err
     assert not (tmp_path / 'b.safetensors').exists()
 
@@ -62,7 +62,7 @@ def test_unreadable_files_are_refused_in_one_line(weights, tmp_path, capsys):
         save({'model': weights}, tmp_path / 'nan.pth'): 'NaN or infinite values in head.bias',
     }
     for source, message in cases.items():
-        assert run(source, tmp_path / 'out.pth') == 2
+        assert run_convert(source, tmp_path / 'out.pth') == 2
         error = capsys.readouterr().err
         assert error.startswith(f'error: {source}: {message}')
         assert error.count('\n') == 1
@@ -85,9 +85,9 @@ def test_nothing_is_overwritten_by_default(weights, tmp_path):
         assert_lines([message], (f'{destination}: ', rule, ''))
     message = refusal(check_destination, tmp_path / 'no' / 'b.pth', False, source)
     assert message.startswith(f'{tmp_path / "no"}: ')
-    assert run(source, taken) == 2
+    assert run_convert(source, taken) == 2
     assert taken.read_text() == 'precious'
-    assert run(source, taken, '--overwrite') == 0
+    assert run_convert(source, taken, '--overwrite') == 0
     assert_same(torch.load(taken, weights_only=True)['state_dict'], weights)
 
 

@@ -24,10 +24,10 @@ from mmpola.apps.publish.export_model import (
 from mmpola.apps.publish.flops import image_metadata
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.engine.checkpoint import read
+from tests.helpers.configs import WIDTHS, shrink_model
+from tests.helpers.processes import load_script
 from tests.helpers.refusals import assert_lines, refusal
-from tests.helpers.scripts import load
-from tests.helpers.small_configs import WIDTHS, shrink_model
-from tests.helpers.small_training import small_config
+from tests.helpers.training import small_config
 from tests.test_readme import python_blocks
 
 pytestmark = pytest.mark.slow
@@ -283,7 +283,7 @@ def classifier(colours, tmp_path):
 
 def call(monkeypatch, *arguments):
     monkeypatch.setattr('sys.argv', ['export.py', *map(str, arguments)])
-    load('export').main()
+    load_script('export').main()
 
 
 def test_the_script_exports_a_classifier_for_every_size(classifier, tmp_path, monkeypatch, capsys):

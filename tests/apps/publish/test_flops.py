@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmpola.apps.publish.flops import count_macs, countable_model
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
-from tests.helpers.scripts import run
+from tests.helpers.processes import run_script
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_deformable_convolution_counts_like_an_ordinary_one():
 
 
 def test_flops_table_of_a_detector(tiny_config, capsys):
-    assert run('get_flops', tiny_config, '--shape', 80, 96) == 0
+    assert run_script('get_flops', tiny_config, '--shape', 80, 96) == 0
     output = capsys.readouterr().out
     for part in ('backbone.stem', 'backbone.stages.3', 'neck', 'roi_head', 'total'):
         assert part in output

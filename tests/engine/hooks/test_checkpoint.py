@@ -17,9 +17,10 @@ from mmengine.runner.checkpoint import load_from_local
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
 from mmpola.engine.hooks.checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
-from tests.helpers.exact import assert_same
 from tests.helpers.refusals import refusal
-from tests.helpers.small_training import run, saved, small_config
+from tests.helpers.training import assert_same, run, saved, small_config
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 
 def files(folder):

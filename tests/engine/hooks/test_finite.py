@@ -10,7 +10,9 @@ from mmengine.logging import MessageHub
 
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError, refuse_non_finite
-from tests.helpers.small_training import run, small_config
+from tests.helpers.training import run, small_config
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 NAN = float('nan')
 INF = float('inf')

@@ -6,8 +6,9 @@ import signal
 import pytest
 
 from mmpola.engine.hooks.preemption import PreemptionHook
-from tests.helpers.exact import Signal
-from tests.helpers.small_training import assert_refused_at_the_start, run, small_config
+from tests.helpers.training import Signal, assert_refused_at_the_start, run, small_config
+
+pytestmark = pytest.mark.usefixtures('quick_configs')
 
 
 @pytest.mark.parametrize(

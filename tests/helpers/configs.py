@@ -1,4 +1,9 @@
-"""Shrink configs until a training step takes seconds, on the generated data of the fixture `shapes`."""
+"""Small configs for generated data, the configs of the docs, and a faster MMEngine."""
+
+import re
+from functools import wraps
+
+from mmengine.config import config as reading
 
 from mmpola.config_tree import nodes
 
@@ -42,7 +47,8 @@ _base_ = {base!r}
 read = dict(out_channels=16)
 model = dict(
     backbone=dict(
-        arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)), init_cfg=None
+        arch=dict(_delete_=True, embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)),
+        init_cfg=None,
     ),
     neck=dict(in_channels=[8, 16, 32, 64], out_channels=16),
     rpn_head=dict(in_channels=16, feat_channels=16),
@@ -64,7 +70,7 @@ train_cfg = dict(max_epochs=3, val_interval=3)
 default_hooks = dict(logger=dict(interval=1))
 randomness = dict(seed=0)
 """
-"""Text of a config: {base} is the path of mask_rcnn_pola_swin_shapes.py, {data} a COCO folder ending in a slash."""
+"""Text of a config: {base} is mask_rcnn_pola_swin_shapes.py, {data} a COCO folder with a slash."""
 
 STATE = {
     'message_hub': {'log_scalars': {}, 'runtime_info': {}, 'resumed_keys': {}},
@@ -88,7 +94,11 @@ model = dict(
     data_preprocessor=dict(size=crop),
     backbone=dict(
         arch=dict(
-            _delete_=True, embed_dims=(8, 16, 24, 32), depths=(1,) * 4, num_heads=(1, 2, 3, 4), mlp_ratios=(2,) * 4
+            _delete_=True,
+            embed_dims=(8, 16, 24, 32),
+            depths=(1,) * 4,
+            num_heads=(1, 2, 3, 4),
+            mlp_ratios=(2,) * 4,
         ),
         init_cfg=None,
     ),
@@ -107,27 +117,34 @@ val_dataloader = dict(dataset=dict(pipeline=test_pipeline, **shapes), **workers)
 test_dataloader = val_dataloader
 default_hooks = dict(logger=dict(interval=1))
 """
-"""Text of a config: {base} is the path of semantic_fpn_pola_pvt_t_40k.py, {data} an ADE20K folder."""
+"""Text of a config: {base} is semantic_fpn_pola_pvt_t_40k.py, {data} an ADE20K folder."""
 
 
 def shrink_heads(model):
-    """Narrow every layer behind the backbone to 32 channels, and let detectors sample and return few boxes."""
+    """Narrow every layer behind the backbone to 32 channels; let detectors return few boxes."""
     for _, node in nodes(model, 'model'):
         for key, value in node.items():
             if key.endswith('channels'):
-                node[key] = [32] * len(value) if isinstance(value, (list, tuple)) else 32
+                if isinstance(value, (list, tuple)):
+                    node[key] = [32] * len(value)
+                else:
+                    node[key] = 32
             elif key in FEW_BOXES:
                 node[key] = min(value, FEW_BOXES[key])
 
 
 def shrink_model(model):
-    """Give a model's config a tiny backbone with random weights and, if it is of the papers, narrow heads."""
+    """Give a model's config a tiny backbone with random weights; narrow the papers' heads."""
     if model.type not in ('DINO', 'RTMDet', 'Mask2Former'):
         shrink_heads(model)
     backbone = model.backbone
-    backbone['arch'], backbone['init_cfg'] = SMALL_ARCHS[backbone.type], None
+    backbone['arch'] = SMALL_ARCHS[backbone.type]
+    backbone['init_cfg'] = None
     dims = backbone.arch['embed_dims']
-    channels = [dims * 2**i for i in range(4)] if isinstance(dims, int) else list(dims)
+    if isinstance(dims, int):
+        channels = [dims, 2 * dims, 4 * dims, 8 * dims]
+    else:
+        channels = list(dims)
     channels = [channels[i] for i in backbone.get('out_indices', range(4))]
     reader = next(model[name] for name in ('neck', 'decode_head', 'panoptic_head') if name in model)
     reader['in_channels'] = channels
@@ -136,14 +153,15 @@ def shrink_model(model):
 
 
 def shrink_detector(model):
-    """Shrink the parts of a DINO, RTMDet or Mask2Former to a tiny backbone and image; other models stay as they are."""
+    """Shrink the parts of a DINO, RTMDet or Mask2Former for a tiny backbone and image."""
     if model.type == 'RTMDet':
         model.neck.norm_cfg.num_groups = 4
     if model.type == 'DINO':
         model.encoder.num_layers = model.decoder.num_layers = 1
         model.num_queries = model.test_cfg.max_per_img = 20
     if model.type == 'Mask2Former':
-        head, things = model.panoptic_head, 6
+        head = model.panoptic_head
+        things = 6
         head.pixel_decoder.encoder.num_layers = 1
         head.transformer_decoder.num_layers = 3  # one per scale
         head.num_things_classes = model.panoptic_fusion_head.num_things_classes = things
@@ -168,9 +186,8 @@ def shrink_images(pipeline):
         for key, small in SMALL_IMAGES.get(transform.type, {}).items():
             if key in transform:
                 transform[key] = small
-        for variants in transform.get(
-            'transforms', ()
-        ):  # of test-time augmentation, or of a random choice
+        # The variants of test-time augmentation, or of a random choice.
+        for variants in transform.get('transforms', ()):
             shrink_images(variants)
 
 
@@ -180,10 +197,11 @@ def shrink(cfg, shapes, tmp_path):
     shrink_detector(cfg.model)
     shrink_input(cfg)
     detection = cfg.default_scope == 'mmdet'
+    data_root = f'{shapes}/ade'
+    if detection:
+        data_root = f'{shapes}/coco/'
     for split in ('train', 'val', 'test'):
-        cfg[f'{split}_dataloader'].dataset['data_root'] = (
-            f'{shapes}/coco/' if detection else f'{shapes}/ade'
-        )
+        cfg[f'{split}_dataloader'].dataset['data_root'] = data_root
     if detection:
         for _, node in nodes(cfg.model, 'model'):
             if 'num_classes' in node:
@@ -194,12 +212,53 @@ def shrink(cfg, shapes, tmp_path):
         for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
             evaluator['ann_file'] = f'{shapes}/coco/annotations/instances_val2017.json'
         cfg.train_dataloader.dataset['indices'] = 2  # an epoch of one step
-        cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)['score_thr'] = (
-            0.0  # untrained scores count too
-        )
+        test_cfg = cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)
+        test_cfg['score_thr'] = 0.0  # untrained scores count too
     cfg.train_cfg.pop('dynamic_intervals', None)
-    cfg.train_cfg.update(
-        {'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters': 1, 'val_interval': 1}
-    )
-    cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
+    if 'max_epochs' in cfg.train_cfg:
+        cfg.train_cfg.max_epochs = 1
+    else:
+        cfg.train_cfg.max_iters = 1
+    cfg.train_cfg.val_interval = 1
+    cfg.work_dir = str(tmp_path / 'work')
+    cfg.log_level = 'ERROR'
     return cfg
+
+
+BLOCK = re.compile(r'^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+def config_files(root):
+    """Return the text of each file by name, in the order of the page."""
+    page = (root / 'docs' / 'in_your_own_project.md').read_text()
+    return {match['name']: match['text'] for match in BLOCK.finditer(page)}
+
+
+def code_with(root, word):
+    """Return the page's only block of Python, other than config files, that contains a word."""
+    page = (root / 'docs' / 'in_your_own_project.md').read_text()
+    blocks = re.findall(r'^```python\n(?!# \w+\.py)(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    (found,) = (block for block in blocks if word in block)
+    return found
+
+
+def hasten_configs(patch):
+    """Take base configs of other packages from their folder; write configs without formatting them.
+
+    No value of a config changes. MMEngine first looks for a base config in every metafile of its
+    package, and formats a config for each of the about ten places that it writes it to.
+
+    Args:
+        patch: pytest's MonkeyPatch.
+    """
+    search = reading._get_external_cfg_path
+
+    @wraps(search)
+    def find(package, path):
+        if path.startswith('_base_/'):
+            raise ValueError  # in no metafile
+        return search(package, path)
+
+    patch.setattr(reading, '_get_external_cfg_path', find)
+    # The fork has no FormatCode.
+    patch.setattr(reading, 'FormatCode', lambda text, **_: (text, True), raising=False)
