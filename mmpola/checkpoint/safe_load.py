@@ -3,13 +3,11 @@
 `torch.load(weights_only=True)` refuses a file with any class besides tensors and plain containers.
 So for each load every other name in the file stands for an inert class: the authors' files hold
 their yacs config, older training checkpoints MMEngine's log history. NumPy's arrays and scalars are
-read by stand-ins that check them. Pickled data sets are read by `SafeUnpickler`, which refuses all
-names but NumPy's.
+read by stand-ins that check them.
 """
 
 from __future__ import annotations
 
-import _codecs
 import math
 import pickle
 import pickletools
@@ -249,31 +247,3 @@ def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None
     CheckpointLoader.register_scheme(
         prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True
     )
-
-
-class SafeUnpickler(pickle.Unpickler):
-    """An unpickler of plain values and of NumPy arrays."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == '_codecs' and name == 'encode':
-            return _codecs.encode  # how protocol 2 writes bytes; built-in functions have no state
-        stand_in = NUMPY_STAND_INS.get(f'{module}.{name}')
-        if stand_in is None:
-            reason = f'the file calls {module}.{name} when read'
-            raise CheckpointError(f'{reason}; refused, nothing was run')
-        return stand_in
-
-
-def read_pickle(path: str | Path, encoding: str = 'ASCII') -> Any:
-    """Return the object in a pickle file, without executing anything in it.
-
-    Args:
-        path: a file of any protocol, also one that Python 2 wrote.
-        encoding: encoding of Python 2's strings; 'bytes' returns them as bytes.
-
-    Raises:
-        OSError: the file cannot be opened.
-        CheckpointError: the file is truncated, is not a pickle, or calls a function.
-    """
-    with open(path, 'rb') as file, _errors_in_one_line(path, 'a pickle'):
-        return SafeUnpickler(file, encoding=encoding).load()
