@@ -1,4 +1,4 @@
-"""Sphinx configuration: Markdown pages and notebooks through MyST, the API from docstrings, the Furo theme.
+"""Sphinx configuration: Markdown and notebooks through MyST, the API from docstrings, Furo.
 
 Built by `bash tools/dev/build_docs.sh`.
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from docutils import nodes  # noqa: E402
 
 import mmpola  # noqa: E402
 
@@ -71,22 +73,26 @@ copybutton_prompt_text = r'\$ '
 copybutton_prompt_is_regexp = True
 
 SHOWN_METHODS = {'forward', 'forward_features', 'forward_head', 'init_weights', 'reset_classifier'}
-"""Methods that the API reference shows; all others are for subclasses, or are called by MMEngine and timm only."""
+"""Methods that the API reference shows; others are for subclasses, MMEngine and timm."""
 
 LITERAL = re.compile(r'(``.*?``|`[^`]*`)')
 SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
 PLURAL = re.compile(r'(?<=\w`)(?=\w)')
+NUMBER = re.compile(r'-?|\d[\d.,e-]*( (%|MB|M))?( / [\d.,]+| \([\d.,]+\))?')
+"""A number in a table, with a unit or a second number. '-' and nothing stand for none."""
 
 
 def escape_docstring(
     app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
 ) -> None:
-    """Escape literal text in docstrings that reStructuredText would read as markup: |x|, 2 * x, name_, `Name`s.
+    """Escape text in docstrings that reStructuredText would read as markup.
 
-    An indented block after a paragraph is a command or code and becomes a literal block.
+    Examples are |x|, 2 * x, name_ and `Name`s. An indented block after a paragraph is a command or
+    code and becomes a literal block.
     """
     written: list[str] = []
-    in_code, paragraph = False, ''  # the last line outside of code
+    in_code = False
+    paragraph = ''  # the last line outside of code
     for number, line in enumerate(lines):
         if in_code and (not line or line.startswith('    ')):
             written.append(line)
@@ -116,7 +122,20 @@ def skip_method(
     return True if what == 'class' and name not in SHOWN_METHODS else None
 
 
+def align_numbers(app: Any, doctree: nodes.document) -> None:
+    """Mark the cells of columns that hold only numbers; the style sheet aligns them."""
+    for table in doctree.findall(nodes.tgroup):
+        rows = list(table.findall(nodes.row))
+        for column in zip(*(row.children for row in rows), strict=True):
+            cells = column[1:]
+            texts = [cell.astext() for cell in cells]
+            if any(texts) and all(NUMBER.fullmatch(text) for text in texts):
+                for cell in column:
+                    cell['classes'].append('number')
+
+
 def setup(app: Any) -> None:
-    """Register the hooks; docstrings are escaped before Napoleon, which runs at priority 500, adds its markup."""
+    """Register the hooks. Docstrings are escaped before Napoleon (priority 500) adds markup."""
     app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
+    app.connect('doctree-read', align_numbers)
