@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ copyright = author
 release = version = mmpola.__version__
 
 extensions = [
-    'myst_nb',  # reads Markdown, and runs the notebooks
+    'myst_nb',  # reads Markdown and notebooks
     'sphinx.ext.autodoc',
     'sphinx.ext.mathjax',
     'sphinx.ext.napoleon',
@@ -42,16 +41,7 @@ nitpick_ignore_regex = [
 myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3
 
-nb_execution_mode = 'force'  # notebooks are stored without outputs
-nb_execution_in_temp = True
-nb_execution_raise_on_error = True
-# Read the Docs installs no mmcv, which is built from source.
-nb_execution_excludepatterns = (
-    [] if find_spec('mmdet') else ['notebooks/detector_from_config_to_picture.ipynb']
-)
-nb_execution_timeout = 600  # of a cell, seconds
-nb_output_stderr = 'remove'  # warnings of other libraries
-nb_merge_streams = True
+nb_execution_mode = 'off'  # notebooks are stored with the outputs of tools/dev/run_notebooks.py
 
 default_role = 'code'  # docstrings mark names with single backticks, as Markdown does
 autodoc_member_order = 'bysource'
