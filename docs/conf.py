@@ -55,6 +55,7 @@ html_title = 'mmpola'
 html_static_path = ['_static']
 html_css_files = ['mmpola.css']
 html_copy_source = False
+html_search_scorer = str(ROOT / 'docs' / 'scorer.js')
 html_theme_options = {
     'light_css_variables': {'color-brand-primary': '#0072b2', 'color-brand-content': '#0072b2'},
     'dark_css_variables': {'color-brand-primary': '#56b4e9', 'color-brand-content': '#56b4e9'},

@@ -352,7 +352,7 @@ def choice_table(models: list[Model]) -> str:
         'model',
         'parameters (M)',
         'GMACs',
-        'top-1',
+        'top\u20111',  # a hyphen at which the heading does not break
         'COCO AP, box / mask',
         'ADE20K mIoU',
         'weights',

@@ -58,15 +58,16 @@ def run(path: Path, shorten: bool = False) -> NotebookNode:
 
 
 def keep_results(cell: NotebookNode) -> None:
-    """Remove outputs that are not results: warnings, progress, and text beside a picture."""
+    """Remove outputs that are not results: warnings, progress, and the text of pictures and tables."""
     if 'no-output' in cell.metadata.get('tags', []):
         cell.outputs = []
     results = []
     for output in cell.outputs:
         if output.output_type == 'stream' and output.name == 'stderr':
             continue
-        if 'image/jpeg' in output.get('data', {}):
-            output.data.pop('text/plain', None)
+        data = output.get('data', {})
+        if 'image/jpeg' in data or 'text/html' in data:
+            data.pop('text/plain', None)
         results.append(output)
     cell.outputs = results
 
