@@ -98,10 +98,12 @@ def escape_docstring(
             written += ['::', '', line]
             continue
         paragraph = line or paragraph
-        parts = LITERAL.split(line)
-        escaped = ''.join(
-            part if i % 2 else SPECIAL.sub(r'\\\1', part) for i, part in enumerate(parts)
-        )
+        escaped = ''
+        for index, part in enumerate(LITERAL.split(line)):
+            is_literal = index % 2 == 1
+            if not is_literal:
+                part = SPECIAL.sub(r'\\\1', part)
+            escaped += part
         written.append(PLURAL.sub(r'\\ ', escaped))
     lines[:] = written
 
@@ -110,7 +112,9 @@ def skip_method(
     app: Any, what: str, name: str, obj: object, skip: bool, options: Any
 ) -> bool | None:
     """Leave out members of a class that are not part of its public interface."""
-    return True if what == 'class' and name not in SHOWN_METHODS else None
+    if what == 'class' and name not in SHOWN_METHODS:
+        return True
+    return None
 
 
 def align_numbers(app: Any, doctree: nodes.document) -> None:
