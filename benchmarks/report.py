@@ -33,9 +33,9 @@ THEIRS: Style = {'linestyle': '--', 'markerfacecolor': 'white'}
 
 BACKBONES: dict[str, Style] = {
     'Pola-PVT-T': {'label': 'Pola-PVT-T', 'color': BLUE, 'marker': 'o', 'linewidth': 2.2},
-    'PVT-T': {'label': 'mmdet PVT-T', 'color': BLUE, 'marker': 'o', **THEIRS},
+    'PVT-T': {'label': 'mmdet PVT-T (softmax)', 'color': BLUE, 'marker': 'o', **THEIRS},
     'Pola-Swin-T': {'label': 'Pola-Swin-T', 'color': VERMILION, 'marker': 's', 'linewidth': 2.2},
-    'Swin-T': {'label': 'mmdet Swin-T', 'color': VERMILION, 'marker': 's', **THEIRS},
+    'Swin-T': {'label': 'mmdet Swin-T (softmax)', 'color': VERMILION, 'marker': 's', **THEIRS},
 }
 
 LAYERS: dict[str, Style] = {
@@ -48,7 +48,7 @@ LAYERS: dict[str, Style] = {
     'PolaMultiheadAttention': {'label': 'PolaMultiheadAttention', 'color': BLUE, 'marker': 'o'},
     'PolaAttention': {'label': 'PolaAttention', 'color': VERMILION, 'marker': 's'},
     'literal': {
-        'label': 'PolaAttention, written literally',
+        'label': 'PolaAttention, literal equations',
         'color': VERMILION,
         'marker': 's',
         'linestyle': '--',

@@ -1,4 +1,4 @@
-"""Sphinx configuration: Markdown pages and notebooks through MyST, the API from docstrings, the Furo theme.
+"""Sphinx configuration: Markdown and notebooks through MyST, the API from docstrings, Furo.
 
 Built by `bash tools/dev/build_docs.sh`.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from docutils import nodes  # noqa: E402
 
 import mmpola  # noqa: E402
 
@@ -22,7 +23,7 @@ copyright = author
 release = version = mmpola.__version__
 
 extensions = [
-    'myst_nb',  # reads Markdown, and runs the notebooks
+    'myst_nb',  # reads Markdown and notebooks
     'sphinx.ext.autodoc',
     'sphinx.ext.mathjax',
     'sphinx.ext.napoleon',
@@ -40,16 +41,7 @@ nitpick_ignore_regex = [
 myst_enable_extensions = ['amsmath', 'dollarmath']
 myst_heading_anchors = 3
 
-nb_execution_mode = 'force'  # notebooks are stored without outputs
-nb_execution_in_temp = True
-nb_execution_raise_on_error = True
-# Read the Docs installs no mmcv, which is built from source.
-nb_execution_excludepatterns = (
-    [] if find_spec('mmdet') else ['notebooks/detector_from_config_to_picture.ipynb']
-)
-nb_execution_timeout = 600  # of a cell, seconds
-nb_output_stderr = 'remove'  # warnings of other libraries
-nb_merge_streams = True
+nb_execution_mode = 'off'  # notebooks are stored with the outputs of tools/dev/run_notebooks.py
 
 default_role = 'code'  # docstrings mark names with single backticks, as Markdown does
 autodoc_member_order = 'bysource'
@@ -63,6 +55,7 @@ html_title = 'mmpola'
 html_static_path = ['_static']
 html_css_files = ['mmpola.css']
 html_copy_source = False
+html_search_scorer = str(ROOT / 'docs' / 'scorer.js')
 html_theme_options = {
     'light_css_variables': {'color-brand-primary': '#0072b2', 'color-brand-content': '#0072b2'},
     'dark_css_variables': {'color-brand-primary': '#56b4e9', 'color-brand-content': '#56b4e9'},
@@ -71,22 +64,26 @@ copybutton_prompt_text = r'\$ '
 copybutton_prompt_is_regexp = True
 
 SHOWN_METHODS = {'forward', 'forward_features', 'forward_head', 'init_weights', 'reset_classifier'}
-"""Methods that the API reference shows; all others are for subclasses, or are called by MMEngine and timm only."""
+"""Methods that the API reference shows; others are for subclasses, MMEngine and timm."""
 
 LITERAL = re.compile(r'(``.*?``|`[^`]*`)')
 SPECIAL = re.compile(r'(\\|\||(?<!\*)\*(?!\*)|(?<=\w)_(?=\W|$))')
 PLURAL = re.compile(r'(?<=\w`)(?=\w)')
+NUMBER = re.compile(r'-?|\d[\d.,e-]*( (%|MB|M))?( / [\d.,]+| \([\d.,]+\))?')
+"""A number in a table, with a unit or a second number. '-' and nothing stand for none."""
 
 
 def escape_docstring(
     app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
 ) -> None:
-    """Escape literal text in docstrings that reStructuredText would read as markup: |x|, 2 * x, name_, `Name`s.
+    """Escape text in docstrings that reStructuredText would read as markup.
 
-    An indented block after a paragraph is a command or code and becomes a literal block.
+    Examples are |x|, 2 * x, name_ and `Name`s. An indented block after a paragraph is a command or
+    code and becomes a literal block.
     """
     written: list[str] = []
-    in_code, paragraph = False, ''  # the last line outside of code
+    in_code = False
+    paragraph = ''  # the last line outside of code
     for number, line in enumerate(lines):
         if in_code and (not line or line.startswith('    ')):
             written.append(line)
@@ -101,10 +98,12 @@ def escape_docstring(
             written += ['::', '', line]
             continue
         paragraph = line or paragraph
-        parts = LITERAL.split(line)
-        escaped = ''.join(
-            part if i % 2 else SPECIAL.sub(r'\\\1', part) for i, part in enumerate(parts)
-        )
+        escaped = ''
+        for index, part in enumerate(LITERAL.split(line)):
+            is_literal = index % 2 == 1
+            if not is_literal:
+                part = SPECIAL.sub(r'\\\1', part)
+            escaped += part
         written.append(PLURAL.sub(r'\\ ', escaped))
     lines[:] = written
 
@@ -113,10 +112,25 @@ def skip_method(
     app: Any, what: str, name: str, obj: object, skip: bool, options: Any
 ) -> bool | None:
     """Leave out members of a class that are not part of its public interface."""
-    return True if what == 'class' and name not in SHOWN_METHODS else None
+    if what == 'class' and name not in SHOWN_METHODS:
+        return True
+    return None
+
+
+def align_numbers(app: Any, doctree: nodes.document) -> None:
+    """Mark the cells of columns that hold only numbers; the style sheet aligns them."""
+    for table in doctree.findall(nodes.tgroup):
+        rows = list(table.findall(nodes.row))
+        for column in zip(*(row.children for row in rows), strict=True):
+            cells = column[1:]
+            texts = [cell.astext() for cell in cells]
+            if any(texts) and all(NUMBER.fullmatch(text) for text in texts):
+                for cell in column:
+                    cell['classes'].append('number')
 
 
 def setup(app: Any) -> None:
-    """Register the hooks; docstrings are escaped before Napoleon, which runs at priority 500, adds its markup."""
+    """Register the hooks. Docstrings are escaped before Napoleon (priority 500) adds markup."""
     app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
+    app.connect('doctree-read', align_numbers)

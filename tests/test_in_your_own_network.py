@@ -1,4 +1,4 @@
-"""The Python of docs/in_your_own_network.md runs, wherever the packages that it uses are installed."""
+"""The Python of docs/in_your_own_network.md runs if the packages that it uses are installed."""
 
 import re
 from importlib.util import find_spec
@@ -9,8 +9,9 @@ import torch
 from tests.test_readme import python_blocks
 
 SHAPES = {
-    'attention': {'maps': (2, 256, 30, 40), 'tokens': (2, 1201, 256), 'output': (2, 100, 256)},
-    'vit': {'logits': (2, 10)},
+    'attention': {'maps': (2, 256, 30, 40), 'tokens': (2, 1200, 256), 'output': (2, 100, 256)},
+    'MapAttention': {'logits': (2, 10)},
+    'TokenAttention': {'logits': (2, 10)},
     'mmdet': {'memory': (2, 950, 256)},
     'TransformerEncoderLayer': {'memory': (2, 950, 256)},
     'ultralytics': {},

@@ -20,7 +20,7 @@ from mmpola.engine.schedule_advice import schedule_advice
 from tests.helpers.configs import code_with, config_files, shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
-"""This config is tested in test_packaging.py; others inherit it here from the repository's configs."""
+"""This config is tested in test_packaging.py; here it inherits from the repository's configs."""
 
 INSTALLED = "__import__('mmpola').__path__[0] + '/.mim/"
 """How it finds the installed configs."""
@@ -48,7 +48,7 @@ def folder(root, shapes, tmp_path_factory):
 
 @pytest.fixture
 def load(folder, tmp_path, monkeypatch):
-    """A function that reads a config in the project's folder and makes it small: two steps, no evaluation."""
+    """A function that reads a config of the project and makes it small: two steps, no evaluation."""
     monkeypatch.chdir(folder)
     register_mmengine_reader()
 
@@ -200,12 +200,12 @@ INFERENCERS = {
         'assert labels.shape[1:] == (80, 96)',
     ),
 }
-"""Inferencer -> config, checkpoint that is written, the one that the page names, check of the results."""
+"""Inferencer -> config, written checkpoint, checkpoint in the page, check of the results."""
 
 
 @pytest.mark.slow
 def test_inferencers_read_a_training_checkpoint(load, root, shapes, tmp_path):
-    """In a new process, as this one has imported mmpola; the configs name weights that do not exist."""
+    """In a new process, which has not imported mmpola; the configs name missing weights."""
     code = f'import sys; sys.path.insert(0, {str(root)!r})\n'
     for inferencer, (name, written, shown, check) in INFERENCERS.items():
         runner = train(load(name))

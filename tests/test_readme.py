@@ -1,4 +1,4 @@
-"""The Python in README.md and docs/outside_openmmlab.md runs, and the README's config builds the promised network."""
+"""The Python in README.md and docs/outside_openmmlab.md runs and computes what they promise."""
 
 import re
 import subprocess
@@ -40,15 +40,14 @@ def test_the_config_is_a_mask_rcnn_on_pola_swin(blocks, root, tmp_path):
         model = MODELS.build(cfg.model)
     assert isinstance(model.backbone, PolaSwin)
     assert model.backbone.init_cfg['checkpoint'] == 'mmpola://pola_swin_tiny'
-    assert (
-        sum(parameter.numel() for parameter in model.parameters()) == 48_791_944
-    )  # of mask_rcnn_pola_swin_t_1x
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters == 48_791_944  # of mask_rcnn_pola_swin_t_1x
     assert isinstance(build_optim_wrapper(model, cfg.optim_wrapper).optimizer, torch.optim.AdamW)
     assert recipe(cfg) == recipe(Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_t_1x.py'))
 
 
 def recipe(cfg):
-    """Return the optimizer with its learning rate, and the constructor, which says what has no weight decay."""
+    """Return the optimizer, and the constructor, which decides what has no weight decay."""
     torch_defaults = {'betas': (0.9, 0.999)}
     wrapper = cfg.optim_wrapper
     return (
@@ -72,14 +71,10 @@ def test_own_projects_train_by_the_same_recipe(name, config, root, tmp_path):
     )
 
 
-def test_pages_on_weights_begin_with_the_command_that_checks_them(root):
-    for page in ('weights.md', 'pretrain.md'):
-        text = (root / 'docs' / page).read_text()
-        first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
-        assert (
-            'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n'
-            in first
-        )
+def test_the_page_on_weights_begins_with_the_command_that_checks_them(root):
+    text = (root / 'docs' / 'weights.md').read_text()
+    first = re.search(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)[1]
+    assert 'python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny\n' in first
 
 
 def test_the_tables_of_weights_list_what_the_authors_publish(root):
@@ -143,7 +138,7 @@ def test_the_operator_runs(blocks):
 
 @pytest.mark.slow
 def test_the_page_outside_openmmlab_runs(root, tmp_path, monkeypatch):
-    """On models of one block per stage; their checkpoints are written first, from random weights."""
+    """On models of one block per stage, whose random weights are written first."""
     monkeypatch.setitem(pola_swin.ARCHS['tiny'], 'depths', (1, 1, 1, 1))
     monkeypatch.setitem(pola_deit.ARCHS['tiny'], 'depth', 1)
     monkeypatch.chdir(tmp_path)

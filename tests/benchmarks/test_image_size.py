@@ -61,4 +61,8 @@ def test_the_figure_has_a_labelled_line_per_model(tmp_path, monkeypatch):
         'Peak memory per image, GB',
     ]
     for each in axes:
-        assert {line.get_label() for line in each.lines} == {*OURS, 'mmdet PVT-T', 'mmdet Swin-T'}
+        assert {line.get_label() for line in each.lines} == {
+            *OURS,
+            'mmdet PVT-T (softmax)',
+            'mmdet Swin-T (softmax)',
+        }

@@ -17,8 +17,12 @@ from torchvision.utils import save_image
 from mmpola.messages import UsageError, run_main
 from mmpola.read_image import IMAGE_SUFFIXES
 
-IMAGES, COLUMNS, SIZE = 12, 4, (384, 288)
-"""Images on a sheet, images in a row, and the width and height in pixels that each is fitted into."""
+IMAGES = 12
+COLUMNS = 4
+SIZE = (384, 320)
+"""Width and height in pixels into which each image is fitted; generated scenes are 192 x 160."""
+GAP = 8
+"""White pixels between the images."""
 
 
 def main() -> None:
@@ -29,13 +33,14 @@ def main() -> None:
     parser.add_argument('sheet', type=Path, help='image to write')
     args = parser.parse_args()
     files = sorted(args.folder.iterdir()) if args.folder.is_dir() else []
-    if not (paths := [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]):
+    paths = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not paths:
         raise UsageError(f'{args.folder}: no images in this folder')
     tiles = []
     for path in paths[:IMAGES]:
         with Image.open(path) as image:
             tiles.append(to_tensor(ImageOps.pad(image.convert('RGB'), SIZE, color='white')))
-    save_image(tiles, args.sheet, nrow=COLUMNS, padding=0)
+    save_image(tiles, args.sheet, nrow=COLUMNS, padding=GAP, pad_value=1.0)
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
-"""Updates the lists of models: the configs' docstrings -> configs/metafile.yml -> README.md and the pages of docs/.
+"""Updates the lists of models in configs/metafile.yml, README.md and docs/.
 
-docs/models.md also gets the table of backbones, from the backbones themselves, and docs/choose.md
-what `python -m benchmarks.run zoo` measured of them.
+They follow from the docstrings of the configs. docs/models.md also gets the table of backbones,
+and docs/choose.md what `python -m benchmarks.run zoo` measured of them.
 
-    python tools/dev/model_table.py              reads every docstring, counts new models, writes the files
-    python tools/dev/model_table.py --count      counts every model again, after a backbone or a head has changed
-    python tools/dev/model_table.py --check      changes nothing; exit status 2 if a file is out of date
+    python tools/dev/model_table.py            reads all docstrings, counts new models, writes
+    python tools/dev/model_table.py --count    counts every model again, after a change of a model
+    python tools/dev/model_table.py --check    writes nothing; exit status 2 if a file is outdated
 
 A config's docstring begins 'MODEL, BACKBONE, DATA, SCHEDULE.' and has the line
 'Expected METRIC: VALUE (SOURCE); ours: RESULT (SOURCE).'; two tasks are written as 'A / B'.
@@ -33,9 +33,14 @@ from mmpola.messages import UsageError, listed, run_main
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / 'benchmarks' / 'results' / 'cpu-2-threads' / 'zoo.json'
 """Result of `python -m benchmarks.run zoo`."""
-BEGIN, END = '<!-- {}: written by tools/dev/model_table.py -->', '<!-- end of {} -->'
-"""The lines around a table, with its name."""
+BEGIN = '<!-- {}: written by tools/dev/model_table.py -->'
+"""The line before a table, with its name."""
+END = '<!-- end of {} -->'
+"""The line after it."""
 MODELS_KEY = '\nModels:\n'
+
+NOT_RUN = 'not yet run'
+"""Our result of a config that has none yet."""
 
 SEQUENCES = ('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image')
 
@@ -48,8 +53,11 @@ IMAGE_SIZES = {
     **dict.fromkeys(SEQUENCES),
     'generated ListOps': None,
 }
-"""Data set -> (height, width) at which multiply-accumulates are counted; None: the backbone's training size, or the
-length of its longest sequence. The tables of a page follow this order."""
+"""Data set -> (height, width) at which multiply-accumulates are counted.
+
+None is the backbone's training size, or the length of its longest sequence. The tables of a page
+follow this order.
+"""
 
 PAGES = {
     'models_detection': ('COCO',),
@@ -57,7 +65,7 @@ PAGES = {
     'models_classification': ('ImageNet-1k', 'your own classes'),
     'models': ('generated shapes', 'generated ListOps'),
 }
-"""Page of docs/ -> the data sets of the configs that it lists; those of the Long Range Arena are in docs/lra.md."""
+"""Page of docs/ -> data sets whose configs it lists; docs/lra.md has the Long Range Arena."""
 
 COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
 """Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
@@ -85,9 +93,8 @@ TASKS = {
 }
 """Part of a metric's name -> the task that the metric measures."""
 
-TITLE = re.compile(
-    rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{"|".join(map(re.escape, IMAGE_SIZES))}), (?P<schedule>.+)\.'
-)
+DATA = '|'.join(re.escape(name) for name in IMAGE_SIZES)
+TITLE = re.compile(rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{DATA}), (?P<schedule>.+)\.')
 EXPECTED = re.compile(
     r'Expected (?P<metric>[^:]+): (?P<paper>[^(;]+?)(?: \((?P<paper_source>[^;]+)\))?; '
     r'ours: (?P<ours>[^(]+?)(?: \((?P<ours_source>.+)\))?\.$',
@@ -100,7 +107,7 @@ Pages = dict[Path, dict[str, str]]
 
 @dataclass
 class Model:
-    """A config in the lists: the words of its docstring, and what was counted of the model that it builds.
+    """A config in the lists: the words of its docstring, and the counts of its model.
 
     Attributes:
         metric, paper, ours: for two tasks 'A / B'; the results may be text such as 'not yet run'.
@@ -127,23 +134,26 @@ class Model:
         Raises:
             UsageError: a metric is of no known task.
         """
-        metrics, results = self.metric.split(' / '), []
-        for metric, paper, ours in zip(
-            metrics, _values(self.paper, metrics), _values(self.ours, metrics), strict=True
-        ):
+        metrics = self.metric.split(' / ')
+        paper_values = values_of(self.paper, metrics)
+        our_values = values_of(self.ours, metrics)
+        results = []
+        for metric, paper, ours in zip(metrics, paper_values, our_values, strict=True):
+            tasks = [task for part, task in TASKS.items() if part in metric]
+            if not tasks:
+                known = ', '.join(TASKS)
+                raise UsageError(
+                    f'{self.name}: expected a metric whose name contains one of {known}, '
+                    f'got {metric!r}'
+                )
             result = {
-                'Task': next((task for part, task in TASKS.items() if part in metric), None),
+                'Task': tasks[0],
                 'Dataset': self.data,
                 'Metrics': {metric: ours},
                 'Source': self.ours_source,
                 'Paper Metrics': {metric: paper},
                 'Paper Source': self.paper_source,
             }
-            if result['Task'] is None:
-                known = ', '.join(TASKS)
-                raise UsageError(
-                    f'{self.name}: expected a metric whose name contains one of {known}, got {metric!r}'
-                )
             results.append({key: value for key, value in result.items() if value is not None})
         about = {
             'Model': self.model,
@@ -162,17 +172,23 @@ class Model:
     @property
     def size(self) -> str:
         """The input for which multiply-accumulates were counted."""
-        return self.counts.get('Image Size') or f'{self.counts["Sequence Length"]} tokens'
+        if 'Image Size' in self.counts:
+            return self.counts['Image Size']
+        return f'{self.counts["Sequence Length"]} tokens'
 
     @property
     def printed(self) -> str:
         """The paper's results, '-' if none are printed."""
-        return self.paper if self.paper[0].isdigit() else '-'
+        if self.paper[0].isdigit():
+            return self.paper
+        return '-'
 
     @property
     def reached(self) -> str:
         """Our results with their source."""
-        return self.ours + (f' ({self.ours_source})' if self.ours_source else '')
+        if self.ours_source:
+            return f'{self.ours} ({self.ours_source})'
+        return self.ours
 
 
 def stated(config: Path) -> Model:
@@ -182,54 +198,61 @@ def stated(config: Path) -> Model:
         UsageError: the docstring lacks a part, or names an unknown data set.
     """
     text = ast.get_docstring(ast.parse(config.read_text())) or ''
-    title, expected = TITLE.match(text), EXPECTED.search(text)
+    title = TITLE.match(text)
+    expected = EXPECTED.search(text)
     if title is None or expected is None:
         raise UsageError(
-            f"{config}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', with DATA one of "
-            f"{', '.join(IMAGE_SIZES)}, and has a line 'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
+            f"{config}: expected a docstring that begins 'MODEL, BACKBONE, DATA, SCHEDULE.', "
+            f'with DATA one of {", ".join(IMAGE_SIZES)}, and has a line '
+            f"'Expected METRIC: VALUE (SOURCE); ours: RESULT.'"
         )
     words: dict[str, Any] = title.groupdict() | expected.groupdict()
     return Model(config.stem, **words)
 
 
-def _values(text: str, metrics: list[str]) -> list[float] | list[str]:
+def values_of(text: str, metrics: list[str]) -> list[float] | list[str]:
     """Return a number for each metric, or the same text for each if there are no numbers."""
-    numbers = text.split(' / ')
-    if len(numbers) == len(metrics) and all(
-        re.fullmatch(r'\d+(\.\d+)?', number) for number in numbers
-    ):
-        return [float(number) for number in numbers]
+    parts = text.split(' / ')
+    are_numbers = all(re.fullmatch(r'\d+(\.\d+)?', part) for part in parts)
+    if are_numbers and len(parts) == len(metrics):
+        return [float(part) for part in parts]
     return [text] * len(metrics)
 
 
 def count(model: Model) -> None:
-    """Set the collection, image size, parameters and multiply-accumulates of a config by building its model.
+    """Set a config's collection, input size, parameters and multiply-accumulates.
 
     Raises:
         UsageError: the metafile has no collection for the backbone.
     """
     from mmengine.config import Config
 
-    from mmpola.apps.publish.flops import (
-        count_model,
-    )  # needs MMEngine; --check does not, if every model is counted
+    # --check needs no MMEngine, if every model is counted.
+    from mmpola.apps.publish.flops import count_model
 
     cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
     backbone = cfg.model.backbone
     model.collection = backbone.type.removeprefix('mmpola.')
     if model.collection not in [known['Name'] for known in read_metafile()['Collections']]:
         raise UsageError(
-            f'configs/metafile.yml: expected an entry of Collections for {model.collection}, written by hand as for '
-            f'PolaDeiT; it is the backbone of configs/{model.name}.py'
+            f'configs/metafile.yml: expected an entry of Collections for {model.collection}, '
+            f'written by hand as for PolaDeiT; it is the backbone of configs/{model.name}.py'
         )
-    key, size = 'Image Size', IMAGE_SIZES[model.data]
+    key = 'Image Size'
+    size = IMAGE_SIZES[model.data]
     if 'length' in backbone:
-        key, size = 'Sequence Length', (backbone.length,)
+        key = 'Sequence Length'
+        size = (backbone.length,)
     elif size is None:
-        trained_at = backbone.get('pretrain_img_size', 224)
-        size = (trained_at, trained_at) if isinstance(trained_at, int) else trained_at
+        size = backbone.get('pretrain_img_size', 224)
+        if isinstance(size, int):
+            size = (size, size)
     parameters, macs = count_model(cfg, size)
-    model.counts = {key: ' x '.join(map(str, size)), 'Parameters': parameters, 'FLOPs': macs}
+    model.counts = {
+        key: ' x '.join(str(side) for side in size),
+        'Parameters': parameters,
+        'FLOPs': macs,
+    }
 
 
 def read_metafile() -> dict[str, Any]:
@@ -237,145 +260,193 @@ def read_metafile() -> dict[str, Any]:
     return {'Models': [], **yaml.safe_load((ROOT / 'configs' / 'metafile.yml').read_text())}
 
 
-def _table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [heading, ['---'] * len(heading), *rows]
-    return '\n'.join(f'| {" | ".join(map(str, cells))} |' for cells in lines)
+def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    rule = ['---'] * len(heading)
+    lines = []
+    for cells in (heading, rule, *rows):
+        lines.append(f'| {" | ".join(str(cell) for cell in cells)} |')
+    return '\n'.join(lines)
 
 
 def tables(models: list[Model]) -> str:
-    """Return the tables of a page in Markdown, one section per data set.
-
-    What all rows of a section share, the metric and the image size, is stated above the table,
-    otherwise in each row.
-    """
-    written = []
+    """Return the tables of a page in Markdown, one section per data set."""
+    sections = []
     for data in IMAGE_SIZES:
         found = [model for model in models if model.data == data]
-        if not found:
-            continue
-        metric, sizes = (
-            max((model.metric for model in found), key=len),
-            {model.size for model in found},
-        )
-        own_metric, own_size = any(model.metric not in metric for model in found), len(sizes) > 1
-        shared = [] if own_metric else [f'Metric: {metric}.']
-        shared += [] if own_size else [f'MACs at {sizes.pop()}.']
-        rows = [
-            (
-                f'[{model.name}](../configs/{model.name}.py)<br>{model.model}, {model.backbone}, {model.schedule}',
-                _rounded(model.counts['Parameters'] / 1e6),
-                _rounded(model.counts['FLOPs'] / 1e9) + (f' at {model.size}' if own_size else ''),
-                model.printed,
-                (f'{model.metric}: ' if own_metric else '') + model.reached,
-            )
-            for model in found
-        ]
-        written += [f'## {data[0].upper()}{data[1:]}', *([' '.join(shared)] if shared else [])]
-        written.append(_table(('config', 'parameters (M)', 'MACs (G)', 'paper', 'ours'), rows))
-    return '\n\n'.join(written)
+        if found:
+            sections.append(f'## {data[0].upper()}{data[1:]}\n\n{section(found)}')
+    return '\n\n'.join(sections)
+
+
+def section(models: list[Model]) -> str:
+    """Return the table of one data set in Markdown.
+
+    What is equal in all rows is said once above the table: the metric, the input size, and that no
+    model has been trained yet.
+    """
+    metrics = {model.metric for model in models}
+    sizes = {model.size for model in models}
+    one_size = len(sizes) == 1
+    longest = max(metrics, key=len)
+    one_metric = all(metric in longest for metric in metrics)  # 'box AP' is in 'box AP / mask AP'
+    some_are_trained = any(model.ours != NOT_RUN for model in models)
+    above = []
+    if one_metric:
+        above.append(f'Metric: {longest}.')
+    if one_size:
+        above.append(f'MACs at {models[0].size}.')
+    if not some_are_trained:
+        above.append('None of these models has been trained here yet.')
+
+    heading = ['config']
+    if not one_metric:
+        heading.append('metric')
+    if not one_size:
+        heading.append('input')
+    heading += ['parameters (M)', 'MACs (G)', 'paper']
+    if some_are_trained:
+        heading.append('ours')
+
+    rows = []
+    for model in models:
+        link = f'[{model.name}](../configs/{model.name}.py)'
+        row = [f'{link}<br>{model.model}, {model.backbone}, {model.schedule}']
+        if not one_metric:
+            row.append(model.metric)
+        if not one_size:
+            row.append(model.size)
+        row.append(rounded(model.counts['Parameters'] / 1e6))
+        row.append(rounded(model.counts['FLOPs'] / 1e9))
+        row.append(model.printed)
+        if some_are_trained:
+            row.append(model.reached)
+        rows.append(row)
+    return f'{" ".join(above)}\n\n{markdown_table(heading, rows)}'.lstrip()
 
 
 def sequence_table(models: list[Model]) -> str:
-    """Return the table of the Long Range Arena in Markdown: a row per kind of attention, a column per task.
+    """Return the table of the Long Range Arena in Markdown: kinds of attention by tasks.
 
     A cell has the paper's accuracy and, once there is one, ours in brackets.
     """
+    heading = ['attention']
     rows: dict[str, list[str]] = {}
     for data in SEQUENCES:
-        for model in (model for model in models if model.data == data):
+        heading.append(data.removeprefix('LRA ').lower())
+        for model in models:
+            if model.data != data:
+                continue
             variant = model.name.split('_', 2)[2]
-            run = '' if model.ours == 'not yet run' else f' ({model.reached})'
             cells = rows.setdefault(variant, [f'`{variant}`: {model.backbone}'])
-            cells.append(f'[{model.printed}](../configs/{model.name}.py){run}')
-    return _table(
-        ['attention', *(data.removeprefix('LRA ').lower() for data in SEQUENCES)], rows.values()
-    )
+            cell = f'[{model.printed}](../configs/{model.name}.py)'
+            if model.ours != NOT_RUN:
+                cell += f' ({model.reached})'
+            cells.append(cell)
+    return markdown_table(heading, rows.values())
 
 
 def choice_table(models: list[Model]) -> str:
-    """Return the table of docs/choose.md in Markdown: a row per backbone, measured costs and the papers' results."""
+    """Return the table of docs/choose.md in Markdown: measured costs and the papers' results."""
     printed = {model.name: model.printed for model in models}
     heading = (
         'model',
         'parameters (M)',
         'GMACs',
-        'top-1',
-        'COCO box / mask AP',
+        'top\u20111',  # a hyphen at which the heading does not break
+        'COCO AP, box / mask',
         'ADE20K mIoU',
         'weights',
+        '224 x 224, ms (MB)',
+        '800 x 1333, ms (MB)',
     )
-    sizes, rows = ('224x224', '800x1333'), []
-    for row in json.loads(MEASURED.read_text())['rows']:
-        name = row['case']
+    rows = []
+    for measured in json.loads(MEASURED.read_text())['rows']:
+        name = measured['case']
         short = short_name(name)
-        segmenter = printed.get(f'upernet_{short}_160k') or printed.get(
-            f'semantic_fpn_{short}_40k', '-'
-        )
-        rows.append(
-            (
-                f'`{name}`',
-                _rounded(row['parameters (M)']),
-                _rounded(row['GMACs, 224x224']),
-                printed.get(f'imagenet_{short}', '-'),
-                printed.get(f'mask_rcnn_{short}_1x', '-'),
-                segmenter,
-                _weights(name),
-                *(f'{row[f"ms, {size}"]:,.0f} ({row[f"MB, {size}"]:,.0f})' for size in sizes),
-            )
-        )
-    return _table((*heading, *(f'{size.replace("x", " x ")}, ms (MB)' for size in sizes)), rows)
+        upernet = f'upernet_{short}_160k'
+        semantic_fpn = f'semantic_fpn_{short}_40k'
+        row = [
+            f'`{name}`',
+            rounded(measured['parameters (M)']),
+            rounded(measured['GMACs, 224x224']),
+            printed.get(f'imagenet_{short}', '-'),
+            printed.get(f'mask_rcnn_{short}_1x', '-'),
+            printed.get(upernet) or printed.get(semantic_fpn, '-'),
+            published_weights(name),
+        ]
+        for size in ('224x224', '800x1333'):
+            milliseconds = measured[f'ms, {size}']
+            megabytes = measured[f'MB, {size}']
+            row.append(f'{milliseconds:,.0f} ({megabytes:,.0f})')
+        rows.append(row)
+    return markdown_table(heading, rows)
 
 
-def _weights(name: str) -> str:
+def published_weights(name: str) -> str:
     """Return whether a model's weights are published, as `docs/weights.md` explains."""
     if name in PUBLISHED_MODELS:
         return 'yes'
-    return 'by hand' if name.startswith('polaformer_pp_') else 'no'
+    if name.startswith('polaformer_pp_'):
+        return 'by hand'
+    return 'no'
 
 
 def short_table(models: list[Model]) -> str:
     """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
-    by_name, rows = {model.name: model for model in models}, []
-    for model in (by_name[name] for name in README_MODELS):
+    by_name = {model.name: model for model in models}
+    shown = [by_name[name] for name in README_MODELS]
+    some_are_trained = any(model.ours != NOT_RUN for model in shown)
+    heading = ['config', 'data set', 'metric', 'parameters', 'paper']
+    if some_are_trained:
+        heading.append('ours')
+    rows = []
+    for model in shown:
         what = model.model.removeprefix('ImageNet-1k ')
-        rows.append(
-            (
-                f'[{what[0].upper()}{what[1:]}, {model.backbone}](configs/{model.name}.py)',
-                f'{model.data}, {model.schedule.split(" (")[0]}',
-                model.metric,
-                f'{model.counts["Parameters"] / 1e6:.1f} M',
-                model.printed,
-                model.reached,
-            )
-        )
-    return _table(('config', 'data set', 'metric', 'parameters', 'paper', 'ours'), rows)
+        title = f'{what[0].upper()}{what[1:]}, {model.backbone}'
+        schedule = model.schedule.split(' (')[0]
+        row = [
+            f'[{title}](configs/{model.name}.py)',
+            f'{model.data}, {schedule}',
+            model.metric,
+            f'{model.counts["Parameters"] / 1e6:.1f} M',
+            model.printed,
+        ]
+        if some_are_trained:
+            row.append(model.reached)
+        rows.append(row)
+    return markdown_table(heading, rows)
 
 
-def _rounded(value: float) -> str:
-    return f'{value:.1f}' if value >= 1 else f'{value:.2f}'
+def rounded(value: float) -> str:
+    """Return a number with one decimal, or with two if it is below 1."""
+    if value >= 1:
+        return f'{value:.1f}'
+    return f'{value:.2f}'
 
 
 def backbone_table() -> str:
-    """Return the table of backbones in Markdown: blocks, channels and strides of the stages of every `arch`."""
+    """Return the table of backbones in Markdown: blocks, channels and strides of their stages."""
     import torch
 
     from mmpola.backbones.zoo import ARCHITECTURES
 
     rows = []
     for name, (cls, arguments) in ARCHITECTURES.items():
+        arch = arguments['arch']
         with torch.device('meta'):
             model = cls(**arguments)
-        settings = import_module(cls.__module__).ARCHS[arguments['arch']]
-        blocks, channels, strides = (
-            settings.get('depths'),
-            list(model.embed_dims),
-            list(model.strides),
-        )
-        if blocks is None:  # every block counts as a stage
-            blocks, channels, strides = [settings['depth']], channels[:1], strides[:1]
-        named = name, f'mmpola.{cls.__name__}', arguments['arch']
-        rows.append([f'`{cell}`' for cell in (*named, list(blocks), channels, strides)])
-    return _table(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
+        settings = import_module(cls.__module__).ARCHS[arch]
+        if 'depths' in settings:
+            blocks = list(settings['depths'])
+            channels = list(model.embed_dims)
+            strides = list(model.strides)
+        else:  # one stage; the model counts every block as a stage
+            blocks = [settings['depth']]
+            channels = [model.embed_dims[0]]
+            strides = [model.strides[0]]
+        cells = (name, f'mmpola.{cls.__name__}', arch, blocks, channels, strides)
+        rows.append([f'`{cell}`' for cell in cells])
+    return markdown_table(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
 
 
 def with_tables(page: Path, tables: dict[str, str]) -> str:
@@ -386,7 +457,8 @@ def with_tables(page: Path, tables: dict[str, str]) -> str:
     """
     text = page.read_text()
     for name, table in tables.items():
-        first, last = BEGIN.format(name), END.format(name)
+        first = BEGIN.format(name)
+        last = END.format(name)
         before, begin, rest = text.partition(first)
         _, end, after = rest.partition(last)
         if not begin or not end:
@@ -405,7 +477,8 @@ def pages_of(models: list[Model]) -> Pages:
     pages[docs / 'models.md']['backbones'] = backbone_table()
     pages[docs / 'lra.md'] = {'models': sequence_table(models)}
     pages[docs / 'choose.md'] = {'models': choice_table(models)}
-    return pages | {ROOT / 'README.md': {'models': short_table(models)}}
+    pages[ROOT / 'README.md'] = {'models': short_table(models)}
+    return pages
 
 
 def main() -> None:
@@ -421,15 +494,16 @@ def main() -> None:
     )
     args = parser.parse_args()
     models = [stated(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
-    known = {} if args.count else {entry['Name']: entry for entry in read_metafile()['Models']}
+    known = {entry['Name']: entry for entry in read_metafile()['Models']}
     for model in models:
-        if entry := known.get(model.name):
-            model.collection = entry['In Collection']
-            model.counts = {
-                key: value for key, value in entry['Metadata'].items() if key in COUNTED_KEYS
-            }
-        else:
+        if args.count or model.name not in known:
             count(model)
+            continue
+        entry = known[model.name]
+        model.collection = entry['In Collection']
+        for key in COUNTED_KEYS:
+            if key in entry['Metadata']:
+                model.counts[key] = entry['Metadata'][key]
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     entries = [model.entry() for model in models]
@@ -445,7 +519,10 @@ def main() -> None:
         )
     for path, text in changed.items():
         path.write_text(text)
-    print(f'changed: {names}' if changed else 'nothing to change')
+    if changed:
+        print(f'changed: {names}')
+    else:
+        print('nothing to change')
 
 
 if __name__ == '__main__':
