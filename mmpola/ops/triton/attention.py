@@ -2,10 +2,9 @@
 
 In ordinary eager mode an autograd function launches the kernels, which takes the host a third of
 the time of an operator of torch.library. Where something must see the calls (torch.compile, FLOP
-counters, torch.func), they are such operators. Their first six tensors are those of `Wanted`.
+counters, torch.func), they are such operators. The first six tensors of each are those of `Wanted`.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,39 +14,126 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.tracing import is_observed
-from mmpola.ops.triton.launch import SmallTensors
-from mmpola.ops.triton.passes import Gradients, Wanted, backward, forward, state_size, wanted_only
+from mmpola.ops.triton.launch import SmallTensors, contiguous
+from mmpola.ops.triton.passes import Gradients, Wanted, backward, forward, state_size
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D], differentiable, with as little time on the host as the surroundings allow."""
-    cos, sin = inputs.rotary or (None, None)
-    arguments = *inputs.tensors(), cos, sin, inputs.eps
-    if is_observed(inputs.q):
-        return polarity_attention_operator(*arguments)[0]
-    return (_Attention.apply if torch.is_grad_enabled() else _forward)(*arguments)[0]
+    """Compute o [B, N, H, D], differentiable, with as little time on the host as possible."""
+    q, k, v, key_position, first, second = inputs.tensors()
+    cos = None
+    sin = None
+    if inputs.rotary is not None:
+        cos, sin = inputs.rotary
+    eps = inputs.eps
+    if is_observed(q):
+        output, _ = polarity_attention_operator(q, k, v, key_position, first, second, cos, sin, eps)
+        return output
+    if torch.is_grad_enabled():
+        return AttentionFunction.apply(q, k, v, key_position, first, second, cos, sin, eps)
+    output, _ = run_forward(q, k, v, key_position, first, second, cos, sin, eps)
+    return output
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Compute o [B, N, H, D] and the state [B * H, SIZE], which the gradient needs."""
-    q, k, v, *small, eps = arguments
-    return forward(q, k, v, SmallTensors.contiguous(*small), eps)
+def run_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_position: Tensor | None,
+    first: Tensor,
+    second: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Compute o [B, N, H, D] and the state [B * H, SIZE], which the gradient needs.
+
+    `first` and `second` are the tensors of the feature map, see `SmallTensors`.
+    """
+    small = contiguous(key_position, first, second, cos, sin)
+    return forward(q, k, v, small, eps)
 
 
-def _gradients(*arguments: Any) -> Gradients:
+def run_backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_position: Tensor | None,
+    first: Tensor,
+    second: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    eps: float,
+    o: Tensor | None,
+    state: Tensor,
+    wanted: Wanted,
+) -> Gradients:
     """Compute the gradients of the first six tensors (E15-E18); None where they are not wanted."""
-    q, k, v, *small, eps, do, o, state, wanted = arguments
-    return backward(do, q, k, v, SmallTensors.contiguous(*small), eps, o, state, Wanted(*wanted))
+    small = contiguous(key_position, first, second, cos, sin)
+    return backward(do, q, k, v, small, eps, o, state, wanted)
+
+
+class AttentionFunction(Function):
+    """`attend` in eager mode."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_position: Tensor | None,
+        first: Tensor,
+        second: Tensor | None,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        o, state = run_forward(q, k, v, key_position, first, second, cos, sin, eps)
+        keep_for_backward(ctx, (q, k, v, key_position, first, second, cos, sin, eps), (o, state))
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor) -> Gradients:
+        return attention_gradients(ctx, do)
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Save what `attention_gradients` reads; the gradient of an ExpMap needs no o."""
+    q, k, v, key_position, first, second, cos, sin, eps = inputs
+    o, state = output
+    small = SmallTensors(key_position, first, second, cos, sin)
+    saved_o = None
+    if small.is_power(o.shape[3]):
+        saved_o = o
+    ctx.eps = eps
+    ctx.save_for_backward(q, k, v, key_position, first, second, cos, sin, saved_o, state)
+
+
+def attention_gradients(ctx: Any, do: Tensor) -> Gradients:
+    """Compute the gradients of all nine arguments; that of rotary tables and epsilon is None."""
+    q, k, v, key_position, first, second, cos, sin, o, state = ctx.saved_tensors
+    wanted = Wanted._make(ctx.needs_input_grad[:6])
+    if not torch.is_grad_enabled() and not is_observed(do):
+        gradients = run_backward(
+            do, q, k, v, key_position, first, second, cos, sin, ctx.eps, o, state, wanted
+        )
+        return (*gradients, None, None, None)
+    found = polarity_attention_gradient_operator(
+        q, k, v, key_position, first, second, cos, sin, ctx.eps, do, o, state, list(wanted)
+    )
+    return (*wanted_only(found, wanted), None, None, None)
 
 
 TENSORS = (
-    'Tensor q, Tensor k, Tensor v, Tensor? key_position, Tensor first, Tensor? second, Tensor? cos, Tensor? sin, '
-    'float eps'
+    'Tensor q, Tensor k, Tensor v, Tensor? key_position, Tensor first, Tensor? second, '
+    'Tensor? cos, Tensor? sin, float eps'
 )
 
 polarity_attention_operator = torch.library.custom_op(
     'mmpola::polarity_attention',
-    _forward,
+    run_forward,
     mutates_args=(),
     schema=f'({TENSORS}) -> (Tensor, Tensor)',
 )
@@ -58,92 +144,113 @@ polarity_attention_operator = torch.library.custom_op(
     mutates_args=(),
     schema=f'({TENSORS}, Tensor do, Tensor? o, Tensor state, bool[] wanted) -> Tensor[]',
 )
-def polarity_attention_gradient_operator(*arguments: Any) -> list[Tensor]:
-    """Compute `_gradients`; an empty tensor where they are not wanted."""
-    return present(_gradients(*arguments), arguments[0])
+def polarity_attention_gradient_operator(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_position: Tensor | None,
+    first: Tensor,
+    second: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    eps: float,
+    do: Tensor,
+    o: Tensor | None,
+    state: Tensor,
+    wanted: list[bool],
+) -> list[Tensor]:
+    """Compute `run_backward`; an empty tensor where a gradient is not wanted."""
+    found = run_backward(
+        do, q, k, v, key_position, first, second, cos, sin, eps, o, state, Wanted._make(wanted)
+    )
+    return without_none(found, q)
 
 
-def present(found: Gradients, like: Tensor) -> list[Tensor]:
-    """Replace None by empty tensors, a separate one for each: results of an operator must not share memory."""
+def wanted_only(found: list[Tensor], wanted: tuple[bool, ...]) -> Gradients:
+    """Replace gradients that are not wanted, for which an operator returns empty tensors."""
+    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
+
+
+def without_none(found: Gradients, like: Tensor) -> list[Tensor]:
+    """Replace None by empty tensors, one each: results of an operator must not share memory."""
     return [like.new_empty(0) if d is None else d for d in found]
 
 
+def empty_gradients(tensors: list[Tensor | None], wanted: list[bool], like: Tensor) -> list[Tensor]:
+    """Allocate a contiguous gradient for each wanted tensor, and an empty tensor for the others."""
+    gradients = []
+    for x, want in zip(tensors, wanted, strict=True):
+        if want and x is not None:
+            gradients.append(torch.empty(x.shape, device=x.device, dtype=x.dtype))
+        else:
+            gradients.append(like.new_empty(0))
+    return gradients
+
+
 @polarity_attention_operator.register_fake
-def _(*arguments: Any) -> tuple[Tensor, Tensor]:
-    q, _k, _v, *small, _eps = arguments
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_position: Tensor | None,
+    first: Tensor,
+    second: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
     batch, _, heads, dim = q.shape
-    state = torch.empty(
-        batch * heads, state_size(dim, SmallTensors(*small)), device=q.device, dtype=torch.float32
-    )
+    size = state_size(dim, SmallTensors(key_position, first, second, cos, sin))
+    state = torch.empty(batch * heads, size, device=q.device, dtype=torch.float32)
     return torch.empty(q.shape, device=q.device, dtype=q.dtype), state
 
 
 @polarity_attention_gradient_operator.register_fake
-def _(*arguments: Any) -> list[Tensor]:
-    *tensors, _cos, _sin, _eps, do, _o, _state, wanted = arguments
-    return empty_gradients(tensors, wanted, do)
-
-
-def empty_gradients(
-    tensors: Iterable[Tensor | None], wanted: list[bool], do: Tensor
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_position: Tensor | None,
+    first: Tensor,
+    second: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    eps: float,
+    do: Tensor,
+    o: Tensor | None,
+    state: Tensor,
+    wanted: list[bool],
 ) -> list[Tensor]:
-    """Allocate a contiguous gradient for each tensor that is wanted, an empty tensor for each other one."""
-    return [
-        torch.empty(x.shape, device=x.device, dtype=x.dtype)
-        if want and x is not None
-        else do.new_empty(0)
-        for x, want in zip(tensors, wanted, strict=True)
-    ]
+    return empty_gradients([q, k, v, key_position, first, second], wanted, do)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    o, state = output
-    ctx.mark_non_differentiable(state)
+def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # the state's would be zeros
-    *tensors, ctx.eps = inputs
-    is_power = SmallTensors(*tensors[3:]).is_power(o.shape[3])
-    ctx.save_for_backward(*tensors, o if is_power else None, state)
+    keep_for_backward(ctx, inputs, output)
 
 
-def _backward(ctx: Any, do: Tensor, *_: Any) -> Gradients:
-    *tensors, o, state = ctx.saved_tensors
-    *wanted, _cos, _sin, _eps = ctx.needs_input_grad
-    arguments = *tensors, ctx.eps, do, o, state, wanted
-    if torch.is_grad_enabled() or is_observed(do):
-        return (
-            *wanted_only(polarity_attention_gradient_operator(*arguments), wanted),
-            None,
-            None,
-            None,
-        )
-    return *_gradients(*arguments), None, None, None
+def _operator_gradients(ctx: Any, do: Tensor, d_state: None) -> Gradients:
+    return attention_gradients(ctx, do)
 
 
-class _Attention(Function):
-    """`attend` in eager mode."""
-
-    forward = staticmethod(_forward)
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(_backward)
-
-
-def no_second_gradient(ctx: Any, *_: Any) -> None:
+def no_second_gradient(ctx: Any, *grads: Any) -> None:
     """Refuse the derivative of a gradient operator."""
     raise RuntimeError("backend 'triton' has no second derivative: choose backend='torch'")
 
 
-polarity_attention_operator.register_autograd(_backward, setup_context=_setup_context)
+polarity_attention_operator.register_autograd(_operator_gradients, setup_context=_setup_operator)
 polarity_attention_gradient_operator.register_autograd(no_second_gradient)
 
 
 @register_flop_formula(torch.ops.mmpola.polarity_attention)
-def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
+def _(q: Any, k: Any, *others: Any, **options: Any) -> int:
     """Count two products with a [2D, D] matrix per token (E2, E3)."""
     return 2 * _product_flops(q, k)
 
 
 @register_flop_formula(torch.ops.mmpola.polarity_attention_gradient)
-def _(q: Any, k: Any, *_: Any, **__: Any) -> int:
+def _(q: Any, k: Any, *others: Any, **options: Any) -> int:
     """Count four products with a [2D, D] matrix per token (E16, E17)."""
     return 4 * _product_flops(q, k)
 

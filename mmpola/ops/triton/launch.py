@@ -1,4 +1,4 @@
-"""Launch configuration: block sizes, warps, stages, and the split of tokens over programs, by pass and head dimension.
+"""Launch configuration by pass and head dimension: blocks, warps, stages, programs.
 
 Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU
 yet. A launch table that `python -m benchmarks.gpu` measured on a GPU takes precedence (tables.py).
@@ -34,30 +34,59 @@ class SmallTensors(NamedTuple):
     cos: Tensor | None
     sin: Tensor | None
 
-    @classmethod
-    def contiguous(cls, *tensors: Any) -> SmallTensors:
-        """Return the tensors, or contiguous copies of those that are not."""
-        return cls(*(x if x is None or x.is_contiguous() else x.contiguous() for x in tensors))
-
     def is_power(self, dim: int) -> bool:
         """Whether the feature map is a PowerMap; `dim` is D."""
         return self.first.shape[1] == dim
 
     def kind(self, dim: int) -> str:
         """The feature map by its name in HALF_LAUNCHES."""
-        return 'power' if self.is_power(dim) else 'exp' if self.cos is None else 'rotary'
+        if self.is_power(dim):
+            return 'power'
+        if self.cos is None:
+            return 'exp'
+        return 'rotary'
+
+
+def contiguous(
+    key_position: Tensor | None,
+    first: Tensor,
+    second: Tensor | None,
+    cos: Tensor | None,
+    sin: Tensor | None,
+) -> SmallTensors:
+    """Return the small tensors, contiguous: `contiguous` copies only what is not."""
+    if key_position is not None:
+        key_position = key_position.contiguous()
+    if second is not None:
+        second = second.contiguous()
+    if cos is not None and sin is not None:
+        cos = cos.contiguous()
+        sin = sin.contiguous()
+    return SmallTensors(key_position, first.contiguous(), second, cos, sin)
 
 
 FUSED: dict[str, Any] = {'enable_fp_fusion': True}
-"""Options of every launch: fused multiply-adds, which Triton 3.10 leaves out unless it is asked for them."""
+"""Options of every launch: fused multiply-adds, which Triton 3.10 must be asked for."""
 
 LARGEST_TOKEN_STRIDE = 2**22
-"""Largest number of elements between two tokens: offsets inside four blocks of up to 128 tokens are 32-bit."""
+"""Largest stride of tokens: offsets inside four blocks of up to 128 tokens are 32-bit."""
 
 
 def as_tokens(x: Tensor) -> Tensor:
-    """Return x [B, N, H, D], or a contiguous copy if the stride of D is not 1 or that of N is too large."""
-    return x if x.stride(3) == 1 and x.stride(1) < LARGEST_TOKEN_STRIDE else x.contiguous()
+    """Return x [B, N, H, D], or a contiguous copy if the stride of D or N does not serve."""
+    if x.stride(3) == 1 and x.stride(1) < LARGEST_TOKEN_STRIDE:
+        return x
+    return x.contiguous()
+
+
+def token_strides(x: Tensor) -> tuple[int, int, int]:
+    """Return the strides of B, N and H of x [B, N, H, D]."""
+    return x.stride(0), x.stride(1), x.stride(2)
+
+
+def ceil_div(number: int, size: int) -> int:
+    """Return how many parts of a size hold a number."""
+    return (number + size - 1) // size
 
 
 @dataclass(frozen=True)
@@ -81,7 +110,7 @@ class Launch:
 
 
 LARGEST_SHARE = 50
-"""`share` without a launch table: so large that programs fill the GPU at the shapes of the published models."""
+"""`share` without a launch table: programs fill the GPU at the shapes of published models."""
 
 BLOCKS = (16, 32, 64)
 """BD, the channels of a program: the head dimension rounded up to a power of two."""
@@ -133,19 +162,25 @@ class Tile:
 
 
 # Rows, columns and warps for the first of BLOCKS; a wider head takes several programs. Chosen like
-# the launches above. Of float32, which takes twice the registers, a tile has half the rows.
+# the launches above. float32 tiles have half the rows: they need twice the registers.
 TILES = {'mix_and_gate': ((8, 16, 1), (8, 8, 1)), 'mix_and_gate_taps': ((8, 16, 1), (8, 8, 1))}
 
 TAPS_WAVES = 12
-"""Programs per multiprocessor of the kernel that adds the gradients of the taps; each writes one part."""
+"""Programs per multiprocessor of the kernel that adds gradients of taps; each writes a part."""
 
 INTERPRETED_PROCESSORS = 2
-"""Number of multiprocessors in Triton's interpreter, so that tests also cover the split over the sequence."""
+"""Number of multiprocessors in Triton's interpreter, so that tests cover the split of tokens."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One pass over a sequence: the grid (B * H, chunks), tokens per chunk, and the kernel's compile-time options."""
+    """One pass over the tokens.
+
+    Args:
+        grid: programs, (B * H, chunks).
+        tokens: per chunk.
+        options: compile-time options of the kernel.
+    """
 
     grid: tuple[int, int]
     tokens: int
@@ -161,17 +196,26 @@ def find_launch(
     device: torch.device,
     precision: str = 'ieee',
 ) -> Launch:
-    """Return the launch of an attention kernel for a feature map ('power', 'exp' or 'rotary'), dtype, BD and device.
+    """Return the launch of an attention kernel: from the device's launch table, or this module's.
 
-    It is that of the device's launch table, else that of this module. Of float32 inputs, tables
-    have products in full precision; those in tf32 are launched like half inputs.
+    Products of float32 inputs in tf32 are launched like those of half inputs; launch tables have
+    only products in full precision.
+
+    Args:
+        name: of the pass.
+        kind: of the feature map, 'power', 'exp' or 'rotary'.
+        dtype: of the tokens.
+        block: BD.
+        device: of the tokens.
+        precision: of float32 products, 'ieee' or 'tf32'.
     """
     is_full = dtype == torch.float32 and precision == 'ieee'
     measured = launch_table(device).get(Key.of(name, kind, dtype, block))
     if measured and (is_full or dtype != torch.float32):
         return Launch(**measured)
-    rows = (FULL_PRECISION_LAUNCHES if is_full else HALF_LAUNCHES)[name, kind]
-    return Launch(*rows[BLOCKS.index(block)], share=LARGEST_SHARE)
+    launches = FULL_PRECISION_LAUNCHES if is_full else HALF_LAUNCHES
+    tokens, warps, stages, waves = launches[name, kind][BLOCKS.index(block)]
+    return Launch(tokens, warps, stages, waves, share=LARGEST_SHARE)
 
 
 def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
@@ -193,20 +237,17 @@ def _plan_tokens(
     precision: str,
 ) -> Plan:
     batch, tokens, heads, dim = shape
-    rows, block = batch * heads, block_of(dim)
-    launch, processors = (
-        find_launch(name, kind, dtype, block, device, precision),
-        processors_of(device),
-    )
-    most = -(-tokens // launch.tokens)
-    if name in (
-        'state',
-        'query_gradient',
-    ):  # each chunk has a partial state [2D, D + 1], written and read
+    rows = batch * heads
+    block = block_of(dim)
+    launch = find_launch(name, kind, dtype, block, device, precision)
+    slots = launch.waves * processors_of(device)
+    most = ceil_div(tokens, launch.tokens)
+    if name in ('state', 'query_gradient'):
+        # Each chunk has a partial state [2D, D + 1], written and read
         states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))
         most = min(most, int(launch.share / 100 * states))
-    chunks = _chunks(rows, launch.waves * processors, most)
-    tokens_per_chunk = -(-tokens // (chunks * launch.tokens)) * launch.tokens
+    chunks = _chunks(rows, slots, most)
+    tokens_per_chunk = ceil_div(tokens, chunks * launch.tokens) * launch.tokens
     options = {
         'D': dim,
         'BN': launch.tokens,
@@ -218,15 +259,16 @@ def _plan_tokens(
     }
     if kind != 'power':
         options['BC'] = block_of(dim // 2)  # channels of one value stream
-    return Plan((rows, -(-tokens // max(1, tokens_per_chunk))), tokens_per_chunk, options)
+    grid = (rows, ceil_div(tokens, max(1, tokens_per_chunk)))
+    return Plan(grid, tokens_per_chunk, options)
 
 
 GOOD_USE = (9, 10)
-"""Share of the GPU's slots, a fraction, from which on more programs are not worth their partial states."""
+"""Share of the slots in use, a fraction, beyond which more programs are not worth their states."""
 
 
 def _chunks(rows: int, slots: int, most: int) -> int:
-    """Return how many programs share a row, at most `most`: about as many as there are slots on the GPU, or more.
+    """Return how many programs share a row, at most `most`, so that they fill the slots of the GPU.
 
     Programs run in rounds of `slots`. Avoid a last round that is nearly empty: the GPU would idle
     for most of it.
@@ -236,33 +278,40 @@ def _chunks(rows: int, slots: int, most: int) -> int:
     last = max(first, min(most, 4 * first + 4))
     good = GOOD_USE[0] / GOOD_USE[1]
 
-    def used(chunks: int) -> float:
-        return rows * chunks / (slots * -(-rows * chunks // slots))
-
-    return max(useful_splits(rows, slots, first, last), key=lambda chunks: min(used(chunks), good))
+    best = first
+    best_use = 0.0
+    for chunks in useful_splits(rows, slots, first, last):
+        rounds = ceil_div(rows * chunks, slots)
+        use = min(good, rows * chunks / (slots * rounds))
+        if use > best_use:
+            best = chunks
+            best_use = use
+    return best
 
 
 def useful_splits(rows: int, slots: int, first: int, last: int) -> list[int]:
-    """Return the numbers of chunks, from `first` to `last`, that can make the best use of their rounds, ascending.
+    """Return the numbers of chunks from `first` to `last` that can fill their rounds best, ascending.
 
     In each number of rounds these are the smallest one with a use of `GOOD_USE` and the largest
     one.
     """
     part, whole = GOOD_USE
     found = {first}
-    for rounds in range(-(-rows * first // slots), -(-rows * last // slots) + 1):
+    for rounds in range(ceil_div(rows * first, slots), ceil_div(rows * last, slots) + 1):
         largest = min(last, slots * rounds // rows)
-        enough = -(-part * slots * rounds // (whole * rows))
+        enough = ceil_div(part * slots * rounds, whole * rows)
         found.update(chunks for chunks in (enough, largest) if first <= chunks <= largest)
     return sorted(found)
 
 
 @kept_per_table
 def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
-    """Return the launch of a kernel of `mix_and_gate`: that of the device's launch table, else that of TILES."""
+    """Return the launch of a kernel of `mix_and_gate`: from the launch table, or TILES."""
     measured = launch_table(device).get(Key.of(name, 'any', dtype, block))
+    if measured:
+        return Tile(**measured)
     rows, columns, warps = TILES[name][BLOCKS.index(block)]
-    return Tile(**measured) if measured else Tile(2 * rows // dtype.itemsize, columns, warps)
+    return Tile(2 * rows // dtype.itemsize, columns, warps)
 
 
 @kept_per_table
@@ -274,9 +323,16 @@ def plan_tiles(
     grid: tuple[int, int],
     window: tuple[int, int],
 ) -> tuple[int, int, dict[str, Any]]:
-    """Split the token grids of a tensor of shape [B, N, H, D] over programs for the pass `name` of a KR x KW window.
+    """Split the token grids of a tensor over programs for a pass of `mix_and_gate`.
 
     A window of one row, as for a sequence, gets tiles of one row.
+
+    Args:
+        name: of the pass.
+        shape: [B, N, H, D].
+        dtype, device: of the tensor.
+        grid: (h, w), h * w = N.
+        window: (KR, KW).
 
     Returns:
         The number of tiles in all samples, that of channel blocks in all heads, and the kernel's
@@ -285,10 +341,14 @@ def plan_tiles(
     batch, _, heads, dim = shape
     block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]
     launch = find_tile(name, dtype, block, device)
-    rows, columns, warps = launch.rows, launch.columns, launch.warps
+    rows = launch.rows
+    columns = launch.columns
+    warps = launch.warps
     if window[0] == 1:
-        rows, columns, warps = 1, rows * columns, min(4, rows * warps)
-    tiles = batch * -(-grid[0] // rows) * -(-grid[1] // columns)
+        columns = rows * columns
+        warps = min(4, rows * warps)
+        rows = 1
+    tiles = batch * ceil_div(grid[0], rows) * ceil_div(grid[1], columns)
     options = {
         'D': dim,
         'KR': window[0],
@@ -299,17 +359,19 @@ def plan_tiles(
         'num_warps': warps,
         **FUSED,
     }
-    return tiles, heads * -(-dim // block), options
+    return tiles, heads * ceil_div(dim, block), options
 
 
 def product_precision(dtype: torch.dtype) -> str:
-    """Return 'tf32' or 'ieee': half inputs fit into tf32's 11 bits of mantissa, float32 follows torch's switch."""
+    """Return 'tf32' for half inputs, whose mantissa it holds; float32 follows torch's switch."""
     if dtype != torch.float32:
         return 'tf32'
     matmul = torch.backends.cuda.matmul
     if hasattr(matmul, 'fp32_precision'):  # torch >= 2.9, where reading the old switch may raise
-        return 'tf32' if matmul.fp32_precision == 'tf32' else 'ieee'
-    return 'tf32' if matmul.allow_tf32 else 'ieee'
+        allowed = matmul.fp32_precision == 'tf32'
+    else:
+        allowed = matmul.allow_tf32
+    return 'tf32' if allowed else 'ieee'
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""The forward and the backward pass of an attention call: each allocates its results and launches its kernels.
+"""The passes of an attention call: each allocates its results and launches its kernels.
 
 The state of all heads is one float32 tensor [B * H, SIZE]; a row has S [2D, D], then k̄ [2D] (E1,
 E2), then for an ExpMap the shift [2D] (E11). Programs that share a head write partial states, which
@@ -7,7 +7,6 @@ E2), then for an ExpMap the shift [2D] (E11). Programs that share a head write p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -19,8 +18,10 @@ from mmpola.ops.triton.launch import (
     SmallTensors,
     as_tokens,
     block_of,
+    ceil_div,
     on_device_of,
     plan_tokens,
+    token_strides,
 )
 
 
@@ -39,24 +40,25 @@ Gradients = tuple[Tensor | None, ...]
 """One gradient for each field of `Wanted`; None where it is not wanted."""
 
 
-def wanted_only(found: Iterable[Tensor | None], wanted: Iterable[bool]) -> Gradients:
-    """Replace gradients that are not wanted by None."""
-    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
-
-
 def state_size(dim: int, small: SmallTensors) -> int:
-    """Return SIZE."""
-    return 2 * dim * (dim + (1 if small.is_power(dim) else 2))
+    """Return SIZE, the length of a row of the state."""
+    columns = dim + 1
+    if not small.is_power(dim):
+        columns = dim + 2  # and the shift
+    return 2 * dim * columns
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, small: SmallTensors, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Compute o [B, N, H, D] (E3), contiguous, in q's dtype, and the state."""
-    q, k, v = as_tokens(q), as_tokens(k), as_tokens(v)
+    q = as_tokens(q)
+    k = as_tokens(k)
+    v = as_tokens(v)
     with on_device_of(q):
         state = _compute_state(k, v, small)
-        return _compute_output(q, state, small, eps), state
+        output = _compute_output(q, state, small, eps)
+    return output, state
 
 
 def backward(
@@ -70,29 +72,49 @@ def backward(
     state: Tensor,
     wanted: Wanted,
 ) -> Gradients:
-    """Compute the gradients of the wanted tensors (E15-E18) from the gradient and the results of `forward`.
+    """Compute the gradients of the wanted tensors (E15-E18); the others are None.
 
     The gradient of an ExpMap needs no o. That of the key position is the sum over the batch of dk
     as stored, which adds one rounding to q's dtype.
     """
-    do, q, k, v = as_tokens(do), as_tokens(q), as_tokens(k), as_tokens(v)
-    (_, keys, _, dim), is_power = k.shape, small.is_power(q.shape[3])
-    from_keys = wanted.k or wanted.key_position, wanted.v, wanted.first and is_power
-    want_scale = wanted.second and is_power
+    do = as_tokens(do)
+    q = as_tokens(q)
+    k = as_tokens(k)
+    v = as_tokens(v)
+    _, keys, _, dim = k.shape
+    is_power = small.is_power(dim)
+    wants_dk = wanted.k or wanted.key_position
+    wants_exponent = wanted.first and is_power
+    wants_scale = wanted.second and is_power
+    wants_keys = wants_dk or wanted.v or wants_exponent
+    dk = None
+    dv = None
+    d_position = None
+    key_parts = None
+    products = None
     with on_device_of(q):
-        dq, parts, map_parts = _query_gradient(
-            do, q, small, eps, o, state, wanted, any(from_keys) or want_scale
+        dq, state_parts, map_parts = _query_gradient(
+            do, q, small, eps, o, state, wanted, wants_keys or wants_scale
         )
-        dk = dv = key_parts = products = d_position = None
-        if parts is not None:
-            products = _floats(k, parts.shape[0], 2 * dim) if want_scale else None
-            d_state = _combine(parts, dim, 1 / keys, state, products)
-            if any(from_keys):
-                dk, dv, key_parts = _key_gradient(k, v, small, state, d_state, from_keys)
+        if state_parts is not None:
+            if wants_scale:
+                products = _floats(k, state_parts.shape[0], 2 * dim)
+            d_state = _combine(state_parts, dim, 1 / keys, state, products)
+            if wants_keys:
+                dk, dv, key_parts = _key_gradient(
+                    k, v, small, state, d_state, wants_dk, wanted.v, wants_exponent
+                )
         if dk is not None and wanted.key_position and small.key_position is not None:
             d_position = dk.sum(0, dtype=small.key_position.dtype)
-        d_map = _map_gradients(small, q, map_parts, key_parts, products)
-    return wanted_only((dq, dk, dv, d_position, *d_map), wanted)
+        d_first, d_second = _map_gradients(small, q, map_parts, key_parts, products)
+    return (
+        dq if wanted.q else None,
+        dk if wanted.k else None,
+        dv if wanted.v else None,
+        d_position if wanted.key_position else None,
+        d_first if wanted.first else None,
+        d_second if wanted.second else None,
+    )
 
 
 def _like(x: Tensor) -> Tensor:
@@ -110,44 +132,84 @@ def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
     plan = plan_tokens('state', k, small.kind(dim))
     rows, chunks = plan.grid
     parts = _floats(k, rows, chunks, state_size(dim, small))
-    if 0 not in plan.grid:
-        bits = (keys - 1).bit_length()  # 1/M = 2^-bits * grow
-        sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
+    if rows > 0 and chunks > 0:
+        bits = (keys - 1).bit_length()
+        grow = 2.0**bits / keys  # 1/M = 2^-bits * grow
         if small.is_power(dim):
             power_kernels.polarity_attention_power_state_kernel[plan.grid](
-                k, v, small.key_position, small.first, small.second, parts,
-                *sizes, -float(bits), 2.0**bits / keys, **plan.options,
-            )  # fmt: skip
+                k,
+                v,
+                small.key_position,
+                small.first,
+                small.second,
+                parts,
+                *token_strides(k),
+                *token_strides(v),
+                heads,
+                keys,
+                plan.tokens,
+                -float(bits),
+                grow,
+                **plan.options,
+            )
         else:
             exp_kernels.polarity_attention_exp_state_kernel[plan.grid](
-                k, v, small.key_position, small.cos, small.sin, parts,
-                *sizes, 2.0**-bits, 2.0**bits / keys, **plan.options,
-            )  # fmt: skip
-    return _combine(parts, dim, 1.0) if chunks > 1 else parts.view(rows, state_size(dim, small))
+                k,
+                v,
+                small.key_position,
+                small.cos,
+                small.sin,
+                parts,
+                *token_strides(k),
+                *token_strides(v),
+                heads,
+                keys,
+                plan.tokens,
+                2.0**-bits,
+                grow,
+                **plan.options,
+            )
+    if chunks > 1:
+        return _combine(parts, dim, 1.0)
+    return parts.view(rows, state_size(dim, small))
 
 
 def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -> Tensor:
     _, queries, heads, dim = q.shape
     plan = plan_tokens('output', q, small.kind(dim))
     output = _like(q)
-    if 0 not in plan.grid:
-        sizes = *q.stride()[:3], heads, queries, plan.tokens, eps
-        if small.is_power(dim):
-            power_kernels.polarity_attention_power_output_kernel[plan.grid](
-                q, small.first, small.second, state, output, *sizes, **plan.options
-            )
-        else:
-            exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
-                q,
-                small.first,
-                small.second,
-                small.cos,
-                small.sin,
-                state,
-                output,
-                *sizes,
-                **plan.options,
-            )
+    if 0 in plan.grid:
+        return output
+    if small.is_power(dim):
+        power_kernels.polarity_attention_power_output_kernel[plan.grid](
+            q,
+            small.first,
+            small.second,
+            state,
+            output,
+            *token_strides(q),
+            heads,
+            queries,
+            plan.tokens,
+            eps,
+            **plan.options,
+        )
+    else:
+        exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
+            q,
+            small.first,
+            small.second,
+            small.cos,
+            small.sin,
+            state,
+            output,
+            *token_strides(q),
+            heads,
+            queries,
+            plan.tokens,
+            eps,
+            **plan.options,
+        )
     return output
 
 
@@ -159,40 +221,70 @@ def _query_gradient(
     o: Tensor | None,
     state: Tensor,
     wanted: Wanted,
-    want_state: bool,
+    wants_state: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return dq and the parts of the gradients of the state [B * H, chunks, SIZE] and of the map [B * H, chunks, …].
+    """Compute dq and the chunks' parts of the gradients of the state and of the feature map.
 
-    The map's parts are the sum of dp / ln 2 [D] for a PowerMap and of dsame and dopposite [4D] for
-    an ExpMap.
+    Returns:
+        dq; the parts of the state's gradient [B * H, chunks, SIZE]; those of the map's, of a
+        PowerMap the sums of dp / ln 2 [B * H, chunks, D], of an ExpMap of both temperatures
+        [B * H, chunks, 4D]. None where they are not wanted.
     """
     _, queries, heads, dim = q.shape
-    plan, is_power = plan_tokens('query_gradient', q, small.kind(dim)), small.is_power(dim)
-    dq = _like(q) if wanted.q else None
-    d_state = _floats(q, *plan.grid, 2 * dim * (dim + 1)) if want_state else None
-    want_map = wanted.first or (wanted.second and not is_power)
-    d_map = _floats(q, *plan.grid, dim if is_power else 4 * dim) if want_map else None
-    if 0 not in plan.grid:
-        arguments = (
+    is_power = small.is_power(dim)
+    plan = plan_tokens('query_gradient', q, small.kind(dim))
+    dq = None
+    if wanted.q:
+        dq = _like(q)
+    d_state = None
+    if wants_state:
+        d_state = _floats(q, *plan.grid, 2 * dim * (dim + 1))
+    d_map = None
+    if is_power and wanted.first:
+        d_map = _floats(q, *plan.grid, dim)
+    if not is_power and (wanted.first or wanted.second):
+        d_map = _floats(q, *plan.grid, 4 * dim)
+    if 0 in plan.grid:
+        return dq, d_state, d_map
+    if is_power:
+        power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
+            q,
+            o,
+            do,
+            small.first,
+            small.second,
             state,
             dq,
             d_state,
             d_map,
-            *q.stride()[:3],
-            *do.stride()[:3],
+            *token_strides(q),
+            *token_strides(do),
             heads,
             queries,
             plan.tokens,
             eps,
+            **plan.options,
         )
-        if is_power:
-            power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
-                q, o, do, small.first, small.second, *arguments, **plan.options
-            )
-        else:
-            exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.grid](
-                q, do, small.first, small.second, small.cos, small.sin, *arguments, **plan.options
-            )
+    else:
+        exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.grid](
+            q,
+            do,
+            small.first,
+            small.second,
+            small.cos,
+            small.sin,
+            state,
+            dq,
+            d_state,
+            d_map,
+            *token_strides(q),
+            *token_strides(do),
+            heads,
+            queries,
+            plan.tokens,
+            eps,
+            **plan.options,
+        )
     return dq, d_state, d_map
 
 
@@ -203,14 +295,30 @@ def _combine(
     state: Tensor | None = None,
     products: Tensor | None = None,
 ) -> Tensor:
-    """Add parts [B * H, chunks, SIZE] and multiply by `factor`; `products` [B * H, 2D] gets the row sums of (E18a)."""
+    """Add the parts [B * H, chunks, SIZE] of a state and multiply the sum by `factor`.
+
+    `products`, [B * H, 2D], gets the row sums of (E18a) with `state`.
+    """
     rows, chunks, size = parts.shape
     combined = _floats(parts, rows, size)
-    if rows:  # 8 rows of the states of 8 chunks at a time
-        combine_kernels.combine_states_kernel[rows, -(-2 * dim // 8)](
-            parts, combined, state, products, chunks, factor,
-            D=dim, BP=8, BR=8, BD=block_of(dim), HAS_SHIFT=size == 2 * dim * (dim + 2), num_warps=4, **FUSED,
-        )  # fmt: skip
+    if rows == 0:
+        return combined
+    # 8 rows of the states of 8 chunks at a time
+    combine_kernels.combine_states_kernel[rows, ceil_div(2 * dim, 8)](
+        parts,
+        combined,
+        state,
+        products,
+        chunks,
+        factor,
+        D=dim,
+        BP=8,
+        BR=8,
+        BD=block_of(dim),
+        HAS_SHIFT=size == 2 * dim * (dim + 2),
+        num_warps=4,
+        **FUSED,
+    )
     return combined
 
 
@@ -220,68 +328,108 @@ def _key_gradient(
     small: SmallTensors,
     state: Tensor,
     d_state: Tensor,
-    wants: tuple[bool, bool, bool],
+    wants_dk: bool,
+    wants_dv: bool,
+    wants_exponent: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return dk, dv and the parts [B * H, chunks, D] of the sum of dp / ln 2, those that `wants` asks for."""
+    """Compute dk, dv and the parts [B * H, chunks, D] of the sum of dp / ln 2; None if unwanted."""
     _, keys, heads, dim = k.shape
     plan = plan_tokens('key_gradient', k, small.kind(dim))
-    dk = _like(k) if wants[0] else None
-    dv = _like(v) if wants[1] else None
-    d_map = _floats(k, *plan.grid, dim) if wants[2] else None
-    sizes = *k.stride()[:3], *v.stride()[:3], heads, keys, plan.tokens
-    if 0 not in plan.grid:
-        if small.is_power(dim):
-            power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
-                k,
-                v,
-                small.key_position,
-                small.first,
-                small.second,
-                d_state,
-                dk,
-                dv,
-                d_map,
-                *sizes,
-                **plan.options,
-            )
-        else:
-            exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
-                k,
-                v,
-                small.key_position,
-                small.cos,
-                small.sin,
-                state,
-                d_state,
-                dk,
-                dv,
-                *sizes,
-                **plan.options,
-            )
+    dk = None
+    if wants_dk:
+        dk = _like(k)
+    dv = None
+    if wants_dv:
+        dv = _like(v)
+    d_map = None
+    if wants_exponent:
+        d_map = _floats(k, *plan.grid, dim)
+    if 0 in plan.grid:
+        return dk, dv, d_map
+    if small.is_power(dim):
+        power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
+            k,
+            v,
+            small.key_position,
+            small.first,
+            small.second,
+            d_state,
+            dk,
+            dv,
+            d_map,
+            *token_strides(k),
+            *token_strides(v),
+            heads,
+            keys,
+            plan.tokens,
+            **plan.options,
+        )
+    else:
+        exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
+            k,
+            v,
+            small.key_position,
+            small.cos,
+            small.sin,
+            state,
+            d_state,
+            dk,
+            dv,
+            *token_strides(k),
+            *token_strides(v),
+            heads,
+            keys,
+            plan.tokens,
+            **plan.options,
+        )
     return dk, dv, d_map
 
 
 def _map_gradients(
     small: SmallTensors,
     q: Tensor,
-    parts: Tensor | None,
+    query_parts: Tensor | None,
     key_parts: Tensor | None,
     products: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of `first` and `second` from the parts of queries and of keys; None without any."""
+    """Add up the gradients of `first` and `second` from the parts of queries and keys."""
     batch, _, heads, dim = q.shape
-    first, second = small.first, small.second
-    if parts is None and products is None:
+    first = small.first
+    second = small.second
+    if query_parts is None and products is None:
         return None, None
-    d_first = None if parts is None else _like(first)
-    chunks = [0 if x is None else x.shape[1] for x in (parts, key_parts)]
-    if small.is_power(dim):
-        d_second = None if products is None or second is None else _like(second)
-        combine_kernels.power_parameters_kernel[heads, -(-dim // 16)](
-            parts, key_parts, products, first, second, d_first, d_second, batch, heads, *chunks,
-            D=dim, BP=128, BW=16, num_warps=4, **FUSED,
-        )  # fmt: skip
-        return d_first, d_second
-    assert parts is not None and d_first is not None and second is not None
-    d_same, d_opposite = parts.view(batch, heads, chunks[0], 4 * dim).sum((0, 2)).chunk(2, 1)
-    return d_first.copy_(d_same), _like(second).copy_(d_opposite)
+    if not small.is_power(dim):
+        assert query_parts is not None and second is not None
+        parts = query_parts.view(batch, heads, query_parts.shape[1], 4 * dim)
+        d_same, d_opposite = parts.sum((0, 2)).chunk(2, 1)
+        return _like(first).copy_(d_same), _like(second).copy_(d_opposite)
+    d_first = None
+    query_chunks = 0
+    if query_parts is not None:
+        d_first = _like(first)
+        query_chunks = query_parts.shape[1]
+    key_chunks = 0
+    if key_parts is not None:
+        key_chunks = key_parts.shape[1]
+    d_second = None
+    if products is not None and second is not None:
+        d_second = _like(second)
+    combine_kernels.power_parameters_kernel[heads, ceil_div(dim, 16)](
+        query_parts,
+        key_parts,
+        products,
+        first,
+        second,
+        d_first,
+        d_second,
+        batch,
+        heads,
+        query_chunks,
+        key_chunks,
+        D=dim,
+        BP=128,
+        BW=16,
+        num_warps=4,
+        **FUSED,
+    )
+    return d_first, d_second
