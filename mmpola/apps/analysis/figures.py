@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
+from mmpola.apps.analysis.geometry import Geometry, Point, visible_pixels
 from mmpola.apps.analysis.statistics import LayerAnalysis
 from mmpola.apps.analysis.weights import MAPS
-from mmpola.apps.prediction.geometry import Geometry, Point, visible_pixels
 
 BLUE, ORANGE, GREEN, PINK, GREY = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#666666'
 LIGHT_BLUE = '#56b4e9'

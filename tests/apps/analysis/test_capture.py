@@ -12,7 +12,6 @@ from mmpola.apps.analysis import (
     observe,
     polarity_factors,
 )
-from mmpola.apps.analysis.capture import observing
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
 from mmpola.ops.inputs import AttentionInputs
@@ -108,10 +107,16 @@ def test_what_is_refused():
 
 
 def test_a_layer_called_with_prefix_tokens_is_refused():
-    layer = PolaAttention(8, 2)
-    with (
-        pytest.raises(UsageError, match='got prefix tokens in attn'),
-        observing(nn.ModuleDict({'attn': layer}), str),
-    ):
-        layer(torch.randn(1, 5, 8), (2, 2), prefix_tokens=1)
-    assert layer.observer is None
+    class WithClassToken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = PolaAttention(4, 1)
+
+        def forward(self, images):
+            tokens = images.flatten(2).mT
+            return self.attn(tokens, (2, 2), prefix_tokens=1)
+
+    model = WithClassToken()
+    with pytest.raises(UsageError, match='got prefix tokens in attn'):
+        observe(model, torch.randn(1, 4, 1, 5), str)
+    assert model.attn.observer is None

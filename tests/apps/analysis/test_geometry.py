@@ -8,7 +8,7 @@ import pytest
 from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 
-from mmpola.apps.prediction.geometry import (
+from mmpola.apps.analysis.geometry import (
     Geometry,
     centre,
     pipeline_geometry,
@@ -17,7 +17,7 @@ from mmpola.apps.prediction.geometry import (
     transform_geometry,
     visible_pixels,
 )
-from mmpola.apps.prediction.predictor import ClassifierTransform
+from mmpola.apps.image_reader import ClassifierReader
 
 PIPELINES = {
     'mmdet': [
@@ -69,8 +69,9 @@ def test_a_point_is_where_the_pipeline_puts_it(name, size):
         transforms = Compose(PIPELINES[name])
         geometry = pipeline_geometry(transforms(white_square(size, 0, 0)))
     else:
-        transforms = ClassifierTransform(TRANSFORMS[name])
-        geometry = transform_geometry(transforms.steps, size)
+        reader = ClassifierReader(TRANSFORMS[name])
+        transforms = reader.transform
+        geometry = transform_geometry(reader.steps, size)
     for x, y in ((size[1] // 2, size[0] // 2), (size[1] // 2 - 20, size[0] // 2 + 15)):
         inputs = transforms(white_square(size, x, y))['inputs']
         assert geometry.size == tuple(inputs.shape[-2:])
