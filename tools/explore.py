@@ -13,8 +13,6 @@ Detections with a score below --score-thr are left out. Ctrl-C ends the script w
 2: the arguments are invalid, nothing was started.
 """
 
-from __future__ import annotations
-
 import mmpola.script  # noqa: F401  before all others
 
 import argparse
@@ -37,11 +35,6 @@ from mmpola.apps.prediction.predictor import Classifier, Predictor, ReadImage, l
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.messages import UsageError, run_main
 from mmpola.read_image import ImageFile
-
-try:
-    import gradio as gr
-except ModuleNotFoundError:
-    gr = None
 
 RECENT_IMAGES = 3
 """Images whose captured tensors are kept; an older one runs through the model again."""
@@ -94,10 +87,13 @@ class Explorer:
         """Return an image's exploration, the image with the prediction, and that in words.
 
         Raises:
-            UsageError: the image cannot be read; the message does not name it.
+            UsageError: the image cannot be read.
         """
-        pixels = self.predictor.read(path)
-        explored = explore(self.predictor.model, self.predictor.reader, self.names, pixels)
+        try:
+            pixels = self.predictor.read(path)
+            explored = explore(self.predictor.model, self.predictor.reader, self.names, pixels)
+        except UsageError as error:
+            raise UsageError(f'{path.name}: {error}') from None
         batch = [ReadImage(ImageFile(path, path), pixels)]
         (prediction,) = self.predictor(batch, self.threshold)
         drawing = prediction.drawing
@@ -130,9 +126,9 @@ class Explorer:
         if point is None:
             point = explored.centre
         view = explored.view(layer, None if head == MEAN else int(head) - 1, point)
-        kinds = ' | '.join(kind for kind, _ in view.entropies)
-        values = ' | '.join(value for _, value in view.entropies)
-        text = f'{view.text}\n\n| {kinds} |\n|{"---|" * len(view.entropies)}\n| {values} |'
+        text = f'{view.text}\n\n| weights | entropy |\n| --- | --- |'
+        for kind, entropy in view.entropies:
+            text += f'\n| {kind} | {entropy} |'
         picture = explored.picture(drawing, point)
         return [point, picture, summary, text, rendered(view.maps), rendered(view.entropy)]
 
@@ -151,9 +147,19 @@ def build_page(explorer: Explorer, title: str, image: Path | None) -> Any:
         explorer: computes what it shows.
         title: of the page.
         image: shown first; None for none.
+
+    Raises:
+        UsageError: gradio is not installed.
     """
+    try:
+        import gradio as gr
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name}: not installed; the page needs pip install -e '.[explore]'"
+        ) from None
+
     names = explorer.names
-    with gr.Blocks(title=title, analytics_enabled=False) as page:
+    with gr.Blocks(title=title, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(
             f'# What the attention of {title} reads\n'
             'Click a point of the image: the maps show how much its query reads from every other '
@@ -167,29 +173,32 @@ def build_page(explorer: Explorer, title: str, image: Path | None) -> Any:
                     label='Drop an image here, or choose one', file_types=['image'], height=140
                 )
                 picture = gr.Image(
-                    label='The image with its prediction; click a point',
+                    alt_text='The image with its prediction; click a point',
+                    show_label=False,
                     format='jpeg',
                     interactive=False,
                     buttons=[],
                     elem_id='picture',
                 )
-                prediction = gr.Textbox(label='Prediction', interactive=False)
+                prediction = gr.Textbox(label='Prediction', lines=2, interactive=False)
             with gr.Column(scale=3):
                 layer = gr.Dropdown(names, value=names[0], label='Layer')
                 head = gr.Radio(explorer.heads(names[0]), value=MEAN, label='Head')
                 text = gr.Markdown(elem_id='query')
                 maps = gr.Image(
-                    label='Weights of the query over the image',
+                    alt_text='Weights of the query over the image',
+                    show_label=False,
                     format='png',
                     interactive=False,
-                    buttons=['download', 'fullscreen'],
+                    buttons=['download'],
                     elem_id='maps',
                 )
                 entropy = gr.Image(
-                    label="Entropy of the query's weights in each layer",
+                    alt_text="Entropy of the query's weights in each layer",
+                    show_label=False,
                     format='png',
                     interactive=False,
-                    buttons=['download', 'fullscreen'],
+                    buttons=['download'],
                     elem_id='entropy',
                 )
         shown = [point, picture, prediction, text, maps, entropy]
@@ -218,7 +227,10 @@ def build_page(explorer: Explorer, title: str, image: Path | None) -> Any:
         # The layers of the model report to one image at a time.
         one_at_a_time: dict[str, Any] = {'concurrency_limit': 1, 'concurrency_id': 'model'}
         page.load(show, [path, layer, head, point], shown, **one_at_a_time)
-        upload.upload(show_upload, [upload, layer, head], [path, *shown], **one_at_a_time)
+        uploaded = upload.upload(
+            show_upload, [upload, layer, head], [path, *shown], **one_at_a_time
+        )
+        uploaded.then(lambda: None, outputs=upload)  # makes room for the next image
         picture.select(show_click, [path, layer, head], shown, **one_at_a_time)
         layer.input(show_layer, [path, layer, head, point], [head, *shown], **one_at_a_time)
         head.input(show, [path, layer, head, point], shown, **one_at_a_time)
@@ -231,6 +243,8 @@ def serve(page: Any, port: int | None, title: str) -> None:
     Raises:
         UsageError: the port is taken, or is not a port that this user may use.
     """
+    import gradio as gr
+
     fonts = ['system-ui', 'sans-serif']  # gradio's own are loaded from the network
     try:
         _, address, _ = page.launch(
@@ -255,17 +269,15 @@ def main() -> None:
     names = choose_layers(predictor.model.backbone, args.layers)
     explorer = Explorer(predictor, names, args.score_thr)
     if args.image is not None:
-        try:
-            explorer.open(args.image)
-        except UsageError as error:
-            raise UsageError(f'{args.image}: {error}') from None
-    if gr is None:
-        raise UsageError("gradio: not installed; install it with pip install -e '.[explore]'")
+        explorer.open(
+            args.image
+        )  # an image that cannot be read is refused before the server starts
 
     title = Path(args.config).stem
     with TemporaryDirectory() as folder:
-        os.environ['GRADIO_TEMP_DIR'] = folder  # of uploaded images
-        serve(build_page(explorer, title, args.image), args.port, title)
+        os.environ['GRADIO_TEMP_DIR'] = folder  # read when gradio is imported
+        page = build_page(explorer, title, args.image)
+        serve(page, args.port, title)
 
 
 if __name__ == '__main__':

@@ -25,7 +25,7 @@ from mmpola.apps.prediction.drawing import draw_classes, shown_name
 from mmpola.classification.class_folders import IMAGENET, class_names, class_source
 from mmpola.config_tree import class_count_problems, leaves
 from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, counted, listed
 from mmpola.read_image import ImageFile
 
 BEST_CLASSES = 5
@@ -144,7 +144,7 @@ class Detector(Predictor):
             for label, score in zip(result['labels'], result['scores'], strict=True):
                 if score > threshold:
                     drawn.append(f'{self.classes[label]} {score:.0%}')
-            summary = f'{len(drawn)} detections with a score above {threshold}'
+            summary = f'{counted(len(drawn), "detection")} with a score above {threshold}'
             if drawn:
                 summary += f': {listed(drawn)}'
             predictions.append(Prediction(drawing, result, summary, len(drawn)))
