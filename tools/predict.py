@@ -74,7 +74,7 @@ def main() -> None:
     cfg, on_meta = load_image_config(args)
     images = find_images(args.images, args.out)
     predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device)
-    outputs = []
+    outputs: list[Path] = []
     for image in images:
         outputs.extend(output_paths(image, args.out, predictor.result_suffix))
     check_outputs(images, args.out, outputs, args.overwrite)

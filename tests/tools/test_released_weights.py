@@ -82,7 +82,7 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
 ):
     config, checkpoint, out = classifier(), save(name, weights, tmp_path), tmp_path / 'out'
     assert scripts.run('predict', config, checkpoint, photo, '--out', out) == 0
-    best = json.loads((out / 'photo.json').read_text())['classes'][0]
+    best = json.loads((out / 'preds' / 'photo.json').read_text())['classes'][0]
     assert (best['label'], best['class'], best['score']) == (
         SPANIEL,
         'n02102040',
@@ -148,13 +148,12 @@ def test_analysis_needs_no_class_names_and_no_class_folders(
         scripts.run('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options)
         == 2
     )
-    predictors = []
-    monkeypatch.setattr(
-        'mmpola.apps.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor)
-    )
-    monkeypatch.setattr('mmpola.apps.analysis.explorer.serve', lambda *_: None)
+    explore = scripts.load('explore')
+    explorers = []
+    monkeypatch.setattr(explore, 'build_page', lambda explorer, *_: explorers.append(explorer))
+    monkeypatch.setattr(explore, 'serve', lambda *_: None)
     assert scripts.run('explore', config, checkpoint, *options) == 0
-    assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
+    assert explorers[0].predictor.classes == tuple(f'class {number}' for number in range(7))
 
 
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
