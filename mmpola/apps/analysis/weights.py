@@ -21,18 +21,18 @@ from mmpola.ops.reference import add_key_position, normaliser, read_state, rotat
 STREAMS = ('same', 'opposite')
 """The streams of linear attention, in the order of the operator's value channels."""
 
-KINDS = (*STREAMS, 'both', 'softmax', 'linear', 'relu')
-"""The layer's own weights, 'both' being the mean of the two streams, and other attention's for the same q and k.
+MAPS = ('same', 'opposite', 'both', 'softmax')
+"""Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
+
+KINDS = (*MAPS, 'linear', 'relu')
+"""All kinds: the layer's own weights, and those of other attention for the same q and k.
 
 The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with
 max(x, 0).
 """
 
-MAPS = ('same', 'opposite', 'both', 'softmax')
-"""Kinds of weights that are drawn over the image."""
-
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
-"""The features of queries and keys in the kinds of linear attention other than the layer's own."""
+"""The features of queries and keys of other linear attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +58,28 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
     With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may
     then be negative.
     """
-    feature_map, rotary = inputs.feature_map, inputs.rotary
+    feature_map = inputs.feature_map
+    rotary = inputs.rotary
     q, k = _queries_and_keys(inputs)
     shift = feature_map.shift(q, k, paired=rotary is not None)
     psi = feature_map.key(k, shift)
-    identity = torch.eye(psi.shape[-1], dtype=psi.dtype, device=psi.device).expand(
-        *psi.shape[:2], -1, -1
-    )
-    streams = feature_map.streams(
-        torch.cat([identity, identity], dim=-1), psi.mean(dim=-2).unsqueeze(-1)
-    )
-    outputs = [
-        read_state(phi, rotate(phi, rotary), *stream, eps)
-        for (phi, eps), stream in zip(feature_map.query(q, shift, inputs.eps), streams, strict=True)
-    ]
-    queries = torch.cat(outputs, dim=-1)[0].unflatten(-1, (len(STREAMS), -1)).movedim(-2, 0)
-    return Factors(queries, rotate(psi, rotary)[0] / psi.shape[-2])
+    key_mean = psi.mean(dim=-2).unsqueeze(-1)
+    batch, heads, keys, features = psi.shape
+    identity = torch.eye(features, dtype=psi.dtype, device=psi.device)
+    identity = identity.expand(batch, heads, features, features)
+    # The features take the place of the values, in both streams.
+    states = feature_map.streams(torch.cat([identity, identity], dim=-1), key_mean)
+    outputs = []
+    for (phi, eps), state in zip(feature_map.query(q, shift, inputs.eps), states, strict=True):
+        outputs.append(read_state(phi, rotate(phi, rotary), *state, eps))
+    both_streams = torch.cat(outputs, dim=-1)[0].unflatten(-1, (len(STREAMS), features))
+    return Factors(both_streams.movedim(-2, 0), rotate(psi, rotary)[0] / keys)
 
 
 def attention_rows(
     inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS
 ) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Return a function that computes the weights of some queries over all keys, for their indices [R].
+    """Return a function that computes the weights of some queries [R] over all keys.
 
     Args:
         inputs: of a layer, B = 1. All kinds read the same q, and k with its positions; only the two
@@ -87,24 +87,29 @@ def attention_rows(
         kinds: of weights, from `KINDS`.
 
     Returns:
-        A function that returns [H, R, M] for each kind.
+        A function from the indices of queries [R] to [H, R, M] for each kind.
     """
-    q, k = (x[0] for x in _queries_and_keys(inputs))
+    q, k = _queries_and_keys(inputs)
+    q = q[0]
+    k = k[0]
     factors = polarity_factors(inputs)
-    keys = {
-        kind: (psi / psi.shape[-2], psi.mean(dim=-2).unsqueeze(-1))
-        for kind, psi in _features(k, kinds).items()
-    }
+    key_features = {}
+    for kind, feature in FEATURES.items():
+        if kind in kinds:
+            key_features[kind] = feature(k)
 
     def rows(index: Tensor) -> dict[str, Tensor]:
         same, opposite = factors.rows(index)
-        found = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
+        weights = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
         if 'softmax' in kinds:
-            found['softmax'] = (q[:, index] @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
-        for kind, phi in _features(q[:, index], kinds).items():
-            psi, key_mean = keys[kind]
-            found[kind] = (phi / normaliser(phi, key_mean, inputs.eps)) @ psi.mT
-        return {kind: found[kind] for kind in kinds}
+            logits = q[:, index] @ k.mT / q.shape[-1] ** 0.5
+            weights['softmax'] = logits.softmax(dim=-1)
+        for kind, psi in key_features.items():
+            phi = FEATURES[kind](q[:, index])
+            key_mean = psi.mean(dim=-2).unsqueeze(-1)
+            keys = psi.shape[-2]
+            weights[kind] = (phi / normaliser(phi, key_mean, inputs.eps)) @ (psi / keys).mT
+        return {kind: weights[kind] for kind in kinds}
 
     return rows
 
@@ -114,12 +119,9 @@ def sample_tokens(tokens: int, number: int) -> Tensor:
     return torch.linspace(0, tokens - 1, min(tokens, number), dtype=torch.float64).round().long()
 
 
-def _features(x: Tensor, kinds: tuple[str, ...]) -> dict[str, Tensor]:
-    return {kind: feature(x) for kind, feature in FEATURES.items() if kind in kinds}
-
-
 def _queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
     """Return q and k' = k + P (E4) as [B, H, N, D] in the accumulation dtype."""
     dtype = accumulation_dtype(inputs.q.dtype)
-    q, k = inputs.q.to(dtype), add_key_position(inputs).to(dtype)
-    return q.transpose(1, 2), k.transpose(1, 2)
+    q = inputs.q.to(dtype).transpose(1, 2)
+    k = add_key_position(inputs).to(dtype).transpose(1, 2)
+    return q, k
