@@ -18,10 +18,10 @@ from mmpola.apps.analysis.statistics import (
     positive_sequence_entropy,
     row_entropies,
 )
-from mmpola.apps.analysis.weights import KINDS, Factors, attention_rows, polarity_factors
+from mmpola.apps.analysis.weights import WEIGHT_KINDS, Factors, attention_rows, polarity_factors
 
 __all__ = [
-    'KINDS',
+    'WEIGHT_KINDS',
     'EffectiveRanks',
     'Factors',
     'GateStatistics',

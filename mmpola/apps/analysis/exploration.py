@@ -29,7 +29,7 @@ from mmpola.apps.analysis.geometry import (
     visible_pixels,
 )
 from mmpola.apps.analysis.statistics import Array, positive_sequence_entropy
-from mmpola.apps.analysis.weights import MAPS, attention_rows
+from mmpola.apps.analysis.weights import MAP_KINDS, attention_rows
 from mmpola.apps.image_reader import ImageReader, network_input
 from mmpola.layers import Grid
 from mmpola.messages import UsageError
@@ -41,7 +41,7 @@ UNSEEN_BRIGHTNESS = 0.35
 """Brightness of the part of the image that the network does not see."""
 
 Rows = Callable[[Tensor], dict[str, Tensor]]
-"""A function from the indices of queries [R] to their weights [H, R, M] for each of `MAPS`."""
+"""A function from the indices of queries [R] to their weights [H, R, M] for each of `MAP_KINDS`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ class Exploration:
             head: from 0; None for the mean of the heads.
 
         Returns:
-            [h, w] for each of `MAPS`.
+            [h, w] for each of `MAP_KINDS`.
         """
         maps = {}
         for kind, rows in layer.weights(self._query(layer, point)).items():
@@ -133,7 +133,7 @@ class Exploration:
         return maps
 
     def entropies(self, layer: ExploredLayer, point: Point) -> dict[str, Array]:
-        """Return the entropy of the same weights, of each head [H] in nats for each of `MAPS`."""
+        """Return the entropy of the same weights in nats, [H] for each of `MAP_KINDS`."""
         entropies = {}
         for kind, rows in layer.distributions(self._query(layer, point)).items():
             entropies[kind] = positive_sequence_entropy(rows[:, 0]).float().cpu().numpy()
@@ -266,10 +266,10 @@ def _explored_layer(layer: LayerInputs, stride: int) -> ExploredLayer:
     # memory.
     q = layer.attention.q.clone(memory_format=torch.contiguous_format)
     inputs = replace(layer.attention, q=q)
-    weights = attention_rows(inputs, MAPS)
+    weights = attention_rows(inputs, MAP_KINDS)
     distributions = weights
     if inputs.rotary is not None:
-        distributions = attention_rows(replace(inputs, rotary=None), MAPS)
+        distributions = attention_rows(replace(inputs, rotary=None), MAP_KINDS)
     return ExploredLayer(
         layer.name,
         layer.grid,

@@ -17,7 +17,7 @@ from PIL import Image
 
 from mmpola.apps.analysis.geometry import Geometry, Point, visible_pixels
 from mmpola.apps.analysis.statistics import LayerAnalysis
-from mmpola.apps.analysis.weights import MAPS
+from mmpola.apps.analysis.weights import MAP_KINDS
 
 BLUE = '#0072b2'
 ORANGE = '#d55e00'
@@ -83,10 +83,10 @@ class Scene(NamedTuple):
 
 
 def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
-    """Draw a row for each point: the image, and the weights of each of `MAPS`, as means over heads.
+    """Draw a row for each point: the image, and the weights of each of `MAP_KINDS`.
 
-    The weights are multiplied by the number of keys: 1 is the weight of a query that prefers no
-    key. Each row has one colour scale for all maps.
+    The weights are means over heads, multiplied by the number of keys: 1 is the weight of a query
+    that prefers no key. Each row has one colour scale for all maps.
 
     Args:
         scene: the image.
@@ -95,7 +95,7 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
     """
     width = 2.05
     rows = len(scene.points)
-    columns = len(MAPS) + 1
+    columns = len(MAP_KINDS) + 1
     height = width * _aspect(scene) * rows + 0.75
     figure = Figure(figsize=(width * columns + 1.3, height), dpi=110, layout='constrained')
     title = f'{layer.name}: weights of the marked query'
@@ -109,7 +109,7 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
     image, background = _image_and_background(scene)
     for row, point in enumerate(scene.points):
         weights = {}
-        for kind in MAPS:
+        for kind in MAP_KINDS:
             per_head = layer.maps[kind][row]
             weights[kind] = per_head.mean(axis=0) * per_head[0].size
         axes = panels[row]
@@ -118,17 +118,17 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
         side = stride * layer.sr_ratio
         drawn = _draw_weights(axes[1:-1], background, scene, point, weights, side)
         _add_colour_bar(figure, drawn, cax=axes[-1])
-    for kind, panel in zip(MAPS, panels[0][1:-1], strict=True):
+    for kind, panel in zip(MAP_KINDS, panels[0][1:-1], strict=True):
         panel.set_title(fill(TITLES[kind], width=16), fontsize=10)
     return figure
 
 
 def draw_query(scene: Scene, weights: dict[str, NDArray[Any]], side: int, title: str) -> Figure:
-    """Draw the weights of one query, each of `MAPS` in a panel.
+    """Draw the weights of one query, each of `MAP_KINDS` in a panel.
 
     Args:
         scene: the image, with one point.
-        weights: [h, w] for each of `MAPS`, multiplied by the number of keys.
+        weights: [h, w] for each of `MAP_KINDS`, multiplied by the number of keys.
         side: of a key token in pixels of the network's input.
         title: of the figure.
     """
@@ -139,7 +139,7 @@ def draw_query(scene: Scene, weights: dict[str, NDArray[Any]], side: int, title:
     panels = list(figure.subplots(2, 2).ravel())
     _, background = _image_and_background(scene)
     drawn = _draw_weights(panels, background, scene, scene.points[0], weights, side)
-    for kind, panel in zip(MAPS, panels, strict=True):
+    for kind, panel in zip(MAP_KINDS, panels, strict=True):
         panel.set_title(TITLES[kind], fontsize=10)
     _add_colour_bar(figure, drawn, ax=panels, fraction=0.04, pad=0.01)
     return figure
@@ -204,7 +204,7 @@ def _draw_weights(
     else:
         norm = Normalize(low, high)
     left, top = scene.geometry.to_image(0, 0)
-    for kind, panel in zip(MAPS, panels, strict=True):
+    for kind, panel in zip(MAP_KINDS, panels, strict=True):
         _draw_image(panel, background, scene, point)
         rows, columns = weights[kind].shape
         right, bottom = scene.geometry.to_image(columns * side, rows * side)

@@ -25,7 +25,7 @@ SHARES = (0.2, 0.5, 0.99)
 """Shares of a receptive field whose areas are reported."""
 
 DECADES = 4
-"""Powers of ten that the colours of a receptive field span; what is smaller has the lowest colour."""
+"""Powers of ten that the colours of a receptive field span; smaller values have the lowest one."""
 
 
 def effective_receptive_field(
@@ -33,10 +33,11 @@ def effective_receptive_field(
 ) -> NDArray[np.float64]:
     """Return the influence [H, W] of each pixel on the central cell of the last map.
 
-    The influence is a mean over images. It is the gradient of the cell, summed over its positive channels, with respect to the image; of
-    this the absolute values, summed over the image's channels. A sum over all channels would be
-    constant behind a LayerNorm whose weights are still those of its initialisation. Of an even
-    number of cells, the one below or right of the centre is taken.
+    The cell's positive channels are summed up, and differentiated with respect to the image. The
+    influence is the absolute value of this gradient, summed over the image's channels, as a mean
+    over images. The sum over all channels of the cell would be constant behind a LayerNorm with
+    its initial weights. If the number of cells is even, the one below or right of the centre is
+    taken.
 
     Args:
         model: a classifier of timm, or any module that returns a map [B, C, h, w], or a list or
@@ -61,8 +62,8 @@ def effective_receptive_field(
         model.train(training)
     if not (np.isfinite(total).all() and total.any()):
         raise ValueError(
-            f'model: expected finite gradients, not all of them zero, got a sum of {total.sum():g} from '
-            f'{type(model).__name__}'
+            'model: expected finite gradients, not all of them zero, '
+            f'got a sum of {total.sum():g} from {type(model).__name__}'
         )
     return total / len(images)
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs
 from mmpola.apps.analysis.weights import (
-    KINDS,
-    MAPS,
+    MAP_KINDS,
+    WEIGHT_KINDS,
     attention_rows,
     polarity_factors,
     sample_tokens,
@@ -49,7 +49,7 @@ def positive_sequence_entropy(x: Tensor) -> Tensor:
 
 
 def row_entropies(inputs: AttentionInputs, index: Tensor) -> dict[str, Tensor]:
-    """Compute the entropy of the rows of all `KINDS` of weights, for queries with indices [R].
+    """Compute the entropy of rows of the weights of all `WEIGHT_KINDS`, for queries [R].
 
     Rotary tables are left out: rotated weights may be negative.
 
@@ -64,7 +64,7 @@ def row_entropies(inputs: AttentionInputs, index: Tensor) -> dict[str, Tensor]:
     weights_of = attention_rows(replace(inputs, rotary=None))
     _, keys, heads, _ = inputs.k.shape
     queries_per_chunk = max(1, CHUNK_ELEMENTS // (keys * heads))
-    chunks: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+    chunks: dict[str, list[Tensor]] = {kind: [] for kind in WEIGHT_KINDS}
     for queries in index.to(inputs.q.device).split(queries_per_chunk):
         for kind, weights in weights_of(queries).items():
             chunks[kind].append(positive_sequence_entropy(weights).cpu())
@@ -166,9 +166,9 @@ def effective_rank(singular_values: Tensor) -> Tensor:
 def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRanks:
     """Compute the effective ranks of the matrix that mixes tokens, in float64 on the CPU.
 
-    No [N, N] matrix is formed. For a value channel, (E14) without the gate is y = (A + T) v, with the weights A [N, N] of the
-    channel's head and stream and the matrix T [N, N] of its convolution kernel. A has rank 2D at
-    most, and T usually has full rank.
+    No [N, N] matrix is formed. For a value channel, (E14) without the gate is y = (A + T) v, with
+    the weights A [N, N] of the channel's head and stream and the matrix T [N, N] of its convolution
+    kernel. A has rank 2D at most, and T usually has full rank.
 
     Args:
         layer: with B = 1.
@@ -253,9 +253,9 @@ class LayerAnalysis:
         sr_ratio: queries per key along each side.
         tokens: (row, column) of the chosen queries.
         maps: weights of the chosen queries over all keys, [P, H, h, w] of the key grid for each of
-            `MAPS`.
-        token_entropy: entropy of the same rows, [P, H] in nats for each of `KINDS`.
-        entropy: mean over evenly spaced queries, [H] in nats for each of `KINDS`.
+            `MAP_KINDS`.
+        token_entropy: entropy of the same rows, [P, H] in nats for each of `WEIGHT_KINDS`.
+        entropy: mean over evenly spaced queries, [H] in nats for each of `WEIGHT_KINDS`.
         rows: number of these queries.
         empty_rows: share of them to which 'relu' gives no key any weight; its entropy leaves them
             out.
@@ -359,8 +359,8 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
 
 
 def _maps(inputs: AttentionInputs, index: Tensor, key_grid: Grid) -> dict[str, Array]:
-    """Return the weights of the queries `index` [P] as maps [P, H, h, w] for each of `MAPS`."""
-    rows = attention_rows(inputs, MAPS)(index.to(inputs.q.device))  # [H, P, M]
+    """Return the weights of queries `index` [P] as maps [P, H, h, w], for each of `MAP_KINDS`."""
+    rows = attention_rows(inputs, MAP_KINDS)(index.to(inputs.q.device))  # [H, P, M]
     maps = {}
     for kind, weights in rows.items():
         maps[kind] = weights.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy()

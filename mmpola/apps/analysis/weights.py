@@ -1,8 +1,8 @@
-"""The weights with which queries attend to keys, a few rows at a time: memory O(rows x N), never N^2.
+"""The weights of queries over keys, a few rows at a time: memory O(rows x N), never N^2.
 
 The weights of linear attention are the operator's output for values that are the identity. With the
-2D features in the place of the N keys, the lines of the reference give two thin factors of which
-every row of the weights is a product.
+2D features in the place of the N keys, the lines of the reference give two thin factors, whose
+product is the weights.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mmpola.ops.reference import add_key_position, normaliser, read_state, rotat
 STREAMS = ('same', 'opposite')
 """The streams of linear attention, in the order of the operator's value channels."""
 
-MAPS = ('same', 'opposite', 'both', 'softmax')
+MAP_KINDS = ('same', 'opposite', 'both', 'softmax')
 """Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
 
-KINDS = (*MAPS, 'linear', 'relu')
+WEIGHT_KINDS = (*MAP_KINDS, 'linear', 'relu')
 """All kinds: the layer's own weights, and those of other attention for the same q and k.
 
 The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with
@@ -53,10 +53,10 @@ class Factors:
 
 
 def polarity_factors(inputs: AttentionInputs) -> Factors:
-    """Compute the factors of both streams (E1-E13), F = 2D, by the lines of `polarity_attention_reference`.
+    """Compute the factors of both streams (E1-E13), F = 2D.
 
-    With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may
-    then be negative.
+    The lines are those of `polarity_attention_reference`. With rotary tables both factors are
+    rotated, as in the operator's numerator (E10): weights may then be negative.
     """
     feature_map = inputs.feature_map
     rotary = inputs.rotary
@@ -77,14 +77,14 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
 
 
 def attention_rows(
-    inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS
+    inputs: AttentionInputs, kinds: tuple[str, ...] = WEIGHT_KINDS
 ) -> Callable[[Tensor], dict[str, Tensor]]:
     """Return a function that computes the weights of some queries [R] over all keys.
 
     Args:
         inputs: of a layer, B = 1. All kinds read the same q, and k with its positions; only the two
             streams are rotated, because rotary tables are made for their features.
-        kinds: of weights, from `KINDS`.
+        kinds: of weights, from `WEIGHT_KINDS`.
 
     Returns:
         A function from the indices of queries [R] to [H, R, M] for each kind.
