@@ -85,7 +85,7 @@ def main() -> None:
 
     line = f'{args.out}: {counted(counts.done, "image")} done, {counts.skipped} skipped'
     if cfg.default_scope == 'mmdet':
-        line += f'; {counts.instances} detections with a score above {args.score_thr}'
+        line += f'; {counted(counts.instances, "detection")} with a score above {args.score_thr}'
     print(printable(line))
     if counts.skipped:
         sys.exit(SOME_IMAGES_SKIPPED)
