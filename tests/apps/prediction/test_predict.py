@@ -144,7 +144,7 @@ def test_segmentations_are_drawn_and_written(
         with Image.open(source) as image:
             image.resize(size).save(folder / f'{name}.jpg')
     arguments = tiny_segmentation, checkpoint, folder, '--out', out
-    assert scripts.run('predict', *arguments, '--batch-size', '2') == 0
+    assert scripts.run('predict', *arguments, '--batch-size', '3') == 0
     assert capsys.readouterr().out.endswith(f'{out}: 3 images done, 0 skipped\n')
     inferencer = MMSegInferencer(str(tiny_segmentation), str(checkpoint), device='cpu')
     for name, (width, height) in sizes.items():
