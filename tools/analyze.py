@@ -1,15 +1,17 @@
 """Draws what the linear attention of a trained model does with images, and writes it as JSON.
 
-    python tools/analyze.py CONFIG CHECKPOINT IMAGES… --out DIR [--points X,Y …] [--layers NAME …] [--device cuda:0]
-                            [--format pdf …] [--dpi 300] [--cmap NAME] [--width-inches WIDTH] [--no-title]
-                            [--overwrite] [--cfg-options KEY=VALUE …]
+    python tools/analyze.py CONFIG CHECKPOINT IMAGES… --out DIR [--points X,Y …] [--layers NAME …]
+                            [--format pdf …] [--dpi 300] [--cmap NAME] [--width-inches WIDTH]
+                            [--no-title] [--device cuda:0] [--overwrite]
+                            [--cfg-options KEY=VALUE …]
 
 IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets
 the same subfolders as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains,
 as PNG and as SVG or in the formats of --format,
 
-    NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and opposite-signed stream,
-                       both together, and softmax attention with the same q and k
+    NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and
+                       opposite-signed stream, both together, and softmax attention with the same
+                       q and k
     NAME/entropy       entropy of the weights per layer and head, next to other kinds of attention
     NAME/parameters    learned exponents and scales, or temperatures, per layer
     NAME/gates         means, correlation and principal components of the gate's two halves
@@ -30,28 +32,32 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 import sys
+from pathlib import Path
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
-from mmpola.apps.prediction.config import (
-    add_files_arguments,
-    add_model_arguments,
-    check_device,
-    checked_config,
-)
-from mmpola.apps.prediction.files import check_outputs, find_images
-from mmpola.apps.prediction.predict import SKIPPED
-from mmpola.apps.prediction.predictor import load_predictor
+from mmpola.apps.arguments import load_image_config, usable_device
+from mmpola.apps.image_reader import open_reader
+from mmpola.engine.checkpoint import load_model, read_fitting
+from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.messages import counted, printable, run_main
+from mmpola.read_image import check_outputs, find_images
+
+SOME_IMAGES_SKIPPED = 3
+"""Exit status."""
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw what linear attention does with images, and write it as JSON',
         allow_abbrev=False,
     )
-    add_model_arguments(parser)
-    add_files_arguments(parser)
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    parser.add_argument(
+        'images', nargs='+', help='image files, folders (searched recursively) or patterns'
+    )
+    parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument(
         '--points',
         nargs='+',
@@ -65,9 +71,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar='NAME',
         help='attention layers of the backbone (default: all)',
     )
-    formats = f'formats of the figures (default: {" ".join(DEFAULT_FORMATS)})'
     parser.add_argument(
-        '--format', nargs='+', choices=FORMATS, default=DEFAULT_FORMATS, help=formats
+        '--format',
+        nargs='+',
+        choices=FORMATS,
+        default=DEFAULT_FORMATS,
+        help=f'formats of the figures (default: {" ".join(DEFAULT_FORMATS)})',
     )
     add_style_arguments(parser)
     parser.add_argument(
@@ -75,28 +84,39 @@ def parse_arguments() -> argparse.Namespace:
         action='store_true',
         help='leave out the titles of figures, not of their panels',
     )
+    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    parser.add_argument(
+        '--overwrite', action='store_true', help='overwrite results of an earlier run'
+    )
+    add_options_argument(parser)
     args = parser.parse_args()
     args.style = style_of(args, title=not args.no_title)
     args.points = analysis.parse_points(args.points)
-    args.device = check_device(args.device)
+    args.device = usable_device(args.device)
     return args
 
 
 def main() -> None:
-    args = parse_arguments()
-    cfg, on_meta = checked_config(args)
+    args = parse_args()
+    cfg, on_meta = load_image_config(args)
     images = find_images(args.images, args.out)
-    predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, named=False)
-    layers = analysis.choose_layers(predictor.model.backbone, args.layers)
-    check_outputs(images, args.out, analysis.output_suffixes(layers, args.format), args.overwrite)
-    analysis.check_points(args.points, images, predictor)
-    outcome = analysis.analyze(
-        predictor, images, args.out, args.points, layers, args.format, args.style
+    checkpoint = read_fitting(args.checkpoint, cfg, on_meta)
+    model = load_model(cfg, checkpoint).to(args.device)
+    reader = open_reader(cfg)
+    layers = analysis.choose_layers(model.backbone, args.layers)
+    outputs = []
+    for image in images:
+        outputs.extend(analysis.output_paths(image, args.out, layers, args.format))
+    check_outputs(images, args.out, outputs, args.overwrite)
+    analysis.check_points(args.points, images, reader)
+
+    counts = analysis.analyze(
+        model, reader, images, args.out, args.points, layers, args.format, args.style
     )
-    done = f'{counted(outcome.done, "image")} done, {outcome.skipped} skipped'
+    done = f'{counted(counts.done, "image")} done, {counts.skipped} skipped'
     print(printable(f'{args.out}: {done}; {counted(len(layers), "layer")} each'))
-    if outcome.skipped:
-        sys.exit(SKIPPED)
+    if counts.skipped:
+        sys.exit(SOME_IMAGES_SKIPPED)
 
 
 if __name__ == '__main__':

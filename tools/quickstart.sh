@@ -69,7 +69,7 @@ else
     step '4/4 drawing predictions for the held-out scenes'
     logged "$WORK/predict.log" 'images done' "$VENV_PYTHON" tools/predict.py "$CONFIG" "$checkpoint" \
         "$DATA/coco/val2017" --out "$WORK/predictions" --score-thr 0.5 --overwrite
-    "$VENV_PYTHON" tools/dev/contact_sheet.py "$WORK/predictions" "$WORK/predictions.png"
+    "$VENV_PYTHON" tools/dev/contact_sheet.py "$WORK/predictions/vis" "$WORK/predictions.png"
 fi
 
 cat <<END
@@ -77,6 +77,6 @@ cat <<END
 [quickstart] done, $((SECONDS - started)) s after installation
   mask AP50 on held-out scenes  $(grep -oE 'coco/segm_mAP_50: [0-9.]+' "$WORK/test.log" | tail -n 1 | cut -d ' ' -f 2)   (expected: at least 0.7)
   checkpoint                    $checkpoint
-  all predictions               $WORK/predictions/   (scores of at least 0.5; also as JSON)
+  all predictions               $WORK/predictions/   (drawn with a score above 0.5; all of them as JSON)
   the first of them             $WORK/predictions.png
 END

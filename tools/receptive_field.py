@@ -1,8 +1,9 @@
 """Draws the effective receptive fields of models side by side, and prints how large they are.
 
-    python tools/receptive_field.py MODEL[=CHECKPOINT] … --out FILE.pdf [--pretrained] [--labels LABEL …]
-                                    [--images PATH …] [--number N] [--size SIDE] [--device cuda:0] [--overwrite]
-                                    [--dpi 300] [--cmap NAME] [--width-inches WIDTH]
+    python tools/receptive_field.py MODEL[=CHECKPOINT] … --out FILE.pdf [--pretrained]
+                                    [--labels LABEL …] [--images PATH …] [--number N] [--size SIDE]
+                                    [--device cuda:0] [--overwrite] [--dpi 300] [--cmap NAME]
+                                    [--width-inches WIDTH]
 
 MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny. CHECKPOINT is a
 file that fits the whole model; of mmpola's models, a path, URL or name in any format that mmpola
@@ -30,14 +31,14 @@ from torch import Tensor, nn
 from mmpola.apps.analysis import draw_receptive_fields, effective_receptive_field
 from mmpola.apps.analysis.receptive_field import area_texts
 from mmpola.apps.analysis.saving import FORMATS, add_style_arguments, save_figure, style_of
-from mmpola.apps.prediction.config import check_device
-from mmpola.apps.prediction.files import find_images, read_pixels
+from mmpola.apps.arguments import usable_device
 from mmpola.messages import UsageError, first_line, listed, run_main, suggestion
 from mmpola.progress import progress
+from mmpola.read_image import find_images, read_pixels
 from mmpola.timm import NAMED
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Draw effective receptive fields side by side', allow_abbrev=False
     )
@@ -64,17 +65,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--overwrite', action='store_true', help='overwrite FILE')
     add_style_arguments(parser)
     args = parser.parse_args()
-    args.style, args.device, args.labels = (
-        style_of(args),
-        check_device(args.device),
-        args.labels or args.models,
-    )
+    args.style = style_of(args)
+    args.device = usable_device(args.device)
+    args.labels = args.labels or args.models
     for model in args.models:
         name = model.partition('=')[0]
         if not timm.is_model(name):
-            known = suggestion(name, timm.list_models())
+            meant = suggestion(name, timm.list_models())
             raise UsageError(
-                f'MODEL: expected a name of timm.list_models() or of mmpola, got {name}{known}'
+                f'MODEL: expected a name of timm.list_models() or of mmpola, got {name}{meant}'
             )
     if len(set(args.labels)) != len(args.models):
         raise UsageError(
@@ -93,8 +92,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def naming(model: str) -> Iterator[None]:
-    """Put the name of a model before errors of timm, whose models raise many types."""
+def error_names(model: str) -> Iterator[None]:
+    """Put the name of a model before errors of timm; its models raise many types."""
     try:
         yield
     except Exception as error:
@@ -102,12 +101,17 @@ def naming(model: str) -> Iterator[None]:
 
 
 def build(model: str, size: int, pretrained: bool) -> nn.Module:
-    """Create a classifier of timm or mmpola: with features_only, timm ignores weights that do not fit."""
+    """Create a classifier of timm or mmpola.
+
+    With features_only, timm would ignore weights that do not fit.
+    """
     name, _, checkpoint = model.partition('=')
-    options: dict[str, Any] = {'pretrained': pretrained}
-    if checkpoint and name in NAMED:
+    options: dict[str, Any]
+    if not checkpoint:
+        options = {'pretrained': pretrained}
+    elif name in NAMED:
         options = {'pretrained': True, 'pretrained_cfg_overlay': {'file': checkpoint}}
-    elif checkpoint:
+    else:
         options = {'checkpoint_path': checkpoint}
     if getattr(timm.get_pretrained_cfg(name), 'fixed_input_size', False):
         options['img_size'] = size
@@ -120,32 +124,33 @@ def read_images(paths: list[Path], model: str, size: int) -> Tensor:
     transform: Any = create_transform(
         (3, size, size), mean=cfg.mean, std=cfg.std, crop_pct=1.0, crop_mode='squash'
     )
-    return torch.stack(
-        [transform(Image.fromarray(read_pixels(path)[..., ::-1].copy())) for path in paths]
-    )
+    images = []
+    for path in paths:
+        rgb = read_pixels(path)[..., ::-1].copy()
+        images.append(transform(Image.fromarray(rgb)))
+    return torch.stack(images)
 
 
 def main() -> None:
-    args = parse_arguments()
-    paths = (
-        [image.path for image in find_images(args.images, args.out)][: args.number]
-        if args.images
-        else []
-    )
+    args = parse_args()
+    paths = []
+    if args.images:
+        images = find_images(args.images, args.out)
+        paths = [image.path for image in images[: args.number]]
     networks = []
     for model in args.models:
         torch.manual_seed(0)
-        with naming(model):
+        with error_names(model):
             networks.append(build(model, args.size, args.pretrained))
     torch.manual_seed(0)
     noise = torch.randn(args.number, 3, args.size, args.size)
     fields = {}
     with progress('gradients', len(networks) * (len(paths) or args.number)) as advance:
         for model, label, network in zip(args.models, args.labels, networks, strict=True):
-            images = read_images(paths, model, args.size) if paths else noise
-            with naming(model):
+            inputs = read_images(paths, model, args.size) if paths else noise
+            with error_names(model):
                 fields[label] = effective_receptive_field(
-                    network.to(args.device), images.to(args.device), advance
+                    network.to(args.device), inputs.to(args.device), advance
                 )
     save_figure(draw_receptive_fields(fields, args.width_inches), args.out, args.style)
     for label, field in fields.items():

@@ -1,1 +1,1 @@
-"""Applications of the core, which imports none of them: prediction, analysis, data checks, publishing, shapes."""
+"""Applications of the core: prediction, analysis, data checks, publishing, generated shapes."""

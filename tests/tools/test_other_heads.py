@@ -54,4 +54,5 @@ def test_train_resume_test_and_predict(name, unit, root, shapes, tmp_path):
     assert not all(
         torch.equal(first['state_dict'][key], last['state_dict'][key]) for key in learned
     )
-    assert len(list(out.glob('*.json'))) == 4
+    assert len(list((out / 'preds').iterdir())) == 4
+    assert len(list((out / 'vis').iterdir())) == 4

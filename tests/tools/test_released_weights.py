@@ -1,7 +1,6 @@
 """The scripts take what `init_cfg` takes: authors' files, bare state dicts, safetensors, averaged weights."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
 from mmpola.engine.checkpoint import read, read_fitting
 from mmpola.engine.validate import build_on_meta
-from tests.helpers.processes import run_script
+from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
 from tests.helpers.training import small_config
 
@@ -83,7 +82,7 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
 ):
     config, checkpoint, out = classifier(), save(name, weights, tmp_path), tmp_path / 'out'
     assert run_script('predict', config, checkpoint, photo, '--out', out) == 0
-    best = json.loads((out / 'photo.json').read_text())['classes'][0]
+    best = json.loads((out / 'preds' / 'photo.json').read_text())['classes'][0]
     assert (best['label'], best['class'], best['score']) == (
         SPANIEL,
         'n02102040',
@@ -148,13 +147,12 @@ def test_analysis_needs_no_class_names_and_no_class_folders(
     assert (
         run_script('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
     )
-    predictors = []
-    monkeypatch.setattr(
-        'mmpola.apps.analysis.explorer.Explorer', lambda predictor, *_: predictors.append(predictor)
-    )
-    monkeypatch.setattr('mmpola.apps.analysis.explorer.serve', lambda *_: None)
+    explore = load_script('explore')
+    explorers = []
+    monkeypatch.setattr(explore, 'build_page', lambda explorer, *_: explorers.append(explorer))
+    monkeypatch.setattr(explore, 'serve', lambda *_: None)
     assert run_script('explore', config, checkpoint, *options) == 0
-    assert predictors[0].classes == tuple(f'class {number}' for number in range(7))
+    assert explorers[0].predictor.classes == tuple(f'class {number}' for number in range(7))
 
 
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
@@ -180,12 +178,12 @@ def test_training_starts_from_the_weights_that_were_compared(
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []
-
-    def build_runner(cfg, checkpoint):
-        given.append(checkpoint)
-        return SimpleNamespace(train=lambda: None)
-
-    monkeypatch.setattr(engine_train, 'build_runner', build_runner)
+    monkeypatch.setattr(
+        engine_train, 'prepare_process', lambda cfg, checkpoint: given.append(checkpoint)
+    )
+    monkeypatch.setattr(
+        engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})()
+    )
     assert (
         run_script(
             'train',

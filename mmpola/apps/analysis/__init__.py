@@ -1,6 +1,6 @@
-"""What trained linear attention does with an image: weights of queries, entropy, exponents, gates, effective rank."""
+"""What trained linear attention does with an image: weights, entropy, exponents, gates, rank."""
 
-from mmpola.apps.analysis.analyze import analyze, check_points, output_suffixes, parse_points
+from mmpola.apps.analysis.analyze import analyze, check_points, output_paths, parse_points
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
 from mmpola.apps.analysis.receptive_field import (
     areas,
@@ -18,10 +18,10 @@ from mmpola.apps.analysis.statistics import (
     positive_sequence_entropy,
     row_entropies,
 )
-from mmpola.apps.analysis.weights import KINDS, Factors, attention_rows, polarity_factors
+from mmpola.apps.analysis.weights import WEIGHT_KINDS, Factors, attention_rows, polarity_factors
 
 __all__ = [
-    'KINDS',
+    'WEIGHT_KINDS',
     'EffectiveRanks',
     'Factors',
     'GateStatistics',
@@ -40,7 +40,7 @@ __all__ = [
     'gate_statistics',
     'linear_layers',
     'observe',
-    'output_suffixes',
+    'output_paths',
     'parse_points',
     'polarity_factors',
     'positive_sequence_entropy',

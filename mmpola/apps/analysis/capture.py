@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -51,22 +50,22 @@ def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:
         UsageError: the model has none.
     """
     layers = {}
-    ablated = ''
+    without = 'without any'
     for name, module in model.named_modules():
         if isinstance(module, LinearAttention):
             layers[name] = module
         if isinstance(module, AblatedPolaAttention):
-            ablated = ', only ablated ones'
+            without = 'without any, only ablated ones'
     if not layers:
         raise UsageError(
-            f'model: expected linear attention layers of mmpola, got {type(model).__name__} '
-            f'without any{ablated}'
+            'model: expected linear attention layers of mmpola, '
+            f'got {type(model).__name__} {without}'
         )
     return layers
 
 
 def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
-    """Return the names of the linear attention layers to analyze, each once; all of them for None.
+    """Return the names of the linear attention layers to analyze, each once; None: all of them.
 
     Raises:
         UsageError: the model has no linear attention, or a name is not one of its layers.
@@ -76,8 +75,9 @@ def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
         return known
     for name in names:
         if name not in known:
-            among = f'{listed(known, shown=None)}, got {name}{suggestion(name, known)}'
-            raise UsageError(f'--layers: expected layers among {among}')
+            every = listed(known, shown=None)
+            meant = suggestion(name, known)
+            raise UsageError(f'--layers: expected layers among {every}, got {name}{meant}')
     return list(dict.fromkeys(names))
 
 
@@ -87,15 +87,15 @@ def observe(
     inspect: Callable[[LayerInputs], Result],
     names: Sequence[str] | None = None,
 ) -> dict[str, Result]:
-    """Run a model in eval mode on one image and return what `inspect` makes of each layer's inputs, by layer.
+    """Run a model on one image and return, by layer, what `inspect` makes of each layer's inputs.
 
-    `inspect` is called while the model runs, so that the inputs of one layer exist at a time,
-    unless it keeps them.
+    The model runs in eval mode and without gradients. `inspect` is called meanwhile, so that the
+    inputs of one layer exist at a time, unless it keeps them.
 
     Args:
         model: called with the images; a backbone, or any other module with linear attention layers.
         images: [1, 3, H, W], as the model reads them.
-        inspect: called once per layer, without gradients.
+        inspect: called once per layer.
         names: of the layers; None for all.
 
     Raises:
@@ -104,47 +104,38 @@ def observe(
     """
     if images.ndim != 4 or images.shape[0] != 1:
         raise ValueError(f'images: expected one image [1, C, H, W], got {list(images.shape)}')
-    with observing(model, inspect, names) as results:
-        model(images)
-    return results
-
-
-@contextmanager
-def observing(
-    model: nn.Module, inspect: Callable[[LayerInputs], Result], names: Sequence[str] | None = None
-) -> Iterator[dict[str, Result]]:
-    """Let the layers of a model report to `inspect` while the context lasts, in eval mode and without gradients.
-
-    Yields a dict that gets what `inspect` returns, by layer. Arguments and errors are those of
-    `observe`.
-    """
-    chosen = choose_layers(model, names)
-    layers = {name: module for name, module in linear_layers(model).items() if name in chosen}
+    layers = linear_layers(model)
+    chosen = {name: layers[name] for name in choose_layers(model, names)}
     waiting: dict[str, AttentionInputs] = {}
     results: dict[str, Result] = {}
 
     def receive(name: str, sr_ratio: int, inputs: AttentionInputs | MixAndGateInputs) -> None:
-        # Some of the inputs are the layer's own parameters.
-        tensors: dict[str, Any] = {
-            key: x.detach() for key, x in vars(inputs).items() if isinstance(x, Tensor)
-        }
-        inputs = replace(inputs, **tensors)
+        inputs = _detached(inputs)
         if isinstance(inputs, AttentionInputs):
             waiting[name] = inputs
             return
         rows, columns = inputs.grid
-        results[name] = inspect(
-            LayerInputs(name, waiting.pop(name), inputs, (rows, columns), sr_ratio)
-        )
+        captured = LayerInputs(name, waiting.pop(name), inputs, (rows, columns), sr_ratio)
+        results[name] = inspect(captured)
 
-    for name, layer in layers.items():
+    for name, layer in chosen.items():
         layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            yield results
+            model(images)
     finally:
         model.train(training)
-        for layer in layers.values():
+        for layer in chosen.values():
             layer.observer = None
+    return results
+
+
+def _detached(inputs: Any) -> Any:
+    """Return inputs without gradients: some of them are the layer's parameters."""
+    tensors = {}
+    for name, value in vars(inputs).items():
+        if isinstance(value, Tensor):
+            tensors[name] = value.detach()
+    return replace(inputs, **tensors)

@@ -1,10 +1,11 @@
-"""Figures of an image's analysis: the weights of chosen points over the image, and charts of all layers."""
+"""Draw the analysis of an image: weights of chosen points over the image, charts of all layers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,11 +15,15 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
+from mmpola.apps.analysis.geometry import Geometry, Point, visible_pixels
 from mmpola.apps.analysis.statistics import LayerAnalysis
-from mmpola.apps.analysis.weights import MAPS
-from mmpola.apps.prediction.geometry import Geometry, Point, visible_pixels
+from mmpola.apps.analysis.weights import MAP_KINDS
 
-BLUE, ORANGE, GREEN, PINK, GREY = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#666666'
+BLUE = '#0072b2'
+ORANGE = '#d55e00'
+GREEN = '#009e73'
+PINK = '#cc79a7'
+GREY = '#666666'
 LIGHT_BLUE = '#56b4e9'
 
 ENTROPY_STYLES: dict[str, tuple[str, str, str]] = {
@@ -53,14 +58,14 @@ TITLES = {
     'softmax': 'softmax of the same q, k',
 }
 
-LONGEST = 480
+DRAWN_SIDE = 480
 """Pixels of the longer side of the image as it is drawn."""
 
-DARKEST = 0.6
+DARKEST_GREY = 0.6
 """Grey level of black below the weights, whose colours a darker image would falsify."""
 
-SATURATED = 99.5
-"""Percentile of a map's weights at which its colours end; single larger weights would leave the rest dark."""
+COLOUR_PERCENTILE = 99.5
+"""Percentile of a map's weights at which its colours end; a few large ones darken the rest."""
 
 
 class Scene(NamedTuple):
@@ -78,62 +83,63 @@ class Scene(NamedTuple):
 
 
 def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
-    """Draw a row for each point: the image, and the mean over heads of the weights of each of `MAPS`.
+    """Draw a row for each point: the image, and the weights of each of `MAP_KINDS`.
 
-    The weights are multiplied by the number of keys: 1 is the weight of a query that prefers no
-    key. Each row has one colour scale for all maps.
+    The weights are means over heads, multiplied by the number of keys: 1 is the weight of a query
+    that prefers no key. Each row has one colour scale for all maps.
 
     Args:
         scene: the image.
         layer: with as many tokens as the scene has points.
         stride: side of a query token in pixels of the network's input.
     """
-    width, rows, columns = 2.05, len(scene.points), len(MAPS) + 1
+    width = 2.05
+    rows = len(scene.points)
+    columns = len(MAP_KINDS) + 1
+    height = width * _aspect(scene) * rows + 0.75
+    figure = Figure(figsize=(width * columns + 1.3, height), dpi=110, layout='constrained')
+    title = f'{layer.name}: weights of the marked query'
     heads = layer.maps['both'].shape[1]
-    figure = Figure(
-        figsize=(width * columns + 1.3, width * _aspect(scene) * rows + 0.75),
-        dpi=110,
-        layout='constrained',
-    )
-    mean = f', mean of {heads} heads' if heads > 1 else ''
-    figure.suptitle(f'{layer.name}: weights of the marked query{mean}', fontsize=11)
-    panels = figure.subplots(rows, columns + 1, squeeze=False, width_ratios=[*[1] * columns, 0.05])
-    small, background = _backgrounds(scene)
-    for row, (point, axes) in enumerate(zip(scene.points, panels, strict=True)):
-        weights = {
-            kind: layer.maps[kind][row].mean(axis=0) * layer.maps[kind][row][0].size
-            for kind in MAPS
-        }
-        _draw_image(axes[0], small, scene, point)
+    if heads > 1:
+        title += f', mean of {heads} heads'
+    figure.suptitle(title, fontsize=11)
+    width_ratios = [1.0] * columns + [0.05]
+    panels = figure.subplots(rows, columns + 1, squeeze=False, width_ratios=width_ratios)
+
+    image, background = _image_and_background(scene)
+    for row, point in enumerate(scene.points):
+        weights = {}
+        for kind in MAP_KINDS:
+            per_head = layer.maps[kind][row]
+            weights[kind] = per_head.mean(axis=0) * per_head[0].size
+        axes = panels[row]
+        _draw_image(axes[0], image, scene, point)
         axes[0].set_ylabel(f'pixel {point[0]}, {point[1]}', fontsize=9)
-        drawn = _draw_weights(
-            axes[1:-1], background, scene, point, weights, stride * layer.sr_ratio
-        )
+        side = stride * layer.sr_ratio
+        drawn = _draw_weights(axes[1:-1], background, scene, point, weights, side)
         _add_colour_bar(figure, drawn, cax=axes[-1])
-    for kind, panel in zip(MAPS, panels[0][1:-1], strict=True):
+    for kind, panel in zip(MAP_KINDS, panels[0][1:-1], strict=True):
         panel.set_title(fill(TITLES[kind], width=16), fontsize=10)
     return figure
 
 
 def draw_query(scene: Scene, weights: dict[str, NDArray[Any]], side: int, title: str) -> Figure:
-    """Draw the weights of one query, those of each of `MAPS` in a panel of its own.
+    """Draw the weights of one query, each of `MAP_KINDS` in a panel.
 
     Args:
         scene: the image, with one point.
-        weights: [h, w] for each of `MAPS`, multiplied by the number of keys.
+        weights: [h, w] for each of `MAP_KINDS`, multiplied by the number of keys.
         side: of a key token in pixels of the network's input.
         title: of the figure.
     """
     width = 3.6
-    figure = Figure(
-        figsize=(2 * width + 0.9, 2 * (width * _aspect(scene) + 0.3) + 0.3),
-        dpi=110,
-        layout='constrained',
-    )
+    height = 2 * (width * _aspect(scene) + 0.3) + 0.3
+    figure = Figure(figsize=(2 * width + 0.9, height), dpi=110, layout='constrained')
     figure.suptitle(title, fontsize=11)
     panels = list(figure.subplots(2, 2).ravel())
-    drawn = _draw_weights(panels, _backgrounds(scene)[1], scene, scene.points[0], weights, side)
-    for kind, panel in zip(MAPS, panels, strict=True):
+    _, background = _image_and_background(scene)
+    drawn = _draw_weights(panels, background, scene, scene.points[0], weights, side)
+    for kind, panel in zip(MAP_KINDS, panels, strict=True):
         panel.set_title(TITLES[kind], fontsize=10)
     _add_colour_bar(figure, drawn, ax=panels, fraction=0.04, pad=0.01)
     return figure
@@ -145,15 +151,16 @@ def _aspect(scene: Scene) -> float:
     return (bottom - top) / (right - left)
 
 
-def _backgrounds(scene: Scene) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the image as it is drawn on its own [h, w, 3], and in grey below the weights [h, w]."""
-    small = Image.fromarray(scene.pixels)
-    small.thumbnail((LONGEST, LONGEST))
-    return np.asarray(small), DARKEST + np.asarray(small.convert('L')) / 255 * (1 - DARKEST)
+def _image_and_background(scene: Scene) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the image as it is drawn [h, w, 3], and in light grey for below the weights [h, w]."""
+    image = Image.fromarray(scene.pixels)
+    image.thumbnail((DRAWN_SIDE, DRAWN_SIDE))
+    grey = np.asarray(image.convert('L')) / 255
+    return np.asarray(image), DARKEST_GREY + grey * (1 - DARKEST_GREY)
 
 
 def _draw_image(axes: Axes, pixels: NDArray[Any], scene: Scene, point: Point) -> None:
-    """Draw what the network sees of an image, possibly smaller than the scene's, and mark a pixel of the scene."""
+    """Draw what the network sees of an image, possibly smaller than the scene's; mark a point."""
     height, width = scene.pixels.shape[:2]
     axes.imshow(
         pixels,
@@ -163,20 +170,12 @@ def _draw_image(axes: Axes, pixels: NDArray[Any], scene: Scene, point: Point) ->
         extent=(0, width, height, 0),
         interpolation='antialiased',
     )
-    x, y = point[0] + 0.5, point[1] + 0.5
-    for colour, size in (
-        ('black', 3.4),
-        ('white', 1.6),
-    ):  # a ring that is visible on dark and on light colours
-        axes.plot(
-            x,
-            y,
-            marker='o',
-            markersize=9,
-            markerfacecolor='none',
-            markeredgecolor=colour,
-            markeredgewidth=size,
-        )
+    # A black and a white ring: one of them is visible on any colour.
+    ring: dict[str, Any] = {'marker': 'o', 'markersize': 9, 'markerfacecolor': 'none'}
+    x = point[0] + 0.5
+    y = point[1] + 0.5
+    axes.plot(x, y, markeredgecolor='black', markeredgewidth=3.4, **ring)
+    axes.plot(x, y, markeredgecolor='white', markeredgewidth=1.6, **ring)
     left, top, right, bottom = visible_pixels(scene.geometry, (height, width))
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
 
@@ -197,40 +196,52 @@ def _draw_weights(
     Returns:
         What a colour bar needs.
     """
-    low = min(float(np.percentile(x, 100 - SATURATED)) for x in weights.values())
-    high = max(float(np.percentile(x, SATURATED)) for x in weights.values())
-    norm = PowerNorm(0.5, vmin=0, vmax=high) if low >= 0 else Normalize(low, high)
+    low = min(float(np.percentile(x, 100 - COLOUR_PERCENTILE)) for x in weights.values())
+    high = max(float(np.percentile(x, COLOUR_PERCENTILE)) for x in weights.values())
+    norm: Normalize
+    if low >= 0:
+        norm = PowerNorm(0.5, vmin=0, vmax=high)
+    else:
+        norm = Normalize(low, high)
     left, top = scene.geometry.to_image(0, 0)
-    for kind, panel in zip(MAPS, panels, strict=True):
+    for kind, panel in zip(MAP_KINDS, panels, strict=True):
         _draw_image(panel, background, scene, point)
         rows, columns = weights[kind].shape
         right, bottom = scene.geometry.to_image(columns * side, rows * side)
-        style: dict[str, Any] = {
-            'cmap': COLOUR_MAP,
-            'norm': norm,
-            'alpha': 0.75,
-            'interpolation': 'nearest',
-        }
-        drawn = panel.imshow(weights[kind], extent=(left, right, bottom, top), **style)
+        drawn = panel.imshow(
+            weights[kind],
+            extent=(left, right, bottom, top),
+            cmap=COLOUR_MAP,
+            norm=norm,
+            alpha=0.75,
+            interpolation='nearest',
+        )
     return drawn
 
 
 def _add_colour_bar(figure: Figure, drawn: Any, **place: Any) -> None:
     """Add the colour bar of a query's maps; `place` are arguments of `Figure.colorbar`."""
-    extend = 'max' if drawn.norm.vmin == 0 else 'both'
+    extend: Literal['max', 'both'] = 'both'
+    if drawn.norm.vmin == 0:
+        extend = 'max'
     bar = figure.colorbar(drawn, extend=extend, ticks=MaxNLocator(4, integer=True), **place)
     bar.set_label('weight\n(1: uniform)', fontsize=8)
     bar.ax.tick_params(labelsize=8)
 
 
 def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
-    """Draw the entropy of each kind of weights as a share of log M: lines for the mean of the heads, dots for each."""
+    """Draw the entropy of each kind of weights as a share of log M.
+
+    Lines are the mean of the heads, dots single heads.
+    """
     figure, (axes,) = _figure(layers, panels=1)
     for kind, (label, colour, line) in ENTROPY_STYLES.items():
         shares = [layer.entropy[kind] / layer.largest_entropy for layer in layers]
-        # Softmax often coincides with elu + 1, whose wide line then shows behind it.
-        size, width = (10, 4) if kind == 'linear' else (6, 1.6)
-        _plot_heads(axes, shares, label, colour, line, markersize=size, linewidth=width)
+        if kind == 'linear':
+            style = {'markersize': 10.0, 'linewidth': 4.0}  # shows behind softmax, often the same
+        else:
+            style = {'markersize': 6.0, 'linewidth': 1.6}
+        _plot_heads(axes, shares, label, colour, line, **style)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')
     figure.suptitle(
@@ -244,7 +255,9 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
 def draw_query_entropy(
     names: Sequence[str], shares: Sequence[dict[str, NDArray[Any]]], chosen: int, head: int | None
 ) -> Figure:
-    """Draw the entropy of one query's weights in each layer, next to that of softmax: bars for the mean of the heads.
+    """Draw the entropy of one query's weights in each layer, next to that of softmax.
+
+    Bars are the mean of the heads, dots single heads.
 
     Args:
         names: of the layers.
@@ -258,23 +271,17 @@ def draw_query_entropy(
     for offset, kind in ((-0.2, 'both'), (0.2, 'softmax')):
         label, colour, _ = ENTROPY_STYLES[kind]
         for index, share in enumerate(shares):
-            heads, position = share[kind], index + offset
-            opacity = 1.0 if index == chosen else 0.4
-            axes.bar(
-                position,
-                heads.mean(),
-                width=0.38,
-                color=colour,
-                alpha=opacity,
-                label=label if index == chosen else '',
-            )
-            axes.scatter(
-                [position] * len(heads), heads, s=12, color='black', alpha=0.5, linewidths=0
-            )
+            heads = share[kind]
+            position = index + offset
+            bar: dict[str, Any] = {'alpha': 0.4}
+            if index == chosen:
+                bar = {'label': label}
+            axes.bar(position, heads.mean(), width=0.38, color=colour, **bar)
+            positions = [position] * len(heads)
+            axes.scatter(positions, heads, s=12, color='black', alpha=0.5, linewidths=0)
             if index == chosen and head is not None:
-                axes.scatter(
-                    position, heads[head], s=60, facecolor='white', edgecolor='black', zorder=3
-                )
+                ring: dict[str, Any] = {'facecolor': 'white', 'edgecolor': 'black'}
+                axes.scatter(position, heads[head], s=60, zorder=3, **ring)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)', fontsize=9)
     _label_layers(axes, [_short(name) for name in names])
@@ -309,23 +316,21 @@ def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
 
 
 def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
-    """Draw means and correlations of the gate's two halves, and both halves on their principal components."""
-    rows = -(-len(layers) // PCA_COLUMNS)
-    figure = Figure(
-        figsize=(max(9.0, 0.42 * len(layers) + 3), 3.6 + 2.3 * rows), dpi=110, layout='constrained'
-    )
-    upper, lower = figure.subfigures(2, 1, height_ratios=[3.6, 2.3 * rows])
+    """Draw means and correlations of the gate's halves, and both on their principal components."""
+    rows = math.ceil(len(layers) / PCA_COLUMNS)
+    upper_height = 3.6
+    lower_height = 2.3 * rows
+    size = max(9.0, 0.42 * len(layers) + 3), upper_height + lower_height
+    figure = Figure(figsize=size, dpi=110, layout='constrained')
+    upper, lower = figure.subfigures(2, 1, height_ratios=[upper_height, lower_height])
     means, correlations = upper.subplots(1, 2)
     for stream, (label, colour, marker) in enumerate(STREAM_STYLES):
-        _plot_heads(
-            means, [layer.gate.mean[stream] for layer in layers], label, colour, f'-{marker}'
-        )
-    for name, label, colour, marker in (
-        ('correlation', 'of paired channels', GREEN, '^'),
-        ('token_correlation', "of the tokens' means", PINK, 'v'),
-    ):
-        values = [getattr(layer.gate, name) for layer in layers]
-        _plot_heads(correlations, values, label, colour, f'-{marker}')
+        values = [layer.gate.mean[stream] for layer in layers]
+        _plot_heads(means, values, label, colour, f'-{marker}')
+    paired = [layer.gate.correlation for layer in layers]
+    _plot_heads(correlations, paired, 'of paired channels', GREEN, '-^')
+    of_tokens = [layer.gate.token_correlation for layer in layers]
+    _plot_heads(correlations, of_tokens, "of the tokens' means", PINK, '-v')
     means.set_title('Mean of the gate', fontsize=11)
     correlations.set_title('Correlation of the two halves', fontsize=11)
     correlations.set_ylim(-1.05, 1.05)
@@ -338,59 +343,69 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
 
 
 def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) -> None:
-    """Draw a panel per layer with the tokens' gates, same-signed and opposite-signed, on two principal components."""
+    """Draw the tokens' gates on two principal components, in a panel per layer."""
     figure.suptitle(
-        'Gates of tokens on the first (across) and second (up) principal component of both halves,\n'
-        'and the share of the variance that these have',
+        'Gates of tokens on the first (across) and second (up) principal component of both halves,'
+        '\nand the share of the variance that these have',
         fontsize=11,
     )
     panels = figure.subplots(rows, PCA_COLUMNS, squeeze=False).ravel()
+    for axes in panels[len(layers) :]:
+        axes.axis('off')
     for axes, layer in zip(panels, layers, strict=False):
-        for points, (label, colour, marker) in zip(
-            layer.gate.components, STREAM_STYLES, strict=True
-        ):
+        for stream, (label, colour, marker) in enumerate(STREAM_STYLES):
+            x, y = layer.gate.components[stream].T
             axes.scatter(
-                *points.T, s=5, color=colour, marker=marker, alpha=0.35, linewidths=0, label=label
+                x, y, s=5, color=colour, marker=marker, alpha=0.35, linewidths=0, label=label
             )
         axes.set_title(f'{_short(layer.name)}: {layer.gate.explained.sum():.0%}', fontsize=9)
         axes.set(xticks=[], yticks=[])
-    for axes in panels[len(layers) :]:
-        axes.axis('off')
-    entries = panels[0].get_legend_handles_labels()
+    handles, labels = panels[0].get_legend_handles_labels()
     legend = figure.legend(
-        *entries, fontsize=9, frameon=False, loc='outside lower center', ncols=2, markerscale=3
+        handles,
+        labels,
+        fontsize=9,
+        frameon=False,
+        loc='outside lower center',
+        ncols=2,
+        markerscale=3,
     )
     for handle in legend.legend_handles:
         handle.set_alpha(1)
 
 
 def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
-    """Draw the effective rank of the token mixing, as a share of its rows, without and with the convolution."""
+    """Draw the effective rank of the token mixing, without and with the convolution.
+
+    It is drawn as a share of the rows.
+    """
     figure, (axes,) = _figure(layers, panels=1)
-    series = (
-        ('attention and convolution', GREEN, '^', [layer.rank.mixing_rows for layer in layers]),
-        ('attention', BLUE, 'o', [layer.rank.attention_rows for layer in layers]),
-    )
-    for label, colour, marker, ranks in series:
-        shares = [
-            np.full(1, np.nan) if rank is None else rank.ravel() / layer.rank.rows
-            for layer, rank in zip(layers, ranks, strict=True)
-        ]
-        _plot_heads(axes, shares, label, colour, f'-{marker}')
+    with_convolution = []
+    without = []
+    labels = []
+    for layer in layers:
+        rank = layer.rank
+        if rank.mixing_rows is None:
+            with_convolution.append(np.full(1, np.nan))
+        else:
+            with_convolution.append(rank.mixing_rows.ravel() / rank.rows)
+        without.append(rank.attention_rows.ravel() / rank.rows)
+        rows, columns = layer.grid
+        labels.append(f'{_short(layer.name)}\n{rank.rows} of {rows * columns} rows')
+    _plot_heads(axes, with_convolution, 'attention and convolution', GREEN, '-^')
+    _plot_heads(axes, without, 'attention', BLUE, '-o')
     axes.set_ylim(0, 1.05)
     axes.set_ylabel('effective rank / rows')
     figure.suptitle('Effective rank of the token mixing', fontsize=11)
-    notes = [f'{layer.rank.rows} of {layer.grid[0] * layer.grid[1]} rows' for layer in layers]
-    _label_layers(
-        axes, [f'{_short(layer.name)}\n{note}' for layer, note in zip(layers, notes, strict=True)]
-    )
+    _label_layers(axes, labels)
     _legend(axes, 'single heads, each stream')
     return figure
 
 
 def _figure(layers: Sequence[LayerAnalysis], panels: int) -> tuple[Figure, list[Axes]]:
     """Make a figure with panels side by side, whose width grows with the number of layers."""
-    width = max(5.2 if panels > 1 else 7.6, 0.42 * len(layers) + 1.5)
+    smallest = 7.6 if panels == 1 else 5.2
+    width = max(smallest, 0.42 * len(layers) + 1.5)
     figure = Figure(figsize=(width * panels, 4.2), dpi=110, layout='constrained')
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
@@ -398,17 +413,18 @@ def _figure(layers: Sequence[LayerAnalysis], panels: int) -> tuple[Figure, list[
 def _plot_heads(
     axes: Axes, values: Sequence[NDArray[Any]], label: str, colour: str, line: str, **style: Any
 ) -> None:
-    """Draw a line through the mean of each layer's heads, of those that are numbers, and a dot for each head."""
-    means = [np.nanmean(heads) if np.isfinite(heads).any() else np.nan for heads in values]
-    axes.plot(means, line, color=colour, label=label, **{'linewidth': 1.6, **style})
+    """Draw a dot for each head of each layer, and a line through the means; NaN is left out."""
+    means = []
     for position, heads in enumerate(values):
-        axes.scatter(
-            [position] * len(heads), heads, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1
-        )
+        numbers = heads[np.isfinite(heads)]
+        means.append(numbers.mean() if len(numbers) else np.nan)
+        positions = [position] * len(heads)
+        axes.scatter(positions, heads, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1)
+    axes.plot(means, line, color=colour, label=label, **{'linewidth': 1.6, **style})
 
 
 def _legend(axes: Axes, dots: str = 'single heads', **place: Any) -> None:
-    """Add a legend with an entry for what `_plot_heads` drew; `place` are arguments of `Axes.legend`."""
+    """Add a legend, with an entry for the dots; `place` are arguments of `Axes.legend`."""
     axes.plot([], [], '.', color=GREY, alpha=0.6, label=dots)
     axes.legend(fontsize=9, frameon=False, **place)
 

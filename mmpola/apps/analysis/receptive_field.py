@@ -25,18 +25,19 @@ SHARES = (0.2, 0.5, 0.99)
 """Shares of a receptive field whose areas are reported."""
 
 DECADES = 4
-"""Powers of ten that the colours of a receptive field span; what is smaller has the lowest colour."""
+"""Powers of ten that the colours of a receptive field span; smaller values have the lowest one."""
 
 
 def effective_receptive_field(
     model: nn.Module, images: Tensor, advance: Callable[[int], None] = lambda images: None
 ) -> NDArray[np.float64]:
-    """Return the influence [H, W] of each pixel on the central cell of the last map, as a mean over images.
+    """Return the influence [H, W] of each pixel on the central cell of the last map.
 
-    It is the gradient of the cell, summed over its positive channels, with respect to the image; of
-    this the absolute values, summed over the image's channels. A sum over all channels would be
-    constant behind a LayerNorm whose weights are still those of its initialisation. Of an even
-    number of cells, the one below or right of the centre is taken.
+    The cell's positive channels are summed up, and differentiated with respect to the image. The
+    influence is the absolute value of this gradient, summed over the image's channels, as a mean
+    over images. The sum over all channels of the cell would be constant behind a LayerNorm with
+    its initial weights. If the number of cells is even, the one below or right of the centre is
+    taken.
 
     Args:
         model: a classifier of timm, or any module that returns a map [B, C, h, w], or a list or
@@ -61,32 +62,35 @@ def effective_receptive_field(
         model.train(training)
     if not (np.isfinite(total).all() and total.any()):
         raise ValueError(
-            f'model: expected finite gradients, not all of them zero, got a sum of {total.sum():g} from '
-            f'{type(model).__name__}'
+            'model: expected finite gradients, not all of them zero, '
+            f'got a sum of {total.sum():g} from {type(model).__name__}'
         )
     return total / len(images)
 
 
 def _central_cell(model: nn.Module, image: Tensor) -> Tensor:
     """Return the channels [C] of the central cell of a model's last map."""
-    intermediates: Any = getattr(model, 'forward_intermediates', None)  # of timm's classifiers
-    maps = (
-        intermediates(image, indices=1, intermediates_only=True) if intermediates else model(image)
-    )
+    get_intermediates: Any = getattr(model, 'forward_intermediates', None)  # of timm's classifiers
+    channels_last = False
+    if get_intermediates is None:
+        maps = model(image)
+        channels_last = getattr(model, 'output_fmt', None) == Format.NHWC
+    else:
+        maps = get_intermediates(image, indices=1, intermediates_only=True)
     last = maps[-1] if isinstance(maps, list | tuple) else maps
     if not isinstance(last, Tensor) or last.ndim != 4:
         got = list(last.shape) if isinstance(last, Tensor) else type(last).__name__
         raise ValueError(f'model: expected a map [B, C, h, w] as its last result, got {got}')
-    if not intermediates and getattr(model, 'output_fmt', None) == Format.NHWC:
+    if channels_last:
         last = last.permute(0, 3, 1, 2)
     return last[0, :, last.shape[2] // 2, last.shape[3] // 2]
 
 
 def areas(field: NDArray[np.float64], shares: Sequence[float] = SHARES) -> list[float]:
-    """Return which share of the image's area the smallest square covers that holds a share of the field.
+    """Return the area of the smallest square that holds a share of the field, for each share.
 
-    The square may be anywhere: the central cell of strided convolutions is not behind the centre of
-    the image.
+    The area is a share of the image's. The square may be anywhere: the central cell of strided
+    convolutions is not behind the centre of the image.
 
     Args:
         field: [H, W], not negative.
@@ -95,14 +99,19 @@ def areas(field: NDArray[np.float64], shares: Sequence[float] = SHARES) -> list[
     height, width = field.shape
     sums = np.pad(field, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
 
-    def largest(side: int) -> float:
-        """Return the most of the field that a square holds, which is cut where the image is narrower."""
-        h, w = min(side, height), min(side, width)
+    def largest_sum(side: int) -> float:
+        """Return the most that a square holds; it is cut where the image is narrower."""
+        h = min(side, height)
+        w = min(side, width)
         return float((sums[h:, w:] - sums[:-h, w:] - sums[h:, :-w] + sums[:-h, :-w]).max())
 
+    total = sums[-1, -1]
     sides = range(1, max(height, width) + 1)
-    smallest = [sides[bisect_left(sides, share * sums[-1, -1], key=largest)] for share in shares]
-    return [min(side, height) * min(side, width) / field.size for side in smallest]
+    found = []
+    for share in shares:
+        side = sides[bisect_left(sides, share * total, key=largest_sum)]
+        found.append(min(side, height) * min(side, width) / field.size)
+    return found
 
 
 def area_texts(field: NDArray[np.float64]) -> list[str]:
@@ -113,9 +122,10 @@ def area_texts(field: NDArray[np.float64]) -> list[str]:
 def draw_receptive_fields(
     fields: Mapping[str, NDArray[np.float64]], width: float | None = None
 ) -> Figure:
-    """Draw receptive fields [H, W] side by side, each as a share of its own maximum, with one logarithmic scale.
+    """Draw receptive fields [H, W] side by side, with one logarithmic scale.
 
-    The keys are the titles of the panels; below each are the areas of `SHARES`.
+    Each is drawn as a share of its own maximum. The keys are the titles of the panels; below each
+    are the areas of `SHARES`.
 
     Args:
         fields: [H, W] by title.
@@ -123,15 +133,17 @@ def draw_receptive_fields(
             get smaller, down to 6 points.
     """
     rows, columns = next(iter(fields.values())).shape
-    side, lowest = 2.6 if width is None else 0.85 * width / len(fields), 10.0**-DECADES
+    lowest = 10.0**-DECADES
+    if width is None:
+        width = 2.6 * len(fields) / 0.85
+    side = 0.85 * width / len(fields)
     points = float(np.clip(4 * side, 6, 9))
-    size = (width or side * len(fields) / 0.85, side * rows / columns + points / 9)
-    figure = Figure(figsize=size, dpi=110, layout='constrained')
+    height = side * rows / columns + points / 9
+    figure = Figure(figsize=(width, height), dpi=110, layout='constrained')
     panels = figure.subplots(1, len(fields), squeeze=False)[0]
     for axes, (name, field) in zip(panels, fields.items(), strict=True):
-        drawn = axes.imshow(
-            np.clip(field / field.max(), lowest, 1), cmap=COLOUR_MAP, norm=LogNorm(lowest, 1)
-        )
+        relative = np.clip(field / field.max(), lowest, 1)
+        drawn = axes.imshow(relative, cmap=COLOUR_MAP, norm=LogNorm(lowest, 1))
         axes.set_title(name, fontsize=points + 1)
         axes.set_xlabel('\n'.join(area_texts(field)) + '\nof the area', fontsize=points)
         axes.set(xticks=[], yticks=[])

@@ -14,7 +14,7 @@ from mmpola.apps.analysis.figures import COLOUR_MAP
 from mmpola.messages import UsageError, suggestion
 
 FORMATS = ('png', 'svg', 'pdf')
-DEFAULT_FORMATS = FORMATS[:2]
+DEFAULT_FORMATS = ('png', 'svg')
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,9 @@ class Style:
     colour_map: str = COLOUR_MAP
     width: float | None = None
     title: bool = True
+
+
+DEFAULT_STYLE = Style()
 
 
 def add_style_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,23 +63,21 @@ def style_of(args: argparse.Namespace, title: bool = True) -> Style:
     Raises:
         UsageError: a number is out of range, or matplotlib has no such colour map.
     """
-    # A page is 8 inches wide; Agg refuses images of 65,536 pixels.
-    for option, value, low, high in (
-        ('--dpi', args.dpi, 10, 1200),
-        ('--width-inches', args.width_inches, 1, 50),
-    ):
-        if value is not None and not low <= value <= high:
-            raise UsageError(f'{option}: expected a number from {low} to {high}, got {value:g}')
+    if not 10 <= args.dpi <= 1200:
+        raise UsageError(f'--dpi: expected a number from 10 to 1200, got {args.dpi:g}')
+    width = args.width_inches  # a page is 8 inches wide; Agg refuses images of 65,536 pixels
+    if width is not None and not 1 <= width <= 50:
+        raise UsageError(f'--width-inches: expected a number from 1 to 50, got {width:g}')
     if args.cmap not in matplotlib.colormaps:
-        known = list(matplotlib.colormaps)
-        raise UsageError(
-            f'--cmap: expected a colour map of matplotlib, got {args.cmap}{suggestion(args.cmap, known)}'
-        )
-    return Style(args.dpi, args.cmap, args.width_inches, title)
+        meant = suggestion(args.cmap, list(matplotlib.colormaps))
+        raise UsageError(f'--cmap: expected a colour map of matplotlib, got {args.cmap}{meant}')
+    return Style(args.dpi, args.cmap, width, title)
 
 
 def save_figure(figure: Figure, path: Path, style: Style) -> None:
-    """Write a figure into a file of one of `FORMATS`, which its suffix names; texts of an SVG or a PDF stay texts.
+    """Write a figure into a file; its suffix is one of `FORMATS`.
+
+    Texts of an SVG or a PDF stay texts.
 
     Raises:
         UsageError: the system refuses to write the file.

@@ -1,8 +1,7 @@
-"""The weights with which queries attend to keys, a few rows at a time: memory O(rows x N), never N^2.
+"""The weights of queries over keys, a few rows at a time: memory O(rows x N), never N^2.
 
-The weights of linear attention are the operator's output for values that are the identity. With the
-2D features in the place of the N keys, the lines of the reference give two thin factors of which
-every row of the weights is a product.
+The weights of linear attention are the product of two thin factors: the features of the queries,
+divided by the normaliser, and the features of the keys.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from mmpola.ops.reference import add_key_position, normaliser, rotate
 STREAMS = ('same', 'opposite')
 """The streams of linear attention, in the order of the operator's value channels."""
 
-KINDS = (*STREAMS, 'both', 'softmax', 'linear', 'relu')
-"""The layer's own weights, 'both' being the mean of the two streams, and other attention's for the same q and k.
+MAP_KINDS = ('same', 'opposite', 'both', 'softmax')
+"""Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
+
+WEIGHT_KINDS = (*MAP_KINDS, 'linear', 'relu')
+"""All kinds: the layer's own weights, and those of other attention for the same q and k.
 
 The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with
 max(x, 0).
 """
 
-MAPS = ('same', 'opposite', 'both', 'softmax')
-"""Kinds of weights that are drawn over the image."""
-
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
-"""The features of queries and keys in the kinds of linear attention other than the layer's own."""
+"""The features of queries and keys of other linear attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +53,10 @@ class Factors:
 
 
 def polarity_factors(inputs: AttentionInputs) -> Factors:
-    """Compute the factors of both streams (E1-E13), F = 2D, by the lines of `polarity_attention_reference`.
+    """Compute the factors of both streams (E1-E13), F = 2D.
 
-    With rotary tables both factors are rotated, as in the operator's numerator (E10): weights may
-    then be negative.
+    The lines are those of `polarity_attention_reference`. With rotary tables both factors are
+    rotated, as in the operator's numerator (E10): weights may then be negative.
     """
     feature_map = inputs.feature_map
     rotary = inputs.rotary
@@ -83,34 +82,39 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
 
 
 def attention_rows(
-    inputs: AttentionInputs, kinds: tuple[str, ...] = KINDS
+    inputs: AttentionInputs, kinds: tuple[str, ...] = WEIGHT_KINDS
 ) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Return a function that computes the weights of some queries over all keys, for their indices [R].
+    """Return a function that computes the weights of some queries [R] over all keys.
 
     Args:
         inputs: of a layer, B = 1. All kinds read the same q, and k with its positions; only the two
             streams are rotated, because rotary tables are made for their features.
-        kinds: of weights, from `KINDS`.
+        kinds: of weights, from `WEIGHT_KINDS`.
 
     Returns:
-        A function that returns [H, R, M] for each kind.
+        A function from the indices of queries [R] to [H, R, M] for each kind.
     """
-    q, k = (x[0] for x in _queries_and_keys(inputs))
+    q, k = _queries_and_keys(inputs)
+    q = q[0]
+    k = k[0]
     factors = polarity_factors(inputs)
-    keys = {
-        kind: (psi / psi.shape[-2], psi.mean(dim=-2).unsqueeze(-1))
-        for kind, psi in _features(k, kinds).items()
-    }
+    key_features = {}
+    for kind, feature in FEATURES.items():
+        if kind in kinds:
+            key_features[kind] = feature(k)
 
     def rows(index: Tensor) -> dict[str, Tensor]:
         same, opposite = factors.rows(index)
-        found = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
+        weights = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
         if 'softmax' in kinds:
-            found['softmax'] = (q[:, index] @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
-        for kind, phi in _features(q[:, index], kinds).items():
-            psi, key_mean = keys[kind]
-            found[kind] = (phi / normaliser(phi, key_mean, inputs.eps)) @ psi.mT
-        return {kind: found[kind] for kind in kinds}
+            logits = q[:, index] @ k.mT / q.shape[-1] ** 0.5
+            weights['softmax'] = logits.softmax(dim=-1)
+        for kind, psi in key_features.items():
+            phi = FEATURES[kind](q[:, index])
+            key_mean = psi.mean(dim=-2).unsqueeze(-1)
+            keys = psi.shape[-2]
+            weights[kind] = (phi / normaliser(phi, key_mean, inputs.eps)) @ (psi / keys).mT
+        return {kind: weights[kind] for kind in kinds}
 
     return rows
 
@@ -120,12 +124,9 @@ def sample_tokens(tokens: int, number: int) -> Tensor:
     return torch.linspace(0, tokens - 1, min(tokens, number), dtype=torch.float64).round().long()
 
 
-def _features(x: Tensor, kinds: tuple[str, ...]) -> dict[str, Tensor]:
-    return {kind: feature(x) for kind, feature in FEATURES.items() if kind in kinds}
-
-
 def _queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
     """Return q and k' = k + P (E4) as [B, H, N, D] in the accumulation dtype."""
     dtype = accumulation_dtype(inputs.q.dtype)
-    q, k = inputs.q.to(dtype), add_key_position(inputs).to(dtype)
-    return q.transpose(1, 2), k.transpose(1, 2)
+    q = inputs.q.to(dtype).transpose(1, 2)
+    k = add_key_position(inputs).to(dtype).transpose(1, 2)
+    return q, k

@@ -1,1 +1,1 @@
-"""Predict images with a detector, a segmenter or a classifier: find the files, predict, draw, write JSON."""
+"""Predict images with a detector, a segmenter or a classifier: read, predict, draw, write."""

@@ -1,163 +1,222 @@
-"""A config's model with the steps around it, from images to samples: timm's transforms, or OpenMMLab's inferencers."""
+"""A config's model as a function from images to predictions: drawings, and results to write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import default_collate, pseudo_collate
+from mmengine.logging import MMLogger
 from mmengine.registry import DATASETS
 from numpy.typing import NDArray
-from PIL import Image
-from timm.data import create_transform
-from torch import Tensor, nn
+from torch import nn
 
-from mmpola.apps.prediction.config import is_classifier
-from mmpola.apps.prediction.files import ImageFile, read_pixels
-from mmpola.apps.prediction.geometry import Geometry, pipeline_geometry, transform_geometry
-from mmpola.apps.prediction.sizes import Size, check_sizes, resized_by_transforms
+from mmpola.apps.arguments import is_classifier
+from mmpola.apps.image_reader import ImageReader, image_pipeline, open_reader
+from mmpola.apps.prediction.drawing import draw_classes, shown_name
 from mmpola.classification.class_folders import IMAGENET, class_names, class_source
 from mmpola.config_tree import class_count_problems, leaves
 from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
-from mmpola.engine.config import evaluation_transform
-from mmpola.messages import UsageError, printable
-from mmpola.read_image import size_as_loaded
+from mmpola.messages import UsageError, counted, listed
+from mmpola.read_image import ImageFile
 
-Batch = list[tuple[ImageFile, NDArray[Any], Any]]
-"""Images with their pixels, BGR uint8 [H, W, 3], and what the test transforms made of them."""
+BEST_CLASSES = 5
+"""Number of classes that are written and drawn for a classifier."""
 
 OPACITY = 0.6
 """Opacity of a segmentation that is drawn over its image."""
 
 
+class ReadImage(NamedTuple):
+    """An image file and its pixels, BGR uint8 [H, W, 3]."""
+
+    file: ImageFile
+    pixels: NDArray[Any]
+
+
 @dataclass
+class Prediction:
+    """What a model predicts for an image.
+
+    Attributes:
+        drawing: RGB uint8 [H, W, 3].
+        result: content of the JSON file, or the label of each pixel [H, W] of a segmenter.
+        summary: one line of text.
+        instances: how many a detector draws.
+    """
+
+    drawing: NDArray[Any]
+    result: dict[str, Any] | NDArray[Any]
+    summary: str
+    instances: int = 0
+
+
 class Predictor:
-    """A model with its test transforms.
+    """A model that predicts batches of images; its subclasses are for one task each.
 
     Attributes:
         model: in eval mode, on its device.
-        transforms: from an image, BGR uint8 [H, W, 3], to an item of a batch.
-        collate: joins the items of a batch.
+        reader: of its test images.
         classes: names in the order of the labels.
-        mixed: whether a batch may hold images of several sizes: mmdet pads them, classifiers crop
-            them to one size, mmseg stacks them as they are.
-        inferencer: mmdet's or mmseg's, which draws; None for a classifier.
-        resized: from the size of an image to those that the transforms resize it to.
+        result_suffix: of the file of a result.
+        mixed_sizes: whether a batch may hold images of several sizes.
     """
 
     model: Any
-    transforms: Callable[[NDArray[Any]], Any]
-    collate: Callable[[list[Any]], Any]
-    classes: tuple[str, ...]
-    mixed: bool
-    inferencer: Any = None
-    resized: Callable[[Size], list[Size]] = lambda size: []
+    result_suffix = '.json'
+    mixed_sizes = True
 
-    def __call__(self, batch: Batch) -> list[Any]:
-        """Predict a batch and return a sample for each image."""
+    def __init__(self, reader: ImageReader, classes: tuple[str, ...]) -> None:
+        self.reader = reader
+        self.classes = classes
+
+    def read(self, path: Path) -> NDArray[Any]:
+        """Read an image, BGR uint8 [H, W, 3].
+
+        Raises:
+            UsageError: see `ImageReader.read`.
+        """
+        return self.reader.read(path)
+
+    def __call__(self, batch: Sequence[ReadImage], threshold: float) -> list[Prediction]:
+        """Predict a batch; a detector draws the instances whose score is above `threshold`."""
+        raise NotImplementedError
+
+
+class Classifier(Predictor):
+    """An `mmpola.ImageClassifier`, whose images are cropped to one size."""
+
+    def __init__(self, model: Any, reader: ImageReader, classes: tuple[str, ...]) -> None:
+        super().__init__(reader, classes)
+        self.model = model
+
+    def __call__(self, batch: Sequence[ReadImage], threshold: float) -> list[Prediction]:
+        items = [self.reader.transform(image.pixels) for image in batch]
         with torch.no_grad():
-            samples: list[Any] = self.model.test_step(self._collated(batch))
-        return samples
+            samples = self.model.test_step(self.reader.collate(items))
+        predictions = []
+        for image, sample in zip(batch, samples, strict=True):
+            scores, labels = sample.pred_score.cpu().topk(min(BEST_CLASSES, len(self.classes)))
+            best = []
+            for label, score in zip(labels.tolist(), scores.tolist(), strict=True):
+                best.append({'label': label, 'class': self.classes[label], 'score': score})
+            height, width = image.pixels.shape[:2]
+            result = {
+                'image': str(image.file.path),
+                'width': width,
+                'height': height,
+                'classes': best,
+            }
+            drawing = draw_classes(image.pixels[..., ::-1], best)
+            predictions.append(Prediction(drawing, result, _classes_in_words(best)))
+        return predictions
 
-    def read(self, image: ImageFile) -> tuple[ImageFile, NDArray[Any], Any]:
-        """Read an image as one of a batch.
 
-        Raises:
-            UsageError: it cannot be read, or is too narrow or too long for the test transforms; the
-                message does not name it.
-        """
-        size = size_as_loaded(image.path)
-        if size is not None:
-            width, height = size
-            check_sizes((height, width), self.resized)
-        pixels = read_pixels(image.path)
-        return image, pixels, self._transformed(pixels)
+class Detector(Predictor):
+    """A detector in mmdet's `DetInferencer`; its JSON has all instances, whatever their score."""
 
-    def batches(
-        self, images: list[ImageFile], size: int, skip: Callable[[], None]
-    ) -> Iterator[Batch]:
-        """Read images in their order and yield them in batches; name those that `read` refuses, and the reason.
+    def __init__(self, inferencer: Any, reader: ImageReader) -> None:
+        super().__init__(reader, tuple(inferencer.model.dataset_meta['classes']))
+        self.inferencer = inferencer
 
-        Args:
-            images: paths of the images.
-            size: largest number of images in a batch.
-            skip: called after an image was refused.
-        """
-        batch: Batch = []
-        for image in images:
-            try:
-                entry = self.read(image)
-            except UsageError as error:
-                print(printable(f'skipped: {image.path}: {error}'), flush=True)
-                skip()
-                continue
-            if batch and (
-                len(batch) == size or not (self.mixed or entry[1].shape == batch[0][1].shape)
-            ):
-                yield batch
-                batch = []
-            batch.append(entry)
-        if batch:
-            yield batch
+    @property
+    def model(self) -> Any:
+        return self.inferencer.model
 
-    def network_input(self, batch: Batch) -> Tensor:
-        """Return what the network reads for a batch, [B, 3, H, W]."""
-        inputs: Tensor = self.model.data_preprocessor(self._collated(batch))['inputs']
-        return inputs
+    def __call__(self, batch: Sequence[ReadImage], threshold: float) -> list[Prediction]:
+        found = self.inferencer(
+            [str(image.file.path) for image in batch],
+            batch_size=len(batch),
+            return_vis=True,
+            pred_score_thr=threshold,
+        )
+        predictions = []
+        for drawing, result in zip(found['visualization'], found['predictions'], strict=True):
+            drawn = []
+            for label, score in zip(result['labels'], result['scores'], strict=True):
+                if score > threshold:
+                    drawn.append(f'{self.classes[label]} {score:.0%}')
+            summary = f'{counted(len(drawn), "detection")} with a score above {threshold}'
+            if drawn:
+                summary += f': {listed(drawn)}'
+            predictions.append(Prediction(drawing, result, summary, len(drawn)))
+        return predictions
 
-    def geometry(self, size: tuple[int, int]) -> Geometry:
-        """Return where the pixels of an image of (height, width) are in the network's input.
 
-        Raises:
-            UsageError: the image is too narrow or too long for the test transforms.
-        """
-        check_sizes(size, self.resized)
-        if isinstance(self.transforms, ClassifierTransform):
-            return transform_geometry(self.transforms.steps, size)
-        return pipeline_geometry(self._transformed(np.zeros((*size, 3), np.uint8)))
+class Segmenter(Predictor):
+    """A segmenter in mmseg's `MMSegInferencer`, which stacks the images of a batch as they are."""
 
-    def draw(self, sample: Any, pixels: NDArray[Any]) -> NDArray[Any]:
-        """Return an image, RGB uint8 [H, W, 3], with all instances or the segmentation of its sample drawn over it."""
-        options = {'pred_score_thr': -1.0}
-        if 'pred_sem_seg' in sample:
-            # Its visualizer takes a tensor of one pixel for a number.
-            sample, options = sample.numpy(), {'opacity': OPACITY}
-        (drawn,) = self.inferencer.visualize([pixels], [sample], return_vis=True, **options)
-        return drawn
+    result_suffix = '.png'
+    mixed_sizes = False
 
-    def _collated(self, batch: Batch) -> Any:
-        return self.collate([item for _, _, item in batch])
+    def __init__(self, inferencer: Any, reader: ImageReader) -> None:
+        super().__init__(reader, tuple(inferencer.model.dataset_meta['classes']))
+        self.inferencer = inferencer
 
-    def _transformed(self, pixels: NDArray[Any]) -> Any:
-        try:
-            return self.transforms(pixels)
-        except cv2.error:  # the shorter side is resized to nothing
-            height, width = pixels.shape[:2]
-            raise UsageError(
-                f'{width} x {height} pixels, too narrow for the test transforms'
-            ) from None
+    @property
+    def model(self) -> Any:
+        return self.inferencer.model
+
+    def read(self, path: Path) -> NDArray[Any]:
+        pixels = super().read(path)
+        if pixels.shape[:2] == (1, 1):
+            raise UsageError('a single pixel, which mmseg cannot draw')
+        return pixels
+
+    def __call__(self, batch: Sequence[ReadImage], threshold: float) -> list[Prediction]:
+        found = self.inferencer(
+            [str(image.file.path) for image in batch],
+            batch_size=len(batch),
+            return_vis=True,
+            opacity=OPACITY,
+        )
+        drawings = found['visualization']
+        label_maps = found['predictions']
+        if len(batch) == 1:  # mmseg returns one image without a list around it
+            drawings = [drawings]
+            label_maps = [label_maps]
+        type_of_labels = np.uint8 if len(self.classes) < 256 else np.uint16
+        predictions = []
+        for drawing, labels in zip(drawings, label_maps, strict=True):
+            summary = _shares_in_words(labels, self.classes)
+            predictions.append(Prediction(drawing, labels.astype(type_of_labels), summary))
+        return predictions
+
+
+def _classes_in_words(best: Sequence[dict[str, Any]]) -> str:
+    return listed(f'{shown_name(entry["class"])} {entry["score"]:.1%}' for entry in best)
+
+
+def _shares_in_words(labels: NDArray[Any], classes: tuple[str, ...]) -> str:
+    """Return the share of the pixels of the classes in a label map [H, W], the largest first."""
+    counts = np.bincount(labels.ravel())
+    present = np.flatnonzero(counts)
+    by_share = sorted(present.tolist(), key=lambda label: -counts[label])
+    shares = [f'{classes[label]} {counts[label] / labels.size:.0%}' for label in by_share]
+    return f'share of the pixels: {listed(shares)}'
 
 
 def load_predictor(
-    cfg: Config, on_meta: nn.Module, path: str, device: str, named: bool = True
+    cfg: Config, on_meta: nn.Module, path: str, device: str, needs_names: bool = True
 ) -> Predictor:
-    """Read weights as `read_fitting` does and build the config's model and test transforms.
+    """Read weights as `read_fitting` does and return the predictor of the config's model.
 
     A checkpoint without class names gets those of the config's test data.
 
     Args:
         cfg: of a detector, segmenter or classifier.
-        on_meta: what `checked_config` returned with it.
+        on_meta: its model on the meta device, from `load_image_config`.
         path: path or name of the checkpoint.
         device: where the model runs.
-        named: whether predictions need the names of a classifier's classes.
+        needs_names: whether predictions need the names of a classifier's classes.
 
     Raises:
         UsageError: the file cannot be read or does not fit the config, or see `classifier_classes`.
@@ -165,111 +224,102 @@ def load_predictor(
     checkpoint = read_fitting(path, cfg, on_meta)
     model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
-        classes = classifier_classes(cfg, checkpoint, named)
-        transform = ClassifierTransform(evaluation_transform(cfg))
-        resized = partial(resized_by_transforms, transform.steps)
-        return Predictor(model, transform, default_collate, classes, mixed=True, resized=resized)
+        classes = classifier_classes(cfg, checkpoint, needs_names)
+        return Classifier(model, open_reader(cfg), classes)
+    model.dataset_meta = _dataset_meta(cfg, checkpoint)
+    inferencer = build_inferencer(cfg, model, device)
+    if cfg.default_scope == 'mmdet':
+        return Detector(inferencer, open_reader(cfg))
+    return Segmenter(inferencer, open_reader(cfg))
+
+
+def _dataset_meta(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, Any]:
+    """Return class names and palette: the checkpoint's, else those of the config's test data."""
     dataset = next(leaves(cfg.test_dataloader.dataset))
-    own = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
-    names = checkpoint.meta.get('dataset_meta') or own
-    model.dataset_meta = {key: names.get(key) or own.get(key) for key in ('classes', 'palette')}
-    inferencer = _inferencer(cfg, dataset['pipeline'], model, device)
-    classes = tuple(model.dataset_meta['classes'])
-    mixed = cfg.default_scope == 'mmdet'
-    resized = partial(resized_by_pipeline, inferencer.pipeline.transforms)
-    return Predictor(
-        model, inferencer.pipeline, inferencer.collate_fn, classes, mixed, inferencer, resized
-    )
+    of_dataset = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
+    of_checkpoint = checkpoint.meta.get('dataset_meta') or {}
+    meta = {}
+    for key in ('classes', 'palette'):
+        meta[key] = of_checkpoint.get(key) or of_dataset.get(key)
+    return meta
 
 
-def _inferencer(cfg: Config, pipeline: list[dict[str, Any]], model: Any, device: str) -> Any:
-    """Return mmdet's or mmseg's inferencer around a model that is built and has its weights and class names."""
+def build_inferencer(cfg: Config, model: Any, device: str) -> Any:
+    """Return mmdet's or mmseg's inferencer of a config, with a model that has its weights.
+
+    The inferencer builds the config's model itself, and would read its weights without saying
+    which are missing; both are replaced by `model`.
+
+    Args:
+        cfg: of a detector or segmenter.
+        model: built from it, with `dataset_meta`, on its device.
+        device: the same.
+    """
     if cfg.default_scope == 'mmdet':
         from mmdet.apis import DetInferencer as Inferencer
     else:
         from mmseg.apis import MMSegInferencer as Inferencer
 
-    class Built(Inferencer):
-        def _init_model(self, *_: Any) -> Any:
-            return model
-
-        def _init_collate(self, _: Any) -> Any:
-            return pseudo_collate  # as the inferencers use it, which search their registries first and log a warning
-
-    # Inferencers know the loading steps by these names only, and mmdet's keeps those of
-    # annotations.
-    steps = [step for step in pipeline if not step['type'].split('.')[-1].startswith('Load')]
-    steps = [dict(type='LoadImageFromFile'), *steps]
-    visualizer = {**cfg.visualizer, 'vis_backends': None}
-    used = Config(dict(test_dataloader=dict(dataset=dict(pipeline=steps)), visualizer=visualizer))
-    return Built(used, device=device, scope=cfg.default_scope)
+    cfg = copy.deepcopy(cfg)
+    dataset = next(leaves(cfg.test_dataloader.dataset))
+    cfg.test_dataloader.dataset = {**dataset, 'pipeline': image_pipeline(cfg)}
+    cfg.visualizer.vis_backends = None  # they would write a copy of each drawing
+    with _quiet():
+        inferencer = Inferencer(cfg, device='cpu', scope=cfg.default_scope)
+    inferencer.model = model
+    inferencer.device = device
+    inferencer.show_progress = False
+    inferencer.visualizer.dataset_meta = model.dataset_meta
+    return inferencer
 
 
-def resized_by_pipeline(steps: Iterable[Any], size: Size) -> list[Size]:
-    """Return the size after each Resize of mmcv, mmdet or mmseg; other steps have bounds of their own."""
-    from mmcv import rescale_size
-    from mmcv.transforms import Resize
-
-    height, width = size
-    sizes = []
-    for step in steps:
-        if isinstance(step, Resize):
-            scale = step.scale
-            if scale is None:
-                factor_x, factor_y = step.scale_factor
-                scale = (int(width * factor_x + 0.5), int(height * factor_y + 0.5))
-            if step.keep_ratio:
-                scale = rescale_size((width, height), scale)
-            width, height = scale
-            sizes.append((height, width))
-    return sizes
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide warnings and log lines: an inferencer without weights warns of random ones."""
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logger.setLevel(level)
 
 
-class ClassifierTransform:
-    """The test transform of a classifier's config, for an image, BGR uint8 [H, W, 3].
-
-    Args:
-        transform: arguments of timm.data.create_transform.
-
-    Attributes:
-        steps: its transforms of an RGB image, in their order.
-    """
-
-    def __init__(self, transform: dict[str, Any]) -> None:
-        self.transform = create_transform(is_training=False, **transform)
-        self.steps: list[Callable[[Any], Any]] = self.transform.transforms
-
-    def __call__(self, pixels: NDArray[Any]) -> dict[str, Any]:
-        return {'inputs': self.transform(Image.fromarray(pixels[..., ::-1]))}
-
-
-def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint, named: bool) -> tuple[str, ...]:
+def classifier_classes(
+    cfg: Config, checkpoint: TrainingCheckpoint, needs_names: bool
+) -> tuple[str, ...]:
     """Return a classifier's class names: the checkpoint's, else those of `class_source`.
 
     Args:
         cfg: of the classifier.
         checkpoint: fits the config.
-        named: whether names are needed; otherwise numbers take the place of unknown ones.
+        needs_names: whether they must be known; otherwise numbers take the place of unknown names.
 
     Raises:
         UsageError: names are needed, and nothing defines them or their number is not
             `model.num_classes`.
     """
-    if checkpoint.classes:  # as many as the model has, as `read_fitting` has checked
+    if checkpoint.classes:  # `read_fitting` has compared their number with the model's
         return tuple(checkpoint.classes)
     count = cfg.model.num_classes
-    source = class_source(
-        next(leaves(cfg.test_dataloader.dataset)) if 'test_dataloader' in cfg else {}, count
-    )
+    dataset = {}
+    if 'test_dataloader' in cfg:
+        dataset = next(leaves(cfg.test_dataloader.dataset))
+    source = class_source(dataset, count)
     if isinstance(source, str) and source != IMAGENET and not Path(source).exists():
         problems = [
-            f'{checkpoint.path}: has no class names, and {source}, which would define them, does not exist; set '
-            'test_dataloader.dataset.classes to the training folder or to a text file with a name per line'
+            f'{checkpoint.path}: has no class names, and {source}, which would define them, does '
+            'not exist; set test_dataloader.dataset.classes to the training folder or to a text '
+            'file with a name per line'
         ]
     else:
         names = class_names(source)
         where = source if isinstance(source, str) else 'test_dataloader.dataset.classes'
         problems = class_count_problems([('model.num_classes', count)], names, where)
-    if problems and named:
+        if not problems:
+            return tuple(names)
+    if needs_names:
         raise UsageError(problems[0])
-    return tuple(f'class {number}' for number in range(count)) if problems else tuple(names)
+    return tuple(f'class {number}' for number in range(count))

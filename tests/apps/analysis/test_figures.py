@@ -15,8 +15,8 @@ from mmpola.apps.analysis.figures import (
     draw_parameters,
     draw_rank,
 )
+from mmpola.apps.analysis.geometry import Geometry
 from mmpola.apps.analysis.saving import Style, save_figure
-from mmpola.apps.prediction.geometry import Geometry
 from mmpola.backbones import PolaPVT
 
 STREAMS = ['same-signed', 'opposite-signed']

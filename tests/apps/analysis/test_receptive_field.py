@@ -40,7 +40,7 @@ def test_field_of_convolutions_is_their_square():
 
 
 def test_gradients_of_opposite_signs_do_not_cancel():
-    """A tap that reads red minus green has a signed sum of 0 and an absolute one of 2; the centre reads all three."""
+    """A tap that reads red minus green has an absolute sum of 2; the centre reads all three."""
     conv = nn.Conv2d(3, 1, 3, padding=1, bias=False)
     nn.init.zeros_(conv.weight)
     with torch.no_grad():

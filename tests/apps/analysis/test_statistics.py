@@ -1,4 +1,4 @@
-"""Statistics of a layer: entropy and its theorem, gates whose values are known, ranks of whole matrices."""
+"""Statistics of a layer: entropy and its theorem, known gates, ranks of whole matrices."""
 
 import math
 from dataclasses import replace
@@ -17,12 +17,8 @@ from mmpola.apps.analysis.statistics import (
     principal_components,
     row_entropies,
 )
-from mmpola.apps.analysis.weights import KINDS, attention_rows
-from mmpola.layers import (
-    PolaAttention,
-    PolaPlusAttention,
-    PolaSpatialReductionAttention,
-)
+from mmpola.apps.analysis.weights import WEIGHT_KINDS, attention_rows
+from mmpola.layers import PolaAttention, PolaPlusAttention, PolaSpatialReductionAttention
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens
 from tests.helpers import attention
@@ -43,7 +39,7 @@ def test_values_of_the_entropy():
 
 @pytest.mark.parametrize('draw_positive', [torch.rand, lambda *shape: torch.randn(*shape).exp()])
 def test_a_power_above_one_lowers_the_entropy(draw_positive):
-    """The paper's theorem for g(x) = x^p, whose first and second derivatives are positive; below one it is raised."""
+    """The paper's theorem for g(x) = x^p with positive first and second derivatives."""
     x = draw_positive(200, 50).double()
     entropies = torch.stack([positive_sequence_entropy(x**p) for p in (0.5, 1, 1.01, 1.5, 3, 5)])
     assert (entropies.diff(dim=0) < 0).all()
@@ -61,14 +57,14 @@ def test_entropy_of_rows_without_rotary_tables(chunk, monkeypatch):
     index = torch.tensor([4, 0, 8, 3, 1])
     found = row_entropies(inputs, index)
     rows = attention_rows(replace(inputs, rotary=None))(index)
-    assert tuple(found) == KINDS
+    assert tuple(found) == WEIGHT_KINDS
     for kind, weights in rows.items():
         torch.testing.assert_close(found[kind], positive_sequence_entropy(weights), equal_nan=True)
         assert (found[kind].nan_to_num() <= math.log(9)).all()
 
 
 def test_means_and_correlations_of_each_head():
-    """Head 0: the opposite-signed half is 2 minus the same-signed one. Head 1: both halves are equal."""
+    """Head 0: the opposite-signed half is 2 minus the same-signed one. Head 1: both are equal."""
     same = torch.randn(50, 2, 3)
     opposite = torch.stack([2 - same[:, 0], same[:, 1]], dim=1)
     gate = torch.cat([same, opposite], dim=-1).flatten(1)[None]  # [1, 50, 2 heads x (3 + 3)]

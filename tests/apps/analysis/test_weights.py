@@ -1,4 +1,4 @@
-"""The rows of the attention weights: what the operator computes with, and other attention for the same q and k."""
+"""The rows of the operator's attention weights, and those of other attention."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmpola.apps.analysis.weights import KINDS, attention_rows, polarity_factors, sample_tokens
+from mmpola.apps.analysis.weights import (
+    WEIGHT_KINDS,
+    attention_rows,
+    polarity_factors,
+    sample_tokens,
+)
 from mmpola.layers import EluSequenceAttention
 from mmpola.ops import PowerMap, polarity_attention
 from mmpola.ops.inputs import AttentionInputs
@@ -23,7 +28,7 @@ CASES = {
 
 
 def inputs_of(case):
-    """Inputs for one image: 5 queries, 3 heads of 4 channels, keys with positions or rotary tables."""
+    """Inputs for one image: 5 queries, 3 heads of 4 channels, positions or rotary tables."""
     kind, keys, positions, rotary = CASES[case]
     q, k, v = draw(batch=1, keys=keys, std=30.0 if case == 'exp with shifts' else 1.0)
     position = torch.randn(keys, 3, 4, dtype=torch.float64) if positions else None
@@ -54,7 +59,7 @@ def test_weights_times_values_are_the_operators_output(case):
 def test_rows_are_distributions_up_to_epsilon(case):
     inputs = inputs_of(case)
     rows = attention_rows(replace(inputs, eps=1e-30))(torch.arange(5))
-    assert tuple(rows) == KINDS
+    assert tuple(rows) == WEIGHT_KINDS
     for kind, weights in rows.items():
         assert weights.shape == (3, 5, 7)
         assert (weights >= 0).all()

@@ -1,4 +1,4 @@
-"""Sizes that test transforms resize an image to, compared with what the transforms return."""
+"""Reading images as a config says; the sizes after test transforms, against their results."""
 
 import struct
 import zlib
@@ -6,11 +6,20 @@ import zlib
 import numpy as np
 import pytest
 from mmcv.transforms import Resize
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
 from PIL import Image
 from timm.data import create_transform
 
-from mmpola.apps.prediction.predictor import resized_by_pipeline
-from mmpola.apps.prediction.sizes import LARGEST_INPUT, check_sizes, resized_by_transforms
+from mmpola.apps.image_reader import (
+    LARGEST_INPUT,
+    ClassifierReader,
+    ImageReader,
+    PipelineReader,
+    image_pipeline,
+    resized_by_pipeline,
+    resized_by_transforms,
+)
 from mmpola.messages import UsageError
 from mmpola.read_image import size_as_loaded
 
@@ -47,25 +56,53 @@ def test_pipelines_resize_to_that_size(options, size):
     assert found == [(height, width), (2 * height, 2 * width)]
 
 
-def test_a_pipeline_without_a_bound_is_refused_before_it_runs():
-    step = Resize(scale=(10**9, 64), keep_ratio=True)
+def pipeline_reader(**resize):
+    """A reader of mmseg's images, which resizes them."""
+    init_default_scope('mmseg')
+    steps = [{'type': 'LoadImageFromFile'}, {'type': 'Resize', **resize}, {'type': 'PackSegInputs'}]
+    return PipelineReader(steps, 'mmseg')
+
+
+def test_an_image_that_a_pipeline_would_blow_up_is_refused():
+    reader = pipeline_reader(scale=(10**9, 64), keep_ratio=True)
     with pytest.raises(UsageError, match=f'1 x 50000 .* 64 x 3200000; .* {LARGEST_INPUT} '):
-        check_sizes((50_000, 1), lambda size: resized_by_pipeline([step], size))
+        reader.check_size((50_000, 1))
 
 
-def test_a_side_that_vanishes_is_refused():
-    transform = create_transform((3, 32, 32), is_training=False, crop_mode='border')
+@pytest.mark.parametrize(
+    'reader',
+    [
+        ClassifierReader({'input_size': (3, 32, 32), 'crop_mode': 'border'}),
+        pipeline_reader(scale=(64, 32), keep_ratio=True),
+    ],
+)
+def test_a_side_that_vanishes_is_refused(reader):
     with pytest.raises(UsageError, match='1 x 500 pixels, too narrow'):
-        check_sizes((500, 1), lambda size: resized_by_transforms(transform.transforms, size))
-    step = Resize(scale=(64, 32), keep_ratio=True)
-    with pytest.raises(UsageError, match='1 x 500 pixels, too narrow'):
-        check_sizes((500, 1), lambda size: resized_by_pipeline([step], size))
+        reader.check_size((500, 1))
 
 
 def test_the_limit_itself_is_allowed():
-    check_sizes((1, 1), lambda size: [(1, LARGEST_INPUT)])
+    class Squashing(ImageReader):
+        def resized(self, size):
+            height, width = size
+            return [(1, height * width)]
+
+    Squashing().check_size((1, LARGEST_INPUT))
     with pytest.raises(UsageError, match=str(LARGEST_INPUT + 1)):
-        check_sizes((1, 1), lambda size: [(1, LARGEST_INPUT + 1)])
+        Squashing().check_size((1, LARGEST_INPUT + 1))
+
+
+def test_images_are_loaded_as_the_config_says_and_annotations_are_not():
+    steps = [
+        {'type': 'mmdet.LoadAnnotations', 'with_bbox': True},
+        {'type': 'mmdet.LoadImageFromFile', 'to_float32': True},
+        {'type': 'mmdet.PackDetInputs'},
+    ]
+    dataset = {'type': 'RepeatDataset', 'dataset': {'type': 'CocoDataset', 'pipeline': steps}}
+    assert image_pipeline(Config({'test_dataloader': {'dataset': dataset}})) == [
+        {'type': 'LoadImageFromFile', 'to_float32': True},
+        {'type': 'mmdet.PackDetInputs'},
+    ]
 
 
 def test_a_file_of_too_many_pixels_for_pillow_has_no_size(tmp_path):

@@ -1,4 +1,4 @@
-"""Where a pixel of an image is in the network's input, found by a white square in the test pipeline, and its token."""
+"""Where the test pipeline puts a pixel of an image, found by a white square, and its token."""
 
 import re
 
@@ -8,7 +8,7 @@ import pytest
 from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 
-from mmpola.apps.prediction.geometry import (
+from mmpola.apps.analysis.geometry import (
     Geometry,
     centre,
     pipeline_geometry,
@@ -17,7 +17,7 @@ from mmpola.apps.prediction.geometry import (
     transform_geometry,
     visible_pixels,
 )
-from mmpola.apps.prediction.predictor import ClassifierTransform
+from mmpola.apps.image_reader import ClassifierReader
 
 PIPELINES = {
     'mmdet': [
@@ -54,7 +54,7 @@ def white_square(size, x, y):
 
 
 def centre_of_light(inputs):
-    """The centre (x, y) of the bright pixels of the network's input [3, H, W], whose background is its minimum."""
+    """The centre (x, y) of the bright pixels of the network's input [3, H, W]."""
     light = inputs.float().mean(0).numpy()
     light = light - light.min()
     rows, columns = np.indices(light.shape) + 0.5
@@ -69,8 +69,9 @@ def test_a_point_is_where_the_pipeline_puts_it(name, size):
         transforms = Compose(PIPELINES[name])
         geometry = pipeline_geometry(transforms(white_square(size, 0, 0)))
     else:
-        transforms = ClassifierTransform(TRANSFORMS[name])
-        geometry = transform_geometry(transforms.steps, size)
+        reader = ClassifierReader(TRANSFORMS[name])
+        transforms = reader.transform
+        geometry = transform_geometry(reader.steps, size)
     for x, y in ((size[1] // 2, size[0] // 2), (size[1] // 2 - 20, size[0] // 2 + 15)):
         inputs = transforms(white_square(size, x, y))['inputs']
         assert geometry.size == tuple(inputs.shape[-2:])
@@ -117,7 +118,7 @@ def test_tokens_of_a_resized_and_cropped_image():
 
 
 def test_the_centre_of_a_pixel_chooses_its_token():
-    """Pixel 5 of an image that is enlarged 1.5 times covers 7.5 to 9, of which 8.25 is the centre."""
+    """Pixel 5 of an image that is enlarged 1.5 times covers 7.5 to 9; the centre is 8.25."""
     geometry = Geometry(scale=(1.5, 1.5), shift=(0.0, 0.0), size=(24, 24))
     assert token_at((5, 2), geometry, 4, (6, 6)) == (0, 2)
     assert token_at((2, 5), geometry, 4, (6, 6)) == (2, 0)
