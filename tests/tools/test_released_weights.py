@@ -1,6 +1,7 @@
 """The scripts take what `init_cfg` takes: authors' files, bare state dicts, safetensors, averaged weights."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -178,12 +179,12 @@ def test_training_starts_from_the_weights_that_were_compared(
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []
-    monkeypatch.setattr(
-        engine_train, 'prepare_process', lambda cfg, checkpoint: given.append(checkpoint)
-    )
-    monkeypatch.setattr(
-        engine_train.Runner, 'from_cfg', lambda cfg: type('', (), {'train': lambda self: None})()
-    )
+
+    def build_runner(cfg, checkpoint):
+        given.append(checkpoint)
+        return SimpleNamespace(train=lambda: None)
+
+    monkeypatch.setattr(engine_train, 'build_runner', build_runner)
     assert (
         run_script(
             'train',
