@@ -1,8 +1,8 @@
 """mmpola: polarity-aware linear attention backbones for OpenMMLab, timm and plain PyTorch.
 
 Operators, layers and backbones are attributes of this package, and `dir(mmpola)` lists them. Their
-modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Types that only
-configs name, such as hooks and data sets, are found by `mmpola.registry`.
+modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Types that
+only configs name, such as hooks and data sets, are found by `mmpola.registry`.
 """
 
 from __future__ import annotations

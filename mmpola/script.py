@@ -1,4 +1,4 @@
-"""Set the variables of OpenMP, which torch reads when it is loaded: every script imports this first.
+"""Set the variables of OpenMP, which torch reads when it is loaded; scripts import this first.
 
 Waiting threads sleep instead of spinning: on cores that others use too, training is then several
 times faster. The number of threads is the number of cores that this process may use, divided by the

@@ -87,7 +87,7 @@ def split_head(weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 
 class ModelWithBackbone(Loadable):
-    """A model whose attribute `backbone` is a backbone; files may name its tensors with or without that prefix."""
+    """A model with a `backbone`; files may name its tensors with or without that prefix."""
 
     backbone: Backbone
 
@@ -142,12 +142,14 @@ class Classifier(ModelWithBackbone):
         arguments = {'out_norm': spec.out_norm, **(arguments or {})}
         if arguments['out_norm'] != spec.out_norm:
             raise ValueError(
-                f'out_norm: expected {spec.out_norm}, as in the published classifier of {backbone.__name__}, '
+                f'out_norm: expected {spec.out_norm}, as in the published classifier of '
+                f'{backbone.__name__}, '
                 f'got {arguments["out_norm"]}'
             )
         if projection is not None and not spec.projection:
             raise ValueError(
-                f'projection: expected None, as the head of {backbone.__name__} has none, got {projection}'
+                f'projection: expected None, as the head of {backbone.__name__} has none, '
+                f'got {projection}'
             )
         super().__init__(**base)
         self.backbone = backbone(**arguments)
@@ -168,7 +170,7 @@ class Classifier(ModelWithBackbone):
         self.head = head_layer(self.head_hidden_size, num_classes, convolution=spec.projection)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Images [B, in_channels, H, W] -> the last map [B, C, h, w], after the LayerNorm `norm` if there is one."""
+        """Images [B, in_channels, H, W] -> the last map [B, C, h, w], after a LayerNorm `norm`."""
         return self.normed(self.backbone(images)[-1])
 
     def normed(self, x: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ class Stem(nn.Module):
                 draw_layer(layer)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid, a quarter of the size."""
+        """Images [B, in_channels, H, W] -> tokens [B, N, C] and grid, a quarter of the size."""
         return _tokens(self.layers(self.proj(x)))
 
 
@@ -174,7 +174,7 @@ class ConvMlp(nn.Module):
 
 
 class PolaFormerPPBlock(nn.Module):
-    """x += DWConv3x3(x); x += gamma_1 attn(norm1(x)); x += gamma_2 ffn(norm2(x)); no gammas without layer scale.
+    """x += DWConv3x3(x); x += gamma_1 attn(norm1(x)); x += gamma_2 ffn(norm2(x)).
 
     Args:
         attn: linear or softmax attention.
@@ -212,7 +212,7 @@ class PolaFormerPPBlock(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolution as the authors do; the other modules have drawn their own weights."""
+        """Draw the convolution as the authors do; the other modules have drawn theirs."""
         draw_layer(self.pos)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:

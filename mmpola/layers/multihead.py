@@ -18,7 +18,7 @@ SUMMED_KEYS = 'linear attention sums the keys before queries read them'
 
 
 class PolaMultiheadAttention(nn.MultiheadAttention):
-    """PolaFormer's linear attention (E4-E8) with the call and the parameters of torch.nn.MultiheadAttention.
+    """PolaFormer's linear attention (E4-E8) with the interface of torch.nn.MultiheadAttention.
 
     It attends from any number N of queries to any number M of keys, without convolution.
     `load_state_dict` takes the weights of an nn.MultiheadAttention; if nothing but the feature map

@@ -116,7 +116,7 @@ class RotarySoftmaxAttention(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """Multi-head softmax attention in shifted windows with relative position biases (Swin, sec. 3.2).
+    """Multi-head softmax attention in shifted windows with position biases (Swin, sec. 3.2).
 
     Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets
     tokens of a map that the window does not divide attend to the padding.

@@ -1,4 +1,4 @@
-"""The two public operators, `polarity_attention` and `mix_and_gate`: their contracts and their errors."""
+"""The two public operators, `polarity_attention` and `mix_and_gate`: contracts and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def polarity_attention(
     eps: float = EPS,
     backend: str = 'auto',
 ) -> Tensor:
-    """Compute polarity-aware linear attention (E1-E3) in O((N + M) D^2) with the features of a map (E4-E13).
+    """Compute polarity-aware linear attention (E1-E3) with the features of a map (E4-E13).
+
+    The time is O((N + M) D^2).
 
     Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; equation numbers are those of
     mmpola/ops/README.md. Differentiable with respect to every tensor except `rotary`. Features,
@@ -72,7 +74,7 @@ def mix_and_gate(
     *,
     backend: str = 'auto',
 ) -> Tensor:
-    """Compute y = (o + DWC(v)) * g (E14), where DWC is a depth-wise convolution over the tokens, zero-padded.
+    """Compute y = (o + DWC(v)) * g (E14) with a zero-padded depth-wise convolution DWC of tokens.
 
     The tokens are the cells of a map or the elements of a sequence.
 

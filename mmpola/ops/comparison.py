@@ -115,7 +115,7 @@ def mix_and_gate_problem(
 def outputs_and_gradients(
     run: Callable[[Any], Tensor], problem: Problem, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Return the output and the gradient of each tensor, computed in `dtype` or in the tensors' own dtypes."""
+    """Return output and gradients, computed in `dtype` or in the dtypes of the tensors."""
     leaves = {
         name: None if x is None else x.detach().to(dtype or x.dtype).requires_grad_()
         for name, x in problem.tensors.items()
@@ -139,7 +139,7 @@ def relative_errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[
 def _normal(
     device: torch.device, dtype: torch.dtype, *shape: int, seed: int, std: float = 1.0
 ) -> Tensor:
-    """Draw normal numbers on the CPU with a separate generator, so that the global random state is kept."""
+    """Draw normal numbers on the CPU with a generator of its own: the global one stays as it is."""
     generator = torch.Generator().manual_seed(seed)
     return (std * torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu')).to(
         device, dtype

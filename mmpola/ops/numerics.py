@@ -1,4 +1,4 @@
-"""Numerical rules of both operators: epsilon, supported dtypes, accumulation dtype, autocast, error budget.
+"""Numerical rules of both operators: epsilon, dtypes, autocast, error budget.
 
 float16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k
 of about 11, and 1e-6 is subnormal. Features, sums and the normaliser are therefore kept in the
@@ -20,12 +20,12 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of features, sums and the normaliser: float64 for float64 inputs, else float32."""
+    """Return the dtype of features, sums and normaliser: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context without autocast, since the operators choose their dtypes; the meta device has no autocast."""
+    """Return a context without autocast: the operators choose their dtypes themselves."""
     if device.type == 'meta' or not (is_traced() or torch.is_autocast_enabled(device.type)):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
@@ -53,4 +53,7 @@ BACKEND_EXCESS = {
     torch.bfloat16: (2.5e-4, 7e-3),
     torch.float32: (1e-7, 1e-6),
 }
-"""By how much a backend's relative error against float64 may exceed that of the same-dtype reference (o, gradients)."""
+"""How much larger than the reference's a backend's relative error may be (o, gradients).
+
+Both errors are measured against float64; the reference computes in the backend's dtype.
+"""

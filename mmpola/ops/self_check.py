@@ -41,7 +41,7 @@ SIZES: dict[tuple[Any, str], dict[str, Any]] = {
         for device in ('cuda', 'cpu')
     },
 }
-"""By problem and device: small, yet more than one block or tile of tokens, the last one partly filled."""
+"""Sizes by device: small, yet several blocks or tiles of tokens, the last one partly filled."""
 
 _results: dict[tuple[Any, ...], str] = {}
 _logged: set[str] = set()
@@ -52,7 +52,10 @@ def failures(
     reference: Callable[[Any], Tensor],
     inputs: AttentionInputs | MixAndGateInputs,
 ) -> list[str]:
-    """Return why `run` failed its self-check for such inputs; empty if it passed. The first call runs the check."""
+    """Return why `run` failed its self-check for such inputs; empty if it passed.
+
+    The first call runs the check.
+    """
     # `index` turns a compiler's symbolic sizes into numbers, because the result holds for this
     # kernel only.
     draw: Callable[..., Problem]
@@ -91,7 +94,9 @@ def log_once(message: str) -> None:
 
 @torch.compiler.assume_constant_result
 def too_low_capability(device: torch.device | None, lowest: tuple[int, int]) -> str:
-    """Return a device's compute capability (for None, the highest on this machine) if it is below `lowest`, else ''.
+    """Return a device's compute capability if it is below `lowest`, else ''.
+
+    For None it is the highest on this machine.
 
     A constant for compilers, which can compare such a text, but no tuple.
     """
@@ -115,7 +120,7 @@ def _failure(
     dim: int,
     **variant: Any,
 ) -> str:
-    """Return why the check failed, or ''. A compiler that traces the caller takes the result as a constant."""
+    """Return why the check failed, or ''. For a compiler that traces the caller: a constant."""
     from mmpola.ops.triton.launch import product_precision
     from mmpola.ops.triton.tables import launch_table
 
@@ -125,13 +130,14 @@ def _failure(
     key = (run, device, dtype, excess, dim, *variant.items())
     if key not in _results:
         if _is_capturing(device):
-            return 'no self-check is possible while a CUDA graph is captured; run the model once before'
+            return 'a CUDA graph is captured, which allows no self-check; run the model once before'
         try:
             with _isolated(device):
                 problem = draw(device, dtype, dim, **SIZES[draw, device.type], **variant)
                 found = _compare(run, reference, problem, excess)
         except torch.cuda.OutOfMemoryError:
-            return 'not enough memory for the self-check'  # not stored, since it says nothing about the kernels
+            # Not stored, since it says nothing about the kernels
+            return 'not enough memory for the self-check'
         except Exception as error:  # compilers and drivers may raise anything
             found = f'{type(error).__name__}: {error}'
             _check_device(device, found)
@@ -146,7 +152,7 @@ def _failure(
 
 
 def _check_device(device: torch.device, failure: str) -> None:
-    """Raise RuntimeError if a GPU cannot be used any more after kernels failed, as after an illegal address."""
+    """Raise RuntimeError if failed kernels left a GPU unusable, as an illegal address does."""
     if device.type != 'cuda':
         return
     try:
@@ -165,7 +171,7 @@ def _is_capturing(device: torch.device) -> bool:
 
 @contextmanager
 def _isolated(device: torch.device) -> Iterator[None]:
-    """Run in plain eager autograd, whatever surrounds the caller: no_grad, autocast, checkpointing or tracing."""
+    """Run in plain eager autograd, whatever surrounds the caller: no_grad, autocast, tracing."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     with (
@@ -186,7 +192,7 @@ def _compare(
     problem: Problem,
     excess: tuple[float, float],
 ) -> str:
-    """Return the first result whose error against float64 exceeds the same-dtype reference's by too much, or ''."""
+    """Return the first result whose error is too much larger than the reference's, or ''."""
     exact = outputs_and_gradients(reference, problem, torch.float64)
     found, expected = (
         relative_errors(outputs_and_gradients(f, problem), exact) for f in (run, reference)

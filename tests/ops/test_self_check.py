@@ -216,7 +216,7 @@ def test_no_check_while_a_graph_is_captured(monkeypatch, caplog):
         attend()
     assert kernels.runs == 0
     assert caplog.messages == [
-        "backend='auto' does not use 'fast': no self-check is possible while a CUDA graph is captured; "
+        "backend='auto' does not use 'fast': a CUDA graph is captured, which allows no self-check; "
         'run the model once before'
     ]
     attend()

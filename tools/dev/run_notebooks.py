@@ -58,7 +58,7 @@ def run(path: Path, shorten: bool = False) -> NotebookNode:
 
 
 def keep_results(cell: NotebookNode) -> None:
-    """Remove outputs that are not results: warnings, progress, and the text of pictures and tables."""
+    """Remove outputs that are no results: warnings, progress, the text of pictures and tables."""
     if 'no-output' in cell.metadata.get('tags', []):
         cell.outputs = []
     results = []

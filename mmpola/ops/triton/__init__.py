@@ -9,10 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 LOWEST_VERSION = (3, 3)
-"""Triton 3.2, of torch 2.6, aborts the process while it compiles kernels of an ExpMap; torch 2.7 has 3.3."""
+"""Triton 3.2 (torch 2.6) aborts the process when it compiles ExpMap's kernels."""
 
 DISTRIBUTIONS = ('triton', 'pytorch-triton', 'triton-windows')
-"""What the module is installed by: Triton's releases, PyTorch's nightly builds, the port to Windows."""
+"""Distributions of Triton: its releases, PyTorch's nightly builds, the port to Windows."""
 
 
 def _is_installed(module: str) -> bool:
@@ -23,7 +23,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _installed_version() -> str:
-    """Return Triton's major and minor version without importing it, as '3.6'; '' if no distribution tells it."""
+    """Return Triton's version without importing it, as '3.6'; '' if no distribution tells it."""
     for distribution in DISTRIBUTIONS:
         try:
             return '.'.join(version(distribution).split('.')[:2])

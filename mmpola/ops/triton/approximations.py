@@ -1,4 +1,4 @@
-"""Device functions whose speed decides that of the kernels: logarithm, reciprocal, exponential, rounding to tf32.
+"""Device functions that decide the speed of the kernels: logarithm, exponential, rounding.
 
 With PRECISION 'ieee' (float32 inputs) each is what Triton makes of `tl.log2`, `tl.exp` and a
 division: on a GPU their errors are 1 to 2 units in the last place, those of `tl.exp` grow with its
@@ -37,7 +37,7 @@ def log2_of_magnitude(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def compute_once(x):
-    """Return x, and make the compiler move it between register layouts instead of computing it again in each."""
+    """Return x; the compiler moves it between register layouts instead of computing it again."""
     if (
         COMPILED
     ):  # Triton 3.6: an instruction with side effects, as far as it knows; ptxas removes it
@@ -49,7 +49,7 @@ def compute_once(x):
 
 @triton.jit
 def in_product_layout(x, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
-    """Return x [BN, BD] in the register layout of products, so that what is computed of it fits to their results.
+    """Return x [BN, BD] in the register layout of products, to compute with their results.
 
     Triton 3.6 computes a value in the layout of a load or a product that it depends on. Adding a
     product of zeros, which changes nothing, makes that the layout of products: one instruction
@@ -72,7 +72,7 @@ def reciprocal(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def to_exponent(x, PRECISION: tl.constexpr):
-    """Convert x to the unit in which this module takes exponents: ln 2 for 'tf32', where exp2 is one instruction."""
+    """Convert x to the unit of exponents here: ln 2 for 'tf32', where exp2 is one instruction."""
     return x * LOG2_E if PRECISION == 'tf32' else x
 
 
@@ -84,13 +84,13 @@ def from_exponent(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def exponential(x, PRECISION: tl.constexpr):
-    """Compute e to the exponent x; for 'tf32' results below 2^-126 are 0, which saves three instructions."""
+    """Compute e to the exponent x; for 'tf32', results below 2^-126 are 0, which is faster."""
     return tl.exp2(x) if PRECISION == 'tf32' else tl.exp(x)
 
 
 @triton.jit
 def one_minus_exponential(x, PRECISION: tl.constexpr):
-    """Compute 1 minus e to the exponent -x, x >= 0: near 0, where it cancels, by two or seven terms of the series."""
+    """Compute 1 minus e to the exponent -x, x >= 0: near 0, where it cancels, by its series."""
     if PRECISION == 'tf32':
         series = x * (LN_2 - x * (LN_2 * LN_2 / 2.0))
         return tl.where(x < 0.0078125, series, 1.0 - exponential(-x, PRECISION))
@@ -119,7 +119,7 @@ def round_feature(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def round_factor(x, PRECISION: tl.constexpr):
-    """Round like `round_feature`, but keep NaN: for factors that nothing else carries into the results."""
+    """Round like `round_feature`, but keep NaN: nothing else carries it into the results."""
     if PRECISION == 'tf32':
         return tl.where(x == x, round_feature(x, PRECISION), x)
     else:  # noqa: RET505 - as in `reciprocal`

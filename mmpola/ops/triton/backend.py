@@ -1,4 +1,4 @@
-"""The `triton` backend as the table of backends sees it: requirements and operators. Does not import triton."""
+"""The `triton` backend as the table of backends sees it; does not import triton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.triton import HAS_TRITON, INTERPRETED, TOO_OLD, VERSION
 
 LARGEST_HEAD_DIM = 64
-"""No published model has a larger one, and the states of 128 do not fit into the shared memory of most GPUs."""
+"""No published model has a larger one; states of 128 do not fit most GPUs' shared memory."""
 
 LOWEST_CAPABILITY = (8, 0)
 """Ampere, the first generation with tf32 products and bfloat16."""

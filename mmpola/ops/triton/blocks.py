@@ -1,4 +1,4 @@
-"""Device functions that the kernels of both feature maps share: loads, stores and products on a block of tokens.
+"""Device functions of both feature maps: loads, stores and products on a block of tokens.
 
 A feature tensor [BN, 2D] is held in registers as two tiles [BN, BD]: its first half, of x > 0, and
 its second half, of x < 0. (For the opposite-signed queries the first half is that of x < 0.) A
@@ -17,14 +17,14 @@ from mmpola.ops.triton.approximations import COMPILED, compute_once, round_facto
 
 @triton.jit
 def locate_program(heads):
-    """Return this program's row of the grid [B * H], chunk, sample and head; 64-bit, for offsets."""
+    """Return the program's row of the grid [B * H], chunk, sample and head; 64-bit, for offsets."""
     i_bh, i_chunk = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     return i_bh, i_chunk, i_bh // heads, i_bh % heads
 
 
 @triton.jit
 def load_tokens(p_x, stride, o_n, o_c, mask):
-    """Load rows o_n [BN] and channels o_c [BD] of the block of tokens at p_x as float32; 0 outside the mask."""
+    """Load rows o_n [BN], channels o_c [BD] of the tokens at p_x as float32; 0 outside the mask."""
     return tl.load(p_x + (o_n * stride)[:, None] + o_c[None, :], mask=mask, other=0.0).to(
         tl.float32
     )
@@ -32,7 +32,7 @@ def load_tokens(p_x, stride, o_n, o_c, mask):
 
 @triton.jit
 def load_keys(p_k, p_position, stride, i_n, i_h, heads, o_n, o_d, mask, D: tl.constexpr):
-    """Load a block of keys from token i_n on, with their key positions [M, H, D] added if there are any (E4)."""
+    """Load a block of keys from token i_n on, plus their key positions [M, H, D] if given (E4)."""
     b_k = load_tokens(p_k + i_n * stride, stride, o_n, o_d, mask)
     if p_position is not None:
         b_k += load_tokens(p_position + (i_n * heads + i_h) * D, heads * D, o_n, o_d, mask)
@@ -41,7 +41,7 @@ def load_keys(p_k, p_position, stride, i_n, i_h, heads, o_n, o_d, mask, D: tl.co
 
 @triton.jit
 def load_values(p_v, stride, o_n, o_d, mask, PRECISION: tl.constexpr):
-    """Load a block of values as factors of a product. Half values fit into tf32; only float32 ones are rounded."""
+    """Load a block of values as factors of a product; only float32 ones need rounding to tf32."""
     b_v = load_tokens(p_v, stride, o_n, o_d, mask)
     if p_v.dtype.element_ty == tl.float32:
         b_v = round_factor(b_v, PRECISION)
@@ -59,7 +59,7 @@ def load_state(
     BC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Load D rows from `row` and `columns` columns from `column` of a state [2D, D] as a factor [BD, BC]; 0 outside."""
+    """Load D rows and `columns` columns of a state [2D, D] as a factor [BD, BC]; 0 outside."""
     o_d, o_c = tl.arange(0, BD), tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
     b_state = tl.load(
@@ -100,7 +100,7 @@ def store_halves(p_x, b_1, b_2, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.co
 
 @triton.jit
 def sign_mask(x):
-    """Return all bits set where x < 0, else none. Comparisons would occupy the seven predicates that a thread has."""
+    """Return all bits set where x < 0, else none: a thread has only seven predicates to compare."""
     if COMPILED:
         # Triton 3.6: assembly, because it turns arithmetic on the sign back into comparisons.
         return tl.inline_asm_elementwise(
@@ -121,7 +121,7 @@ def split_by_sign(x, b_a):
 
 @triton.jit
 def select_by_sign(x, b_1, b_2):
-    """Select for each element of x the value that belongs to its one non-zero feature: b_2 for x < 0, else b_1."""
+    """Select the value of the one non-zero feature of each x: b_2 for x < 0, else b_1."""
     mask = sign_mask(x)
     b_1, b_2 = b_1.to(tl.int32, bitcast=True), b_2.to(tl.int32, bitcast=True)
     return ((b_1 & ~mask) | (b_2 & mask)).to(tl.float32, bitcast=True)
@@ -136,7 +136,7 @@ def with_sign_of(x, b_y):
 
 @triton.jit
 def split_for_product(x, b_a):
-    """Split features like `split_by_sign`, but not NaN, in the register layout of the factors of a product.
+    """Split features like `split_by_sign`, but not NaN, in the register layout of factors.
 
     One tile, which carries the sign of x, is moved to that layout instead of two.
     """
@@ -159,13 +159,13 @@ def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr
 
 @triton.jit
 def select_channels(x, b_1, b_2):
-    """Apply `select_by_sign` to the halves [BD] of a vector. With that of k̄, φ·k̄ is one sum over D instead of 2D."""
+    """Apply `select_by_sign` to the halves [BD] of a vector: φ·k̄ is a sum over D instead of 2D."""
     return select_by_sign(x, b_1[None, :], b_2[None, :])
 
 
 @triton.jit
 def add_products(b_state_1, b_state_2, b_features_1, b_features_2, b_y, PRECISION: tl.constexpr):
-    """Add featuresᵀ y to both halves of a state [BD, BC] (E2, E16); all are rounded factors, y is [BN, BC]."""
+    """Add featuresᵀ y, y [BN, BC], to both halves of a state [BD, BC], all rounded (E2, E16)."""
     # [BD, BN] x [BN, BC]
     b_state_1 = tl.dot(tl.trans(b_features_1), b_y, b_state_1, input_precision=PRECISION)
     b_state_2 = tl.dot(tl.trans(b_features_2), b_y, b_state_2, input_precision=PRECISION)
@@ -174,7 +174,7 @@ def add_products(b_state_1, b_state_2, b_features_1, b_features_2, b_y, PRECISIO
 
 @triton.jit
 def multiply(b_features_1, b_features_2, b_state_1, b_state_2, PRECISION: tl.constexpr):
-    """Compute the product [BN, BC] of features [BN, BD] and a state [BD, BC] (E3, E17); all are rounded factors."""
+    """Compute features [BN, BD] times a state [BD, BC] -> [BN, BC] (E3, E17); all are rounded."""
     # [BN, BD] x [BD, BC]
     b_product = tl.dot(b_features_1, b_state_1, input_precision=PRECISION)
     return tl.dot(b_features_2, b_state_2, b_product, input_precision=PRECISION)
@@ -182,7 +182,7 @@ def multiply(b_features_1, b_features_2, b_state_1, b_state_2, PRECISION: tl.con
 
 @triton.jit
 def multiply_transposed(b_y, b_state_1, b_state_2, PRECISION: tl.constexpr):
-    """Compute y Sᵀ [BN, BD] for both halves of a state [BD, BC] (E16, E17); all are rounded factors, y is [BN, BC]."""
+    """Compute y Sᵀ [BN, BD], y [BN, BC], for both halves of a state [BD, BC] (E16, E17)."""
     # [BN, BC] x [BC, BD]
     b_1 = tl.dot(b_y, tl.trans(b_state_1), input_precision=PRECISION)
     b_2 = tl.dot(b_y, tl.trans(b_state_2), input_precision=PRECISION)

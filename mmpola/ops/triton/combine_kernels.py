@@ -1,4 +1,4 @@
-"""Kernels that add the partial results of programs, in a fixed order, so that results are reproducible bit for bit."""
+"""Kernels that add partial results of programs in a fixed order: results are reproducible."""
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
 
@@ -13,7 +13,7 @@ def combine_states_kernel(
     p_parts, p_combined, p_state, p_products, chunks, factor,
     D: tl.constexpr, BP: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr, HAS_SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Add partial states, or parts of a state's gradient, [B * H, chunks, SIZE], and multiply the sums by `factor`.
+    """Add partial states or gradients [B * H, chunks, SIZE]; multiply the sums by `factor`.
 
     A program adds BR rows of S with their entries of k̄, BP chunks at a time. With shifts (E11) all
     parts are brought to the largest one first. `p_products` [B * H, 2D] receives the row sums of S
@@ -96,7 +96,7 @@ def power_parameters_kernel(
     batch, heads, query_chunks, key_chunks,
     D: tl.constexpr, BP: tl.constexpr, BW: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of a PowerMap's exponent and scale [H, D]; outputs that are None are not computed.
+    """Compute the gradients of a PowerMap's exponent and scale [H, D], except those that are None.
 
     The exponent's parts are in units of ln 2. For the scale: Σ_n φ dφ over the queries and Σ_m ψ dψ
     over the keys are both equal to the row sum of S ⊙ dS + k̄ ⊙ dk̄, because multiplying a channel

@@ -1,4 +1,4 @@
-"""Device functions of an ExpMap: shifted exponentials (E9, E11-E13) and rotary position embedding (E10)."""
+"""Device functions of an ExpMap: shifted exponentials (E9, E11-E13) and rotary positions (E10)."""
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
 
@@ -28,7 +28,7 @@ EXCLUDED_SHIFT = tl.constexpr(EXCLUDED)
 
 @triton.jit
 def shifted_expm1(b_size, b_offset, PRECISION: tl.constexpr):
-    """Compute a = (exp(size) - 1) exp(offset) and its slope exp(size + offset), but never exp(size) itself.
+    """Compute a = (exp(size) - 1) exp(offset) and its slope, but never exp(size) itself.
 
     Size and offset are in the unit of `to_exponent`.
     """
@@ -38,7 +38,7 @@ def shifted_expm1(b_size, b_offset, PRECISION: tl.constexpr):
 
 @triton.jit
 def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
-    """Compute a [BN, BD] of ψ' and its slope (E12), 0 at k = 0, from the shifts [BD] of keys above and below 0."""
+    """Compute a [BN, BD] of ψ' and its slope (E12), 0 at k = 0, from both shifts [BD]."""
     b_shift_1, b_shift_2 = to_exponent(b_shift_1, PRECISION), to_exponent(b_shift_2, PRECISION)
     b_shift = select_channels(b_k, b_shift_1, b_shift_2)
     b_a, b_slope = shifted_expm1(to_exponent(tl.abs(b_k), PRECISION), -b_shift, PRECISION)
@@ -54,7 +54,7 @@ def load_temperature(
     BD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Load a stream's halves [BD] of the temperatures [2D] of a head in the unit of `to_exponent`."""
+    """Load a stream's halves [BD] of a head's temperatures [2D] in the unit of `to_exponent`."""
     b_t_1, b_t_2 = load_halves(p_temperature + i_h * 2 * D, D, BD, STREAM)
     return to_exponent(b_t_1.to(tl.float32), PRECISION), to_exponent(
         b_t_2.to(tl.float32), PRECISION
@@ -65,7 +65,7 @@ def load_temperature(
 def shifted_query(
     b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION: tl.constexpr
 ):
-    """Compute one stream's features of a block of queries and the inverse of their normaliser (E3, E9, E13).
+    """Compute a stream's features of queries and the inverse of their normaliser (E3, E9, E13).
 
     Arguments ending in 1 belong to queries above 0, those in 2 to queries below 0. Temperatures and
     shifts are in the unit of `to_exponent`.
@@ -88,7 +88,7 @@ def shifted_query(
 
 @triton.jit
 def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
-    """Split features by sign for a product; they are rounded before, unless a rotation follows (`rotate_factors`)."""
+    """Split features by sign for a product; rounded unless a rotation follows."""
     return split_by_sign(x, b_a if ROTATED else round_feature(b_a, PRECISION))
 
 
@@ -96,7 +96,7 @@ def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
 def load_query_shift(
     p_shift, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Load a stream's halves [BD] of the shift [2D] of (E11) for queries, in the unit of `to_exponent`.
+    """Load a stream's halves [BD] of the shift [2D] (E11) for queries, in `to_exponent`'s unit.
 
     Channels in which no key is positive are excluded.
     """
@@ -115,7 +115,7 @@ def largest_of_pairs(x, BD: tl.constexpr):
 
 @triton.jit
 def even_and_odd(x, BN: tl.constexpr, BD: tl.constexpr):
-    """Split x [BN, BD] into its even and odd channels [BN, BD / 2]; one thread holds the two channels of a pair."""
+    """Split x [BN, BD] into even and odd channels [BN, BD / 2]; a thread holds both of a pair."""
     return tl.split(tl.reshape(x, (BN, BD // 2, 2)))
 
 
@@ -123,7 +123,7 @@ def even_and_odd(x, BN: tl.constexpr, BD: tl.constexpr):
 def load_half_rotation(
     p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr
 ):
-    """Load cos and sin of the pairs [BN, BD / 2]: tokens from i_n on, feature channels from `first` on."""
+    """Load cos and sin of pairs [BN, BD / 2]: tokens from i_n on, channels from `first` on."""
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     mask = m_n[:, None] & (o_d < D)[None, :]
     b_cos, _ = even_and_odd(load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
@@ -181,7 +181,7 @@ def load_stream(
     BC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Load a stream's columns of a state [2D, D] as factors [BD, BC], in the order of `load_halves`."""
+    """Load a stream's columns of a state [2D, D] as factors [BD, BC], ordered as `load_halves`."""
     b_1 = load_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
     return b_1, load_state(
         p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION

@@ -57,7 +57,7 @@ def polarity_attention_exp_state_kernel(
     k_b, k_n, k_h, v_b, v_n, v_h, heads, keys, tokens, shrink, grow,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute partial states with their shifts [B * H, chunks, 2D * (D + 2)] of `tokens` keys per program.
+    """Compute partial states and shifts [B * H, chunks, 2D * (D + 2)], `tokens` keys per program.
 
     1/M = shrink * grow. Values are multiplied by the power of two `shrink`, which keeps half values
     exact in a tf32 product, and sums by `grow`; without `shrink` the sums could overflow. The shift
@@ -165,7 +165,7 @@ def query_gradient_of_stream(
     STREAM: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute one stream's share of dq, dS and the temperatures' gradient for the queries from `start` to `end`.
+    """Compute a stream's share of dq, dS and the temperatures' gradient for a run of queries.
 
     dq of the opposite-signed stream is added to what the same-signed one has stored. Returns the
     halves [BD] of dk̄.
@@ -236,7 +236,7 @@ def polarity_attention_exp_query_gradient_kernel(
     q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq and each program's part of the state's gradient [2D * (D + 1)] and of the temperatures' [4, D].
+    """Compute dq and parts of the gradients of state [2D * (D + 1)] and temperatures [4, D].
 
     Outputs that are None are not computed. One stream follows the other, because the registers hold
     the sums of one.
@@ -277,7 +277,7 @@ def polarity_attention_exp_key_gradient_kernel(
     k_b, k_n, k_h, v_b, v_n, v_h, heads, keys, tokens,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dk and dv; outputs that are None are not computed. The state's gradient is divided by M."""
+    """Compute dk and dv, except those that are None. The state's gradient is divided by M."""
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h

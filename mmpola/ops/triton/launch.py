@@ -290,7 +290,7 @@ def _chunks(rows: int, slots: int, most: int) -> int:
 
 
 def useful_splits(rows: int, slots: int, first: int, last: int) -> list[int]:
-    """Return the numbers of chunks from `first` to `last` that can fill their rounds best, ascending.
+    """Return the numbers of chunks from `first` to `last` that fill their rounds best.
 
     In each number of rounds these are the smallest one with a use of `GOOD_USE` and the largest
     one.

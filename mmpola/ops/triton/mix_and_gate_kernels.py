@@ -1,4 +1,4 @@
-"""Kernels of `mix_and_gate` (E14, E19): convolution of 2-D tiles of the token grid, addition, gate, and gradients.
+"""Kernels of `mix_and_gate` (E14, E19): convolution of tiles of tokens, addition, gate, gradients.
 
 A tile is a tuple of BR rows of BW tokens, [BW, BD] each. For each column of the window, a row of
 tokens is loaded and converted to float32 once and serves all the tile's rows that it is a neighbour
@@ -18,7 +18,7 @@ from mmpola.ops.triton.launch import TAPS_WAVES, on_device_of, plan_tiles, proce
 
 @triton.jit
 def place_tile(i_tile, rows, columns, BR: tl.constexpr, BW: tl.constexpr):
-    """Return the sample of a tile, numbered over all samples, its first row, and its columns [BW]."""
+    """Return the sample of a tile, numbered over all samples, its first row, its columns [BW]."""
     across = tl.cdiv(columns, BW)
     tiles = across * tl.cdiv(rows, BR)
     i_b, i_tile = i_tile // tiles, i_tile % tiles
@@ -27,7 +27,7 @@ def place_tile(i_tile, rows, columns, BR: tl.constexpr, BW: tl.constexpr):
 
 @triton.jit
 def point_to_row(p_x, stride, i_r, o_c, columns):
-    """Return pointers [BW, BD] to the tokens in row i_r and columns o_c of p_x [BD], and the offset to the next row."""
+    """Return pointers [BW, BD] to tokens of row i_r, columns o_c, and the offset of the next row."""
     step = columns.to(tl.int64) * stride
     return p_x[None, :] + o_c.to(tl.int64)[:, None] * stride + i_r * step, step
 
@@ -40,7 +40,7 @@ def is_inside(i, size):
 
 @triton.jit
 def load_rows(p_x, stride, i_r, o_c, m_d, rows, columns, R: tl.constexpr):
-    """Load R rows of tokens, [BW, BD] each, from row i_r and columns o_c on, of p_x [BD]; 0 outside the grid.
+    """Load R rows of tokens, [BW, BD] each, from row i_r, columns o_c on; 0 outside the grid.
 
     They are converted to float32 later: between loads, Triton 3.6 would wait for each.
     """
@@ -66,10 +66,11 @@ def zeros_of_rows(BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr):
 def mix_and_gate_kernel(
     p_v, p_weight, p_bias, p_o, p_factor, p_y, p_g, p_do,
     v_b, v_n, v_h, w_k, w_h, o_b, o_n, o_h, f_b, f_n, g_b, g_n, heads, rows, columns,
-    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
+    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr,
+    BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
     FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Compute y = (o + DWC(v)) * factor [B, N, C], without terms that are None, and do = factor * g, unless g is None.
+    """Compute y = (o + DWC(v)) * factor [B, N, C] and do = factor * g, without what is None.
 
     The factor of (E14) is g, that of (E19) is dy: y is then dg. FLIP: the transpose of DWC.
     Consecutive programs take channel blocks, then heads, then tiles, so that those that run at the
@@ -134,9 +135,10 @@ def mix_and_gate_kernel(
 def mix_and_gate_taps_kernel(
     p_do, p_v, p_parts,
     do_b, do_n, v_b, v_n, v_h, heads, rows, columns, tiles, tiles_per_part,
-    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr, BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
+    D: tl.constexpr, KR: tl.constexpr, KW: tl.constexpr,
+    BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a column of taps and a run of tiles per program.
+    """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a column of taps per program.
 
     The sums of the taps stay [BW, BD] to the end, so tokens are added without communication between
     threads.
@@ -208,7 +210,8 @@ def launch_mix_and_gate(
                 *values.stride()[:3], taps.stride(1), dim if taps.shape[2] > dim else 0,
                 *((0, 0, 0) if attended is None else attended.stride()[:3]),
                 *((0, 0) if factor is None else factor.stride()[:2]),
-                *((0, 0) if gate is None else gate.stride()[:2]), heads, *grid, FLIP=flip, **options,
+                *((0, 0) if gate is None else gate.stride()[:2]),
+                heads, *grid, FLIP=flip, **options,
             )  # fmt: skip
     return output, do
 
@@ -216,7 +219,7 @@ def launch_mix_and_gate(
 def launch_taps_gradient(
     do: Tensor, values: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int]
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute dW and db (E19) of do [B, N, C] in the shape and dtype of weight [D or C, 1, KR, KW] and bias."""
+    """Compute dW and db (E19) of do [B, N, C], shaped like weight [D or C, 1, KR, KW] and bias."""
     heads, dim = values.shape[2:]
     channels, _, height, width = weight.shape
     window = height, width
@@ -230,7 +233,8 @@ def launch_taps_gradient(
     if count:
         with on_device_of(values):
             mix_and_gate_taps_kernel[blocks, width, count](
-                do, values, parts, *do.stride()[:2], *values.stride()[:3], heads, *grid, tiles, tiles_each,
+                do, values, parts, *do.stride()[:2], *values.stride()[:3],
+                heads, *grid, tiles, tiles_each,
                 **options,
             )  # fmt: skip
     total = parts.sum((0, 2) if channels == dim else 0).view(

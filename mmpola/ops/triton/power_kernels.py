@@ -1,4 +1,4 @@
-"""The kernels of a PowerMap: state (E1, E2), output (E3) and the gradients of both passes (E15-E18).
+"""Kernels of a PowerMap: state (E1, E2), output (E3) and gradients of both passes (E15-E18).
 
 |x|^p is computed once per element. φ_opposite is φ_same with its halves swapped (E8): a query above
 0 reads the rows [S_same of the first half | S_opposite of the second half], a query below 0 the
@@ -42,7 +42,7 @@ from mmpola.ops.triton.blocks import (
 
 @triton.jit
 def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
-    """Load p and compute log2(s) of one head, [BD] each; outside p is 2, and log2(s) is 0, as without a scale."""
+    """Load p and compute log2(s) of a head, [BD] each; outside, and without a scale, 2 and 0."""
     o_d = tl.arange(0, BD)
     b_exponent = tl.load(p_exponent + i_h * D + o_d, mask=o_d < D, other=2.0).to(tl.float32)
     if p_scale is None:
@@ -55,13 +55,13 @@ def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def power(x, b_exponent, b_offset, PRECISION: tl.constexpr):
-    """Compute |x|^p 2^offset [BN, BD], with which an offset of -p log2(s) is (|x| / s)^p (E6, E7)."""
+    """Compute |x|^p 2^offset [BN, BD]; with an offset of -p log2(s) it is (|x| / s)^p (E6, E7)."""
     return tl.exp2(b_exponent[None, :] * log2_of_magnitude(x, PRECISION) + b_offset[None, :])
 
 
 @triton.jit
 def power_slope(x, b_exponent, b_log2_scale, PRECISION: tl.constexpr):
-    """Compute |x|^(p-1) / s^p, which is a / |x|, and log2(|x| / s), [BN, BD]: a is (|x| / s)^p (E18)."""
+    """Compute a / |x|, where a is (|x| / s)^p, and log2(|x| / s), each [BN, BD] (E18)."""
     b_log2 = log2_of_magnitude(x, PRECISION)
     b_slope = tl.exp2((b_exponent - 1.0)[None, :] * b_log2 - (b_exponent * b_log2_scale)[None, :])
     return b_slope, b_log2 - b_log2_scale[None, :]
@@ -69,7 +69,7 @@ def power_slope(x, b_exponent, b_log2_scale, PRECISION: tl.constexpr):
 
 @triton.jit
 def state_scale(b_mean_1, b_mean_2):
-    """Compute the power of two that brings the largest key mean below 2; 1 if it is smaller already.
+    """Compute the power of two that brings the largest key mean below 2; 1 if it is smaller.
 
     A query's features are in float32's range, but their products with a large state need not be.
     Dividing the state and eps leaves (E3) unchanged like the query's level (E8a), and costs nothing
@@ -84,19 +84,19 @@ def state_scale(b_mean_1, b_mean_2):
 
 @triton.jit
 def by_stream(b_same, b_opposite, D: tl.constexpr, BD: tl.constexpr):
-    """Give the first D/2 columns [BN, BD] the number `b_same` [BN] of their token, the others `b_opposite`."""
+    """Give the first D/2 columns [BN, BD] their token's `b_same` [BN], the others `b_opposite`."""
     return tl.where((tl.arange(0, BD) < D // 2)[None, :], b_same[:, None], b_opposite[:, None])
 
 
 @triton.jit
 def inverse_or_zero(b_sum, eps, PRECISION: tl.constexpr):
-    """Compute 1 / (φ·k̄ + eps), 0 where no features are shared: of 1 / eps, which may overflow, no gradient is left."""
+    """Compute 1 / (φ·k̄ + eps); 0 where no features are shared, since 1 / eps may overflow."""
     return tl.where(b_sum == 0.0, 0.0, reciprocal(b_sum + eps, PRECISION))
 
 
 @triton.jit
 def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
-    """Compute offsets and mask [BD, BD] of what queries above (HALF = 0) or below 0 (HALF = 1) read from a state."""
+    """Compute offsets and mask [BD, BD] of what queries of a sign (HALF 0: above 0) read."""
     o_d = tl.arange(0, BD)
     first_row = tl.where(o_d < D // 2, HALF * D, (1 - HALF) * D)  # of each column
     return (first_row[None, :] + o_d[:, None]) * D + o_d[None, :], (o_d < D)[:, None] & (o_d < D)[
@@ -106,7 +106,7 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
-    """Load what queries above and below 0 read from a state, as factors [BD, BD], and the key means [BD].
+    """Load what queries of both signs read from a state, factors [BD, BD], and key means [BD].
 
     All are multiplied by `state_scale`, which is returned too.
     """
@@ -178,7 +178,7 @@ def polarity_attention_power_output_kernel(
     q_b, q_n, q_h, heads, queries, tokens, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute o [B, N, H, D] (E3) for `tokens` queries per program; the state stays on the chip for all of them."""
+    """Compute o [B, N, H, D] (E3), `tokens` queries per program; the state stays on the chip."""
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
     p_o += (i_b * queries * heads + i_h) * D
@@ -208,7 +208,7 @@ def polarity_attention_power_query_gradient_kernel(
     q_b, q_n, q_h, do_b, do_n, do_h, heads, queries, tokens, eps,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq and each program's part of the state's gradient [2D * (D + 1)] and of the sum of dp / ln 2 [D].
+    """Compute dq and parts of the state's gradient [2D * (D + 1)] and of the sum of dp / ln 2 [D].
 
     o is contiguous. Outputs that are None are not computed.
     """
@@ -290,7 +290,7 @@ def polarity_attention_power_key_gradient_kernel(
     k_b, k_n, k_h, v_b, v_n, v_h, heads, keys, tokens,
     D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dk, dv and each program's part of the sum of dp / ln 2 [D]; outputs that are None are not computed.
+    """Compute dk, dv and parts of the sum of dp / ln 2 [D], except those that are None.
 
     The state's gradient is divided by M.
     """

@@ -1,4 +1,4 @@
-"""Launch tables: files with the launches that `python -m benchmarks.gpu` measured to be the fastest on a GPU.
+"""Launch tables: the launches that `python -m benchmarks.gpu` found to be fastest on a GPU.
 
 A table is the file that the environment variable MMPOLA_LAUNCHES names, else `tables/sm_XY.json`
 next to this module, which is shipped for the compute capability X.Y; if MMPOLA_LAUNCHES is set but
@@ -121,7 +121,7 @@ def _forget() -> None:
 
 
 def gpu_of(device: torch.device) -> tuple[str, tuple[int, int]]:
-    """Return name and compute capability of a device; the interpreter on a CPU has capability 0.0."""
+    """Return name and compute capability of a device, 0.0 for the interpreter on a CPU."""
     if device.type != 'cuda':
         return 'interpreter', (0, 0)
     return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
@@ -150,7 +150,8 @@ def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
     words = NAME.fullmatch(name)
     if not words or words[1] not in FIELDS:
         raise ValueError(
-            f"{name}: expected a name like 'state power float16 32', its first word one of {list(FIELDS)}"
+            f"{name}: expected a name like 'state power float16 32', its first word one of "
+            f'{list(FIELDS)}'
         )
     given = launch if isinstance(launch, dict) else {}
     fields: dict[str, Any] = {field: given.get(field) for field in FIELDS[words[1]]}
@@ -188,11 +189,12 @@ def _read_table(device: torch.device) -> LaunchTable:
     from mmpola.ops.self_check import log_once  # imports torch._dynamo, which is slow
 
     log_once(
-        f'{path}: expected a launch table of Triton {VERSION}, got one of {measured_with}: it is not used'
+        f'{path}: expected a launch table of Triton {VERSION}, got one of {measured_with}: '
+        'it is not used'
     )
     return LaunchTable()
 
 
 def _release(version: Any) -> list[str]:
-    """Return major and minor version: other releases compile kernels differently, patches of one do not."""
+    """Return major and minor version: another release compiles kernels differently, a patch not."""
     return str(version).split('.')[:2]
