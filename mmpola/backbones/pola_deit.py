@@ -159,7 +159,7 @@ class PolaDeiT(Backbone):
         for index in range(out_indices[-1] + 1):
             attn: nn.Module
             if letters[index] == 'S':
-                attn = SpatialReductionAttention(dim, heads, qkv_bias=qkv_bias, drop=drop_rate)
+                attn = SpatialReductionAttention(dim, heads, qkv_bias=qkv_bias, proj_drop=drop_rate)
             elif is_ablated:
                 attn = AblatedPolaAttention(
                     dim,
@@ -171,7 +171,7 @@ class PolaDeiT(Backbone):
                     alpha=alpha,
                     dwc_kernel_size=dwc_kernel_size,
                     qkv_bias=qkv_bias,
-                    drop=drop_rate,
+                    proj_drop=drop_rate,
                     backend=backend,
                 )
             else:
@@ -182,7 +182,7 @@ class PolaDeiT(Backbone):
                     alpha=alpha,
                     dwc_kernel_size=dwc_kernel_size,
                     qkv_bias=qkv_bias,
-                    drop=drop_rate,
+                    proj_drop=drop_rate,
                     backend=backend,
                 )
             block = TransformerBlock(

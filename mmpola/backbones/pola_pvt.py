@@ -164,7 +164,7 @@ class PolaPVT(Backbone):
                         num_heads[index],
                         sr_ratio=softmax_sr_ratios[index],
                         qkv_bias=qkv_bias,
-                        drop=drop_rate,
+                        proj_drop=drop_rate,
                     )
                 else:
                     attn = PolaSpatialReductionAttention(
@@ -175,7 +175,7 @@ class PolaPVT(Backbone):
                         alpha=alpha,
                         dwc_kernel_size=dwc_kernel_size,
                         qkv_bias=qkv_bias,
-                        drop=drop_rate,
+                        proj_drop=drop_rate,
                         backend=backend,
                     )
                 block = TransformerBlock(

@@ -265,7 +265,7 @@ class PolaPVTv2(Backbone):
                         num_heads[index],
                         sr_ratio=softmax_sr_ratios[index],
                         qkv_bias=qkv_bias,
-                        drop=drop_rate,
+                        proj_drop=drop_rate,
                     )
                 else:
                     attn = PolaSpatialReductionAttention(
@@ -275,7 +275,7 @@ class PolaPVTv2(Backbone):
                         alpha=alpha,
                         dwc_kernel_size=dwc_kernel_size,
                         qkv_bias=qkv_bias,
-                        drop=drop_rate,
+                        proj_drop=drop_rate,
                         backend=backend,
                     )
                 mlp_ratio = settings['mlp_ratios'][index]

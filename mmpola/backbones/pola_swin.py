@@ -201,7 +201,7 @@ class PolaSwin(Backbone):
                         window_size,
                         shift=window_size // 2 if is_shifted else 0,
                         qkv_bias=qkv_bias,
-                        drop=drop_rate,
+                        proj_drop=drop_rate,
                     )
                 else:
                     attn = PolaAttention(
@@ -211,7 +211,7 @@ class PolaSwin(Backbone):
                         alpha=alpha,
                         dwc_kernel_size=dwc_kernel_size,
                         qkv_bias=qkv_bias,
-                        drop=drop_rate,
+                        proj_drop=drop_rate,
                         backend=backend,
                     )
                 block = TransformerBlock(

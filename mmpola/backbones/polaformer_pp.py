@@ -308,10 +308,12 @@ class PolaFormerPP(Backbone):
                 attn: PolaPlusAttention | RotarySoftmaxAttention
                 if letters[index][number] == 'S':
                     attn = RotarySoftmaxAttention(
-                        dim, num_heads[index], drop=drop_rate, backend=backend
+                        dim, num_heads[index], proj_drop=drop_rate, backend=backend
                     )
                 else:
-                    attn = PolaPlusAttention(dim, num_heads[index], drop=drop_rate, backend=backend)
+                    attn = PolaPlusAttention(
+                        dim, num_heads[index], proj_drop=drop_rate, backend=backend
+                    )
                 block = PolaFormerPPBlock(
                     attn,
                     dim,

@@ -25,7 +25,8 @@ class AblatedPolaAttention(WithPositionTable):
     operations of their own.
 
     Args:
-        dim, num_heads, grid, alpha, dwc_kernel_size, qkv_bias, drop, backend: see `PolaAttention`.
+        dim, num_heads, grid, alpha, dwc_kernel_size, qkv_bias, proj_drop, backend: see
+            `PolaAttention`.
         gate: whether to multiply by a gate (E14).
         mixing: what is added to the attended values (E14): 'dwc', their depth-wise convolution,
             'dcn', their depth-wise deformable convolution, or None.
@@ -52,7 +53,7 @@ class AblatedPolaAttention(WithPositionTable):
         alpha: float = 4,
         dwc_kernel_size: int = 5,
         qkv_bias: bool = True,
-        drop: float = 0.0,
+        proj_drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
         check_backend_name(backend)
@@ -80,7 +81,7 @@ class AblatedPolaAttention(WithPositionTable):
         if mixing == 'dcn':
             self.dcn = DepthwiseDeformableConv(head_dim, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -109,7 +110,7 @@ class AblatedPolaAttention(WithPositionTable):
             out = out + self.dcn(v, grid)
         if self.gate:
             out = out * gate
-        return self.drop(self.proj(out))
+        return self.proj_drop(self.proj(out))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, grid: Grid) -> Tensor:
         """Attend from every token to every token; q, k, v and the result are [B, N, H, D]."""

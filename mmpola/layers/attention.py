@@ -105,7 +105,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution (E14), odd.
         qkv_bias: bias of the projections to q, k, v and gate.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
         backend: see `LinearAttention`.
 
     Raises:
@@ -123,7 +123,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         alpha: float = 4,
         dwc_kernel_size: int = 5,
         qkv_bias: bool = True,
-        drop: float = 0.0,
+        proj_drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
         super().__init__(dim, num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
@@ -132,7 +132,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         self.grid = grid or (0, 0)
         self.dwc = depthwise_conv(dim // num_heads, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -164,7 +164,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         if self.observer is not None:
             self.observer(MixAndGateInputs(attended, v, gate, weight, bias, grid))
         mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
-        return self.drop(self.proj(mixed))
+        return self.proj_drop(self.proj(mixed))
 
 
 class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
@@ -183,7 +183,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution (E14), odd.
         qkv_bias: bias of the projections to q, k, v and gate.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
         backend: see `LinearAttention`.
 
     Attributes:
@@ -205,7 +205,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
         alpha: float = 4,
         dwc_kernel_size: int = 5,
         qkv_bias: bool = True,
-        drop: float = 0.0,
+        proj_drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
         super().__init__(dim, num_heads, LearnedPowerMap(dim, num_heads, alpha), backend)
@@ -217,7 +217,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
         self.grid = key_grid or (0, 0)
         self.dwc = depthwise_conv(dim // num_heads, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim)
@@ -263,7 +263,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
         if self.observer is not None:
             self.observer(MixAndGateInputs(attended, values, gate, weight, bias, grid))
         mixed = mix_and_gate(attended, values, gate, weight, bias, grid, backend=self.backend)
-        return self.drop(self.proj(mixed))
+        return self.proj_drop(self.proj(mixed))
 
 
 class PolaPlusAttention(LinearAttention):
@@ -276,7 +276,7 @@ class PolaPlusAttention(LinearAttention):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
         backend: see `LinearAttention`.
 
     Raises:
@@ -284,13 +284,13 @@ class PolaPlusAttention(LinearAttention):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto'
+        self, dim: int, num_heads: int, *, proj_drop: float = 0.0, backend: str = 'auto'
     ) -> None:
         super().__init__(dim, num_heads, LearnedExpMap(dim, num_heads), backend)
         self.qkvg = nn.Linear(dim, 4 * dim)
         self.lepe = depthwise_conv(dim, 5)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -316,7 +316,7 @@ class PolaPlusAttention(LinearAttention):
         if self.observer is not None:
             self.observer(MixAndGateInputs(attended, v, gate, weight, bias, grid))
         mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
-        return self.drop(self.proj(mixed))
+        return self.proj_drop(self.proj(mixed))
 
 
 def check_tokens(x: Tensor, dim: int, grid: Any) -> Grid:

@@ -32,16 +32,16 @@ class SequenceAttention(nn.Module):
         dim: channels C.
         num_heads: heads H; D = C / H.
         length: tokens of the longest sequence.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
     """
 
-    def __init__(self, dim: int, num_heads: int, length: int, *, drop: float = 0.0) -> None:
+    def __init__(self, dim: int, num_heads: int, length: int, *, proj_drop: float = 0.0) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.length = length
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """Attend from every token to every valid token.
@@ -58,7 +58,7 @@ class SequenceAttention(nn.Module):
         k = k.unflatten(-1, (self.num_heads, -1))
         v = v.unflatten(-1, (self.num_heads, -1))
         attended = self.attend(x, q, k, v, valid)
-        return self.drop(self.proj(attended))
+        return self.proj_drop(self.proj(attended))
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
         """Attend from q to k and v, each [B, N, H, D], where `valid` -> [B, N, C]."""
@@ -74,7 +74,7 @@ class PolaSequenceAttention(SequenceAttention):
     per channel (E9, E10).
 
     Args:
-        dim, num_heads, length, drop: see `SequenceAttention`; D is even.
+        dim, num_heads, length, proj_drop: see `SequenceAttention`; D is even.
         plus: PolaFormer++'s variant.
         alpha: exponents of PolaFormer's lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: taps of the convolution, odd.
@@ -96,13 +96,13 @@ class PolaSequenceAttention(SequenceAttention):
         alpha: float = 3,
         dwc_kernel_size: int = 5,
         gate_init: str = 'kaiming',
-        drop: float = 0.0,
+        proj_drop: float = 0.0,
         backend: str = 'auto',
     ) -> None:
         check_backend_name(backend)
         if gate_init not in GATE_INITS:
             raise ValueError(f'gate_init: expected one of {list(GATE_INITS)}, got {gate_init!r}')
-        super().__init__(dim, num_heads, length, drop=drop)
+        super().__init__(dim, num_heads, length, proj_drop=proj_drop)
         self.plus = plus
         self.backend = backend
         self.gate = nn.Linear(dim, dim)
@@ -141,7 +141,7 @@ class SoftmaxSequenceAttention(SequenceAttention):
     """Multi-head softmax attention with a mask of the padded keys.
 
     Args:
-        dim, num_heads, length, drop: see `SequenceAttention`.
+        dim, num_heads, length, proj_drop: see `SequenceAttention`.
         attn_drop: dropout rate of the attention weights while training.
 
     Raises:
@@ -149,11 +149,17 @@ class SoftmaxSequenceAttention(SequenceAttention):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, length: int, *, attn_drop: float = 0.0, drop: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        length: int,
+        *,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
     ) -> None:
         if not 0 <= attn_drop < 1:
             raise ValueError(f'attn_drop: expected a number in [0, 1), got {attn_drop!r}')
-        super().__init__(dim, num_heads, length, drop=drop)
+        super().__init__(dim, num_heads, length, proj_drop=proj_drop)
         self.attn_drop = attn_drop
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:

@@ -26,7 +26,7 @@ class SpatialReductionAttention(nn.Module):
         num_heads: heads H.
         sr_ratio: stride of the convolution before the keys and values; 1 for none.
         qkv_bias: bias of the projections to q, k and v.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SpatialReductionAttention(nn.Module):
         *,
         sr_ratio: int = 1,
         qkv_bias: bool = True,
-        drop: float = 0.0,
+        proj_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -44,7 +44,7 @@ class SpatialReductionAttention(nn.Module):
         self.q = nn.Linear(dim, dim, bias=qkv_bias)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         if sr_ratio > 1:
             self.sr = nn.Conv2d(dim, dim, kernel_size=sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(dim)
@@ -66,7 +66,7 @@ class SpatialReductionAttention(nn.Module):
         k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B, H, M, D]
         v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         attended = F.scaled_dot_product_attention(q, k, v)
-        return self.drop(self.proj(attended.transpose(1, 2).flatten(2)))
+        return self.proj_drop(self.proj(attended.transpose(1, 2).flatten(2)))
 
 
 class RotarySoftmaxAttention(nn.Module):
@@ -75,7 +75,7 @@ class RotarySoftmaxAttention(nn.Module):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is a multiple of 4.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
         backend: backend of `mmpola.ops.mix_and_gate`: 'auto', 'triton' or 'torch'.
 
     Raises:
@@ -83,7 +83,7 @@ class RotarySoftmaxAttention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, drop: float = 0.0, backend: str = 'auto'
+        self, dim: int, num_heads: int, *, proj_drop: float = 0.0, backend: str = 'auto'
     ) -> None:
         check_backend_name(backend)
         super().__init__()
@@ -92,7 +92,7 @@ class RotarySoftmaxAttention(nn.Module):
         self.qkvo = nn.Linear(dim, 4 * dim)
         self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -112,7 +112,7 @@ class RotarySoftmaxAttention(nn.Module):
         weight = self.lepe.weight
         bias = self.lepe.bias
         mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
-        return self.drop(self.proj(mixed))
+        return self.proj_drop(self.proj(mixed))
 
 
 class WindowAttention(nn.Module):
@@ -127,7 +127,7 @@ class WindowAttention(nn.Module):
         window_size: side s of a window, in tokens.
         shift: cyclic shift of the map in tokens: 0, or s // 2 in every second block.
         qkv_bias: bias of the projection to q, k and v.
-        drop: dropout rate after the output projection.
+        proj_drop: dropout rate after the output projection.
     """
 
     relative_position_index: Tensor
@@ -140,7 +140,7 @@ class WindowAttention(nn.Module):
         *,
         shift: int = 0,
         qkv_bias: bool = True,
-        drop: float = 0.0,
+        proj_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -155,7 +155,7 @@ class WindowAttention(nn.Module):
         )  # [s*s, s*s], rows of the bias table
         self.register_buffer('relative_position_index', index, persistent=False)
         self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop)
+        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -181,7 +181,7 @@ class WindowAttention(nn.Module):
             # The exporter may replace the attention by one with other strides after recording views
             attended = attended.clone(memory_format=torch.contiguous_format)
         out = self.proj(attended.flatten(2))
-        return self.drop(windows.join(out))
+        return self.proj_drop(windows.join(out))
 
 
 def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:

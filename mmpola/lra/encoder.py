@@ -103,7 +103,7 @@ class SequenceEncoder(nn.Module):
         self.blocks = nn.ModuleList()
         for _ in range(depth):
             attn = SEQUENCE_ATTENTION[attention](
-                dim, num_heads, length, drop=drop, **attention_arguments
+                dim, num_heads, length, proj_drop=drop, **attention_arguments
             )
             self.blocks.append(SequenceBlock(attn, dim, mlp_ratio, drop))
         self.norm = nn.LayerNorm(dim)

@@ -27,7 +27,7 @@ def place_tile(i_tile, rows, columns, BR: tl.constexpr, BW: tl.constexpr):
 
 @triton.jit
 def point_to_row(p_x, stride, i_r, o_c, columns):
-    """Return pointers [BW, BD] to tokens of row i_r, columns o_c, and the offset of the next row."""
+    """Return pointers [BW, BD] to tokens of row i_r, columns o_c, and the next row's offset."""
     step = columns.to(tl.int64) * stride
     return p_x[None, :] + o_c.to(tl.int64)[:, None] * stride + i_r * step, step
 
