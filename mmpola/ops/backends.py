@@ -95,7 +95,6 @@ def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
         ValueError: `name` is unknown.
         RuntimeError: the named backend cannot handle the inputs; the message lists every reason.
     """
-    check_backend_name(name)
     for backend in BACKENDS:
         if name == 'auto':
             if backend.automatic_on is None:
@@ -107,6 +106,7 @@ def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
             if reasons:
                 raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
             return backend
+    check_backend_name(name)
     raise RuntimeError('no backend can serve these inputs')
 
 

@@ -11,7 +11,7 @@ the gradients are E15-E18. Tensors are [B, H, n, D] inside, n tokens of a chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -570,14 +570,15 @@ def recorded_gradients(
     return [next(remaining) if is_needed else None for is_needed in needed]
 
 
-def chunk_bounds(x: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each chunk of the tokens of x [B, H, N, D]."""
+def chunk_bounds(x: Tensor) -> list[tuple[int, int]]:
+    """Return begin and end of each chunk of the tokens of x [B, H, N, D]."""
     batch, heads, tokens, dim = x.shape
     budget = CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS['cuda'])
     size = max(1, budget // max(1, batch * heads * 2 * dim))
-    yield 0, min(size, tokens)
+    bounds = [(0, min(size, tokens))]
     for begin in range(size, tokens, size):
-        yield begin, min(begin + size, tokens)
+        bounds.append((begin, min(begin + size, tokens)))
+    return bounds
 
 
 def _add(total: Tensor | None, part: Tensor | None) -> Tensor | None:
