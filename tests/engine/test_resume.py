@@ -279,7 +279,7 @@ def test_what_does_not_fit_the_run_ends_it_with_one_line(
     assert run_script('train', tiny_config, '--work-dir', work, '--resume') == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(
-        f'error: --resume: {path}: expected the state of this training run_script, got '
+        f'error: --resume: {path}: expected the state of this training run, got '
     )
     assert word in line
     assert path.read_bytes() == before
