@@ -6,7 +6,7 @@
 The script prints the page's address, which only this computer can open; nothing is sent or loaded
 over the network. Drop an image on the page, click a point of it, and choose a layer and a head: the
 page shows the model's prediction, the weights of the point's query over the image, and their
-entropy. docs/analysis.md defines them. The page needs gradio: pip install 'mmpola[explore]'.
+entropy. docs/analysis.md defines them. The page needs gradio: pip install -e '.[explore]'.
 
 IMAGE is shown first. Without --layers all linear attention layers of the backbone can be chosen.
 Detections with a score below --score-thr are left out. Ctrl-C ends the script with exit status 0;
