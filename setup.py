@@ -1,4 +1,4 @@
-"""Adds configs, tools and the model index to the package's folder `.mim`, as OpenMMLab's projects do.
+"""Add configs, tools and the model index to the package's folder `.mim`, as OpenMMLab does.
 
 A wheel contains copies, an editable installation links into the repository. The metadata is in
 pyproject.toml.

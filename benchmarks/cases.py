@@ -1,4 +1,6 @@
-"""The measured shapes: token maps of the linear stages of real backbones at common training and test sizes."""
+"""The measured shapes: token maps of the linear stages of real backbones at common training and
+test sizes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ MODELS = {
     'Pola-PVT-T': ('power', [(1, 64), (2, 64), (5, 64), (8, 64)]),
     'PolaFormer++ b2': ('exp', [(1, 64), (2, 64)]),
 }
-"""Backbone -> 'power' with a key position or 'exp' with rotary tables; heads and their channels by linear stage."""
+"""Backbone -> 'power' with a key position or 'exp' with rotary tables; heads and their channels by
+linear stage.
+"""
 
 BATCHES = {
     'cuda': {(224, 224): 64, (384, 384): 32, (512, 512): 16, (800, 1333): 2},
@@ -59,7 +63,9 @@ MIX_AND_GATE = {
     device: [case for case in cases if case.feature_map == 'power']
     for device, cases in ATTENTION.items()
 }
-"""PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared one."""
+"""PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared
+one.
+"""
 
 SCALING = [
     Case(f'{side}x{side} tokens', 'power', 1, side, side, heads=2, dim=32)

@@ -1,4 +1,6 @@
-"""Measure parity, times, peak memory and the copy bandwidth, with all variants interleaved in one run."""
+"""Measure parity, times, peak memory and the copy bandwidth, with all variants interleaved in one
+run.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class ParityError(Exception):
 
 
 def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
-    """Return each variant's median seconds over `repeats` rounds, in each of which all variants run in turn."""
+    """Return each variant's median seconds over `repeats` rounds, in each of which all variants run
+    in turn.
+    """
     return {
         name: timing.seconds
         for name, timing in _timings(variants, repeats, partial(_host_seconds, device)).items()
@@ -48,7 +52,8 @@ def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) 
 def interleaved_device_seconds(
     variants: Mapping[str, Run], device: str, repeats: int
 ) -> dict[str, Timing]:
-    """Return the times that the variants take on the GPU with none of their data in L2; on a CPU those of the host.
+    """Return the times that the variants take on the GPU with none of their data in L2; on a CPU
+    those of the host.
 
     Before each run a large tensor is read, which also writes back what the run before left in the
     cache: a run pays for its own traffic only. Meanwhile the host launches what follows, so that
@@ -80,7 +85,8 @@ def _timings(
 def measured(
     variants: Mapping[str, Mapping[str, Run]], device: str, repeats: int
 ) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-    """Return the seconds of each pass of each variant, and the peak bytes of its last pass; on a GPU with autocast.
+    """Return the seconds of each pass of each variant, and the peak bytes of its last pass; on a
+    GPU with autocast.
 
     Args:
         variants: runs by variant and then by pass, as 'forward'.
@@ -101,7 +107,9 @@ def measured(
 
 
 def graphed(run: Run, device: str) -> Run:
-    """Return a function that replays `run` from a CUDA graph, without its host time; on a CPU return `run`."""
+    """Return a function that replays `run` from a CUDA graph, without its host time; on a CPU
+    return `run`.
+    """
     if device != 'cuda':
         return run
     stream = torch.cuda.Stream()
@@ -128,7 +136,9 @@ def ratio(values: Mapping[str, float], above: str, below: str) -> float | str:
 
 
 def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[str, float | str]:
-    """Return the columns 'PEER, WHAT': the peer's time over ours. `seconds`: by WHAT, then by variant."""
+    """Return the columns 'PEER, WHAT': the peer's time over ours. `seconds`: by WHAT, then by
+    variant.
+    """
     return {
         f'{peer}, {what}': ratio(times, peer, 'ours')
         for peer in peers
@@ -137,7 +147,9 @@ def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[
 
 
 def peak_bytes(run: Run, device: str) -> int:
-    """Return the memory that one run needs in addition: of CUDA's allocator, or of the process's resident set."""
+    """Return the memory that one run needs in addition: of CUDA's allocator, or of the process's
+    resident set.
+    """
     run()
     gc.collect()
     if device == 'cuda':
@@ -153,7 +165,9 @@ def peak_bytes(run: Run, device: str) -> int:
 
 
 def copy_bandwidth(device: str, repeats: int) -> float:
-    """Return the bytes that a plain copy reads and writes per second: the upper bound of a memory-bound kernel."""
+    """Return the bytes that a plain copy reads and writes per second: the upper bound of a
+    memory-bound kernel.
+    """
     source = torch.ones(COPIED_BYTES[device] // 4, device=device)
     target = source.clone()  # in memory that has been touched
     timings = interleaved_device_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
@@ -161,7 +175,9 @@ def copy_bandwidth(device: str, repeats: int) -> float:
 
 
 def check_parity(case: str, runs: Mapping[str, Callable[[], Sequence[Tensor]]]) -> None:
-    """Raise ParityError unless every variant's tensors equal those of the first one within PARITY, without tf32."""
+    """Raise ParityError unless every variant's tensors equal those of the first one within PARITY,
+    without tf32.
+    """
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         (first, expected), *others = ((name, run()) for name, run in runs.items())
     for name, found in others:
@@ -169,7 +185,8 @@ def check_parity(case: str, runs: Mapping[str, Callable[[], Sequence[Tensor]]]) 
             error = ((a.double() - b.double()).norm() / b.double().norm()).item()
             if not error < PARITY:
                 raise ParityError(
-                    f'{case}: tensor {index} of {name!r} differs from that of {first!r} by {error:.1e}'
+                    f'{case}: tensor {index} of {name!r} differs from that of {first!r} '
+                    f'by {error:.1e}'
                 )
 
 

@@ -1,4 +1,6 @@
-"""Compare backbones and attention layers with other implementations, over the image size and the number of tokens."""
+"""Compare backbones and attention layers with other implementations, over the image size and the
+number of tokens.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 def compare(
     case: str, networks: dict[str, Any], image: Tensor, peers: list[str], repeats: int
 ) -> Row:
-    """Check that networks agree in float32, then compare times and, in training, memory, with AMP on a GPU.
+    """Check that networks agree in float32, then compare times and, in training, memory, with AMP
+    on a GPU.
 
     Args:
         networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the
@@ -130,7 +133,9 @@ def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure inference of every named backbone on one image: milliseconds, and MB in addition to its weights."""
+    """Measure inference of every named backbone on one image: milliseconds, and MB in addition to
+    its weights.
+    """
     from mmpola.apps.publish.flops import (
         count_macs,
     )  # needs MMEngine, which a machine for benchmarks.gpu lacks
@@ -206,7 +211,9 @@ def _function(module: Any) -> Function:
 
 
 def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:
-    """Run the forward pass and, in training, a backward pass from the sum of the maps' means; returns the maps."""
+    """Run the forward pass and, in training, a backward pass from the sum of the maps' means;
+    returns the maps.
+    """
     model.train(training)
     with torch.set_grad_enabled(training):
         maps = model(image)

@@ -1,4 +1,6 @@
-"""Compare the operators with their peers at the shapes of real stages, forward and forward + backward."""
+"""Compare the operators with their peers at the shapes of real stages, forward and forward +
+backward.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """dtype of the token tensors while timing; parity is checked in float32."""
 
 MOVED = {'forward': 4, 'step': 11}
-"""Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then q, k, v, do, dq, dk,
+"""Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then
+q, k, v, do, dq, dk,
 dv; or o, v, g, y and then o, v, g, dy, do, dv, dg."""
 
 ANOTHER_FUNCTION = 'softmax'
@@ -63,7 +66,9 @@ class Call(NamedTuple):
     grad: Tensor
 
     def passes(self, function: Function) -> dict[str, Run]:
-        """Return the forward pass without gradients and the forward + backward pass, ready to run."""
+        """Return the forward pass without gradients and the forward + backward pass, ready to
+        run.
+        """
         return {'forward': partial(self._forward, function), 'step': partial(self._step, function)}
 
     def _forward(self, function: Function) -> Tensor:
@@ -90,7 +95,9 @@ def operator_suite(name: str, device: str, repeats: int, peers: list[str]) -> It
 
 
 def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure the operator's seconds per token, forward + backward; constant if the cost is linear."""
+    """Measure the operator's seconds per token, forward + backward; constant if the cost is
+    linear.
+    """
     calls = {case.name: attention_call(case, device, TIMED_DTYPE[device]) for case in SCALING}
     runs = {name: call.passes(polarity_attention)['step'] for name, call in calls.items()}
     seconds = interleaved_seconds(runs, device, repeats)
@@ -105,7 +112,9 @@ def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure what a call costs whatever its size, Python, checks and launches: 50 calls on four tokens of one head."""
+    """Measure what a call costs whatever its size, Python, checks and launches: 50 calls on four
+    tokens of one head.
+    """
 
     def repeat(run: Run) -> None:
         for _ in range(50):
@@ -138,7 +147,9 @@ def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
-    """Draw q, k, v as views of one tensor, as a linear layer returns it, and parameters in float32."""
+    """Draw q, k, v as views of one tensor, as a linear layer returns it, and parameters in
+    float32.
+    """
     shape = (case.batch, case.tokens, case.heads, case.dim)
     packed = torch.randn(*shape[:2], 3, *shape[2:], device=device, dtype=dtype, requires_grad=True)
     size = (case.heads, case.dim)
@@ -199,11 +210,15 @@ OPERATORS: dict[
         {'torch': partial(mix_and_gate, backend='torch'), 'literal': literal_mix_and_gate},
     ),
 }
-"""Name -> the operator, the function that draws its arguments, and its peers; None for one that is not installed."""
+"""Name -> the operator, the function that draws its arguments, and its peers; None for one that is
+not installed.
+"""
 
 
 def functions_of(operator: str, peers: list[str], backend: str = 'auto') -> dict[str, Function]:
-    """Return 'ours' and the peers that are installed by name; 'compiled NAME' is NAME, compiled for each shape."""
+    """Return 'ours' and the peers that are installed by name; 'compiled NAME' is NAME, compiled for
+    each shape.
+    """
     function, _, others = OPERATORS[operator]
     found: dict[str, Function] = {'ours': partial(function, backend=backend)}
     for name in peers:
@@ -223,7 +238,8 @@ def measure_case(
     bandwidth: float,
     backend: str = 'auto',
 ) -> Row:
-    """Check that an operator and its peers agree on a case in float32, then compare their times and memory.
+    """Check that an operator and its peers agree on a case in float32, then compare their times and
+    memory.
 
     Args:
         operator: of `OPERATORS`.
@@ -231,7 +247,8 @@ def measure_case(
         bandwidth: bytes per second that a copy moves.
         backend: of the operator.
     """
-    torch.compiler.reset()  # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
+    # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
+    torch.compiler.reset()
     make, functions = OPERATORS[operator][1], functions_of(operator, peers, backend)
     if case.feature_map != 'power':
         functions.pop(PORT, None)

@@ -1,4 +1,6 @@
-"""What our operators are compared with: other implementations of the same function, and softmax attention."""
+"""What our operators are compared with: other implementations of the same function, and softmax
+attention.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Rotary = tuple[Tensor, Tensor] | None
 def literal_features(
     q: Tensor, k: Tensor, feature_map: FeatureMap, key_position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute psi, phi_same and phi_opposite, each [B, H, N, 2D], one operation after the other (E4-E9)."""
+    """Compute psi, phi_same and phi_opposite, each [B, H, N, 2D], one operation after the other
+    (E4-E9).
+    """
     if key_position is not None:
         k = k + key_position
     if isinstance(feature_map, ExpMap):
@@ -51,7 +55,9 @@ def literal_attention(
     key_position: Tensor | None = None,
     rotary: Rotary = None,
 ) -> Tensor:
-    """Compute the equations as printed: four powers or exponentials, two query feature tensors, two products."""
+    """Compute the equations as printed: four powers or exponentials, two query feature tensors, two
+    products.
+    """
     psi, *phis = literal_features(q, k, feature_map, key_position)
     mean = psi.mean(dim=-2, keepdim=True).mT
     turned, streams = _turn(psi, rotary), []
@@ -70,13 +76,17 @@ def _turn(features: Tensor, rotary: Rotary) -> Tensor:
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> Tensor:
-    """Compute PyTorch's fused softmax attention at the same shape: another function with the same purpose."""
+    """Compute PyTorch's fused softmax attention at the same shape: another function with the same
+    purpose.
+    """
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
 def published_port() -> Callable[..., Tensor] | None:
-    """Return the published Triton port (package flash_bla), which takes features as input; None if not installed."""
+    """Return the published Triton port (package flash_bla), which takes features as input; None if
+    not installed.
+    """
     if find_spec('flash_bla') is None:
         return None
     from flash_bla.ops.linear_attn.fused import linear_attention
@@ -95,7 +105,9 @@ def published_port() -> Callable[..., Tensor] | None:
 def literal_mix_and_gate(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, grid: Grid
 ) -> Tensor:
-    """Compute (o + DWC(v)) * g (E14) as printed: values to maps of one head each, a convolution, back to tokens."""
+    """Compute (o + DWC(v)) * g (E14) as printed: values to maps of one head each, a convolution,
+    back to tokens.
+    """
     batch, tokens, heads, dim = values.shape
     maps = values.transpose(1, 2).reshape(batch * heads, *grid, dim).permute(0, 3, 1, 2)
     mixed = F.conv2d(maps, weight, bias, padding=weight.shape[-1] // 2, groups=dim)

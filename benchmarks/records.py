@@ -16,7 +16,9 @@ Row = dict[str, Any]
 
 
 def commit() -> str:
-    """Return the measured commit, followed by '+' if files differ from it; 'unknown' without git."""
+    """Return the measured commit, followed by '+' if files differ from it; 'unknown' without
+    git.
+    """
     command = ['git', 'describe', '--always', '--dirty=+', '--abbrev=10']
     try:
         described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

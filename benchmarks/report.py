@@ -1,6 +1,7 @@
-"""Writes the tables of benchmarks/results/*/*.json into benchmarks/README.md, and draws the figures of the docs.
+"""Writes the tables of benchmarks/results/*/*.json into benchmarks/README.md, and draws the figures
+of the docs.
 
-python -m benchmarks.report [--check]      --check only tests whether the page is up to date (exit status 1 if not)
+python -m benchmarks.report [--check]      --check: exit status 1 unless the page is up to date
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def section(path: Path) -> str:
 
 
 def draw(path: Path, png: Path) -> None:
-    """Draw seconds and peak memory per image, of a result file of `image_size`, over the number of pixels."""
+    """Draw seconds and peak memory per image, of a result file of `image_size`, over the number of
+    pixels.
+    """
     rows = sorted(json.loads(path.read_text())['rows'], key=lambda row: row['pixels'])
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
     panels = ('seconds', 1, 'Seconds per image'), ('bytes', 1e-9, 'Peak memory per image, GB')
@@ -90,7 +93,8 @@ def draw(path: Path, png: Path) -> None:
 
 
 def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Return the number of tokens from which on a layer's step is faster than softmax attention's; None if it never is.
+    """Return the number of tokens from which on a layer's step is faster than softmax attention's;
+    None if it never is.
 
     Between two measured lengths, logarithms of the times' ratio are interpolated over the logarithm
     of the length.
@@ -108,7 +112,9 @@ def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
 
 
 def draw_layers(path: Path, png: Path) -> None:
-    """Draw time and peak memory of a step of each layer, of a result file of `layer`, over the number of tokens."""
+    """Draw time and peak memory of a step of each layer, of a result file of `layer`, over the
+    number of tokens.
+    """
     by_length = {
         row['tokens']: row for row in json.loads(path.read_text())['rows']
     }  # one of each length has all layers

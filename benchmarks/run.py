@@ -1,4 +1,5 @@
-"""Runs a benchmark suite: first checks that all variants compute the same function, then times them in turn.
+"""Runs a benchmark suite: first checks that all variants compute the same function, then times them
+in turn.
 
     python -m benchmarks.run SUITE [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
@@ -53,7 +54,9 @@ ON_CPU = {
     'mix_and_gate': ['literal'],
     'backbones': ['literal', 'mmdet', 'timm Swin-T'],
 }
-"""The same by default on a CPU, where compiled peers, and softmax over 66,800 tokens, take minutes each."""
+"""The same by default on a CPU, where compiled peers, and softmax over 66,800 tokens, take minutes
+each.
+"""
 
 SLOW_ON_CPU = ('image_size', 'zoo')
 """Suites in which a pass at a large image takes half a minute on a CPU."""
@@ -70,7 +73,8 @@ def main() -> int:
     parser.add_argument(
         '--repeats',
         type=int,
-        help='rounds in which every variant runs once (default: 20; 3 for image_size and zoo on a CPU)',
+        help='rounds in which every variant runs once (default: 20; 3 for image_size and zoo on '
+        'a CPU)',
     )
     names = {suite: peers for suite, (_, peers) in SUITES.items() if peers}
     parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {names}')

@@ -1,4 +1,5 @@
-"""Training of the Long Range Arena's models: throughput and peak memory of each attention, as ratios to softmax.
+"""Training of the Long Range Arena's models: throughput and peak memory of each attention, as
+ratios to softmax.
 
 PyTorch's softmax attention never stores the N x N matrix of weights; "stored softmax" does, as was
 usual before.
@@ -29,7 +30,9 @@ BATCHES = {
     'cuda': {'image': 256, 'pathfinder': 128, 'listops': 32, 'text': 32, 'retrieval': 16},
     'cpu': {'image': 8, 'pathfinder': 8, 'listops': 4, 'text': 2, 'retrieval': 1},
 }
-"""Task -> samples per step; on a GPU those of the configs. A sample of Retrieval is a pair of sequences."""
+"""Task -> samples per step; on a GPU those of the configs. A sample of Retrieval is a pair of
+sequences.
+"""
 
 RATIOS = (
     ('pola', 'softmax'),
@@ -41,7 +44,8 @@ RATIOS = (
 
 
 def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure training steps of the configs' models on random sequences of the greatest length, without padding.
+    """Measure training steps of the configs' models on random sequences of the greatest length,
+    without padding.
 
     The variants compute different functions, so instead of their results their shapes are compared.
     Weights are float32, with float16 autocast on a GPU.
@@ -73,7 +77,9 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def check_shapes(task: str, models: dict[str, Any], data: dict[str, Any]) -> None:
-    """Raise ParityError unless all models have softmax's parameters, perhaps among others, and logits of one shape."""
+    """Raise ParityError unless all models have softmax's parameters, perhaps among others, and
+    logits of one shape.
+    """
     shapes = {
         name: {key: x.shape for key, x in model.named_parameters()}
         for name, model in models.items()

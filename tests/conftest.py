@@ -164,7 +164,9 @@ def write_checkpoint():
 
 @pytest.fixture
 def run_tool(root):
-    """A function that runs a script of tools/ and returns the process; `stdout` has its stderr too."""
+    """A function that runs a script of tools/ and returns the process; `stdout` has its stderr
+    too.
+    """
 
     def run(tool, *arguments, check=True, cwd=None):
         launcher = sys.executable

@@ -48,7 +48,9 @@ def folder(root, shapes, tmp_path_factory):
 
 @pytest.fixture
 def load(folder, tmp_path, monkeypatch):
-    """A function that reads a config of the project and makes it small: two steps, no evaluation."""
+    """A function that reads a config of the project and makes it small: two steps, no
+    evaluation.
+    """
     monkeypatch.chdir(folder)
     register_mmengine_reader()
 

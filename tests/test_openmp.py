@@ -1,4 +1,6 @@
-"""Variables of OpenMP: set unless the user has set them, for the cores that this process may use."""
+"""Variables of OpenMP: set unless the user has set them, for the cores that this process may
+use.
+"""
 
 import os
 

@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
     if reasons := backend.missing():
         raise UsageError(
-            f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; --dry-run needs none'
+            f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; '
+            '--dry-run needs none'
         )
     import torch
 
@@ -103,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         ]:  # tiny shapes say nothing about speed
             print(f'{verdict["result"]:12} {verdict["target"]}: {verdict["worst result"]}')
         print(
-            f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use the launches'
+            f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use '
+            'the launches'
         )
         return int(any(verdict['result'] == 'not reached' for verdict in required))
 

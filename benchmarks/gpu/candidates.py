@@ -1,4 +1,6 @@
-"""Which launches of a kernel are tried, and their rank on paper, from what the compiler says about each."""
+"""Which launches of a kernel are tried, and their rank on paper, from what the compiler says about
+each.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ ATTENTION = {
     'waves': (1,),
     'share': (LARGEST_SHARE,),
 }
-"""Field -> values to try; `waves` and `share` do not change what is compiled: the tuning replaces them."""
+"""Field -> values to try; `waves` and `share` do not change what is compiled: the tuning replaces
+them.
+"""
 
 TILES = {'rows': (4, 8, 16), 'columns': (4, 8, 16, 32), 'warps': (2, 4, 8)}
 """The same of the kernels of `mix_and_gate`."""
 
 ELEMENTS_PER_THREAD = (8, 32)
-"""Of one block: with fewer, work per block is not worth its overhead; with more, registers are spilled."""
+"""Of one block: with fewer, work per block is not worth its overhead; with more, registers are
+spilled.
+"""
 
 WARPS_TO_HIDE_LATENCY = 12
 """Resident warps per multiprocessor from which on more of them gain little."""
@@ -41,7 +47,9 @@ H100 = SimpleNamespace(
     shared_memory_per_multiprocessor=228 * 1024,
     shared_memory_per_block_optin=227 * 1024,
 )
-"""What limits the programs that reside on a multiprocessor, in torch's names; shared memory in bytes."""
+"""What limits the programs that reside on a multiprocessor, in torch's names; shared memory in
+bytes.
+"""
 
 
 def limits(device: torch.device) -> Any:
@@ -79,7 +87,8 @@ def _elements(launch: Launch, block: int) -> int:
 
 
 def estimate(binary: Binary, launch: Launch, block: int, gpu: Any) -> float:
-    """Return a cost in arbitrary units: instructions per element, spills, and too few warps to hide latency.
+    """Return a cost in arbitrary units: instructions per element, spills, and too few warps to hide
+    latency.
 
     Infinite if the kernel does not fit. The order of close estimates means nothing.
     """

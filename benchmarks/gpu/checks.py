@@ -1,4 +1,6 @@
-"""Part 1: every kernel against float64 on the device, with poisoned memory, twice with equal bits."""
+"""Part 1: every kernel against float64 on the device, with poisoned memory, twice with equal
+bits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ DTYPES = {
     'float32': (torch.float32, False, 500.0),
     'float32 in tf32': (torch.float32, True, 12.0),
 }
-"""Name -> dtype of the tokens, whether torch's tf32 switch is on, and the largest error of the case 'exp, large inputs'
+"""Name -> dtype of the tokens, whether torch's tf32 switch is on, and the largest error of the case
+'exp, large inputs'
 in units of BACKEND_EXCESS, as the kernels' tests allow it: the weights of few keys are then nearly
 1, and what is left of them is a small difference."""
 
@@ -68,7 +71,9 @@ CASES: dict[str, tuple[int, Arguments]] = {
     'mix_and_gate, a sequence': (32, {**GRID, 'grid': (1, 4096), 'window': (1, 5)}),
     'mix_and_gate, 66,800 tokens': (64, {**GRID, 'grid': (200, 334), 'heads': 1}),
 }
-"""Name -> D and the arguments of `attention_problem`, or of `mix_and_gate_problem` if there is a 'grid'."""
+"""Name -> D and the arguments of `attention_problem`, or of `mix_and_gate_problem` if there is a
+'grid'.
+"""
 
 DRY_CASES: dict[str, tuple[int, Arguments]] = {
     'power': (16, {**POWER, 'batch': 1, 'heads': 1, 'queries': 20, 'keys': 40}),
@@ -129,7 +134,9 @@ class Call:
         return replace(self, arguments={**self.arguments, **shorter, **grid})
 
     def problem(self, device: torch.device) -> Problem:
-        """Draw the call's tensors; those of equal shape are views of one tensor, as a linear layer returns them."""
+        """Draw the call's tensors; those of equal shape are views of one tensor, as a linear layer
+        returns them.
+        """
         problem = OPERATORS[self.operator][0](device, self.dtype, self.dim, **self.arguments)
         names = ('q', 'k', 'v') if self.operator == 'polarity_attention' else ('attended', 'values')
         tensors = [x for name in names if (x := problem.tensors[name]) is not None]
@@ -139,18 +146,24 @@ class Call:
         return replace(problem, tensors={**problem.tensors, **views})
 
     def run(self, problem: Problem) -> dict[str, Tensor]:
-        """Return the kernels' output and gradients; torch's tf32 switch stays as the call has it."""
+        """Return the kernels' output and gradients; torch's tf32 switch stays as the call has
+        it.
+        """
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         return outputs_and_gradients(OPERATORS[self.operator][1], problem)
 
 
 def calls(dry_run: bool) -> dict[str, Call]:
     """Return the calls that are checked, by name, those of the most common dtype first."""
-    return {
-        f'{name}, {dtype}': Call(torch_dtype, dim, arguments, tf32, large if 'large inputs' in name else 1.0)
-        for dtype, (torch_dtype, tf32, large) in DTYPES.items() if not dry_run or dtype == 'float16'
-        for name, (dim, arguments) in (DRY_CASES if dry_run else CASES).items()
-    }  # fmt: skip
+    cases = DRY_CASES if dry_run else CASES
+    found = {}
+    for dtype, (torch_dtype, tf32, large) in DTYPES.items():
+        if dry_run and dtype != 'float16':
+            continue
+        for name, (dim, arguments) in cases.items():
+            scale = large if 'large inputs' in name else 1.0
+            found[f'{name}, {dtype}'] = Call(torch_dtype, dim, arguments, tf32, scale)
+    return found
 
 
 def gate(feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool) -> Call:
@@ -195,7 +208,9 @@ def check(call: Call, device: torch.device) -> dict[str, Any]:
 
 
 def _budgets(call: Call, problem: Problem, found: dict[str, Tensor]) -> dict[str, float]:
-    """Return by how much the error of each result exceeds the reference's, in units of BACKEND_EXCESS, or NaN."""
+    """Return by how much the error of each result exceeds the reference's, in units of
+    BACKEND_EXCESS, or NaN.
+    """
     reference = OPERATORS[call.operator][2]
     exact = outputs_and_gradients(reference, problem, torch.float64)
     same_dtype = relative_errors(outputs_and_gradients(reference, problem), exact)

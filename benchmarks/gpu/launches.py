@@ -1,4 +1,6 @@
-"""Intercept the launches of the kernels: record them to run each alone, or compile them without a GPU."""
+"""Intercept the launches of the kernels: record them to run each alone, or compile them without a
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_kernel
 from mmpola.ops.triton.tables import FIELDS
 
 KERNEL_CLASS: type[Any] = type(mix_and_gate_kernel)
-"""Of compiled or, with TRITON_INTERPRET=1, of interpreted kernels; its method `run` launches all of them."""
+"""Of compiled or, with TRITON_INTERPRET=1, of interpreted kernels; its method `run` launches all of
+them.
+"""
 
 
 class Launched(NamedTuple):
@@ -78,7 +82,8 @@ def recorded(**options: Any) -> Iterator[list[Launched]]:
 
 
 def compile_only(run: Callable[[], object], capability: tuple[int, int]) -> list[Binary]:
-    """Compile each launch of a function, whose tensors are on the CPU, for a GPU instead of running it.
+    """Compile each launch of a function, whose tensors are on the CPU, for a GPU instead of running
+    it.
 
     Triton keeps the machine code on disk, where a process that runs the kernels on that GPU finds
     it.

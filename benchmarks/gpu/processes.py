@@ -1,4 +1,6 @@
-"""The processes beside this one: some compile kernels without using the GPU, one checks them on it."""
+"""The processes beside this one: some compile kernels without using the GPU, one checks them on
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from mmpola.messages import first_line
 from mmpola.ops.triton.tables import LaunchTable, use_table
 
 CHECK_SECONDS = 60.0
-"""After which a check is given up; most take less than one, the longest compile kernels that no worker did."""
+"""After which a check is given up; most take less than one, the longest compile kernels that no
+worker did.
+"""
 
 COMPILING = {'TRITON_INTERPRET': '0', 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
 """The environment in which processes that compile are started, also in a dry run."""
 
 
 def start_pool(workers: int) -> ProcessPoolExecutor:
-    """Return a pool of processes that take jobs in their order; each is started when a job is submitted."""
+    """Return a pool of processes that take jobs in their order; each is started when a job is
+    submitted.
+    """
     return ProcessPoolExecutor(workers, get_context('spawn'), _prepare)
 
 
@@ -43,21 +49,27 @@ def _end_with_parent() -> None:
 
 
 def compile_call(capability: tuple[int, int], call: Call, launches: LaunchTable) -> list[Binary]:
-    """Compile all kernels of a call with these launches, or the current ones for kernels without one."""
+    """Compile all kernels of a call with these launches, or the current ones for kernels without
+    one.
+    """
     short = call.shortened()
     with use_table(launches):
         return compile_only(partial(short.run, short.problem(torch.device('cpu'))), capability)
 
 
 class Checker:
-    """A process that checks kernels: one that hangs or leaves the GPU unusable ends that process, and not this one."""
+    """A process that checks kernels: one that hangs or leaves the GPU unusable ends that process,
+    and not this one.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._started: tuple[ProcessPoolExecutor, int] | None = None  # and the process's id
 
     def check(self, call: Call, launches: LaunchTable) -> dict[str, Any]:
-        """Return `checks.check` of a call with these launches, or a failure if it does not end as it should."""
+        """Return `checks.check` of a call with these launches, or a failure if it does not end as
+        it should.
+        """
         try:
             if self._started is None:
                 pool = start_pool(1)

@@ -19,9 +19,9 @@ SECTIONS = {
 """Heading -> beginnings of the names of the results in its table."""
 
 NOTES = (
-    "Times are ratios as in benchmarks/README.md: the other implementation's time over ours. 'copy %' is the time that "
-    'a copy needs for the bytes that must be moved, in percent of the time on the GPU without host time; neither finds '
-    'its data in the L2 cache.'
+    "Times are ratios as in benchmarks/README.md: the other implementation's time over ours. "
+    "'copy %' is the time that a copy needs for the bytes that must be moved, in percent of the "
+    'time on the GPU without host time; neither finds its data in the L2 cache.'
 )
 
 GROUPS = {
@@ -34,7 +34,9 @@ GROUPS = {
     'compiled networks': (('--compile',), '', 0),
     'new size': (('a new image size',), '', 0),
 }
-"""Results that are judged together: beginnings of their names, and a column with its smallest value, if any."""
+"""Results that are judged together: beginnings of their names, and a column with its smallest
+value, if any.
+"""
 
 SPEED = (
     (
@@ -117,16 +119,27 @@ def write_report(session: Session) -> tuple[list[Row], list[Row]]:
         heading: [rows[name] for name in rows if name.startswith(x)]
         for heading, x in SECTIONS.items()
     }
-    sections['Kernels'] = [
-        {'operator': row['operator'], 'case': row['case'], 'kernel': name, 'microseconds': 1e6 * kernel['seconds'],
-         'copy %': kernel['copy %']}
-        for row in rows.values() for name, kernel in row.get('kernels', {}).items()
-    ]  # fmt: skip
-    sections['Launches'] = [
-        _launch_row(name, choice)
-        for target, found in tuned.items()
-        for name, choice in [*found.get('kernels', {}).items(), (f'split {target}', found.get('split'))] if choice
-    ]  # fmt: skip
+    kernels = []
+    for row in rows.values():
+        for name, kernel in row.get('kernels', {}).items():
+            kernels.append(
+                {
+                    'operator': row['operator'],
+                    'case': row['case'],
+                    'kernel': name,
+                    'microseconds': 1e6 * kernel['seconds'],
+                    'copy %': kernel['copy %'],
+                }
+            )
+    sections['Kernels'] = kernels
+    launches = []
+    for target, found in tuned.items():
+        choices = dict(found.get('kernels', {}))
+        choices[f'split {target}'] = found.get('split')
+        for name, choice in choices.items():
+            if choice:
+                launches.append(_launch_row(name, choice))
+    sections['Launches'] = launches
     sections['Checks'] = [
         {
             'check': name,
@@ -151,7 +164,9 @@ def write_report(session: Session) -> tuple[list[Row], list[Row]]:
 
 
 def requirements(session: Session) -> list[Row]:
-    """Return whether the checks pass, and whether the tuning had launches of every kernel to choose from."""
+    """Return whether the checks pass, and whether the tuning had launches of every kernel to choose
+    from.
+    """
     checks, tuned = session.results('correctness').values(), session.results('tuning').values()
     failed = sum(bool(check['failure']) for check in checks)
     kernels = [kernel for x in tuned for kernel in x.get('kernels', {}).values()]
@@ -160,7 +175,8 @@ def requirements(session: Session) -> list[Row]:
         sum('kernels' not in x for x in tuned),
     )
     missing, tried = (sum(x.get(name, 0) for x in tuned) for name in ('not compiled', 'tried'))
-    text = f'{without} of {len(kernels)} had none, {missing} of {tried} compilations and {spoilt} targets failed'
+    text = f'{without} of {len(kernels)} had none, {missing} of {tried} compilations '
+    text += f'and {spoilt} targets failed'
     return [
         _verdict(
             'every check against float64 passes',
@@ -203,7 +219,9 @@ def _verdict(target: str, worst: Any, holds: bool) -> Row:
 
 
 def _launch_row(name: str, choice: Row) -> Row:
-    """Return the choice, with its time and spread next to those of today's launch and the second best."""
+    """Return the choice, with its time and spread next to those of today's launch and the second
+    best.
+    """
     timings, chosen = choice['timings'], choice['timings'][choice['chosen']]
     second = next((other for other in timings if other != choice['chosen']), 'today')
     return {

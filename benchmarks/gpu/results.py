@@ -1,4 +1,6 @@
-"""Part 3: what the operators and whole networks reach on this GPU with the tuned launches, next to their peers."""
+"""Part 3: what the operators and whole networks reach on this GPU with the tuned launches, next to
+their peers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ NETWORKS = {
     'Pola-Swin-T': ('pola_swin_tiny', 'swin_tiny_patch4_window7_224'),
     'Pola-PVT-T': ('pola_pvt_tiny', 'pvt_v2_b1'),
 }
-"""Our model and the one of timm with similar cost and softmax attention (timm has no PVT of the first version)."""
+"""Our model and the one of timm with similar cost and softmax attention (timm has no PVT of the
+first version).
+"""
 
 MMDET_MEMORY = "peak memory over mmdet's, training step"
 
@@ -52,7 +56,9 @@ DEPTHWISE = (
     Case('PolaFormer++ b2 stage 1, 224x224, batch 64', 'exp', 64, 56, 56, heads=7, dim=32),
     Case('PolaFormer++ b2 stage 3, 224x224, batch 64', 'exp', 64, 14, 14, heads=28, dim=32),
 )
-"""Tokens plus their 3 x 3 depth-wise convolution, as in the MLP of these stages: H * D are its hidden channels."""
+"""Tokens plus their 3 x 3 depth-wise convolution, as in the MLP of these stages: H * D are its
+hidden channels.
+"""
 
 DRY_NETWORKS = {'Pola-PVT-T': ('pola_pvt_tiny', 'pvt_v2_b0')}
 DRY_SIZES: dict[tuple[int, int], int] = {(32, 32): 1}
@@ -111,7 +117,9 @@ def results(session: Session) -> dict[str, Measure]:
 
 
 def operator_row(session: Session, operator: str, case: Case, peers: list[str]) -> Row:
-    """Compare the kernels of an operator with its peers, and measure each kernel of a training step alone."""
+    """Compare the kernels of an operator with its peers, and measure each kernel of a training step
+    alone.
+    """
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     row = measure_case(operator, case, device, session.rounds(ROUNDS), peers, bandwidth, 'triton')
     kernels = kernel_row(session, operator, case, torch.float16)
@@ -124,7 +132,9 @@ def operator_row(session: Session, operator: str, case: Case, peers: list[str]) 
 
 
 def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) -> Row:
-    """Measure each kernel of a training step alone, and the bytes of its token tensors, which it must move."""
+    """Measure each kernel of a training step alone, and the bytes of its token tensors, which it
+    must move.
+    """
     device, bandwidth = session.device.type, session.results('results')['copy']['bytes per second']
     with recorded() as launched:
         triton_step(operator, case, device, dtype)()
@@ -151,7 +161,8 @@ def kernel_row(session: Session, operator: str, case: Case, dtype: torch.dtype) 
 
 
 def depthwise_row(session: Session, case: Case) -> Row:
-    """Compare three ways to compute x + DWC(x): cuDNN's convolution, PyTorch's own, and the kernel of mix_and_gate.
+    """Compare three ways to compute x + DWC(x): cuDNN's convolution, PyTorch's own, and the kernel
+    of mix_and_gate.
 
     The last reads a gate of ones too, which a kernel without a gate would not.
     """
@@ -208,7 +219,9 @@ def new_size(session: Session) -> Row:
 def network_row(
     session: Session, model: str, names: tuple[str, str], size: tuple[int, int], batch: int
 ) -> Row:
-    """Compare a network with itself on the literal equations and with timm's, in inference and training with AMP."""
+    """Compare a network with itself on the literal equations and with timm's, in inference and
+    training with AMP.
+    """
     ours, theirs = names
     arch = {'arch': DRY_ARCH} if session.dry_run else {}
     arguments: dict[str, dict[str, Any]] = {
@@ -230,7 +243,9 @@ def network_row(
 
 
 def compiled_row(session: Session, model: str, size: tuple[int, int], batch: int) -> Row:
-    """Compare a network with itself as `--compile` compiles it, with symbolic sizes, in inference and training."""
+    """Compare a network with itself as `--compile` compiles it, with symbolic sizes, in inference
+    and training.
+    """
     torch.compiler.reset()
     name = NETWORKS[model][0]
     network = timm.create_model(name, features_only=True, backend='triton', drop_path_rate=0.0).to(

@@ -1,4 +1,6 @@
-"""One run of the benchmark: its device, its time budget, and its results, which are saved after every item."""
+"""One run of the benchmark: its device, its time budget, and its results, which are saved after
+every item.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ from mmpola.ops.triton.tables import FOLDER, gpu_of
 RECORD = 'run.json'
 
 SHARES = {'correctness': 0.3, 'tuning': 0.65, 'results': 0.93}
-"""Part -> share of the budget after which it starts nothing more. What a part leaves over, the next ones get."""
+"""Part -> share of the budget after which it starts nothing more. What a part leaves over, the next
+ones get.
+"""
 
 HARD_STOP = 0.97
-"""Share of the budget after which an item that is running is stopped. The rest is for the report."""
+"""Share of the budget after which an item that is running is stopped. The rest is for the
+report.
+"""
 
 Measure = Callable[[], dict[str, Any]]
 """Returns a JSON object."""
@@ -107,7 +113,8 @@ class Session:
             left, compiled = self.left(SHARES[part]), (compilations or {}).get(name, ())
             if not left or wait(compiled, left).not_done:
                 self.say(
-                    f'{part}: out of time, {len(items) - number} are left out: run the command again'
+                    f'{part}: out of time, {len(items) - number} are left out: '
+                    'run the command again'
                 )
                 return
             self.say(f'{part} {number + 1} of {len(items)}: {name}')
@@ -117,7 +124,8 @@ class Session:
             self.save()
             try:
                 done[name] = items[name]()
-            except Exception as error:  # compilers, drivers and peers may raise anything, and the rest is still of use
+            # compilers, drivers and peers may raise anything, and the rest is still of use
+            except Exception as error:
                 done[name] = {'failure': first_line(error)}
                 if self.device.type == 'cuda':
                     try:
@@ -143,7 +151,8 @@ class Session:
 
 
 def hard_stop(seconds: float, report: Callable[[], int]) -> Timer:
-    """Report and end the process with the returned status after a time, unless the returned timer is cancelled.
+    """Report and end the process with the returned status after a time, unless the returned timer
+    is cancelled.
 
     A thread does this, because a signal handler would not run while a kernel that hangs is waited
     for.
@@ -166,7 +175,9 @@ def hard_stop(seconds: float, report: Callable[[], int]) -> Timer:
 
 
 def environment_of(device: torch.device) -> dict[str, Any]:
-    """Return the GPU, the versions, a digest of the kernels' sources and the commit: other ones make other results."""
+    """Return the GPU, the versions, a digest of the kernels' sources and the commit: other ones
+    make other results.
+    """
     gpu, capability = gpu_of(device)
     sources = b''.join(path.read_bytes() for path in sorted(FOLDER.glob('*.py')))
     return {

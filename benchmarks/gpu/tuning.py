@@ -1,4 +1,6 @@
-"""Part 2: find the fastest launches, and write them as a launch table that the operators pick up."""
+"""Part 2: find the fastest launches, and write them as a launch table that the operators pick
+up.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,14 @@ SPLITS = [
     {'share': 30.0},
     {'share': 100.0},
 ]
-"""Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels of a target."""
+"""Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels
+of a target.
+"""
 
 WORTHWHILE = 0.02
-"""A launch replaces today's if it takes less time by this share, and by more than the spread of both."""
+"""A launch replaces today's if it takes less time by this share, and by more than the spread of
+both.
+"""
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,8 @@ def targets(dry_run: bool) -> list[Target]:
 def tune(
     session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]
 ) -> dict[str, Any]:
-    """Choose the launch of each kernel of a target, then the split of the tokens over programs for all together.
+    """Choose the launch of each kernel of a target, then the split of the tokens over programs for
+    all together.
 
     Args:
         compilations: of the target's candidates, in their order.
@@ -156,7 +163,8 @@ def tune(
     compiled = [(launch, x.result()) for launch, x in pairs if not x.exception()]
     if failures := [first_line(error) for _, x in pairs if (error := x.exception())]:
         session.say(
-            f'{target.name}: {len(failures)} of {len(pairs)} compilations failed, the first by {failures[0]}'
+            f'{target.name}: {len(failures)} of {len(pairs)} compilations failed, '
+            f'the first by {failures[0]}'
         )
     if not compiled:
         raise RuntimeError(
@@ -204,7 +212,9 @@ def rank(
 def _tune_kernel(
     session: Session, target: Target, key: Key, compiled: list[tuple[Launch, list[Binary]]]
 ) -> dict[str, Any]:
-    """Time a kernel with today's launch and the best others on paper that compute the right result."""
+    """Time a kernel with today's launch and the best others on paper that compute the right
+    result.
+    """
     today, ranked = target.today(key, session.device), rank(key, compiled, session.device)
     best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
     step = target.steps(session.device)[0]
@@ -227,7 +237,9 @@ def _tune_kernel(
 
 
 def _tune_split(session: Session, target: Target, table: LaunchTable) -> dict[str, Any]:
-    """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest, those of all cases."""
+    """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest, those
+    of all cases.
+    """
     device, steps = session.device, target.steps(session.device)
     choices = {
         TODAY: {},
@@ -272,7 +284,9 @@ def changed(table: LaunchTable, split: Mapping[str, float]) -> LaunchTable:
 
 
 def table_content(session: Session) -> dict[str, Any]:
-    """Return the launch table of all results as a file has it, with what was measured beside each launch."""
+    """Return the launch table of all results as a file has it, with what was measured beside each
+    launch.
+    """
     tuned = session.results('tuning').values()
     launches = {
         name: launch for found in tuned for name, launch in found.get('launches', {}).items()

@@ -1,4 +1,5 @@
-"""AdamW without weight decay on norms, biases, position tables, layer scales and attention's own parameters.
+"""AdamW without weight decay on norms, biases, position tables, layer scales and attention's own
+parameters.
 
 The schedule files set the learning rate and the weight decay of all other parameters.
 """

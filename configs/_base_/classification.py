@@ -1,4 +1,5 @@
-"""Image classification: model, class folders without augmentation, loops and hooks; no optimizer or schedule.
+"""Image classification: model, class folders without augmentation, loops and hooks; no optimizer or
+schedule.
 
 As the authors do, images are evaluated after resizing them to 256 x 256, whatever their ratio, and
 cutting out the centre (`crop_mode='squash'`; data/build.py of their repository).

@@ -1,4 +1,5 @@
-"""The 3x schedule of PolaFormer++'s Mask R-CNN and Cascade Mask R-CNN: 36 epochs, steps after 27 and 33.
+"""The 3x schedule of PolaFormer++'s Mask R-CNN and Cascade Mask R-CNN: 36 epochs, steps after 27
+and 33.
 
 Source: downstream/detection/configs/PolaPP of the authors' repository.
 """

@@ -1,4 +1,5 @@
-"""COCO instances with the augmentation of Swin's detectors, in their 1x and 3x schedules, and of PolaFormer++'s 3x.
+"""COCO instances with the augmentation of Swin's detectors, in their 1x and 3x schedules, and of
+PolaFormer++'s 3x.
 
 Source: Swin-Transformer-Object-Detection, configs/swin; the augmentation is DETR's. Half of the
 images are resized to a short side of 480 ... 800 pixels; the others to 400 ... 600, cropped, and

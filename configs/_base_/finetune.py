@@ -1,4 +1,5 @@
-"""Fine-tuning a classifier on your own classes: 20 epochs, AdamW 5e-4 per 64 images, one epoch of warm-up.
+"""Fine-tuning a classifier on your own classes: 20 epochs, AdamW 5e-4 per 64 images, one epoch of
+warm-up.
 
 Made for some hundred to some ten thousand images and pretrained weights. The new head learns with
 the full rate; each block of the backbone has 0.8 times the rate of the one after it. Light

@@ -1,4 +1,5 @@
-"""ImageNet-1k from random weights, with the defaults of the authors' training code: 300 epochs, 20 of warm-up.
+"""ImageNet-1k from random weights, with the defaults of the authors' training code: 300 epochs, 20
+of warm-up.
 
 Source: config.py and main.py of the authors' repository. AdamW with 5e-4 per 512 images; the
 learning rate is scaled with the batch (auto_scale_lr). It follows a cosine whose beginning the

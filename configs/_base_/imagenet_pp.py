@@ -1,4 +1,5 @@
-"""ImageNet-1k as the authors train PolaFormer++: a moving average of the weights is evaluated and saved.
+"""ImageNet-1k as the authors train PolaFormer++: a moving average of the weights is evaluated and
+saved.
 
 Source: cfgs/pola_b*.yaml, config.py and pretrain.sh of the authors' repository. The average forgets
 1.8e-4 of itself at every step, whatever the batch. It covers about 5,600 steps, so it is still

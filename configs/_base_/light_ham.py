@@ -1,4 +1,5 @@
-"""The LightHam decoder (SegNeXt) on ADE20K's 150 classes; the config names the backbone and its channels.
+"""The LightHam decoder (SegNeXt) on ADE20K's 150 classes; the config names the backbone and its
+channels.
 
 The decoder reads strides 8, 16 and 32, so the backbone returns only these: the norm of an unread
 output would get no gradient, and distributed training would stop.

@@ -1,4 +1,6 @@
-"""UperNet with an auxiliary FCN head on ADE20K's 150 classes; the config names the backbone and its channels."""
+"""UperNet with an auxiliary FCN head on ADE20K's 150 classes; the config names the backbone and its
+channels.
+"""
 
 _base_ = ['mmseg::_base_/models/upernet_swin.py']
 

@@ -1,4 +1,6 @@
-"""The contract that every backbone keeps: shapes, gradients, freezing, recomputation, state dicts, export."""
+"""The contract that every backbone keeps: shapes, gradients, freezing, recomputation, state dicts,
+export.
+"""
 
 import copy
 import inspect
@@ -166,7 +168,9 @@ def test_output_norms_belong_to_their_stage(name):
 
 @EVERY_SMALL
 def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
-    """A subclass can therefore rely on its own constructor having run when one of its methods is called."""
+    """A subclass can therefore rely on its own constructor having run when one of its methods is
+    called.
+    """
 
     def refuse(*_args, **_kwargs):
         raise AssertionError('called in the constructor')
@@ -186,7 +190,9 @@ def test_the_constructor_calls_no_method_that_a_subclass_may_override(name):
 
 @EVERY_SMALL
 def test_layers_start_from_a_narrow_normal_distribution(name):
-    """Truncated normal with standard deviation 0.02, biases 0: the linear layers, in PolaFormer++ the convolutions."""
+    """Truncated normal with standard deviation 0.02, biases 0: the linear layers, in PolaFormer++
+    the convolutions.
+    """
     drawn = torch.nn.Conv2d if name == 'PolaFormerPP' else torch.nn.Linear
     for module in build(name).modules():
         if isinstance(module, drawn) and module.weight.numel() > 300:
@@ -231,7 +237,8 @@ def test_copies_pickles_and_state_dicts_give_the_same_maps(name):
 @EVERY_SMALL
 @pytest.mark.parametrize('size', [(128, 128), (64, 256), (72, 136)])
 def test_tables_are_resized_alike_on_loading_at_once_and_in_the_forward_pass(name, size, tmp_path):
-    """At 128 a later stage has as many tokens as the first had in training; at 64 x 256 the second has: the number of
+    """At 128 a later stage has as many tokens as the first had in training; at 64 x 256 the second
+    has: the number of
     tokens does not tell the grid that a table was learned on. On loading, tables of keys are
     resized bicubically, as by the authors, which the smooth tables of this test do not notice much.
     """
@@ -296,7 +303,9 @@ def test_bfloat16_autocast_changes_little(name):
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 @EVERY_SMALL
 def test_autocast_of_a_gpu_gives_maps(name, dtype, monkeypatch):
-    """Which operators are autocast differs between devices. Fake tensors have the dtypes of a GPU's without a GPU."""
+    """Which operators are autocast differs between devices. Fake tensors have the dtypes of a GPU's
+    without a GPU.
+    """
     monkeypatch.setattr(torch.cuda.amp.common, 'amp_definitely_not_available', lambda: False)
     monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda: True)
     with torch.device('meta'):

@@ -1,4 +1,6 @@
-"""Backbones and heads equal the authors' models on their files: features, logits and gradients of every parameter."""
+"""Backbones and heads equal the authors' models on their files: features, logits and gradients of
+every parameter.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,9 @@ ERRORS = {
     'pola_swin': (1e-5, 1e-5, 1e-5),
     'polaformer_pp': (1e-6, 1e-6, 1e-5),
 }
-"""Family -> largest relative errors of features, logits and gradients in float64; some records are float32."""
+"""Family -> largest relative errors of features, logits and gradients in float64; some records are
+float32.
+"""
 
 
 def settings_of(name, record, **arguments):

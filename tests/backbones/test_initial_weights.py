@@ -1,4 +1,6 @@
-"""Mean, deviation and largest magnitude of every initial tensor are those of the authors' classes."""
+"""Mean, deviation and largest magnitude of every initial tensor are those of the authors'
+classes.
+"""
 
 import json
 import math
@@ -16,13 +18,19 @@ from mmpola.layers import DepthwiseDeformableConv
 RECORDED = json.loads(
     (Path(__file__).parents[1] / 'golden' / 'training' / 'inits.json').read_text()
 )
-"""Config -> the authors' parameter -> [shape, mean, standard deviation, largest magnitude], of one random draw."""
+"""Config -> the authors' parameter -> [shape, mean, standard deviation, largest magnitude], of one
+random draw.
+"""
 
 DEVIATIONS = 8
-"""How many standard errors the statistics of two random draws may differ by; a thousand tensors are compared."""
+"""How many standard errors the statistics of two random draws may differ by; a thousand tensors are
+compared.
+"""
 
 OUTLIER = 0.5
-"""timm's truncated normal distribution once returned 2.0, its bound; all other draws are below 0.2."""
+"""timm's truncated normal distribution once returned 2.0, its bound; all other draws are below
+0.2.
+"""
 
 
 @pytest.mark.parametrize('name', RECORDED)
@@ -53,7 +61,9 @@ def test_initial_weights_are_the_authors(name, root):
 
 
 def test_convolutions_of_pola_pvt_v2_start_as_in_flatten():
-    """FLatten, models/flatten_pvt_v2.py:375-389: every convolution, that of attention's values included."""
+    """FLatten, models/flatten_pvt_v2.py:375-389: every convolution, that of attention's values
+    included.
+    """
     torch.manual_seed(0)
     model = PolaPVTv2('b1', attn_types='LSLL')
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]

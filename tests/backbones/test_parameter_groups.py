@@ -1,4 +1,6 @@
-"""How optimizers group a backbone's parameters: the layer of each, and one list of those without weight decay."""
+"""How optimizers group a backbone's parameters: the layer of each, and one list of those without
+weight decay.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Pola-PVT at every size and reduction; tests/backbones/test_golden.py compares it with the authors' model."""
+"""Pola-PVT at every size and reduction; tests/backbones/test_golden.py compares it with the
+authors' model.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ STRIDES = (4, 8, 16, 32)
 
 
 def randomised(model: PolaPVT) -> PolaPVT:
-    """Add random numbers to every parameter: tables, powers and scales start at 0, which would hide errors."""
+    """Add random numbers to every parameter: tables, powers and scales start at 0, which would hide
+    errors.
+    """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

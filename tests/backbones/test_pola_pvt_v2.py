@@ -1,4 +1,6 @@
-"""Pola-PVTv2: stage norms, overlapping patches, the feed-forward network, the published number of parameters."""
+"""Pola-PVTv2: stage norms, overlapping patches, the feed-forward network, the published number of
+parameters.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Wrong arguments of Pola-Swin; tests/backbones/test_golden.py compares it with the authors' model."""
+"""Wrong arguments of Pola-Swin; tests/backbones/test_golden.py compares it with the authors'
+model.
+"""
 
 import re
 

@@ -1,4 +1,6 @@
-"""PolaFormer++: rotary tables, layer scale, BatchNorm statistics; its golden test is in test_golden.py."""
+"""PolaFormer++: rotary tables, layer scale, BatchNorm statistics; its golden test is in
+test_golden.py.
+"""
 
 import pytest
 import torch
@@ -85,7 +87,9 @@ def test_trains_after_a_forward_in_inference_mode():
 
 
 def rotated(qk, grid, dtype):
-    """Rotate [B, N, 2 H, D] by (E10) in a dtype, as written, and return the queries and the keys in their own."""
+    """Rotate [B, N, 2 H, D] by (E10) in a dtype, as written, and return the queries and the keys in
+    their own.
+    """
     cos, sin = (table[:, None] for table in rotary_tables(grid, qk.shape[-1], None, dtype))
     even, odd = qk.unflatten(-1, (-1, 2)).unbind(-1)
     turned = qk * cos + torch.stack([-odd, even], dim=-1).flatten(-2) * sin

@@ -70,6 +70,8 @@ def test_a_name_is_renamed_in_both_directions(rules, released, ours):
     ],
 )
 def test_names_that_no_model_has_stay_names_of_the_backbone(rules, released):
-    """Strict loading refuses them; what is outside of the backbone would be dropped as another head."""
+    """Strict loading refuses them; what is outside of the backbone would be dropped as another
+    head.
+    """
     (ours,) = to_ours({released: 1}, rules)
     assert ours.startswith(('stem.', 'stages.'))

@@ -99,7 +99,9 @@ def test_a_table_has_a_column_per_key_and_no_raw_measurements():
         {'case': 'one', 'tokens': 3136, 'literal, step': 2.0, 'port, step': 'absent', 'seconds': {}}
     ]
     assert table(rows) == (
-        '| case | tokens | literal, step | port, step |\n| --- | --- | --- | --- |\n| one | 3,136 | 2.00 | absent |'
+        '| case | tokens | literal, step | port, step |\n'
+        '| --- | --- | --- | --- |\n'
+        '| one | 3,136 | 2.00 | absent |'
     )
 
 

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.gpu`: a dry run in the interpreter, and the rules by which it measures, chooses and judges."""
+"""`python -m benchmarks.gpu`: a dry run in the interpreter, and the rules by which it measures,
+chooses and judges.
+"""
 
 import json
 import os
@@ -39,7 +41,9 @@ WITHOUT_EXTRAS = """
 import runpy, sys
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'rich', 'matplotlib', 'pytest', 'scipy'):
+        if name.split('.')[0] in (
+            'mmengine', 'mmcv', 'mmdet', 'mmseg', 'rich', 'matplotlib', 'pytest', 'scipy'
+        ):  # fmt: skip
             raise ModuleNotFoundError(f'{name} is blocked', name=name)
 sys.meta_path.insert(0, Block())
 sys.argv = ['benchmarks.gpu', *sys.argv[1:]]
@@ -73,7 +77,8 @@ def test_a_dry_run_needs_torch_triton_timm_and_einops_only(root, tmp_path):
     assert found.returncode == 0, found.stderr[-6000:]
     assert 'reached      every check against float64 passes: 0 of 3 fail\n' in found.stdout
     assert (
-        'reached      every kernel had launches to choose from: 0 of 6 had none, 0 of 4 compilations and 0 targets '
+        'reached      every kernel had launches to choose from: '
+        '0 of 6 had none, 0 of 4 compilations and 0 targets '
         'failed\n'
     ) in found.stdout
     record = json.loads((tmp_path / 'run.json').read_text())
@@ -362,7 +367,9 @@ def test_every_kernel_of_a_target_gets_launches_that_its_table_accepts(index):
 
 
 def test_a_run_starts_with_a_cache_of_clean_lines(monkeypatch):
-    """What flushes the cache is read, not written: a write would be charged to the run that follows."""
+    """What flushes the cache is read, not written: a write would be charged to the run that
+    follows.
+    """
     monkeypatch.setattr(measure.torch.cuda, 'synchronize', lambda: None)
     monkeypatch.setattr(
         measure.torch.cuda,

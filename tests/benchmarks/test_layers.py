@@ -37,7 +37,9 @@ def test_peers_that_are_not_asked_for_are_absent():
 
 
 def results(*ratios):
-    """Steps of 1 s in softmax attention and of `ratios` seconds in the others, at 100, 10,000, ... tokens."""
+    """Steps of 1 s in softmax attention and of `ratios` seconds in the others, at 100, 10,000, ...
+    tokens.
+    """
     return [
         {
             'tokens': 100 ** (i + 1),

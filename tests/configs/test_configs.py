@@ -77,7 +77,9 @@ def test_builds_and_states_its_command_and_expected_result(config):
 
 
 def assert_no_decay_on_norms_biases_tables_powers_and_scales(model, cfg):
-    """Configs with other rules, which are the authors', are compared with them in test_recipes.py."""
+    """Configs with other rules, which are the authors', are compared with them in
+    test_recipes.py.
+    """
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     decayed = {
         id(p)
@@ -121,7 +123,8 @@ def test_every_model_and_family_is_trained():
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*TRAINED, *OTHER_HEADS])
 def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_path):
-    """Every parameter gets a gradient, as DistributedDataParallel requires; a step and an evaluation run; --resume and
+    """Every parameter gets a gradient, as DistributedDataParallel requires; a step and an
+    evaluation run; --resume and
     test.py accept the checkpoint, which contains MMEngine's schedulers and log. Configs of
     test_other_heads.py, which trains them through the scripts, only get gradients here.
     """
@@ -129,7 +132,8 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     cfg.randomness = {'seed': 0}
     runner = Runner.from_cfg(cfg)
     model = runner.model.train()
-    model.init_weights()  # mmdet builds some embeddings from uninitialised memory, whose gradients may be infinite
+    # mmdet builds some embeddings from uninitialised memory, whose gradients may be infinite
+    model.init_weights()
     data = model.data_preprocessor(
         next(iter(Runner.build_dataloader(cfg.train_dataloader, seed=0))), training=True
     )
@@ -158,7 +162,9 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['semantic_fpn_pola_pvt_t_40k', 'upernet_pola_swin_t_160k'])
 def test_segmenters_train_in_bfloat16(name, root, shapes, tmp_path):
-    """Under autocast on a CPU the losses are those of float32 within bfloat16's precision, and gradients are finite."""
+    """Under autocast on a CPU the losses are those of float32 within bfloat16's precision, and
+    gradients are finite.
+    """
     cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
@@ -179,7 +185,9 @@ def test_segmenters_train_in_bfloat16(name, root, shapes, tmp_path):
 @pytest.mark.slow
 @pytest.mark.real_data
 def test_a_training_step_on_real_coco_images(root, real_data):
-    """The real Pola-Swin-T config on coco_mini at a short side of 160: finite losses, gradients everywhere."""
+    """The real Pola-Swin-T config on coco_mini at a short side of 160: finite losses, gradients
+    everywhere.
+    """
     cfg = Config.fromfile(root / 'configs' / 'mask_rcnn_pola_swin_t_1x.py')
     init_default_scope(cfg.default_scope)
     cfg.train_dataloader.update(num_workers=0, persistent_workers=False)

@@ -1,4 +1,6 @@
-"""What ImageNet configs have in common, their transforms and that they train; test_recipes.py has their values."""
+"""What ImageNet configs have in common, their transforms and that they train; test_recipes.py has
+their values.
+"""
 
 import pytest
 import torch
@@ -72,7 +74,9 @@ def test_a_baseline_differs_in_its_attention_only(name, attn_types, root):
 
 @pytest.mark.parametrize('family', ['swin', 'pvt'])
 def test_the_fine_tuning_recipe(family, root):
-    """Pretrained backbone, layer decay with the full rate for the head, an epoch of warm-up, no mixing."""
+    """Pretrained backbone, layer decay with the full rate for the head, an epoch of warm-up, no
+    mixing.
+    """
     cfg = read(root, f'finetune_pola_{family}_t')
     assert cfg.model.backbone.init_cfg.checkpoint == f'mmpola://pola_{family}_tiny'
     assert (

@@ -1,4 +1,6 @@
-"""The Long Range Arena's configs equal the published settings, and train on any data set of token sequences."""
+"""The Long Range Arena's configs equal the published settings, and train on any data set of token
+sequences.
+"""
 
 import itertools
 import json
@@ -26,7 +28,9 @@ TASKS = {
     'pathfinder': (128, 5e-4, 312, 500, 'Pathfinder', 'pathfinder32', 173_954),
     'image': (256, 1e-4, 175, 50, 'GreyCIFAR', 'cifar-10-batches-py', 158_602),
 }
-"""Task -> batch, learning rate, warm-up, evaluation interval, data set, folder, parameters of the softmax model."""
+"""Task -> batch, learning rate, warm-up, evaluation interval, data set, folder, parameters of the
+softmax model.
+"""
 
 VARIANTS = {
     'pola_a3': ('pola', 3, 8_960),

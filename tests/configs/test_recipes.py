@@ -1,4 +1,5 @@
-"""Configs equal the recipes that they name: a row per file of a source, compared with the config that MMEngine reads.
+"""Configs equal the recipes that they name: a row per file of a source, compared with the config
+that MMEngine reads.
 
 Sources, by the names in the tables: PolaFormer and PolaFormerPP (the authors' repositories),
 FLatten (FLatten-Transformer), Swin-D and Swin-S (Swin-Transformer-Object-Detection and
@@ -21,7 +22,9 @@ GPUS = 8
 RECORDED = json.loads(
     (Path(__file__).parents[1] / 'golden' / 'training' / 'recipes.json').read_text()
 )
-"""What the authors' schedulers and optimizers computed, by config. That of b5 is their file for fine-tuning."""
+"""What the authors' schedulers and optimizers computed, by config. That of b5 is their file for
+fine-tuning.
+"""
 
 
 class Pretraining(NamedTuple):
@@ -218,7 +221,9 @@ OWN_RECIPES = {
     'rtmdet_l_pola_swin_t_100e',
     'segformer_polaformer_pp_b1_160k',
 }
-"""Configs of no published recipe; those of the Long Range Arena are compared in test_lra_configs.py."""
+"""Configs of no published recipe; those of the Long Range Arena are compared in
+test_lra_configs.py.
+"""
 
 
 def read(root, name):
@@ -238,7 +243,9 @@ def last_drop_path(model):
 
 
 def learning_rates(cfg, base_lr, epoch_length, steps):
-    """Return the learning rate that the config's schedule sets at each of the first `steps` steps."""
+    """Return the learning rate that the config's schedule sets at each of the first `steps`
+    steps.
+    """
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=base_lr)
     parts = []
     for part in cfg.param_scheduler:
@@ -337,7 +344,9 @@ def test_only_polaformer_pp_has_an_average(root):
 
 @pytest.mark.parametrize('name', sorted(RECORDED.keys() - {'imagenet_polaformer_pp_b5'}))
 def test_learning_rates_of_every_half_epoch(name, root):
-    """The authors set a rate after the step, so theirs follow ours by one step. Recorded with six digits."""
+    """The authors set a rate after the step, so theirs follow ours by one step. Recorded with six
+    digits.
+    """
     record = RECORDED[name]
     cfg = read(root, name)
     epoch_length = 50
@@ -354,7 +363,9 @@ def test_learning_rates_of_every_half_epoch(name, root):
 
 @pytest.mark.parametrize('name', IMAGENET)
 def test_what_is_decayed_on_imagenet(name, root):
-    """PolaFormer, optimizer.py:55 and models/pola_swin.py:677; tables, powers and scales are decayed."""
+    """PolaFormer, optimizer.py:55 and models/pola_swin.py:677; tables, powers and scales are
+    decayed.
+    """
     cfg = read(root, name)
     model = build(cfg)
     decay = decayed(model, cfg)
@@ -536,7 +547,9 @@ def test_ade20k(name, root):
 
 @pytest.mark.parametrize('name', [name for name in ADE20K if name.startswith('ham')])
 def test_light_ham_trains_its_head_faster_and_keeps_batch_norm_statistics(name, root):
-    """PolaFormerPP, polapp_b1.py:50-55, and norm_eval in mmseg/models/backbones/PolaPP.py:431, 531-539."""
+    """PolaFormerPP, polapp_b1.py:50-55, and norm_eval in mmseg/models/backbones/PolaPP.py:431,
+    531-539.
+    """
     cfg = read(root, name)
     assert cfg.model.backbone.norm_eval is True
     model = build(cfg)

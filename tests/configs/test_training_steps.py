@@ -1,4 +1,6 @@
-"""Training steps equal those of the authors' training loop: optimizer, decay rules, schedule and clipping."""
+"""Training steps equal those of the authors' training loop: optimizer, decay rules, schedule and
+clipping.
+"""
 
 import pytest
 import torch
@@ -20,11 +22,15 @@ CONFIGS = {
 """Kind of model -> the config whose yaml the recorded steps used, with a shorter schedule."""
 
 LARGEST_ERRORS = {'losses': 1e-9, 'grad_norms': 1e-7, 'final': 1e-6}
-"""Largest relative errors. The final weights, and the rotary tables of PolaFormer++, were float32."""
+"""Largest relative errors. The final weights, and the rotary tables of PolaFormer++, were
+float32.
+"""
 
 
 def shortened_schedule(cfg, record):
-    """Return the config's schedule with the epochs of a recording, whose rates are not scaled with the batch."""
+    """Return the config's schedule with the epochs of a recording, whose rates are not scaled with
+    the batch.
+    """
     (schedule,) = cfg.param_scheduler
     assert schedule.start_factor * cfg.optim_wrapper.optimizer.lr == pytest.approx(
         record['warmup_lr']

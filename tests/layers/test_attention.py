@@ -167,7 +167,9 @@ def test_an_ablated_layer_takes_an_empty_batch(ablation):
 
 
 def literal(attention, x, grid):
-    """Write the layer down with an [N, M] matrix of weights per stream and a padded map, on the training grid."""
+    """Write the layer down with an [N, M] matrix of weights per stream and a padded map, on the
+    training grid.
+    """
     q, k, v, *gate = attention.qkvg(x).chunk(attention.qkvg.out_features // 8, dim=-1)
     learned = attention.feature_map
     exponent, scale = (
@@ -315,7 +317,9 @@ GOLDEN = {
         partial(PolaSpatialReductionAttention, 16, 1, grid=(16, 16), sr_ratio=8),
     ),
 }
-"""File -> names of the first patch embedding and of its one block, epsilon of the block's norms, layer."""
+"""File -> names of the first patch embedding and of its one block, epsilon of the block's norms,
+layer.
+"""
 
 
 @pytest.mark.parametrize('name', GOLDEN)

@@ -19,7 +19,9 @@ WITH_OR_WITHOUT_GAMMA = pytest.mark.parametrize('scale', [None, 1.0, 1e-6])
 
 
 def draw(dtypes, scale, rate):
-    """Draw x and the branch [4, 5, 6], gamma [6] of a mean size, and the module of stochastic depth."""
+    """Draw x and the branch [4, 5, 6], gamma [6] of a mean size, and the module of stochastic
+    depth.
+    """
     x, branch = (torch.randn(4, 5, 6).to(dtype).requires_grad_() for dtype in dtypes)
     gamma = None if scale is None else (scale * (1 + torch.rand(6))).requires_grad_()
     return x, branch, gamma, DropPath(rate)

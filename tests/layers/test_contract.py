@@ -1,4 +1,6 @@
-"""What the public layers promise to any network: copies, processes, compilers, exporters, torch.func, dtypes, sizes."""
+"""What the public layers promise to any network: copies, processes, compilers, exporters,
+torch.func, dtypes, sizes.
+"""
 
 import copy
 import pickle

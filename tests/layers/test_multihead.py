@@ -1,4 +1,6 @@
-"""PolaMultiheadAttention: equations, masks, the weights of nn.MultiheadAttention, and its places in torch and mmcv."""
+"""PolaMultiheadAttention: equations, masks, the weights of nn.MultiheadAttention, and its places in
+torch and mmcv.
+"""
 
 import pytest
 import torch
@@ -22,7 +24,9 @@ def draw(*shape):
 
 
 def literal(attention, query, key, value, weight):
-    """Write the layer down with [N, M] weights, of which those of a key are multiplied by `weight` [B, M]."""
+    """Write the layer down with [N, M] weights, of which those of a key are multiplied by `weight`
+    [B, M].
+    """
     projections = attention.in_proj_weight
     if projections is None:
         projections = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
@@ -233,7 +237,9 @@ def test_only_a_whole_feature_map_may_be_missing():
 
 @pytest.mark.parametrize('as_stack', [False, True])
 def test_transformer_layers_of_torch_run_it_in_eval_mode_too(as_stack):
-    """The fused inference of nn.TransformerEncoderLayer would compute softmax attention with its weights."""
+    """The fused inference of nn.TransformerEncoderLayer would compute softmax attention with its
+    weights.
+    """
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     layer.self_attn = PolaMultiheadAttention(8, 2, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False) if as_stack else layer

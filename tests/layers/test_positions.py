@@ -15,7 +15,9 @@ def test_a_table_is_returned_unchanged_if_the_size_stays():
 
 
 def test_bilinear_interpolation_keeps_a_plane():
-    """A table that rises linearly over the grid still does after resizing, except next to the border."""
+    """A table that rises linearly over the grid still does after resizing, except next to the
+    border.
+    """
     rows = torch.arange(8, dtype=torch.float64).repeat_interleave(8).reshape(1, 64, 1)
     resized = resize_table(rows, (8, 8), (16, 8)).reshape(16, 8)
     expected = (torch.arange(16) + 0.5) / 2 - 0.5
@@ -35,7 +37,9 @@ def test_a_constant_bias_table_stays_constant():
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(('size', 'target'), [(7, 12), (12, 7), (7, 8), (3, 2), (7, 7), (1, 4)])
 def test_bias_tables_are_resized_bicubically_and_keep_their_dtype(size, target, dtype):
-    """As bicubic interpolation of the map of relative positions, in float32 if the table has half precision."""
+    """As bicubic interpolation of the map of relative positions, in float32 if the table has half
+    precision.
+    """
     table = torch.randn((2 * size - 1) ** 2, 3).to(dtype)
     maps = table.T.reshape(1, 3, 2 * size - 1, 2 * size - 1)
     wide = maps if dtype == torch.float64 else maps.float()

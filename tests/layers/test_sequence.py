@@ -20,7 +20,9 @@ def layer(variant, length=LENGTH, **arguments):
 @pytest.mark.parametrize('variant', SEQUENCE_ATTENTION)
 @pytest.mark.parametrize('tokens', [max(LENGTHS), LENGTH])
 def test_padding_changes_nothing(variant, tokens):
-    """A padded batch gives what each sample gives alone, with the default epsilon, however long the padding is."""
+    """A padded batch gives what each sample gives alone, with the default epsilon, however long the
+    padding is.
+    """
     attention = layer(variant)
     x = torch.randn(len(LENGTHS), tokens, 16, dtype=torch.float64)
     valid = torch.arange(tokens) < torch.tensor(LENGTHS)[:, None]
@@ -34,7 +36,9 @@ def test_padding_changes_nothing(variant, tokens):
 
 @pytest.mark.parametrize('kind', MAPS)
 def test_zeroed_keys_are_a_mask_in_which_epsilon_grows_with_the_padding(kind):
-    """With M keys of which n are not zero, and s the normaliser of these, o = o_exact s / (s + eps M / n)."""
+    """With M keys of which n are not zero, and s the normaliser of these, o = o_exact s / (s + eps
+    M / n).
+    """
     q, k, v = draw(batch=1, queries=6, keys=5)
     padded = [F.pad(x, (0, 0, 0, 0, 0, 15)) for x in (k, v)]  # M / n = 4
     feature_map = make_map(kind)

@@ -1,4 +1,6 @@
-"""Attention in shifted windows on maps of any size, compared with dense attention between the visible tokens."""
+"""Attention in shifted windows on maps of any size, compared with dense attention between the
+visible tokens.
+"""
 
 import pytest
 import torch
@@ -26,7 +28,9 @@ def visible_pairs(grid, size, shift):
 
 
 def dense_attention(attention, x, grid):
-    """Use the same weights in one [N, N] softmax over all pairs of tokens, with the invisible pairs masked out."""
+    """Use the same weights in one [N, N] softmax over all pairs of tokens, with the invisible pairs
+    masked out.
+    """
     size, heads, (rows, columns) = attention.window_size, attention.num_heads, grid
     q, k, v = attention.qkv(x).unflatten(-1, (3, heads, -1)).unbind(2)
     row, column = (
@@ -90,7 +94,9 @@ def test_the_operators_of_compiled_programs(grid, shift):
 
 @pytest.mark.parametrize('size', [1, 2, 3, 7, 12])
 def test_the_relative_position_index_numbers_offsets_row_by_row(size):
-    """The bias of positions p, q is row (2s-1) (row_p - row_q + s - 1) + column_p - column_q + s - 1 of its table."""
+    """The bias of positions p, q is row (2s-1) (row_p - row_q + s - 1) + column_p - column_q + s -
+    1 of its table.
+    """
     row, column = (
         i.flatten() for i in torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
     )

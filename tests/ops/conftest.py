@@ -1,4 +1,6 @@
-"""Fixtures for the tests of the kernels. Tests marked `kernels` run on a GPU, or with TRITON_INTERPRET=1 on a CPU."""
+"""Fixtures for the tests of the kernels. Tests marked `kernels` run on a GPU, or with
+TRITON_INTERPRET=1 on a CPU.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +21,9 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def _split_short_sequences(request, monkeypatch):
-    """Let several programs share a head of a few tokens too, so that their partial states are added."""
+    """Let several programs share a head of a few tokens too, so that their partial states are
+    added.
+    """
     if request.node.get_closest_marker('kernels'):
         from mmpola.ops.triton import launch, tables
 
@@ -87,7 +91,9 @@ def poisoned_memory(monkeypatch):
 
 @pytest.fixture
 def hardware_tf32(monkeypatch):
-    """Make the interpreter compute as the hardware does: from factors cut to tf32, with results rounded to bfloat16."""
+    """Make the interpreter compute as the hardware does: from factors cut to tf32, with results
+    rounded to bfloat16.
+    """
     if not backend.INTERPRETED:
         return
     import triton.language as tl

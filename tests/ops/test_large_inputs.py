@@ -1,4 +1,6 @@
-"""Queries and keys whose powers and exponentials overflow the dtype: results are finite and correct to rounding."""
+"""Queries and keys whose powers and exponentials overflow the dtype: results are finite and correct
+to rounding.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from tests.helpers.attention import (
 
 @pytest.mark.parametrize('with_rotary', [False, True])
 def test_a_shift_changes_nothing(with_rotary, monkeypatch):
-    """Exponentials in range are computed directly (E9); the shift of E11-E13 gives the same results."""
+    """Exponentials in range are computed directly (E9); the shift of E11-E13 gives the same
+    results.
+    """
     leaves = [x.requires_grad_() for x in (*draw(keys=5), *make_map('exp').parameters().values())]
     tables = rotary_tables(5, 4) if with_rotary else None
     grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
@@ -39,7 +43,9 @@ def test_a_shift_changes_nothing(with_rotary, monkeypatch):
 
 @pytest.mark.parametrize('share', [0.02, 0.5, 0.98])
 def test_exponentials_just_in_range_are_correct_without_a_shift(share):
-    """Output, first and second derivatives equal float64's; `share` is the query's share of the largest exponent."""
+    """Output, first and second derivatives equal float64's; `share` is the query's share of the
+    largest exponent.
+    """
     q, k, v = draw(queries=9, keys=9, dim=8, dtype=torch.float32)
     exp = make_map('exp', dim=8, dtype=torch.float32)
     temperature = torch.maximum(exp.same.max(), exp.opposite.max())
@@ -123,7 +129,8 @@ LARGE = {
     torch.bfloat16: (60.0, 2e-3, 4e-3),
     torch.float32: (60.0, 1e-6, 5e-5),
 }
-"""Standard deviation, and the allowed relative error of the output and of a gradient: the rounding of the result.
+"""Standard deviation, and the allowed relative error of the output and of a gradient: the rounding
+of the result.
 
 Gradients in float32 lose more: with three keys one weight is nearly 1, and 1 minus it is a small
 difference.
@@ -133,7 +140,9 @@ difference.
 @pytest.mark.parametrize(('queries', 'keys', 'dim'), [(64, 100, 16), (7, 3, 4)])
 @pytest.mark.parametrize('dtype', LARGE)
 def test_large_exponents_are_exact(dtype, queries, keys, dim):
-    """exp(x) overflows float32 from x = 88: compare output and every gradient with unshifted float64."""
+    """exp(x) overflows float32 from x = 88: compare output and every gradient with unshifted
+    float64.
+    """
     std, output_error, gradient_error = LARGE[dtype]
     tensors = [*draw(queries=queries, keys=keys, dim=dim, dtype=dtype, std=std)]
     tensors += make_map('exp', dim=dim, dtype=torch.float32).parameters().values()
@@ -220,7 +229,9 @@ def test_large_powers_are_exact(
 @pytest.mark.parametrize('noise', [0.0, 1e-5])
 @pytest.mark.parametrize('recorded', [False, True])
 def test_large_powers_without_a_common_feature_have_finite_gradients(recorded, noise):
-    """The opposite-signed stream is empty, or nearly so: its gradients exceed float32 where the features are 0."""
+    """The opposite-signed stream is empty, or nearly so: its gradients exceed float32 where the
+    features are 0.
+    """
     q, k, v = torch.full((1, 5, 3, 4), 1e4), torch.full((1, 5, 3, 4), 1e4), torch.randn(1, 5, 3, 4)
     k[:, 0, :, 0] = -noise
     leaves = [
@@ -236,7 +247,9 @@ def assert_within(found, expected, tolerance):
 
 
 def test_large_exponents_of_one_key():
-    """The output is the key's value wherever query and key share a non-zero feature, however large the others are."""
+    """The output is the key's value wherever query and key share a non-zero feature, however large
+    the others are.
+    """
     q, k, v = draw(queries=9, keys=1, dim=4, dtype=torch.float32, std=60.0)
     q[:, 0], q[:, 1], q[:, 2] = (
         -k[:, 0].sign(),
@@ -284,7 +297,9 @@ def test_large_exponents_next_to_zeros(zero):
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-4), (torch.float32, 1e-5)])
 def test_large_exponents_with_rotary_tables(dtype, tolerance):
-    """Rotated pairs mix exp(30) with exp(90): the output itself may overflow fp16. Elsewhere it is correct."""
+    """Rotated pairs mix exp(30) with exp(90): the output itself may overflow fp16. Elsewhere it is
+    correct.
+    """
     q, k, v = draw(queries=40, keys=40, dim=16, dtype=dtype, std=30.0)
     feature_map, rotary = make_map('exp', dim=16, dtype=torch.float32), rotary_tables(40, 16)
     output = polarity_attention(q, k, v, feature_map, rotary=rotary).double()

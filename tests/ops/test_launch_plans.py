@@ -6,7 +6,9 @@ from mmpola.ops.triton.launch import _chunks, useful_splits
 
 
 def best_of_all(rows, slots, most):
-    """Return the first number of chunks that uses 90 % of the slots of its rounds, else the one that uses the most."""
+    """Return the first number of chunks that uses 90 % of the slots of its rounds, else the one
+    that uses the most.
+    """
     first = max(1, min(most, slots // rows))
     last = max(first, min(most, 4 * first + 4))
 

@@ -1,4 +1,6 @@
-"""Launch tables: where they are read from, what of them is used, and that an invalid file is an error."""
+"""Launch tables: where they are read from, what of them is used, and that an invalid file is an
+error.
+"""
 
 import json
 

@@ -114,7 +114,9 @@ def test_a_kernel_with_another_dtype_is_cast():
 
 
 def test_convolution_of_tokens_copies_no_values():
-    """Tokens by channels are a channels-last map, and so is the result: that makes it fast on a CPU."""
+    """Tokens by channels are a channels-last map, and so is the result: that makes it fast on a
+    CPU.
+    """
     x = torch.randn(2, 12, 8)
     output = convolve_tokens(x, torch.randn(4, 1, 3, 3), None, GRID)
     assert output.stride() == x.stride()

@@ -1,4 +1,6 @@
-"""`polarity_attention` compared with the equations written as loops; its gradients and its properties."""
+"""`polarity_attention` compared with the equations written as loops; its gradients and its
+properties.
+"""
 
 import math
 
@@ -36,7 +38,9 @@ def rotated(features, cos, sin):
 
 
 def loops(q, k, v, feature_map, key_position=None, rotary=None, eps=1e-6):
-    """Compute E1-E10 as printed, with loops over queries, keys, features and value channels, in Python floats."""
+    """Compute E1-E10 as printed, with loops over queries, keys, features and value channels, in
+    Python floats.
+    """
     batch, queries, heads, dim = q.shape
     keys, half = k.shape[1], dim // 2
     out = torch.empty(q.shape, dtype=torch.float64)
@@ -249,7 +253,9 @@ def test_weights_sum_to_one(kind):
 
 
 def test_flipping_all_signs_changes_nothing():
-    """(q, k) -> (-q, -k): every pair keeps its relative polarity, so PolaFormer's output is the same."""
+    """(q, k) -> (-q, -k): every pair keeps its relative polarity, so PolaFormer's output is the
+    same.
+    """
     q, k, v = draw()
     feature_map = make_map('power')
     torch.testing.assert_close(

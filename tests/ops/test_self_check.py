@@ -23,7 +23,9 @@ GRID = (3, 4)
 
 
 class Kernels:
-    """A backend for the CPU: the reference, with the values' gradient multiplied by `error`; it counts its calls."""
+    """A backend for the CPU: the reference, with the values' gradient multiplied by `error`; it
+    counts its calls.
+    """
 
     def __init__(self, monkeypatch, error=1.0, unsupported=()):
         self.runs, self.error = 0, error
@@ -90,7 +92,8 @@ def test_kernels_that_disagree_are_not_used_and_logged_once(
     (record,) = caplog.records
     assert (record.name, record.levelno) == ('mmpola', logging.WARNING)
     assert re.fullmatch(
-        f"backend='auto' does not use 'fast': self-check of {kind}, {str(dtype)[6:]}, D=4, on cpu failed: "
+        f"backend='auto' does not use 'fast': self-check of {kind}, {str(dtype)[6:]}, D=4, "
+        'on cpu failed: '
         rf'error of the gradient of {argument} is 1\.0e-01, allowed is \d\.\de-\d\d',
         record.message,
     )
@@ -137,7 +140,9 @@ def test_kernels_whose_gradient_cannot_be_launched_are_not_used(monkeypatch, cap
 
 @pytest.fixture
 def failing_gpu(monkeypatch):
-    """A function that runs the self-check of kernels that fail on a GPU; tests say what synchronising then does."""
+    """A function that runs the self-check of kernels that fail on a GPU; tests say what
+    synchronising then does.
+    """
 
     def draw(*_args, **_kwargs):
         raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')

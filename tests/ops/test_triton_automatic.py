@@ -1,4 +1,6 @@
-"""`backend='auto'` with the kernels themselves: it uses them where the self-check passes, under tracing too."""
+"""`backend='auto'` with the kernels themselves: it uses them where the self-check passes, under
+tracing too.
+"""
 
 from dataclasses import replace
 
@@ -147,6 +149,7 @@ def test_a_traced_caller_falls_back_in_one_graph(logged):
     found = torch.compile(block, fullgraph=True, backend='eager', dynamic=True)(*tensors)
     torch.testing.assert_close(found, block(*tensors, backend='torch'))
     assert sorted(logged()) == [
-        f"backend='auto' does not use 'triton': {name}: expected float16, bfloat16 or float32, got float64"
+        f"backend='auto' does not use 'triton': {name}: expected float16, bfloat16 or float32, "
+        'got float64'
         for name in ('attended', 'q')
     ]

@@ -1,4 +1,6 @@
-"""When the `triton` backend is unavailable: the reasons, and that triton is imported only when it is needed."""
+"""When the `triton` backend is unavailable: the reasons, and that triton is imported only when it
+is needed.
+"""
 
 import ast
 import os
@@ -43,13 +45,16 @@ def test_every_reason_is_listed(monkeypatch):
 def test_a_triton_that_aborts_the_process_is_refused_by_its_version(
     version, reasons, root, tmp_path
 ):
-    """Triton 3.2, of torch 2.6, ends the process while it compiles; no self-check could catch that."""
+    """Triton 3.2, of torch 2.6, ends the process while it compiles; no self-check could catch
+    that.
+    """
     information = tmp_path / f'triton-{version}.dist-info' / 'METADATA'
     information.parent.mkdir()
     information.write_text(f'Metadata-Version: 2.1\nName: triton\nVersion: {version}\n')
     paths = f'{tmp_path}{os.pathsep}{root}'
     result = interpret(
-        'from mmpola.ops.triton.backend import missing; print([x for x in missing() if x.startswith("triton: ")])',
+        'from mmpola.ops.triton.backend import missing; '
+        'print([x for x in missing() if x.startswith("triton: ")])',
         environment={**os.environ, 'PYTHONPATH': paths},
     )
     found = ast.literal_eval(result.stdout)

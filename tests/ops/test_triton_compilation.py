@@ -65,7 +65,9 @@ def _fresh_cache(monkeypatch, tmp_path):
 
 
 def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
-    """Compile a kernel of `polarity_attention` as the launch table launches it, or as `launch` says."""
+    """Compile a kernel of `polarity_attention` as the launch table launches it, or as `launch`
+    says.
+    """
     kernel = (POWER_KERNELS if kind == 'power' else EXP_KERNELS)[name]
     block, channels = (max(16, triton.next_power_of_2(d)) for d in (dim, dim // 2))
     launch = launch or find_launch(name, kind, DTYPES[dtype], block, torch.device('cpu'))
@@ -78,7 +80,9 @@ def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
 
 
 def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5)):
-    """Compile a kernel of `mix_and_gate` as it is launched for the window of a map, or (1, k) of a sequence."""
+    """Compile a kernel of `mix_and_gate` as it is launched for the window of a map, or (1, k) of a
+    sequence.
+    """
     kernel = MIX_AND_GATE_KERNELS[name]
     _, _, options = plan_tiles(
         name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window
@@ -92,7 +96,9 @@ def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5))
 
 
 def machine_code(kernel, constants, types, capability, options):
-    """Compile for a GPU that need not be present; arguments without a type are float32 pointers, counts or strides."""
+    """Compile for a GPU that need not be present; arguments without a type are float32 pointers,
+    counts or strides.
+    """
     signature, aligned = {}, {}
     for i, argument in enumerate(kernel.arg_names):
         if argument in constants:
@@ -122,7 +128,9 @@ def test_polarity_attention_fits_into_shared_memory(name, dim, kind, dtype, capa
 @pytest.mark.parametrize('dim', [32, 64])
 @pytest.mark.parametrize('name', POWER_KERNELS)
 def test_power_kernels_are_lean(name, dim, tmp_path):
-    """One instruction per logarithm and no spilled registers, at the head dimensions of the published models."""
+    """One instruction per logarithm and no spilled registers, at the head dimensions of the
+    published models.
+    """
     kernel = compiled(name, dim, 'power')
     assert 'lg2.approx.ftz.f32' in kernel.asm['ptx']
     assert 'STACK:0' in resources(kernel, tmp_path)
@@ -155,7 +163,9 @@ def test_a_split_by_sign_is_not_fused_with_the_product_that_it_splits():
     ('dim', 'kind', 'capability'), [(64, 'exp', 90), (64, 'rotary', 80), (64, 'rotary', 90)]
 )
 def test_query_gradient_of_an_exp_map_keeps_its_sums_in_registers(dim, kind, capability, tmp_path):
-    """At most 464 bytes of registers were spilled; with another order of the products it would be thousands."""
+    """At most 464 bytes of registers were spilled; with another order of the products it would be
+    thousands.
+    """
     kernel = compiled('query_gradient', dim, kind, capability=capability)
     assert int(re.search(r'STACK:(\d+)', resources(kernel, tmp_path))[1]) <= 500
 
@@ -186,7 +196,9 @@ def check_shared_memory(kernel, capability, folder):
 
 
 def resources(kernel, folder):
-    """Return registers per thread, and bytes of stack per thread, to which registers are spilled."""
+    """Return registers per thread, and bytes of stack per thread, to which registers are
+    spilled.
+    """
     binary = folder / 'kernel.cubin'
     binary.write_bytes(kernel.asm['cubin'])
     cuobjdump = Path(triton.__file__).parent / 'backends/nvidia/bin/cuobjdump'

@@ -1,4 +1,6 @@
-"""Which gradients the attention kernels compute: alone, at zero, of empty inputs, of second order."""
+"""Which gradients the attention kernels compute: alone, at zero, of empty inputs, of second
+order.
+"""
 
 import pytest
 import torch

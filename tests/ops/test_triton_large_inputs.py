@@ -1,4 +1,6 @@
-"""The attention kernels on queries and keys whose powers and exponentials exceed the range of the dtype."""
+"""The attention kernels on queries and keys whose powers and exponentials exceed the range of the
+dtype.
+"""
 
 import numpy as np
 import pytest
@@ -28,7 +30,9 @@ def test_results_are_finite_where_half_features_would_overflow(kind):
 @pytest.mark.parametrize(('dtype', 'tolerance'), [(torch.float16, 5e-3), (torch.float32, 5e-5)])
 @pytest.mark.parametrize('which', ['query', 'key', 'both'])
 def test_large_powers_are_exact(which, dtype, tolerance):
-    """Powers of 15,000 are in float32's range, their products with a state of such keys are not (E8a)."""
+    """Powers of 15,000 are in float32's range, their products with a state of such keys are not
+    (E8a).
+    """
     tensors = draw_leaves(16, 20, 40, 'power', dtype, position=False)
     for index, x in enumerate(tensors[:2]):
         if which in (('query', 'key')[index], 'both'):
@@ -48,7 +52,9 @@ def test_large_powers_are_exact(which, dtype, tolerance):
 
 
 def test_large_powers_without_a_common_feature_have_finite_gradients():
-    """The opposite-signed stream is empty; eps is the smallest normal number there, whose inverse overflows."""
+    """The opposite-signed stream is empty; eps is the smallest normal number there, whose inverse
+    overflows.
+    """
     q, k, v, _, exponent, scale = draw_leaves(16, 20, 40, 'power', position=False)
     tensors = [torch.full_like(q, 1e4), torch.full_like(k, 1e4), v, None, exponent, scale]
     grad = torch.full_like(q, 8.0)
@@ -62,7 +68,9 @@ def test_large_powers_without_a_common_feature_have_finite_gradients():
 
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_a_key_that_is_nan_reaches_the_output(kind, monkeypatch):
-    """With the NaN that hardware computes, all bits but the sign set; NumPy's would survive any rounding."""
+    """With the NaN that hardware computes, all bits but the sign set; NumPy's would survive any
+    rounding.
+    """
     exp2 = np.exp2
 
     def on_hardware(x):
@@ -85,7 +93,9 @@ def test_a_key_that_is_nan_reaches_the_output(kind, monkeypatch):
     [(torch.float16, 30.0, 5e-3), (torch.bfloat16, 60.0, 1e-2), (torch.float32, 60.0, 5e-5)],
 )
 def test_large_exponents_are_exact(dtype, std, tolerance):
-    """exp(x) overflows float32 from x = 88: compare with unshifted float64, in several programs and blocks."""
+    """exp(x) overflows float32 from x = 88: compare with unshifted float64, in several programs and
+    blocks.
+    """
     tensors = draw_leaves(32, 70, 150, 'exp', dtype, std=std, position=False, batch=1)
     tensors[1][:, 64:] *= 1.5  # larger keys in later programs, whose parts have a larger shift
     grad = torch.randn_like(tensors[0])
@@ -122,7 +132,9 @@ def test_large_exponents_next_to(which):
 
 
 def test_large_exponents_with_rotary_tables():
-    """Rotated pairs mix exp(30) with exp(90): outputs may overflow fp16. They are correct where their terms do not."""
+    """Rotated pairs mix exp(30) with exp(90): outputs may overflow fp16. They are correct where
+    their terms do not.
+    """
     tensors, rotary = (
         draw_leaves(16, 70, 70, 'exp', torch.float16, std=30.0, position=False),
         draw_rotary(70, 16),

@@ -1,4 +1,6 @@
-"""The kernels of `mix_and_gate`: error budgets, strides, gradients, and the operator that torch sees."""
+"""The kernels of `mix_and_gate`: error budgets, strides, gradients, and the operator that torch
+sees.
+"""
 
 import os
 from math import prod
@@ -18,7 +20,9 @@ LEAVES = ('attended', 'values', 'gate', 'weight', 'bias')
 
 
 def draw(grid, heads=2, dim=16, side=3, shared=True, bias=True, dtype=torch.float32, batch=2):
-    """Draw o, v and g of `dtype`, views of one packed projection, and the kernel and its bias in float32."""
+    """Draw o, v and g of `dtype`, views of one packed projection, and the kernel and its bias in
+    float32.
+    """
     kernels = dim if shared else heads * dim
     attended, values, gate = (
         torch.randn(batch, prod(grid), 3, heads, dim).to(DEVICE, dtype).unbind(2)
@@ -66,7 +70,9 @@ def test_error_stays_within_the_budget(name, dtype):
 
 
 def check_error_budget(case, dtype):
-    """Check output and gradients against float64: at most the same-dtype reference's error plus BACKEND_EXCESS."""
+    """Check output and gradients against float64: at most the same-dtype reference's error plus
+    BACKEND_EXCESS.
+    """
     tensors, grid = draw(**case, dtype=dtype), case['grid']
     grad = torch.randn_like(tensors[2])
     kernel, same_dtype = (results(tensors, grid, grad, backend) for backend in ('triton', 'torch'))

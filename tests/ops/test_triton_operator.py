@@ -1,4 +1,6 @@
-"""The attention kernels as an operator of torch: opcheck, torch.compile, FLOPs, launch grid, training."""
+"""The attention kernels as an operator of torch: opcheck, torch.compile, FLOPs, launch grid,
+training.
+"""
 
 from itertools import pairwise
 
@@ -129,7 +131,9 @@ def test_heads_are_on_the_axis_that_is_long_enough():
 
 @pytest.fixture
 def h100(monkeypatch):
-    """Plan as for an H100: its number of multiprocessors, and no more partial states than by default."""
+    """Plan as for an H100: its number of multiprocessors, and no more partial states than by
+    default.
+    """
     monkeypatch.setattr(launch, 'processors_of', lambda device: 132)
     monkeypatch.setattr(launch, 'LARGEST_SHARE', LARGEST_SHARE)
     with use_table(LaunchTable()):  # forgets the plans made before
@@ -146,7 +150,9 @@ def plan_of(name, case):
 @pytest.mark.usefixtures('h100')
 @pytest.mark.parametrize('name', ['state', 'query_gradient'])
 def test_partial_states_are_small(name):
-    """Written and read, they take at most the share of the traffic of four token tensors that the launch names."""
+    """Written and read, they take at most the share of the traffic of four token tensors that the
+    launch names.
+    """
     for case in (*ATTENTION['cuda'], *ATTENTION['cpu']):
         rows, chunks = plan_of(name, case)
         states = 2 * 4 * chunks * rows * 2 * case.dim * (case.dim + 1)

@@ -1,4 +1,6 @@
-"""The attention kernels compared with the reference: error budgets, strides, offsets, reproducibility."""
+"""The attention kernels compared with the reference: error budgets, strides, offsets,
+reproducibility.
+"""
 
 import os
 
@@ -27,7 +29,9 @@ CASES = {
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
 @pytest.mark.parametrize('name', CASES)
 def test_error_stays_within_the_budget(name, dtype):
-    """Output and every gradient against float64: the error of the same-dtype reference plus BACKEND_EXCESS."""
+    """Output and every gradient against float64: the error of the same-dtype reference plus
+    BACKEND_EXCESS.
+    """
     case = CASES[name]
     check_error_budget(
         case, dtype, draw_rotary(case['queries'], case['dim']) if 'rotary' in name else None
@@ -75,7 +79,9 @@ def test_results_are_reproducible_bit_for_bit(kind):
 
 
 def test_weights_sum_to_one():
-    """Factors are rounded to nearest: truncated ones make the sum too small by 1.1e-3 on average."""
+    """Factors are rounded to nearest: truncated ones make the sum too small by 1.1e-3 on
+    average.
+    """
     tensors = draw_leaves(32, 70, 150, 'power', torch.float16)
     tensors[2] = torch.ones_like(tensors[2])
     weights = attend(tensors, 'power', eps=0.0).float()
@@ -115,7 +121,9 @@ def test_strides_do_not_matter():
     ids=['batch', 'batch of 32-bit stride', 'tokens', 'heads of 32-bit stride'],
 )
 def test_offsets_beyond_32_bits(axis, stride):
-    """Elements more than 2^31 from the first need 64-bit offsets. Only the rows themselves are touched in memory."""
+    """Elements more than 2^31 from the first need 64-bit offsets. Only the rows themselves are
+    touched in memory.
+    """
     shape = [2, 20, 2, 16]
     shape[axis] = 1 + -(-(2**31) // stride)
     grad, *tensors = (torch.randn(shape, device=DEVICE).half() for _ in range(4))

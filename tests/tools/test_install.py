@@ -14,7 +14,9 @@ COMMANDS = ('bash', 'dirname', 'cat', 'sha256sum', 'awk', 'df', 'python3', 'env'
 
 @pytest.fixture
 def install(root, tmp_path):
-    """Run a copy of the installer with only these commands in PATH; `stand_ins` replaces some by scripts."""
+    """Run a copy of the installer with only these commands in PATH; `stand_ins` replaces some by
+    scripts.
+    """
     clone, commands = tmp_path / 'clone', tmp_path / 'bin'
     (clone / 'tools').mkdir(parents=True)
     commands.mkdir()

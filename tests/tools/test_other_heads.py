@@ -1,4 +1,5 @@
-"""The detectors and the segmenter outside the papers: train, resume, test and predict through the scripts.
+"""The detectors and the segmenter outside the papers: train, resume, test and predict through the
+scripts.
 
 All but the first training have a compiled backbone, without compiling it, which takes long and is
 tested in tests/engine/hooks/test_compile_backbone.py.

@@ -1,4 +1,6 @@
-"""The scripts take what `init_cfg` takes: authors' files, bare state dicts, safetensors, averaged weights."""
+"""The scripts take what `init_cfg` takes: authors' files, bare state dicts, safetensors, averaged
+weights.
+"""
 
 import json
 from types import SimpleNamespace
@@ -23,7 +25,9 @@ SPANIEL = 217  # label of ImageNet's n02102040
 
 @pytest.fixture
 def classifier(tmp_path):
-    """A function that writes a config of a small classifier of so many classes; no image of its training exists."""
+    """A function that writes a config of a small classifier of so many classes; no image of its
+    training exists.
+    """
 
     def write(num_classes=1000, **backbone):
         cfg = small_config(tmp_path / 'absent', tmp_path / 'work')
@@ -38,7 +42,9 @@ def classifier(tmp_path):
 
 @pytest.fixture
 def weights(classifier):
-    """Weights of such a classifier, under the authors' names, that finds a spaniel in every image."""
+    """Weights of such a classifier, under the authors' names, that finds a spaniel in every
+    image.
+    """
     torch.manual_seed(0)
     state_dict = MODELS.build(Config.fromfile(classifier()).model).state_dict()
     state_dict['head.bias'][SPANIEL] = 50
@@ -168,14 +174,17 @@ def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_pat
 def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
     path = save('authors.pth', weights, tmp_path)
     assert refusal(read_fitting, path, *read_config(tiny_config)).startswith(
-        f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, roi_head; '
+        f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, '
+        'roi_head; '
     )
 
 
 def test_training_starts_from_the_weights_that_were_compared(
     tiny_config, write_checkpoint, tmp_path, monkeypatch
 ):
-    """MMEngine itself reads `state_dict` only, and would load nothing of a file that holds its weights elsewhere."""
+    """MMEngine itself reads `state_dict` only, and would load nothing of a file that holds its
+    weights elsewhere.
+    """
     state_dict = torch.load(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))['state_dict']
     path = save('authors.pth', state_dict, tmp_path)
     given = []

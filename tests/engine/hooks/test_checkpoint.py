@@ -1,4 +1,6 @@
-"""A full disk, at any write, leaves complete checkpoints, and `last_checkpoint` names one of them."""
+"""A full disk, at any write, leaves complete checkpoints, and `last_checkpoint` names one of
+them.
+"""
 
 import errno
 import itertools
