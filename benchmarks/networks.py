@@ -19,7 +19,7 @@ from benchmarks.measure import check_parity, measured, ratio, time_ratios
 from benchmarks.operators import Call, Function, all_tensors
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
-from mmpola import PolaAttention, PolaMultiheadAttention, PolaPlusAttention
+from mmpola import PolaAttention, PolaFormerPPAttention, PolaMultiheadAttention
 from mmpola.backbones import PolaPVT, PolaSwin
 from mmpola.backbones.zoo import ARCHITECTURES
 
@@ -170,7 +170,7 @@ def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """
     layers: dict[str, nn.Module] = {
         'PolaAttention': PolaAttention(DIM, HEADS),
-        'PolaPlusAttention': PolaPlusAttention(DIM, HEADS),
+        'PolaFormerPPAttention': PolaFormerPPAttention(DIM, HEADS),
         'PolaMultiheadAttention': PolaMultiheadAttention(DIM, HEADS, batch_first=True),
     }
     if 'softmax' in peers:

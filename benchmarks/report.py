@@ -54,7 +54,7 @@ LAYERS: dict[str, Style] = {
         'marker': 's',
         'linestyle': '--',
     },
-    'PolaPlusAttention': {'label': 'PolaPlusAttention', 'color': GREEN, 'marker': '^'},
+    'PolaFormerPPAttention': {'label': 'PolaFormerPPAttention', 'color': GREEN, 'marker': '^'},
 }
 
 TICKS = ('512x512', '800x1344', '1280x1280', '1600x1600')
@@ -120,7 +120,7 @@ def draw_layers(path: Path, png: Path) -> None:
     }  # one of each length has all layers
     tokens, rows = sorted(by_length), [by_length[n] for n in sorted(by_length)]
     styles = {name: dict(style) for name, style in LAYERS.items()}
-    for name in ('PolaMultiheadAttention', 'PolaAttention', 'PolaPlusAttention'):
+    for name in ('PolaMultiheadAttention', 'PolaAttention', 'PolaFormerPPAttention'):
         if (start := crossing(rows, name)) is not None:
             styles[name]['label'] += f', faster from {start:,.0f} tokens'
     figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')

@@ -43,7 +43,7 @@ SUITES: dict[str, tuple[Suite, list[str]]] = {
     'scaling': (scaling, []),
     'image_size': (image_size, ['mmdet']),
     'zoo': (zoo, []),
-    'sequences': (sequences, ['stored softmax', 'pola_plus', 'linear']),
+    'sequences': (sequences, ['stored softmax', 'polaformer_pp', 'linear']),
     'layer': (layer, ['softmax', 'literal']),
     'host': (host, ['literal']),
 }

@@ -37,7 +37,7 @@ sequences.
 RATIOS = (
     ('pola', 'softmax'),
     ('pola', 'stored softmax'),
-    ('pola_plus', 'softmax'),
+    ('polaformer_pp', 'softmax'),
     ('linear', 'softmax'),
 )
 """The pairs of variants that are compared."""

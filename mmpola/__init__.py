@@ -20,7 +20,7 @@ PUBLIC_NAMES = {
     'polarity_attention': 'mmpola.ops',
     'PolaAttention': 'mmpola.layers',
     'PolaMultiheadAttention': 'mmpola.layers',
-    'PolaPlusAttention': 'mmpola.layers',
+    'PolaFormerPPAttention': 'mmpola.layers',
     'PolaSpatialReductionAttention': 'mmpola.layers',
     'PolaDeiT': 'mmpola.backbones.pola_deit',
     'PolaFormerPP': 'mmpola.backbones.polaformer_pp',

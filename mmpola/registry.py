@@ -28,7 +28,7 @@ REGISTERED_NAMES = {
     'SequenceEncoder': 'mmpola.lra.encoder',
     'SequencePreprocessor': 'mmpola.lra.preprocessor',
     'sequence_collate': 'mmpola.lra.collate',
-    'AtomicCheckpointHook': 'mmpola.engine.hooks.checkpoint',
+    'AtomicCheckpointHook': 'mmpola.engine.hooks.atomic_checkpoint',
     'BFloat16OptimWrapper': 'mmpola.engine.optim',
     'CompileBackboneHook': 'mmpola.engine.hooks.compile_backbone',
     'ExactEpochLoop': 'mmpola.engine.loops',

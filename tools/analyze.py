@@ -38,8 +38,8 @@ from mmpola.apps import analysis
 from mmpola.apps.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
 from mmpola.apps.arguments import load_image_config, usable_device
 from mmpola.apps.image_reader import open_reader
-from mmpola.engine.checkpoint import load_model, read_fitting
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
+from mmpola.engine.training_checkpoint import load_model, read_fitting
 from mmpola.messages import counted, printable, run_main
 from mmpola.read_image import check_outputs, find_images
 
@@ -106,7 +106,7 @@ def main() -> None:
     layers = analysis.choose_layers(model.backbone, args.layers)
     outputs = []
     for image in images:
-        outputs.extend(analysis.output_paths(image, args.out, layers, args.format))
+        outputs.extend(analysis.figure_paths(image, args.out, layers, args.format))
     check_outputs(images, args.out, outputs, args.overwrite)
     analysis.check_points(args.points, images, reader)
 

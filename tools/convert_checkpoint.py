@@ -38,7 +38,7 @@ from mmpola.apps.publish.convert import (
     write_conversion,
 )
 from mmpola.checkpoint.write import check_destination
-from mmpola.engine.checkpoint import locate
+from mmpola.engine.training_checkpoint import locate_checkpoint
 from mmpola.messages import run_main
 
 
@@ -77,7 +77,7 @@ def main() -> None:
             'DST: expected the name of a .pth file, which torch.save writes, '
             f'got {args.destination}'
         )
-    source = locate(args.source)
+    source = locate_checkpoint(args.source)
     check_destination(args.destination, args.overwrite, source)
     if args.whole:
         conversion = convert_whole(source, args.metric)

@@ -31,7 +31,12 @@ from mmpola.apps.analysis import choose_layers, linear_layers
 from mmpola.apps.analysis.exploration import Exploration, explore
 from mmpola.apps.analysis.geometry import Point
 from mmpola.apps.arguments import load_image_config, score, usable_device
-from mmpola.apps.prediction.predictor import Classifier, Predictor, ReadImage, load_predictor
+from mmpola.apps.prediction.predictor import (
+    ClassificationPredictor,
+    Predictor,
+    ReadImage,
+    load_predictor,
+)
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.messages import UsageError, run_main
 from mmpola.read_image import ImageFile
@@ -97,7 +102,7 @@ class Explorer:
         batch = [ReadImage(ImageFile(path, path), pixels)]
         (prediction,) = self.predictor(batch, self.threshold)
         drawing = prediction.drawing
-        if isinstance(self.predictor, Classifier):  # draws beside the image
+        if isinstance(self.predictor, ClassificationPredictor):  # draws beside the image
             drawing = explored.pixels
         return explored, drawing, prediction.summary
 

@@ -16,7 +16,6 @@ import argparse
 
 from mmpola.apps.data_checks import check_data, print_notes
 from mmpola.classification.class_folders import name_imagenet_classes, name_trained_classes
-from mmpola.engine.checkpoint import read_fitting
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
     add_compile_argument,
@@ -26,7 +25,8 @@ from mmpola.engine.config import (
     request_compilation,
 )
 from mmpola.engine.train import evaluate
-from mmpola.engine.validate import EVALUATED, validate_config
+from mmpola.engine.training_checkpoint import read_fitting
+from mmpola.engine.validate import EVALUATION_KEYS, validate_config
 from mmpola.messages import run_main
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     if args.show_dir is not None:
         draw_predictions(cfg, args.show_dir)
 
-    model = validate_config(cfg, EVALUATED)
+    model = validate_config(cfg, EVALUATION_KEYS)
     checkpoint = read_fitting(args.checkpoint, cfg, model)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)

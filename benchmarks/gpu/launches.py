@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_kernel
-from mmpola.ops.triton.tables import FIELDS
+from mmpola.ops.triton.tables import LAUNCH_FIELDS
 
 KERNEL_CLASS: type[Any] = type(mix_and_gate_kernel)
 """Of compiled or, with TRITON_INTERPRET=1, of interpreted kernels; its method `run` launches all of
@@ -104,7 +104,7 @@ def compile_only(run: Callable[[], object], capability: tuple[int, int]) -> list
 def _name(kernel: Any) -> str:
     """Return the name in launch.py of `[polarity_attention_MAP_]NAME_kernel`."""
     full = kernel.__name__.removesuffix('_kernel')
-    return max((name for name in FIELDS if full.endswith(name)), key=len, default=full)
+    return max((name for name in LAUNCH_FIELDS if full.endswith(name)), key=len, default=full)
 
 
 def _inspect(name: str, binary: Any) -> Binary:

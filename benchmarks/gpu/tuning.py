@@ -24,8 +24,8 @@ from benchmarks.operators import triton_step
 from mmpola.messages import first_line
 from mmpola.ops.triton.launch import find_launch, find_tile
 from mmpola.ops.triton.tables import (
-    FIELDS,
     FORMAT,
+    LAUNCH_FIELDS,
     LIMITS,
     TILE_FIELDS,
     Key,
@@ -88,7 +88,7 @@ class Target:
         """The keys of the launches."""
         kernels = [
             name
-            for name, fields in FIELDS.items()
+            for name, fields in LAUNCH_FIELDS.items()
             if (fields == TILE_FIELDS) == (self.feature_map == 'any')
         ]
         return [Key.of(kernel, self.feature_map, self.dtype, self.block) for kernel in kernels]

@@ -56,7 +56,7 @@ LEAST_VISIBLE_PIXELS = 24
 """What stays visible of each object."""
 PLACEMENTS = 30
 """Attempts before an object is omitted."""
-FINE = 4
+SUBPIXELS = 4
 """Sub-pixels per pixel side, of coverage and of polygons."""
 
 
@@ -212,8 +212,8 @@ class _Painting:
         polygons_to_fill = []
         for contour in _outline(class_index, self.rng):
             placed = contour @ turn * (diameter / 2) + centre
-            polygons_to_fill.append(np.rint(placed * FINE - 0.5).astype(np.int32))
-        fine = np.zeros((height * FINE, width * FINE), np.uint8)
+            polygons_to_fill.append(np.rint(placed * SUBPIXELS - 0.5).astype(np.int32))
+        fine = np.zeros((height * SUBPIXELS, width * SUBPIXELS), np.uint8)
         cv2.fillPoly(fine, polygons_to_fill, 255)
         coverage = cv2.resize(fine, self.size, interpolation=cv2.INTER_AREA)
         return coverage.astype(np.float32) / np.float32(255)
@@ -273,19 +273,19 @@ def polygons(mask: Mask) -> list[list[float]]:
     recursively.
     """
     # On a finer grid, contours follow the edges of pixels, not their centres.
-    fine = mask.astype(np.uint8).repeat(FINE, axis=0).repeat(FINE, axis=1)
+    fine = mask.astype(np.uint8).repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
     contours, hierarchy = cv2.findContours(fine, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     for contour, relatives in zip(contours, hierarchy[0], strict=True):
         parent = relatives[3]
         if parent >= 0:  # the contour is a hole
             left, _, width, _ = cv2.boundingRect(contour)
-            column = (left + width // 2) // FINE
+            column = (left + width // 2) // SUBPIXELS
             is_left = np.arange(mask.shape[1]) < column
             return polygons(mask & is_left) + polygons(mask & ~is_left)
     found = []
     for contour in contours:
-        outline = cv2.approxPolyDP(contour, FINE / 2, closed=True)
-        found.append(((outline.ravel() + 0.5) / FINE).tolist())
+        outline = cv2.approxPolyDP(contour, SUBPIXELS / 2, closed=True)
+        found.append(((outline.ravel() + 0.5) / SUBPIXELS).tolist())
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from timm.layers import calculate_drop_path_rates, to_2tuple
 
-from mmpola.layers import Grid, ceil_div
+from mmpola.layers import Grid, covering_grid
 
 STRIDES = (4, 8, 16, 32)
 """Pixels per token of the four stages of a pyramid."""
@@ -56,7 +56,7 @@ def drop_path_rates(last: float, depths: Sequence[int]) -> list[list[float]]:
 
 def token_grid(image_size: int | tuple[int, int], stride: int) -> Grid:
     """Return the token grid (h, w) of an image, given its side or (height, width) in pixels."""
-    return ceil_div(to_2tuple(image_size), stride)
+    return covering_grid(to_2tuple(image_size), stride)
 
 
 def block_types(attn_types: AttnTypes, depths: Sequence[int]) -> list[str]:

@@ -28,7 +28,7 @@ class HeadSpec(NamedTuple):
     projection: bool = False  # 1x1 convolution, BatchNorm and SiLU
 
 
-HEADS: dict[type[Backbone], HeadSpec] = {
+HEAD_SPECS: dict[type[Backbone], HeadSpec] = {
     PolaPVT: HeadSpec(),
     PolaPVTv2: HeadSpec(out_norm=True),
     PolaSwin: HeadSpec(norm_eps=1e-5),
@@ -41,12 +41,12 @@ def head_spec(backbone: Any) -> HeadSpec:
     """Return the head that a class of backbones was published with.
 
     Raises:
-        ValueError: `backbone` is neither a class of `HEADS` nor a subclass of one.
+        ValueError: `backbone` is neither a class of `HEAD_SPECS` nor a subclass of one.
     """
-    for cls, spec in HEADS.items():
+    for cls, spec in HEAD_SPECS.items():
         if isinstance(backbone, type) and issubclass(backbone, cls):
             return spec
-    known = ', '.join(cls.__name__ for cls in HEADS)
+    known = ', '.join(cls.__name__ for cls in HEAD_SPECS)
     raise ValueError(
         f'backbone: expected one of {known}, got {getattr(backbone, "__name__", backbone)}'
     )

@@ -27,7 +27,7 @@ from mmpola.backbones.arguments import (
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.checkpoint.init_cfg import InitCfg
-from mmpola.layers import Grid, PolaPlusAttention, RotarySoftmaxAttention, draw_layer
+from mmpola.layers import Grid, PolaFormerPPAttention, RotarySoftmaxAttention, draw_layer
 from mmpola.layers.block import add_branch
 from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
@@ -190,7 +190,7 @@ class PolaFormerPPBlock(nn.Module):
 
     def __init__(
         self,
-        attn: PolaPlusAttention | RotarySoftmaxAttention,
+        attn: PolaFormerPPAttention | RotarySoftmaxAttention,
         dim: int,
         mlp_ratio: float,
         drop: float,
@@ -305,13 +305,13 @@ class PolaFormerPP(Backbone):
                 layer_scale = settings['layer_scale_init'][index]
             blocks = []
             for number in range(depths[index]):
-                attn: PolaPlusAttention | RotarySoftmaxAttention
+                attn: PolaFormerPPAttention | RotarySoftmaxAttention
                 if letters[index][number] == 'S':
                     attn = RotarySoftmaxAttention(
                         dim, num_heads[index], proj_drop=drop_rate, backend=backend
                     )
                 else:
-                    attn = PolaPlusAttention(
+                    attn = PolaFormerPPAttention(
                         dim, num_heads[index], proj_drop=drop_rate, backend=backend
                     )
                 block = PolaFormerPPBlock(

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 Value = TypeVar('Value')
 
-COMPUTED = ('relative_position_index', 'attn_mask', 'angle')
+COMPUTED_BUFFERS = ('relative_position_index', 'attn_mask', 'angle')
 """Ends of names of buffers that are computed; they are never read from a file."""
 
 
@@ -156,7 +156,7 @@ def to_ours(weights: Mapping[str, Value], names: ReleasedNames) -> dict[str, Val
     """Rename released names to ours; other names stay, buffers that are computed are dropped."""
     renamed = {}
     for name, value in weights.items():
-        if not name.endswith(COMPUTED):
+        if not name.endswith(COMPUTED_BUFFERS):
             renamed[_substitute(name, names.to_ours)] = value
     return renamed
 

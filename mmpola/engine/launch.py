@@ -13,7 +13,7 @@ import sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
-INVALID = 2
+INVALID_ARGUMENTS = 2
 """Exit status of a script whose arguments are invalid, by argparse and `messages.run_main`."""
 
 
@@ -23,9 +23,9 @@ def launch() -> None:
         main()
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
-        if failure.exitcode != INVALID:
+        if failure.exitcode != INVALID_ARGUMENTS:
             raise
-        sys.exit(INVALID)
+        sys.exit(INVALID_ARGUMENTS)
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.engine.processes import place
 from mmpola.messages import UsageError
 
-HEADS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
+HEAD_KEYS = ('rpn_head', 'bbox_head', 'panoptic_head', 'decode_head', 'auxiliary_head')
 """Parts of a model that read the maps of the neck, or of the backbone if there is no neck."""
 
 IMAGE_SIZE = 64
@@ -33,7 +33,7 @@ def check_channels(settings: dict[str, Any], model: Any) -> None:
     Raises:
         UsageError: they differ.
     """
-    heads = [key for key in HEADS if settings.get(key)]
+    heads = [key for key in HEAD_KEYS if settings.get(key)]
     if not hasattr(model, 'backbone') or not (settings.get('neck') or heads):
         return
     maps = _backbone_maps(model.backbone)
@@ -44,7 +44,7 @@ def check_channels(settings: dict[str, Any], model: Any) -> None:
             neck = neck[0]
         if isinstance(neck.get('in_channels'), (list, tuple)):
             channels = [x.shape[1] for x in maps]
-            _compare('model.neck.in_channels', neck['in_channels'], channels, source)
+            _require_equal('model.neck.in_channels', neck['in_channels'], channels, source)
         maps = _run(model.neck, maps)
         source = 'model.neck'
     if not maps:
@@ -101,10 +101,10 @@ def _compare_head(
     expected: Any = channels
     if not several and len(set(channels)) == 1:  # one number for maps that are alike
         expected = channels[0]
-    _compare(f'{key}.in_channels', given, expected, source)
+    _require_equal(f'{key}.in_channels', given, expected, source)
 
 
-def _compare(key: str, given: Any, expected: Any, source: str) -> None:
+def _require_equal(key: str, given: Any, expected: Any, source: str) -> None:
     if isinstance(given, tuple):
         given = list(given)
     if given != expected:

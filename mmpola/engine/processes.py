@@ -23,7 +23,7 @@ WATCH_INTERVAL = 2.0
 
 prctl = ctypes.CDLL(None).prctl if sys.platform == 'linux' else None
 
-PLACES = {
+PROCESS_VARIABLES = {
     'pytorch': ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'),
     'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_NTASKS'),
     'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_SIZE'),
@@ -41,9 +41,9 @@ class Place(NamedTuple):
 
 def place(launcher: str) -> Place:
     """Return the place of this process, also before the process group is initialised."""
-    if launcher not in PLACES:
+    if launcher not in PROCESS_VARIABLES:
         return Place(rank=0, local_rank=0, processes=1)
-    rank, local_rank, processes = PLACES[launcher]
+    rank, local_rank, processes = PROCESS_VARIABLES[launcher]
     return Place(
         rank=int(os.environ.get(rank, 0)),
         local_rank=int(os.environ.get(local_rank, 0)),

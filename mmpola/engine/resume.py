@@ -9,11 +9,16 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
-from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, locate, read
+from mmpola.engine.training_checkpoint import (
+    TrainingCheckpoint,
+    check_fits,
+    locate_checkpoint,
+    read_training_checkpoint,
+)
 from mmpola.engine.training_state import check_entries, restart_advice
 from mmpola.messages import UsageError, listed
 
-STATE = ('meta', 'message_hub', 'optimizer')
+RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
 """Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 
@@ -35,14 +40,14 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     """
     path = None
     if cfg.get('resume') and cfg.get('load_from'):
-        path = locate(cfg.load_from)
+        path = locate_checkpoint(cfg.load_from)
     elif cfg.get('resume'):
         path = newest_checkpoint(cfg.work_dir)
     _check_work_dir(cfg, path, overwrite)
     if path is None:
         return None
     try:
-        checkpoint = read(path)
+        checkpoint = read_training_checkpoint(path)
     except UsageError as error:
         older = _newest_intact(cfg)
         if older is None:
@@ -125,7 +130,7 @@ def _newest_intact(cfg: Config) -> Path | None:
 
 def _is_intact(path: Path) -> bool:
     try:
-        _check_state(read(path))
+        _check_state(read_training_checkpoint(path))
     except UsageError:
         return False
     return True
@@ -172,15 +177,15 @@ def _check_state(checkpoint: TrainingCheckpoint) -> None:
     path = checkpoint.path
     content = checkpoint.content
     restart = restart_advice(path)
-    lacking = [name for name in STATE if name not in content]
+    lacking = [name for name in RESUME_ENTRIES if name not in content]
     if checkpoint.container != 'state_dict':  # the optimizer's state belongs to other weights
-        lacking = list(STATE)
+        lacking = list(RESUME_ENTRIES)
     if lacking:
         raise UsageError(
             f'--resume: {path}: expected a training checkpoint, got weights without '
             f'{" and ".join(lacking)}; {restart}'
         )
-    read_by_mmengine = {name: content.get(name) for name in (*STATE, 'param_schedulers')}
+    read_by_mmengine = {name: content.get(name) for name in (*RESUME_ENTRIES, 'param_schedulers')}
     unknown = stubs_in(read_by_mmengine) - {LOG_HISTORY}
     if unknown:
         raise UsageError(

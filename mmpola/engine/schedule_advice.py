@@ -39,7 +39,7 @@ def length_advice(cfg: Config) -> str | None:
     for unit, by_epoch in (('epochs', True), ('iters', False)):
         length = cfg.train_cfg.get(f'max_{unit}')
         parts = {}
-        for key, part in _parts(cfg):
+        for key, part in _schedule_parts(cfg):
             if 'end' in part and part.get('by_epoch', True) == by_epoch:
                 parts[key] = part
         end = max((part['end'] for part in parts.values()), default=length)
@@ -76,7 +76,7 @@ def warm_up_advice(cfg: Config, images: float) -> str | None:
     if cfg.train_cfg.get('max_iters') and length_advice(cfg) is not None:
         return None
     steps = _steps(cfg, images)
-    for key, part in _parts(cfg):
+    for key, part in _schedule_parts(cfg):
         end = part.get('end')
         in_epochs = part.get('by_epoch', True)
         if not _is_warm_up(part) or in_epochs or end is None or end < steps:
@@ -90,7 +90,7 @@ def warm_up_advice(cfg: Config, images: float) -> str | None:
     return None
 
 
-def _parts(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
+def _schedule_parts(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
     """List (config key, dict) of the parts of the schedule."""
     parts = cfg.get('param_scheduler') or []
     if isinstance(parts, list):

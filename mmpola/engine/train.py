@@ -17,18 +17,18 @@ from torch import nn
 
 from mmpola.checkpoint.safe_load import register_mmengine_reader
 from mmpola.config_tree import nodes
-from mmpola.engine.checkpoint import (
-    TrainingCheckpoint,
-    check_pretrained,
-    check_start,
-    read,
-    remove_pretrained,
-)
-from mmpola.engine.hooks.checkpoint import SaveError
+from mmpola.engine.hooks.atomic_checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.mistakes import mistakes_in_one_line
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.resume import newest_checkpoint, written_folders
+from mmpola.engine.training_checkpoint import (
+    TrainingCheckpoint,
+    check_pretrained,
+    check_start,
+    read_training_checkpoint,
+    remove_pretrained,
+)
 from mmpola.engine.training_state import Runner
 from mmpola.messages import CTRL_C, UsageError, info
 
@@ -66,7 +66,7 @@ def train(
                 'step'
             )
         elif cfg.get('load_from'):
-            start = read(cfg.load_from)
+            start = read_training_checkpoint(cfg.load_from)
             print(check_start(start, cfg, model))
     with locked(cfg):
         if overwrite and not cfg.get('resume'):

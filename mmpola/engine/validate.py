@@ -47,8 +47,8 @@ from mmpola.engine.mistakes import (
 )
 from mmpola.messages import UsageError, listed, suggestion
 
-TRAINED = ('*',)
-EVALUATED = (
+TRAINING_KEYS = ('*',)
+EVALUATION_KEYS = (
     'model*',
     'default_hooks*',
     'custom_hooks*',
@@ -59,8 +59,8 @@ EVALUATED = (
     'log_level',
     'log_processor*',
 )
-PREDICTED = ('model*', 'visualizer', 'test_dataloader.dataset*')
-EXPORTED = ('model*', 'test_dataloader.dataset*')
+PREDICTION_KEYS = ('model*', 'visualizer', 'test_dataloader.dataset*')
+EXPORT_KEYS = ('model*', 'test_dataloader.dataset*')
 """Patterns of the config keys that are read by training, evaluating, predicting and exporting."""
 
 PARTS = {
@@ -78,7 +78,14 @@ PARTS = {
 }
 """Keys of the parts that MMEngine builds -> the registry in which it looks up their classes."""
 
-REMOVED = ('type', '_scope_', 'priority', 'convert_to_iter_based', 'constructor', 'paramwise_cfg')
+MMENGINE_ENTRIES = (
+    'type',
+    '_scope_',
+    'priority',
+    'convert_to_iter_based',
+    'constructor',
+    'paramwise_cfg',
+)
 """Entries of a part that are not arguments of its class: MMEngine reads them itself."""
 
 LOADER_NAMES = (
@@ -118,19 +125,20 @@ LARGEST_SEED = 2**32 - 1
 
 LOG_LEVELS = ('CRITICAL', 'ERROR', 'WARNING', 'INFO', 'DEBUG', 'NOTSET')
 
-MISSPELT = 0.885
+MISSPELLING_SIMILARITY = 0.885
 """Similarity to a key that is read: trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable
 that a dumped config keeps, has 0.88 to tta_pipeline."""
 
 
-def validate_config(cfg: Config, used: tuple[str, ...] = TRAINED) -> nn.Module:
+def validate_config(cfg: Config, used: tuple[str, ...] = TRAINING_KEYS) -> nn.Module:
     """Check names, a few numbers and the model of a config; the config stays as it is.
 
     A key at the top of the config that nothing reads is printed if it resembles one that is read.
 
     Args:
         cfg: the config.
-        used: patterns of the keys that will be read, such as `PREDICTED`; others may have mistakes.
+        used: patterns of the keys that will be read, such as `PREDICTION_KEYS`; other keys may
+            have mistakes.
 
     Returns:
         The model, on the meta device.
@@ -187,10 +195,10 @@ def _check_plain_names(cfg: Config, used: tuple[str, ...]) -> None:
             if name not in known and _matches(key, used):
                 meant = suggestion(str(name), known)
                 raise UsageError(f'{key}: expected {listed(known, None)}, got {name}{meant}')
-    if used != TRAINED:
+    if used != TRAINING_KEYS:
         return
     for name in cfg:
-        meant = suggestion(name, RUNNER_KEYS, MISSPELT)
+        meant = suggestion(name, RUNNER_KEYS, MISSPELLING_SIMILARITY)
         if name not in RUNNER_KEYS and meant:
             print(f'{name}: MMEngine does not read this key{meant}')
 
@@ -220,7 +228,7 @@ def _check_arguments(key: str, node: dict[str, Any], registry: Registry) -> None
         raise UsageError(mistake(key, node, registry, error)) from None
     known, takes_others = arguments_of(cls)
     for name in node:
-        if name not in known and name not in REMOVED and not takes_others:
+        if name not in known and name not in MMENGINE_ENTRIES and not takes_others:
             raise UsageError(unknown_argument(key, node, cls, str(name)))
 
 

@@ -4,7 +4,7 @@ from mmpola.layers.ablations import AblatedPolaAttention
 from mmpola.layers.attention import (
     LinearAttention,
     PolaAttention,
-    PolaPlusAttention,
+    PolaFormerPPAttention,
     PolaSpatialReductionAttention,
 )
 from mmpola.layers.block import TransformerBlock
@@ -12,7 +12,7 @@ from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
-from mmpola.layers.patches import PatchEmbed, ceil_div, pad_to_cells
+from mmpola.layers.patches import PatchEmbed, covering_grid, pad_to_cells
 from mmpola.layers.positions import (
     Grid,
     WithPositionTable,
@@ -47,8 +47,8 @@ __all__ = [
     'LinearAttention',
     'PatchEmbed',
     'PolaAttention',
+    'PolaFormerPPAttention',
     'PolaMultiheadAttention',
-    'PolaPlusAttention',
     'PolaSequenceAttention',
     'PolaSpatialReductionAttention',
     'RotarySoftmaxAttention',
@@ -59,7 +59,7 @@ __all__ = [
     'WindowAttention',
     'Windows',
     'WithPositionTable',
-    'ceil_div',
+    'covering_grid',
     'draw_layer',
     'draw_table',
     'find_windows',

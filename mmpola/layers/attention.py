@@ -1,6 +1,6 @@
 """The linear attention layers of the published models, each written from projection to projection.
 
-`PolaAttention` is Pola-Swin's, `PolaSpatialReductionAttention` Pola-PVT's, `PolaPlusAttention`
+`PolaAttention` is Pola-Swin's, `PolaSpatialReductionAttention` Pola-PVT's, `PolaFormerPPAttention`
 PolaFormer++'s. The backbones are built from them, and any other network can be: they take maps and
 tokens of any size.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
 from mmpola.layers.initial_weights import draw_layer
-from mmpola.layers.patches import ceil_div, interpolate_tokens, reduce_tokens
+from mmpola.layers.patches import covering_grid, interpolate_tokens, reduce_tokens
 from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, resize_table
 from mmpola.ops import mix_and_gate, polarity_attention
 from mmpola.ops.backends import check_backend_name
@@ -212,7 +212,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
         self.sr_ratio = sr_ratio
         self.qg = nn.Linear(dim, 2 * dim, bias=qkv_bias)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias)
-        key_grid = None if grid is None else ceil_div(grid, sr_ratio)
+        key_grid = None if grid is None else covering_grid(grid, sr_ratio)
         self.positional_encoding = key_position_table(key_grid, dim)
         self.grid = key_grid or (0, 0)
         self.dwc = depthwise_conv(dim // num_heads, dwc_kernel_size)
@@ -231,7 +231,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
 
     def set_token_grid(self, grid: Grid) -> None:
         """Resize the table of key positions, if there is one, to the keys of a token grid."""
-        super().set_token_grid(ceil_div(grid, self.sr_ratio))
+        super().set_token_grid(covering_grid(grid, self.sr_ratio))
 
     def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """Attend from every token to every reduced token, see `LinearAttention.forward`."""
@@ -266,7 +266,7 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
         return self.proj_drop(self.proj(mixed))
 
 
-class PolaPlusAttention(LinearAttention):
+class PolaFormerPPAttention(LinearAttention):
     """PolaFormer++'s linear attention: temperatures, rotary positions, LePE and gate (E9, E10).
 
     Source: github.com/ZacharyMeng/PolaFormerPP. The released weights of one layer load with

@@ -9,7 +9,7 @@ from mmpola.layers.positions import Grid
 from mmpola.ops.tracing import is_traced
 
 
-def ceil_div(grid: Grid, size: int) -> Grid:
+def covering_grid(grid: Grid, size: int) -> Grid:
     """Return how many cells of `size` x `size` cover a map: (ceil(h / size), ceil(w / size))."""
     return (grid[0] + size - 1) // size, (grid[1] + size - 1) // size
 
@@ -33,7 +33,7 @@ def pad_to_cells(
     """
     if not is_traced() and grid[0] % size == 0 and grid[1] % size == 0:
         return x
-    high, wide = ceil_div(grid, size)
+    high, wide = covering_grid(grid, size)
     below = high * size - grid[0]
     right = wide * size - grid[1]
     if channels_last:
@@ -83,7 +83,7 @@ def reduce_tokens(
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)
     maps = pad_to_cells(maps, grid, ratio, channels_last=False, mode='replicate')
     tokens = norm(conv(maps).flatten(2).transpose(1, 2))
-    return tokens, ceil_div(grid, ratio)
+    return tokens, covering_grid(grid, ratio)
 
 
 def interpolate_tokens(x: Tensor, tokens: int) -> Tensor:

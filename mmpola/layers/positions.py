@@ -89,7 +89,7 @@ def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
     return resized.to(table.dtype).contiguous()
 
 
-BASE = 10000.0
+ROTARY_BASE = 10000.0
 
 
 def rotary_tables(
@@ -110,7 +110,7 @@ def rotary_tables(
     """
     exact = accumulation_dtype(dtype)
     pairs = channels // (2 * len(grid))
-    frequencies = BASE ** -torch.linspace(0, 1, pairs, device=device, dtype=exact)
+    frequencies = ROTARY_BASE ** -torch.linspace(0, 1, pairs, device=device, dtype=exact)
     cosines = []
     sines = []
     for side in grid:

@@ -197,7 +197,7 @@ class EluSequenceAttention(SequenceAttention):
 
 SEQUENCE_ATTENTION: dict[str, Callable[..., SequenceAttention]] = {
     'pola': PolaSequenceAttention,
-    'pola_plus': partial(PolaSequenceAttention, plus=True),
+    'polaformer_pp': partial(PolaSequenceAttention, plus=True),
     'softmax': SoftmaxSequenceAttention,
     'linear': EluSequenceAttention,
 }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.layers.patches import ceil_div
+from mmpola.layers.patches import covering_grid
 from mmpola.layers.positions import Grid
 from mmpola.layers.windows import IndexedWindows, Windows, kept_windows
 from mmpola.ops.tracing import may_keep, stream_of
@@ -113,14 +113,14 @@ def join_operator(
 
 @mask_operator.register_fake
 def _(x: Tensor, rows: int, columns: int, window_size: int, shift: int) -> Tensor:
-    high, wide = ceil_div((rows, columns), window_size)
+    high, wide = covering_grid((rows, columns), window_size)
     tokens = window_size**2
     return x.new_empty(x.shape[0] * high * wide, 1, tokens, tokens)
 
 
 @cut_operator.register_fake
 def _(x: Tensor, rows: int, columns: int, window_size: int, shift: int) -> Tensor:
-    high, wide = ceil_div((rows, columns), window_size)
+    high, wide = covering_grid((rows, columns), window_size)
     return x.new_empty(x.shape[0] * high * wide, window_size**2, x.shape[2])
 
 

@@ -16,7 +16,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.autograd import Function
 
-from mmpola.layers.patches import ceil_div, pad_to_cells
+from mmpola.layers.patches import covering_grid, pad_to_cells
 from mmpola.layers.positions import Grid
 from mmpola.ops.tracing import is_traced
 
@@ -47,7 +47,7 @@ class Windows:
         self.batch = x.shape[0]
         self.grid = grid
         self.window_size = window_size
-        self.high, self.wide = ceil_div(grid, window_size)
+        self.high, self.wide = covering_grid(grid, window_size)
         # 1 // high is 1 for one window and 0 for more, without a branch, which would fix the size
         self.shift_rows = shift * (1 - 1 // self.high)
         self.shift_columns = shift * (1 - 1 // self.wide)
@@ -86,7 +86,7 @@ class Windows:
         rows, columns = self.positions(x.device)
         row_region = _region(rows, self.grid[0], padded_rows, self.shift_rows)
         column_region = _region(columns, self.grid[1], padded_columns, self.shift_columns)
-        is_padding = (row_region == PADDING) | (column_region == PADDING)
+        is_padding = (row_region == PADDING_REGION) | (column_region == PADDING_REGION)
         region = (3 * row_region + column_region).masked_fill(is_padding, 9)  # 0 ... 8 are in use
         region = region.repeat(self.batch)
         region = region.view(self.batch * self.high * self.wide, 1, self.window_size**2)
@@ -112,15 +112,15 @@ class Windows:
         return rows, columns
 
 
-PADDING = 2
+PADDING_REGION = 2
 """The number that `_region` gives to padding."""
 
 
 def _region(position: Tensor, side: int, padded_side: int, shift: int) -> Tensor:
-    """Number the parts of a rolled side: 0 in place, 1 brought from the other end, PADDING."""
+    """Number the parts of a rolled side: 0 in place, 1 from the other end, PADDING_REGION."""
     is_wrapped = position >= padded_side - shift
     is_padding = (position + shift >= side) & ~is_wrapped
-    return torch.where(is_padding, PADDING, is_wrapped.long())
+    return torch.where(is_padding, PADDING_REGION, is_wrapped.long())
 
 
 class IndexedWindows(Windows):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmpola.layers import SEQUENCE_ATTENTION, SequenceAttention
 from mmpola.registry import MODELS
 
-PADDING = 0
+PADDING_TOKEN = 0
 """The token that fills a batch's shorter sequences. In pictures it is also the colour black."""
 
 MASKED_TOKENS = ('padding', 'zeros')
@@ -53,8 +53,8 @@ class SequenceEncoder(nn.Module):
     Args:
         vocab_size: number of tokens, 0 included.
         length: positions, at least the length of the longest sequence.
-        attention: 'pola' (PolaFormer), 'pola_plus' (PolaFormer++), 'softmax', or 'linear' (elu +
-            1).
+        attention: 'pola' (PolaFormer), 'polaformer_pp' (PolaFormer++), 'softmax', or
+            'linear' (elu + 1).
         dim: channels C.
         depth: number of blocks.
         num_heads: heads of each block.
@@ -122,7 +122,7 @@ class SequenceEncoder(nn.Module):
         number = tokens.shape[1]
         valid = None  # [B, N], False for masked tokens
         if self.mask == 'zeros':
-            valid = tokens != PADDING
+            valid = tokens != PADDING_TOKEN
         elif lengths is not None:
             valid = torch.arange(number, device=tokens.device) < lengths[:, None]
         x = self.drop(self.token(tokens) + self.position.weight[:number])

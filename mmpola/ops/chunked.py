@@ -345,7 +345,7 @@ def exp_forward(
     k = add_key_position(inputs).transpose(1, 2)
     v = inputs.v.transpose(1, 2)
     keys = k.shape[-2]
-    turns = _turns(inputs.rotary)
+    turns = _rotations(inputs.rotary)
     shift = feature_map.key_shift(q, k, paired=turns is not None)  # (E11)
     state = None
     key_mean = None
@@ -396,7 +396,7 @@ def exp_backward(
         needed: which of the six gradients are needed; the others are None.
     """
     needs_q, needs_k, needs_v, needs_position, needs_same, needs_opposite = needed
-    turns = _turns(inputs.rotary)
+    turns = _rotations(inputs.rotary)
     temperature_same = feature_map.same.unsqueeze(-2)
     temperature_opposite = feature_map.opposite.unsqueeze(-2)
     state_same, state_opposite = state.chunk(2, dim=-1)
@@ -616,7 +616,7 @@ def _signed_halves_gradient(x: Tensor, grad: Tensor) -> Tensor:
     return torch.addcmul(is_positive * d_positive, is_positive - sign, d_negative, value=-1)
 
 
-def _turns(rotary: tuple[Tensor, Tensor] | None) -> Tensor | None:
+def _rotations(rotary: tuple[Tensor, Tensor] | None) -> Tensor | None:
     """Return exp(i angle) [N, D], one per pair of channels, since the two share their angle."""
     if rotary is None:
         return None

@@ -21,7 +21,7 @@ float32 reaches exp(88). The margin is for the products in the state and the squ
 second derivatives.
 """
 
-EXCLUDED = -1e30
+EXCLUDED_SHIFT = -1e30
 """Shift of a channel in which the query or every key is 0: the level of (E13) leaves it out."""
 
 
@@ -195,7 +195,7 @@ def query_offset(halves: Tensor, size: Tensor, shift: Tensor, eps: float) -> tup
         eps: epsilon of the normaliser.
     """
     contributes = (halves.detach() > 0) & (shift > 0)
-    shift = torch.where(contributes, shift, EXCLUDED)
+    shift = torch.where(contributes, shift, EXCLUDED_SHIFT)
     level = token_level(size.detach() + shift)  # a constant integer, like the shift
     stream_eps = (eps * (-level).exp()).clamp_min(torch.finfo(size.dtype).tiny)
     return shift - level, stream_eps

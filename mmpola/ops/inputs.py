@@ -181,15 +181,15 @@ def _check(table: Sequence[Row]) -> dict[str, int]:
             raise TypeError(f'{name}: expected a tensor, got {type(x).__name__}')
         if x.dtype not in DTYPES:
             rule = 'float16, bfloat16, float32 or float64'
-            raise TypeError(f'{name}: expected {rule}, got {_short(x.dtype)}')
+            raise TypeError(f'{name}: expected {rule}, got {_dtype_name(x.dtype)}')
         if x.device != like.device:
             rule = f'the device of {like_name}, {like.device}'
             raise ValueError(f'{name}: expected {rule}, got {x.device}')
         if axes is None:
             continue
         if axes[0] == 'B' and x.dtype != like.dtype:
-            rule = f'the dtype of {like_name}, {_short(like.dtype)}'
-            raise TypeError(f'{name}: expected {rule}, got {_short(x.dtype)}')
+            rule = f'the dtype of {like_name}, {_dtype_name(like.dtype)}'
+            raise TypeError(f'{name}: expected {rule}, got {_dtype_name(x.dtype)}')
         fits = x.ndim == len(axes)
         if fits:
             for axis, size in zip(axes, x.shape, strict=True):
@@ -206,5 +206,5 @@ def _check(table: Sequence[Row]) -> dict[str, int]:
     return sizes
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix('torch.')

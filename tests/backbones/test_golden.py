@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from mmpola.engine.checkpoint import read_fitting
+from mmpola.engine.training_checkpoint import read_fitting
 
 ATTN_TYPES = {
     'pola_pvt_llll': 'LLLL',

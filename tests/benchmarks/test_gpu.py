@@ -26,7 +26,7 @@ from benchmarks.gpu.session import DeviceLostError, Session, earlier_parts
 from benchmarks.measure import Timing
 from benchmarks.records import results_folder
 from mmpola.ops.triton import tables
-from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.triton.backend import IS_INTERPRETED
 from mmpola.ops.triton.launch import find_launch, find_tile
 from mmpola.ops.triton.tables import ATTENTION_FIELDS, TILE_FIELDS
 
@@ -265,7 +265,7 @@ def test_every_dtype_is_checked_with_both_operators():
 
 
 @pytest.mark.skipif(
-    INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'
+    IS_INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'
 )
 def test_kernels_are_compiled_without_a_gpu_in_another_process():
     pool = start_pool(1)

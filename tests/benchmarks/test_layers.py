@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import measure, networks, report
 
-OURS = ('PolaAttention', 'PolaPlusAttention', 'PolaMultiheadAttention')
+OURS = ('PolaAttention', 'PolaFormerPPAttention', 'PolaMultiheadAttention')
 
 
 @pytest.fixture(autouse=True)

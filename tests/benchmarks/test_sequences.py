@@ -38,8 +38,8 @@ def test_a_row_per_task_compares_each_attention_with_softmax():
             )
             assert row[f'{name} over {base}, peak memory'] == 1.0
         assert (
-            row['pola_plus over softmax, throughput']
-            == row['pola_plus over softmax, peak memory']
+            row['polaformer_pp over softmax, throughput']
+            == row['polaformer_pp over softmax, peak memory']
             == 'absent'
         )
 

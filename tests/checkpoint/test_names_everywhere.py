@@ -12,7 +12,7 @@ from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED_REPOSITORY
 from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
-from mmpola.engine.checkpoint import check_pretrained, read
+from mmpola.engine.training_checkpoint import check_pretrained, read_training_checkpoint
 from tests.helpers.refusals import refusal
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
@@ -58,12 +58,12 @@ def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, relea
     register_mmengine_reader()
     content = CheckpointLoader.load_checkpoint(name, map_location='cpu')
     assert content['model'].keys() == released.state_dict().keys()
-    assert read(name).weights.keys() == released.state_dict().keys()
+    assert read_training_checkpoint(name).weights.keys() == released.state_dict().keys()
 
 
 def test_what_cannot_be_downloaded_is_named_with_its_key(hub):
     name = f'{hub.url}/none.pth'
-    assert refusal(read, name).startswith(f'{name}: cannot be downloaded (')
+    assert refusal(read_training_checkpoint, name).startswith(f'{name}: cannot be downloaded (')
     cfg = pretrained(name)
     message = refusal(check_pretrained, cfg)
     assert message.startswith(f'{name}: cannot be downloaded (')

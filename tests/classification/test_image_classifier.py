@@ -249,7 +249,7 @@ def test_a_frozen_backbone_stays_in_eval_mode():
         ),
         (
             {'backbone': {'type': 'mmpola.PolaSwim'}},
-            f'backbone: expected one of {", ".join(cls.__name__ for cls in classifier.HEADS)}',
+            f'backbone: expected one of {", ".join(cls.__name__ for cls in classifier.HEAD_SPECS)}',
         ),
         ({'init_cfg': {'type': 'Kaiming'}}, 'init_cfg: expected an initializer with layer='),
     ],

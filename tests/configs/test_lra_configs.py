@@ -14,8 +14,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from mmengine.structures import BaseDataElement
 
-from mmpola.engine.checkpoint import read
 from mmpola.engine.schedule_advice import length_advice
+from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.training import Signal, assert_same, run, saved
 
@@ -36,7 +36,7 @@ VARIANTS = {
     'pola_a3': ('pola', 3, 8_960),
     'pola_a5': ('pola', 5, 8_960),
     'pola_a7': ('pola', 7, 8_960),
-    'pola_plus': ('pola_plus', None, 9_600),
+    'polaformer_pp': ('polaformer_pp', None, 9_600),
     'softmax': ('softmax', None, 0),
     'linear': ('linear', None, 0),
 }
@@ -151,14 +151,15 @@ def small(root, name, work, *, steps, workers=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'name', ['lra_text_pola_a3', 'lra_text_pola_plus', 'lra_retrieval_softmax', 'lra_text_linear']
+    'name',
+    ['lra_text_pola_a3', 'lra_text_polaformer_pp', 'lra_retrieval_softmax', 'lra_text_linear'],
 )
 def test_it_learns_and_the_best_checkpoint_is_tested_once(name, root, tmp_path):
     runner = run(small(root, name, tmp_path, steps=30))
     assert runner.message_hub.get_scalar('val/accuracy/top1').current() == 100.0
     assert runner.message_hub.get_scalar('test/accuracy/top1').data[0].tolist() == [100.0]
     (best,) = tmp_path.glob('best_accuracy_top1_iter_*.pth')
-    saved = read(str(best)).content['state_dict']
+    saved = read_training_checkpoint(str(best)).content['state_dict']
     for key, value in runner.model.state_dict().items():
         assert torch.equal(saved[key], value), key
 

@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.registry import MODELS
 
 

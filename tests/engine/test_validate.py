@@ -5,11 +5,11 @@ import copy
 import pytest
 from mmengine.config import Config
 
-from mmpola.engine.validate import EVALUATED, EXPORTED, PREDICTED, validate_config
+from mmpola.engine.validate import EVALUATION_KEYS, EXPORT_KEYS, PREDICTION_KEYS, validate_config
 from tests.helpers.configs import TINY
 from tests.helpers.refusals import refusal
 
-MISSPELT = [
+MISSPELT_ARGUMENTS = [
     ('model', 'backbon', 'arguments of MaskRCNN', 'backbone'),
     ('model.backbone', 'drop_path_rat', 'arguments of mmpola.PolaSwin', 'drop_path_rate'),
     ('model.roi_head.bbox_head', 'num_clases', 'arguments of ConvFCBBoxHead', 'num_classes'),
@@ -86,7 +86,7 @@ def refusal_of(cfg, **changes):
     return message
 
 
-@pytest.mark.parametrize(('part', 'argument', 'known', 'meant'), MISSPELT)
+@pytest.mark.parametrize(('part', 'argument', 'known', 'meant'), MISSPELT_ARGUMENTS)
 def test_a_misspelt_argument(detector, part, argument, known, meant):
     message = refusal_of(detector, **{f'{part}.{argument}': 1})
     assert message == f'{part}: expected {known}, got {argument}; did you mean {meant}?'
@@ -154,9 +154,9 @@ RUNNER_ONLY = {
 @pytest.mark.parametrize(
     ('used', 'mistakes'),
     [
-        (EVALUATED, TRAINING_ONLY),
-        (PREDICTED, {**TRAINING_ONLY, **RUNNER_ONLY}),
-        (EXPORTED, {**TRAINING_ONLY, **RUNNER_ONLY, 'visualizer.type': 'NotInstalled'}),
+        (EVALUATION_KEYS, TRAINING_ONLY),
+        (PREDICTION_KEYS, {**TRAINING_ONLY, **RUNNER_ONLY}),
+        (EXPORT_KEYS, {**TRAINING_ONLY, **RUNNER_ONLY, 'visualizer.type': 'NotInstalled'}),
     ],
     ids=['evaluation', 'prediction', 'export'],
 )
@@ -169,7 +169,9 @@ def test_mistakes_in_what_is_not_read_are_none(detector, used, mistakes):
 
 
 @pytest.mark.parametrize(
-    'used', [EVALUATED, PREDICTED, EXPORTED], ids=['evaluation', 'prediction', 'export']
+    'used',
+    [EVALUATION_KEYS, PREDICTION_KEYS, EXPORT_KEYS],
+    ids=['evaluation', 'prediction', 'export'],
 )
 @pytest.mark.parametrize('key', ['model.backbone.type', 'test_dataloader.dataset.pipeline.0.type'])
 def test_mistakes_in_what_is_read_stay_mistakes(detector, key, used):

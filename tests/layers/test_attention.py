@@ -11,7 +11,7 @@ from mmpola.layers import (
     AblatedPolaAttention,
     DepthwiseDeformableConv,
     PolaAttention,
-    PolaPlusAttention,
+    PolaFormerPPAttention,
     PolaSpatialReductionAttention,
 )
 from tests.helpers.models import Launches
@@ -45,7 +45,7 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
 
 
 @pytest.mark.parametrize(
-    'layer', [partial(PolaAttention, grid=(4, 4)), PolaPlusAttention], ids=['pola', 'plus']
+    'layer', [partial(PolaAttention, grid=(4, 4)), PolaFormerPPAttention], ids=['pola', 'plus']
 )
 def test_no_gradient_of_a_parameter_fills_a_table_with_zeros_first(layer):
     """As that of an index would; a view has no such gradient."""
@@ -80,7 +80,7 @@ class Adapter(nn.Module):
         return self.wrapped(x) + self.up(self.down(x))
 
 
-@pytest.mark.parametrize('layer', [PolaAttention, PolaPlusAttention])
+@pytest.mark.parametrize('layer', [PolaAttention, PolaFormerPPAttention])
 def test_projections_may_be_wrapped_by_adapters(layer):
     attention, x = layer(8, 2), torch.randn(2, 8, 3, 5)
     expected = attention(x)
@@ -118,7 +118,7 @@ def test_both_projections_compute_the_same_attention():
     'build',
     [
         lambda: PolaAttention(8, 2, grid=(4, 4), backend='tritn'),
-        lambda: PolaPlusAttention(8, 2, backend='tritn'),
+        lambda: PolaFormerPPAttention(8, 2, backend='tritn'),
     ],
 )
 def test_an_unknown_backend_is_refused(build):
@@ -240,7 +240,7 @@ def test_wrong_ablations_are_refused(argument, value):
 SHAPES = {
     **LAYERS,
     'no table': lambda *args, grid, **kwargs: PolaAttention(*args, **kwargs),
-    'plus': lambda *args, grid, **kwargs: PolaPlusAttention(*args, **kwargs),
+    'plus': lambda *args, grid, **kwargs: PolaFormerPPAttention(*args, **kwargs),
 }
 
 
@@ -286,7 +286,7 @@ def test_a_grid_that_does_not_fit_is_refused(layer, grid):
     assert f'got {grid}' in str(raised.value)
 
 
-@pytest.mark.parametrize('layer', [PolaAttention, PolaPlusAttention])
+@pytest.mark.parametrize('layer', [PolaAttention, PolaFormerPPAttention])
 @pytest.mark.parametrize(('dim', 'heads'), [(8, 3), (6, 2), (8, 0)])
 def test_heads_of_an_odd_dimension_are_refused(layer, dim, heads):
     with pytest.raises(ValueError) as raised:
@@ -354,6 +354,6 @@ def test_the_authors_layer_loads_into_a_network_of_ones_own(name, golden):
 def test_the_authors_plus_layer_loads(golden):
     record, prefix = golden('polaformer_pp')['checkpoint']['model'], 'layers.0.blocks.0.attn.'
     weights = {key.removeprefix(prefix): x for key, x in record.items() if key.startswith(prefix)}
-    attention = PolaPlusAttention(16, 1)
+    attention = PolaFormerPPAttention(16, 1)
     attention.load_state_dict(weights)
     assert torch.equal(attention.feature_map.s1, weights['s1'])

@@ -10,7 +10,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mmpola import PolaAttention, PolaMultiheadAttention, PolaPlusAttention
+from mmpola import PolaAttention, PolaFormerPPAttention, PolaMultiheadAttention
 from mmpola.layers import PolaSpatialReductionAttention
 
 
@@ -34,9 +34,9 @@ NETS = {
     'reduced map with table': lambda: Net(
         PolaSpatialReductionAttention(8, 2, grid=(2, 2), sr_ratio=2)
     ),
-    'plus': lambda: Net(PolaPlusAttention(8, 2)),
+    'plus': lambda: Net(PolaFormerPPAttention(8, 2)),
     'tokens': lambda: Net(PolaAttention(8, 2), grid=(3, 4)),
-    'plus, tokens': lambda: Net(PolaPlusAttention(8, 2), grid=(3, 4)),
+    'plus, tokens': lambda: Net(PolaFormerPPAttention(8, 2), grid=(3, 4)),
     'multihead': lambda: Net(PolaMultiheadAttention(8, 2, batch_first=True, gate=True)),
 }
 MAPS = ('map', 'reduced map with table', 'plus')

@@ -17,7 +17,7 @@ TASKS = {
 }
 """Task -> (parameters of Skyformer's model, settings)."""
 
-EXTRA = {'pola': 8_960, 'pola_plus': 9_600, 'softmax': 0, 'linear': 0}
+EXTRA = {'pola': 8_960, 'polaformer_pp': 9_600, 'softmax': 0, 'linear': 0}
 """Parameters of gate, feature map and convolution in two blocks."""
 
 
@@ -165,7 +165,7 @@ def test_sequences_that_do_not_fit_are_refused(tokens, rule, found):
 @pytest.mark.parametrize(
     ('name', 'value', 'rule'),
     [
-        ('attention', 'polar', "['pola', 'pola_plus', 'softmax', 'linear']"),
+        ('attention', 'polar', "['pola', 'polaformer_pp', 'softmax', 'linear']"),
         ('mask', 'none', "['padding', 'zeros']"),
         ('num_classes', 0, 'a positive integer'),
     ],

@@ -41,7 +41,7 @@ def _quick_interpreter(monkeypatch):
     triton.language is patched once per launch, not in every call of a device function too, and
     integers are not checked for overflow, as in compiled kernels; see `overflow_checks`.
     """
-    if not backend.INTERPRETED:
+    if not backend.IS_INTERPRETED:
         return
     import triton.language as tl
     from triton.runtime import interpreter
@@ -69,7 +69,7 @@ def _quick_interpreter(monkeypatch):
 @pytest.fixture
 def overflow_checks(monkeypatch):
     """Let the interpreter check sums and products of integers for overflow."""
-    if backend.INTERPRETED:
+    if backend.IS_INTERPRETED:
         set_overflow_checks(monkeypatch, True)
 
 
@@ -94,7 +94,7 @@ def hardware_tf32(monkeypatch):
     """Make the interpreter compute as the hardware does: from factors cut to tf32, with results
     rounded to bfloat16.
     """
-    if not backend.INTERPRETED:
+    if not backend.IS_INTERPRETED:
         return
     import triton.language as tl
     from triton.runtime import interpreter

@@ -286,7 +286,7 @@ def test_compilers_take_the_compute_capability_as_a_constant(device):
 
 @pytest.mark.usefixtures('old_gpus')
 def test_a_gpu_that_is_too_old_is_a_reason(monkeypatch):
-    monkeypatch.setattr(triton_backend, 'INTERPRETED', False)
+    monkeypatch.setattr(triton_backend, 'IS_INTERPRETED', False)
     monkeypatch.setattr(triton_backend, 'HAS_TRITON', True)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     assert triton_backend.missing() == [

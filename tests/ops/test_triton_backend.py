@@ -25,7 +25,7 @@ def test_importing_the_operators_imports_no_triton(root):
 
 def test_every_reason_is_listed(monkeypatch):
     monkeypatch.setattr(backend, 'HAS_TRITON', False)
-    monkeypatch.setattr(backend, 'INTERPRETED', False)
+    monkeypatch.setattr(backend, 'IS_INTERPRETED', False)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     reasons = [
         'triton is not installed',

@@ -17,9 +17,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mmpola.ops.triton import exp_kernels, power_kernels
-from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.triton.backend import IS_INTERPRETED
 from mmpola.ops.triton.blocks import split_by_sign
-from mmpola.ops.triton.launch import FUSED, find_launch, plan_tiles
+from mmpola.ops.triton.launch import FUSION_OPTIONS, find_launch, plan_tiles
 from mmpola.ops.triton.mix_and_gate_kernels import (
     mix_and_gate_kernel,
     mix_and_gate_taps_kernel,
@@ -28,7 +28,7 @@ from mmpola.ops.triton.mix_and_gate_kernels import (
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'
+        IS_INTERPRETED, reason='TRITON_INTERPRET=1 is set: kernels are interpreted, not compiled'
     ),
 ]
 
@@ -75,7 +75,7 @@ def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
     constants['PRECISION'] = 'ieee' if dtype == 'fp32' else 'tf32'
     constants |= dict.fromkeys(ABSENT[kind])
     types = {**dict.fromkeys(FLOATS, 'fp32'), **dict.fromkeys(TOKENS, '*' + dtype)}
-    options = {'num_warps': launch.warps, 'num_stages': launch.stages, **FUSED}
+    options = {'num_warps': launch.warps, 'num_stages': launch.stages, **FUSION_OPTIONS}
     return machine_code(kernel, constants, types, capability, options)
 
 
@@ -88,7 +88,7 @@ def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5))
         name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window
     )
     constants = {**options, 'FLIP': False}
-    compiler_options = {name: constants.pop(name) for name in ('num_warps', *FUSED)}
+    compiler_options = {name: constants.pop(name) for name in ('num_warps', *FUSION_OPTIONS)}
     types = {
         x: '*' + dtype for x in kernel.arg_names if x.startswith('p_') and x not in FLOAT_POINTERS
     }

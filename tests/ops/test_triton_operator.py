@@ -19,7 +19,7 @@ from mmpola.ops.triton.attention import (
     polarity_attention_gradient_operator,
     polarity_attention_operator,
 )
-from mmpola.ops.triton.backend import INTERPRETED
+from mmpola.ops.triton.backend import IS_INTERPRETED
 from mmpola.ops.triton.launch import LARGEST_SHARE, plan_tokens
 from mmpola.ops.triton.tables import LaunchTable, use_table
 from tests.helpers.attention import DEVICE, attend, draw_leaves, draw_rotary, results
@@ -126,7 +126,7 @@ def test_backend_is_available():
 def test_heads_are_on_the_axis_that_is_long_enough():
     """The second axis of a grid is limited to 65,535."""
     plan = plan_tokens('state', torch.empty(16384, 100, 8, 16, device='meta'), 'power')
-    assert plan.grid == (131072, 1)
+    assert plan.launch_grid == (131072, 1)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def plan_of(name, case):
     x = torch.empty(
         case.batch, case.tokens, case.heads, case.dim, device='meta', dtype=torch.float16
     )
-    return plan_tokens(name, x, 'power').grid
+    return plan_tokens(name, x, 'power').launch_grid
 
 
 @pytest.mark.usefixtures('h100')
@@ -175,7 +175,7 @@ def test_programs_fill_the_gpu(name, case):
     assert rows * chunks >= 0.85 * slots * -(-rows * chunks // slots)
 
 
-@pytest.mark.skipif(INTERPRETED, reason='the interpreter needs minutes for 70,000 programs')
+@pytest.mark.skipif(IS_INTERPRETED, reason='the interpreter needs minutes for 70,000 programs')
 @pytest.mark.parametrize('kind', ['power', 'exp'])
 def test_many_heads(kind):
     tensors = draw_leaves(16, 20, 30, kind, torch.float16, batch=8750, heads=8)
@@ -193,7 +193,7 @@ WIDTHS = {
     'mlp_ratios': (1, 1, 1, 1),
 }
 LAYER_SCALE = {'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
-STEPS = 2 if INTERPRETED else 50
+STEPS = 2 if IS_INTERPRETED else 50
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_training_curves_equal_those_of_the_reference(backbone, arch):
             losses.append(loss.item())
         curves[backend] = losses
     assert curves['torch'][-1] < 0.97 * curves['torch'][0]  # the curve has a slope to compare
-    assert curves['triton'] == pytest.approx(curves['torch'], rel=1e-5 if INTERPRETED else 1e-3)
+    assert curves['triton'] == pytest.approx(curves['torch'], rel=1e-5 if IS_INTERPRETED else 1e-3)
 
 
 def test_unsupported_inputs_are_refused_with_every_reason():

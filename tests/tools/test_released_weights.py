@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
-from mmpola.engine.checkpoint import read, read_fitting
+from mmpola.engine.training_checkpoint import read_fitting, read_training_checkpoint
 from mmpola.engine.validate import build_on_meta
 from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
@@ -206,4 +206,8 @@ def test_training_starts_from_the_weights_that_were_compared(
         == 0
     )
     assert given[0].path == str(path)
-    assert given[0].weights.keys() == state_dict.keys() == read(path).weights.keys()
+    assert (
+        given[0].weights.keys()
+        == state_dict.keys()
+        == read_training_checkpoint(path).weights.keys()
+    )

@@ -1,6 +1,6 @@
 """What trained linear attention does with an image: weights, entropy, exponents, gates, rank."""
 
-from mmpola.apps.analysis.analyze import analyze, check_points, output_paths, parse_points
+from mmpola.apps.analysis.analyze import analyze, check_points, figure_paths, parse_points
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
 from mmpola.apps.analysis.receptive_field import (
     areas,
@@ -37,10 +37,10 @@ __all__ = [
     'effective_rank',
     'effective_ranks',
     'effective_receptive_field',
+    'figure_paths',
     'gate_statistics',
     'linear_layers',
     'observe',
-    'output_paths',
     'parse_points',
     'polarity_factors',
     'positive_sequence_entropy',

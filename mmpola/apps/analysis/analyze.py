@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
 from mmpola.apps.analysis.figures import (
-    Scene,
+    AnalyzedImage,
     draw_entropy,
     draw_gates,
     draw_maps,
@@ -102,7 +102,7 @@ def check_points(points: Sequence[Point], images: Iterable[ImageFile], reader: I
                 )
 
 
-def output_paths(
+def figure_paths(
     image: ImageFile, out: Path, names: Sequence[str], formats: Sequence[str] = DEFAULT_FORMATS
 ) -> list[Path]:
     """Return the files of an image's results, for the layers `names`; the JSON is last."""
@@ -161,7 +161,7 @@ def analyze(
             size = pixels.shape[:2]
             geometry = image_geometry(reader, size)
             chosen = points or [centre(geometry, size)]
-            scene = Scene(pixels[..., ::-1].copy(), chosen, geometry)
+            scene = AnalyzedImage(pixels[..., ::-1].copy(), chosen, geometry)
             folder = image.output(out, '')
             found = analyze_image(model.backbone, inputs, scene, names, folder, save, advance)
             found = {'image': str(image.path), **found}
@@ -173,7 +173,7 @@ def analyze(
 def analyze_image(
     backbone: Any,
     inputs: Tensor,
-    scene: Scene,
+    scene: AnalyzedImage,
     names: Sequence[str],
     folder: Path,
     save: Callable[[Figure, Path, str], None],

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmpola.layers import AblatedPolaAttention, Grid, LinearAttention, ceil_div
+from mmpola.layers import AblatedPolaAttention, Grid, LinearAttention, covering_grid
 from mmpola.messages import UsageError, listed, suggestion
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
@@ -38,7 +38,7 @@ class LayerInputs:
     @property
     def key_grid(self) -> Grid:
         """(h, w) of the keys."""
-        return ceil_div(self.grid, self.sr_ratio)
+        return covering_grid(self.grid, self.sr_ratio)
 
 
 def linear_layers(model: nn.Module) -> dict[str, LinearAttention]:

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
-from mmpola.apps.analysis.figures import TITLES, Scene, draw_query, draw_query_entropy
+from mmpola.apps.analysis.figures import TITLES, AnalyzedImage, draw_query, draw_query_entropy
 from mmpola.apps.analysis.geometry import (
     Geometry,
     Point,
@@ -40,7 +40,7 @@ PICTURE_SIDE = 900
 UNSEEN_BRIGHTNESS = 0.35
 """Brightness of the part of the image that the network does not see."""
 
-Rows = Callable[[Tensor], dict[str, Tensor]]
+AttentionRows = Callable[[Tensor], dict[str, Tensor]]
 """A function from the indices of queries [R] to their weights [H, R, M] for each of `MAP_KINDS`."""
 
 
@@ -62,8 +62,8 @@ class ExploredLayer:
     key_grid: Grid
     stride: int
     key_stride: int
-    weights: Rows
-    distributions: Rows
+    weights: AttentionRows
+    distributions: AttentionRows
 
     @property
     def largest_entropy(self) -> float:
@@ -188,7 +188,7 @@ class Exploration:
             f'{layer.largest_entropy:.2f}, {heads}:'
         )
 
-        scene = Scene(self.pixels, [point], self.geometry)
+        scene = AnalyzedImage(self.pixels, [point], self.geometry)
         title = f'{name}: weights, {heads}'
         maps = draw_query(scene, self.maps(layer, point, head), layer.key_stride, title)
         shares = []

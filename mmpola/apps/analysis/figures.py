@@ -68,7 +68,7 @@ COLOUR_PERCENTILE = 99.5
 """Percentile of a map's weights at which its colours end; a few large ones darken the rest."""
 
 
-class Scene(NamedTuple):
+class AnalyzedImage(NamedTuple):
     """An image and how the network sees it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Scene(NamedTuple):
     geometry: Geometry
 
 
-def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
+def draw_maps(scene: AnalyzedImage, layer: LayerAnalysis, stride: int) -> Figure:
     """Draw a row for each point: the image, and the weights of each of `MAP_KINDS`.
 
     The weights are means over heads, multiplied by the number of keys: 1 is the weight of a query
@@ -123,7 +123,9 @@ def draw_maps(scene: Scene, layer: LayerAnalysis, stride: int) -> Figure:
     return figure
 
 
-def draw_query(scene: Scene, weights: dict[str, NDArray[Any]], side: int, title: str) -> Figure:
+def draw_query(
+    scene: AnalyzedImage, weights: dict[str, NDArray[Any]], side: int, title: str
+) -> Figure:
     """Draw the weights of one query, each of `MAP_KINDS` in a panel.
 
     Args:
@@ -145,13 +147,13 @@ def draw_query(scene: Scene, weights: dict[str, NDArray[Any]], side: int, title:
     return figure
 
 
-def _aspect(scene: Scene) -> float:
+def _aspect(scene: AnalyzedImage) -> float:
     """Return height / width of the part of the image that the network sees."""
     left, top, right, bottom = visible_pixels(scene.geometry, scene.pixels.shape[:2])
     return (bottom - top) / (right - left)
 
 
-def _image_and_background(scene: Scene) -> tuple[NDArray[Any], NDArray[Any]]:
+def _image_and_background(scene: AnalyzedImage) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the image as it is drawn [h, w, 3], and in light grey for below the weights [h, w]."""
     image = Image.fromarray(scene.pixels)
     image.thumbnail((DRAWN_SIDE, DRAWN_SIDE))
@@ -159,7 +161,7 @@ def _image_and_background(scene: Scene) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.asarray(image), DARKEST_GREY + grey * (1 - DARKEST_GREY)
 
 
-def _draw_image(axes: Axes, pixels: NDArray[Any], scene: Scene, point: Point) -> None:
+def _draw_image(axes: Axes, pixels: NDArray[Any], scene: AnalyzedImage, point: Point) -> None:
     """Draw what the network sees of an image, possibly smaller than the scene's; mark a point."""
     height, width = scene.pixels.shape[:2]
     axes.imshow(
@@ -183,7 +185,7 @@ def _draw_image(axes: Axes, pixels: NDArray[Any], scene: Scene, point: Point) ->
 def _draw_weights(
     panels: Sequence[Axes],
     background: NDArray[Any],
-    scene: Scene,
+    scene: AnalyzedImage,
     point: Point,
     weights: dict[str, NDArray[Any]],
     side: int,
@@ -247,7 +249,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     figure.suptitle(
         'Entropy of the attention weights; 1: all keys have the same weight', fontsize=11
     )
-    _label_layers(axes, [_short(layer.name) for layer in layers])
+    _label_layers(axes, [_layer_title(layer.name) for layer in layers])
     _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -284,7 +286,7 @@ def draw_query_entropy(
                 axes.scatter(position, heads[head], s=60, zorder=3, **ring)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)', fontsize=9)
-    _label_layers(axes, [_short(name) for name in names])
+    _label_layers(axes, [_layer_title(name) for name in names])
     axes.get_xticklabels()[chosen].set_fontweight('bold')
     figure.legend(fontsize=9, frameon=False, loc='outside upper center', ncols=2)
     return figure
@@ -311,7 +313,7 @@ def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
         axes.set_title(PARAMETER_TITLES[name], fontsize=11)
         axes.set_ylabel('median, quartiles, 5 to 95 %', fontsize=9)
         axes.ticklabel_format(axis='y', useOffset=False)
-        _label_layers(axes, [_short(layer.name) for layer in layers])
+        _label_layers(axes, [_layer_title(layer.name) for layer in layers])
     return figure
 
 
@@ -337,7 +339,7 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     for axes in (means, correlations):
         axes.axhline(0, color=GREY, linewidth=0.8, linestyle='--')
         _legend(axes)
-        _label_layers(axes, [_short(layer.name) for layer in layers])
+        _label_layers(axes, [_layer_title(layer.name) for layer in layers])
     _draw_components(lower, layers, rows)
     return figure
 
@@ -358,7 +360,7 @@ def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) ->
             axes.scatter(
                 x, y, s=5, color=colour, marker=marker, alpha=0.35, linewidths=0, label=label
             )
-        axes.set_title(f'{_short(layer.name)}: {layer.gate.explained.sum():.0%}', fontsize=9)
+        axes.set_title(f'{_layer_title(layer.name)}: {layer.gate.explained.sum():.0%}', fontsize=9)
         axes.set(xticks=[], yticks=[])
     handles, labels = panels[0].get_legend_handles_labels()
     legend = figure.legend(
@@ -391,7 +393,7 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
             with_convolution.append(rank.mixing_rows.ravel() / rank.rows)
         without.append(rank.attention_rows.ravel() / rank.rows)
         rows, columns = layer.grid
-        labels.append(f'{_short(layer.name)}\n{rank.rows} of {rows * columns} rows')
+        labels.append(f'{_layer_title(layer.name)}\n{rank.rows} of {rows * columns} rows')
     _plot_heads(axes, with_convolution, 'attention and convolution', GREEN, '-^')
     _plot_heads(axes, without, 'attention', BLUE, '-o')
     axes.set_ylim(0, 1.05)
@@ -437,6 +439,6 @@ def _label_layers(axes: Axes, names: Sequence[str]) -> None:
     axes.spines[['top', 'right']].set_visible(False)
 
 
-def _short(name: str) -> str:
+def _layer_title(name: str) -> str:
     """Return a layer's name without the part that all have in common."""
     return name.removesuffix('.attn').replace('.blocks.', '.')

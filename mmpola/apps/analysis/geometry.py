@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mmpola.apps.image_reader import ClassifierReader, ImageReader, Size
-from mmpola.layers import Grid, ceil_div
+from mmpola.layers import Grid, covering_grid
 
 Point = tuple[int, int]
 """Column and row of a pixel, (x, y), from 0."""
@@ -141,7 +141,7 @@ def centre(geometry: Geometry, size: Size) -> Point:
 def token_stride(input_size: Size, grid: Grid) -> int:
     """Return the side of a token in pixels of the network's input: a power of two."""
     stride = 1
-    while ceil_div(input_size, stride) != grid:
+    while covering_grid(input_size, stride) != grid:
         if stride > max(input_size):
             raise ValueError(f'grid: expected {input_size} divided by a power of two, got {grid}')
         stride *= 2

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mmpola.apps.analysis.figures import COLOUR_MAP
 
-SHARES = (0.2, 0.5, 0.99)
+AREA_SHARES = (0.2, 0.5, 0.99)
 """Shares of a receptive field whose areas are reported."""
 
 DECADES = 4
@@ -86,7 +86,7 @@ def _central_cell(model: nn.Module, image: Tensor) -> Tensor:
     return last[0, :, last.shape[2] // 2, last.shape[3] // 2]
 
 
-def areas(field: NDArray[np.float64], shares: Sequence[float] = SHARES) -> list[float]:
+def areas(field: NDArray[np.float64], shares: Sequence[float] = AREA_SHARES) -> list[float]:
     """Return the area of the smallest square that holds a share of the field, for each share.
 
     The area is a share of the image's. The square may be anywhere: the central cell of strided
@@ -115,8 +115,10 @@ def areas(field: NDArray[np.float64], shares: Sequence[float] = SHARES) -> list[
 
 
 def area_texts(field: NDArray[np.float64]) -> list[str]:
-    """Return the areas of `SHARES` in words."""
-    return [f'{share:.0%} in {area:.1%}' for share, area in zip(SHARES, areas(field), strict=True)]
+    """Return the areas of `AREA_SHARES` in words."""
+    return [
+        f'{share:.0%} in {area:.1%}' for share, area in zip(AREA_SHARES, areas(field), strict=True)
+    ]
 
 
 def draw_receptive_fields(
@@ -125,7 +127,7 @@ def draw_receptive_fields(
     """Draw receptive fields [H, W] side by side, with one logarithmic scale.
 
     Each is drawn as a share of its own maximum. The keys are the titles of the panels; below each
-    are the areas of `SHARES`.
+    are the areas of `AREA_SHARES`.
 
     Args:
         fields: [H, W] by title.

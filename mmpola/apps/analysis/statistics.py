@@ -32,7 +32,7 @@ PCA_TOKENS = 1024
 SAMPLED_ROWS = 256
 """Queries whose entropy is computed, and rows of the token mixing whose rank is."""
 
-CHUNK_ELEMENTS = 2**22
+CHUNK_WEIGHTS = 2**22
 """Weights of one kind that exist at a time, unless one row has more: 16 MB in float32."""
 
 SAMPLED_CHANNELS = 4
@@ -63,7 +63,7 @@ def row_entropies(inputs: AttentionInputs, index: Tensor) -> dict[str, Tensor]:
     """
     weights_of = attention_rows(replace(inputs, rotary=None))
     _, keys, heads, _ = inputs.k.shape
-    queries_per_chunk = max(1, CHUNK_ELEMENTS // (keys * heads))
+    queries_per_chunk = max(1, CHUNK_WEIGHTS // (keys * heads))
     chunks: dict[str, list[Tensor]] = {kind: [] for kind in WEIGHT_KINDS}
     for queries in index.to(inputs.q.device).split(queries_per_chunk):
         for kind, weights in weights_of(queries).items():

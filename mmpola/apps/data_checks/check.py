@@ -28,7 +28,7 @@ SEQUENCES = 'sequences'
 
 SEQUENCE_TYPES = ('ListOps', 'ByteText', 'Retrieval', 'Pathfinder', 'GreyCIFAR')
 
-UNLOADED = {'lazy_init': True, 'pipeline': []}
+LAZY_ARGUMENTS = {'lazy_init': True, 'pipeline': []}
 """Arguments with which mmdet's and mmseg's data sets are built without reading annotations."""
 
 
@@ -173,7 +173,7 @@ def check_dataset(
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     arguments = dict(dataset)
     if report.kind in (COCO, LABEL_MAPS):
-        arguments.update(UNLOADED)
+        arguments.update(LAZY_ARGUMENTS)
     try:
         built: Any = DATASETS.build(arguments)
     except UsageError as error:  # the constructors of class folders and sequences read the files

@@ -11,7 +11,7 @@ from mmpola.apps.data_checks.report import DatasetReport, check_files
 from mmpola.messages import BrokenRule
 from mmpola.read_image import rgb_image
 
-UNEVEN = 10
+UNEVEN_RATIO = 10
 """A class with this many times the images of another one is worth a note."""
 
 
@@ -30,7 +30,7 @@ def check_class_folders(dataset: Any, report: DatasetReport, whole: bool) -> Non
     counts = np.bincount(dataset.labels, minlength=len(classes))
     fewest = int(counts.argmin())
     most = int(counts.argmax())
-    if counts[most] > UNEVEN * counts[fewest]:
+    if counts[most] > UNEVEN_RATIO * counts[fewest]:
         report.notes.append(
             f'{dataset.root}: the sizes of the classes differ widely: '
             f'{classes[fewest]} has {counts[fewest]:,} images, {classes[most]} has {counts[most]:,}'

@@ -32,10 +32,10 @@ SAMPLED_MASKS = 32
 ROUNDING = 1
 """Pixels by which a box may extend beyond its image without a note."""
 
-MISSING = object()
+NO_VALUE = object()
 """Stands for the value of a field that an entry does not have."""
 
-LARGEST = 2**53
+LARGEST_EXACT_INTEGER = 2**53
 """Integers up to this are exact as floating-point numbers, which is what boxes and sizes become."""
 
 
@@ -83,12 +83,12 @@ def check_structure(path: Path, content: Any, test_mode: bool, report: DatasetRe
     """
     if not isinstance(content, dict):
         report.problems.append(
-            f'{path}: expected an object with {", ".join(FIELDS)}, got {shortened(content)}'
+            f'{path}: expected an object with {", ".join(COCO_FIELDS)}, got {shortened(content)}'
         )
         return
-    for section, fields in FIELDS.items():
-        entries = content.get(section, MISSING)
-        if entries is MISSING and section == 'annotations' and test_mode:
+    for section, fields in COCO_FIELDS.items():
+        entries = content.get(section, NO_VALUE)
+        if entries is NO_VALUE and section == 'annotations' and test_mode:
             continue
         if not isinstance(entries, list):
             report.problems.append(f'{path}: {section}: expected a list, got {shortened(entries)}')
@@ -100,7 +100,7 @@ def check_structure(path: Path, content: Any, test_mode: bool, report: DatasetRe
         for name, rule, is_valid in fields:
             wrong = []
             for number, entry in enumerate(entries):
-                value = entry.get(name, MISSING)
+                value = entry.get(name, NO_VALUE)
                 if not is_valid(value):
                     key = entry.get('id')
                     place = f'id {key}' if is_id(key) else f'entry {number}'
@@ -114,7 +114,7 @@ def check_structure(path: Path, content: Any, test_mode: bool, report: DatasetRe
 
 def shortened(value: Any) -> str:
     """Return a value as Python writes it, shortened."""
-    return 'none' if value is MISSING else reprlib.repr(value)
+    return 'none' if value is NO_VALUE else reprlib.repr(value)
 
 
 def is_id(value: Any) -> bool:
@@ -126,7 +126,9 @@ def is_text(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= LARGEST)
+    return isinstance(value, float) or (
+        isinstance(value, int) and abs(value) <= LARGEST_EXACT_INTEGER
+    )
 
 
 def is_box(value: Any) -> bool:
@@ -137,7 +139,7 @@ def is_segmentation(value: Any) -> bool:
     """Whether mmdet takes a value for polygons, run lengths or none, whatever its numbers are."""
     if isinstance(value, list):
         return all(is_polygon(polygon) for polygon in value)
-    return not value or value is MISSING or isinstance(value, dict)
+    return not value or value is NO_VALUE or isinstance(value, dict)
 
 
 def is_polygon(value: Any) -> bool:
@@ -146,7 +148,7 @@ def is_polygon(value: Any) -> bool:
     return not any(isinstance(number, list | dict) for number in value)
 
 
-FIELDS = {
+COCO_FIELDS = {
     'images': (
         ('id', 'a number or a text', is_id),
         ('file_name', 'a text', is_text),

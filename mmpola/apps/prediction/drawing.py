@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from timm.data import ImageNetInfo
 
-IMAGE_SIDE = 384
+DRAWING_SIDE = 384
 """Pixels of the longer side of the drawn image."""
 
 PANEL_WIDTH = 384
@@ -38,10 +38,10 @@ def draw_classes(pixels: NDArray[Any], best: list[dict[str, Any]]) -> NDArray[np
     Returns:
         RGB uint8 [h, w, 3].
     """
-    scale = IMAGE_SIDE / max(pixels.shape[:2])
+    scale = DRAWING_SIDE / max(pixels.shape[:2])
     height = max(1, round(pixels.shape[0] * scale))
     width = max(1, round(pixels.shape[1] * scale))
-    total_height = max(height, IMAGE_SIDE * 3 // 4)
+    total_height = max(height, DRAWING_SIDE * 3 // 4)
     total_width = width + PANEL_WIDTH
     figure = Figure(figsize=(total_width / DPI, total_height / DPI), dpi=DPI)
 

@@ -24,7 +24,7 @@ from mmpola.apps.image_reader import ImageReader, image_pipeline, open_reader
 from mmpola.apps.prediction.drawing import draw_classes, shown_name
 from mmpola.classification.class_folders import IMAGENET, class_names, class_source
 from mmpola.config_tree import class_count_problems, leaves
-from mmpola.engine.checkpoint import TrainingCheckpoint, load_model, read_fitting
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.messages import UsageError, counted, listed
 from mmpola.read_image import ImageFile
 
@@ -91,7 +91,7 @@ class Predictor:
         raise NotImplementedError
 
 
-class Classifier(Predictor):
+class ClassificationPredictor(Predictor):
     """An `mmpola.ImageClassifier`, whose images are cropped to one size."""
 
     def __init__(self, model: Any, reader: ImageReader, classes: tuple[str, ...]) -> None:
@@ -120,7 +120,7 @@ class Classifier(Predictor):
         return predictions
 
 
-class Detector(Predictor):
+class DetectionPredictor(Predictor):
     """A detector in mmdet's `DetInferencer`; its JSON has all instances, whatever their score."""
 
     def __init__(self, inferencer: Any, reader: ImageReader) -> None:
@@ -151,7 +151,7 @@ class Detector(Predictor):
         return predictions
 
 
-class Segmenter(Predictor):
+class SegmentationPredictor(Predictor):
     """A segmenter in mmseg's `MMSegInferencer`, which stacks the images of a batch as they are."""
 
     result_suffix = '.png'
@@ -225,12 +225,12 @@ def load_predictor(
     model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
         classes = classifier_classes(cfg, checkpoint, needs_names)
-        return Classifier(model, open_reader(cfg), classes)
+        return ClassificationPredictor(model, open_reader(cfg), classes)
     model.dataset_meta = _dataset_meta(cfg, checkpoint)
     inferencer = build_inferencer(cfg, model, device)
     if cfg.default_scope == 'mmdet':
-        return Detector(inferencer, open_reader(cfg))
-    return Segmenter(inferencer, open_reader(cfg))
+        return DetectionPredictor(inferencer, open_reader(cfg))
+    return SegmentationPredictor(inferencer, open_reader(cfg))
 
 
 def _dataset_meta(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, Any]:

@@ -18,12 +18,16 @@ from torch import Tensor
 import mmpola
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
-from mmpola.backbones.weight_names import COMPUTED, to_released
+from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.download import sha256
 from mmpola.checkpoint.load import fit_weights
 from mmpola.checkpoint.write import write_atomically
-from mmpola.engine.checkpoint import TrainingCheckpoint, check_fits, read
+from mmpola.engine.training_checkpoint import (
+    TrainingCheckpoint,
+    check_fits,
+    read_training_checkpoint,
+)
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError, listed
 
@@ -95,7 +99,7 @@ def convert(
         UsageError: the file is unreadable, has no backbone of mmpola, does not fit `arch`, or has
             values that are not finite; or `authors`, and no named model fits.
     """
-    checkpoint = read(source)
+    checkpoint = read_training_checkpoint(source)
     weights = checkpoint.weights
     container = checkpoint.container
     kept = named_weights(weights, backbone_only)
@@ -154,7 +158,7 @@ def convert_whole(source: Path, metric: str | None = None) -> Conversion:
         UsageError: the file is unreadable, has no config or classes, does not fit the model of its
             config, or has values that are not finite.
     """
-    checkpoint = read(source)
+    checkpoint = read_training_checkpoint(source)
     earlier = checkpoint.meta
     if not isinstance(earlier.get('cfg'), str) or not checkpoint.classes:
         raise UsageError(
@@ -186,7 +190,7 @@ def named_weights(weights: dict[str, Tensor], backbone_only: bool) -> dict[str, 
         for key, tensor in others.items():
             if key.startswith(HEAD_PREFIXES):
                 named[key] = tensor
-    return {key: tensor for key, tensor in named.items() if not key.endswith(COMPUTED)}
+    return {key: tensor for key, tensor in named.items() if not key.endswith(COMPUTED_BUFFERS)}
 
 
 def check_finite(weights: dict[str, Tensor], source: Path) -> None:
@@ -209,7 +213,7 @@ def other_entries(content: Mapping[str, Any], read_entries: tuple[str, ...]) -> 
 
 def part_of(key: str) -> str:
     """Return the part of a model under which a dropped tensor is counted."""
-    if key.endswith(COMPUTED):
+    if key.endswith(COMPUTED_BUFFERS):
         return 'size-dependent buffers'
     names = key.split('.')
     if key.startswith(BACKBONE_PREFIX):

@@ -15,8 +15,8 @@ from torch.utils import _pytree
 from mmpola.apps.publish.flops import image_metadata
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier
-from mmpola.engine.checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.config import evaluation_transform
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 
 Outputs = dict[str, Tensor]
 """Name -> tensor, in the order of the exported program."""

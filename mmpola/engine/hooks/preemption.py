@@ -15,7 +15,7 @@ from typing import Any
 from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import EMAHook, Hook
 
-from mmpola.engine.hooks.checkpoint import ATOMIC, INTERRUPTED, save_and_point
+from mmpola.engine.hooks.atomic_checkpoint import ATOMIC_BACKEND, INTERRUPTED, save_and_point
 from mmpola.engine.loops import ExactEpochLoop, ExactIterLoop
 from mmpola.engine.processes import any_process
 from mmpola.messages import CTRL_C
@@ -27,7 +27,7 @@ PREEMPTED = 75
 torchrun turns every status but 0 into 1.
 """
 
-REPEATED = 2.0
+REPEAT_SECONDS = 2.0
 """Seconds after which another Ctrl-C means to stop at once.
 
 torchrun passes the first one on a moment later.
@@ -129,7 +129,7 @@ class PreemptionHook(Hook):
 
     def _receive(self, number: int, frame: Any) -> None:
         now = time.monotonic()
-        if number == signal.SIGINT and self.received and now - self.received_at > REPEATED:
+        if number == signal.SIGINT and self.received and now - self.received_at > REPEAT_SECONDS:
             raise KeyboardInterrupt
         if number == signal.SIGINT and not self.received and is_main_process():
             message = (
@@ -151,7 +151,12 @@ class PreemptionHook(Hook):
         cause = self.received.name if self.received else 'a signal to another process'
         status = CTRL_C if self.received == signal.SIGINT else PREEMPTED
         save_and_point(
-            runner, runner.work_dir, INTERRUPTED, meta=meta, by_epoch=False, backend_args=ATOMIC
+            runner,
+            runner.work_dir,
+            INTERRUPTED,
+            meta=meta,
+            by_epoch=False,
+            backend_args=ATOMIC_BACKEND,
         )
         barrier()
         epoch = f'in epoch {meta["epoch"] + 1} '

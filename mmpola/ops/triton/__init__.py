@@ -42,5 +42,5 @@ def _is_too_old(installed: str) -> bool:
 # Read once at import, so that a compiler that traces `backend.missing` sees constants.
 HAS_TRITON = _is_installed('triton')
 VERSION = _installed_version()
-TOO_OLD = _is_too_old(VERSION)
-INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
+IS_TOO_OLD = _is_too_old(VERSION)
+IS_INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import register_flop_formula
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.tracing import is_observed
 from mmpola.ops.triton.launch import SmallTensors, contiguous
-from mmpola.ops.triton.passes import Gradients, Wanted, backward, forward, state_size
+from mmpola.ops.triton.passes import PassGradients, Wanted, backward, forward, state_size
 
 
 def attend(inputs: AttentionInputs) -> Tensor:
@@ -68,7 +68,7 @@ def run_backward(
     o: Tensor | None,
     state: Tensor,
     wanted: Wanted,
-) -> Gradients:
+) -> PassGradients:
     """Compute the gradients of the first six tensors (E15-E18); None where they are not wanted."""
     small = contiguous(key_position, first, second, cos, sin)
     return backward(do, q, k, v, small, eps, o, state, wanted)
@@ -95,7 +95,7 @@ class AttentionFunction(Function):
         return o
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor) -> Gradients:
+    def backward(ctx: Any, do: Tensor) -> PassGradients:
         return attention_gradients(ctx, do)
 
 
@@ -111,7 +111,7 @@ def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, T
     ctx.save_for_backward(q, k, v, key_position, first, second, cos, sin, saved_o, state)
 
 
-def attention_gradients(ctx: Any, do: Tensor) -> Gradients:
+def attention_gradients(ctx: Any, do: Tensor) -> PassGradients:
     """Compute the gradients of all nine arguments; that of rotary tables and epsilon is None."""
     q, k, v, key_position, first, second, cos, sin, o, state = ctx.saved_tensors
     wanted = Wanted._make(ctx.needs_input_grad[:6])
@@ -166,12 +166,12 @@ def polarity_attention_gradient_operator(
     return without_none(found, q)
 
 
-def wanted_only(found: list[Tensor], wanted: tuple[bool, ...]) -> Gradients:
+def wanted_only(found: list[Tensor], wanted: tuple[bool, ...]) -> PassGradients:
     """Replace gradients that are not wanted, for which an operator returns empty tensors."""
     return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
 
 
-def without_none(found: Gradients, like: Tensor) -> list[Tensor]:
+def without_none(found: PassGradients, like: Tensor) -> list[Tensor]:
     """Replace None by empty tensors, one each: results of an operator must not share memory."""
     return [like.new_empty(0) if d is None else d for d in found]
 
@@ -230,7 +230,7 @@ def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     keep_for_backward(ctx, inputs, output)
 
 
-def _operator_gradients(ctx: Any, do: Tensor, d_state: None) -> Gradients:
+def _operator_gradients(ctx: Any, do: Tensor, d_state: None) -> PassGradients:
     return attention_gradients(ctx, do)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.triton import HAS_TRITON, INTERPRETED, TOO_OLD, VERSION
+from mmpola.ops.triton import HAS_TRITON, IS_INTERPRETED, IS_TOO_OLD, VERSION
 
 LARGEST_HEAD_DIM = 64
 """No published model has a larger one; states of 128 do not fit most GPUs' shared memory."""
@@ -20,15 +20,15 @@ def missing() -> list[str]:
     reasons = []
     if not HAS_TRITON:
         reasons.append('triton is not installed')
-    elif TOO_OLD:
+    elif IS_TOO_OLD:
         reasons.append(
             f'triton: expected 3.3 or newer, which torch 2.7 and newer have, got {VERSION}'
         )
-    if not (INTERPRETED or torch.cuda.is_available()):
+    if not (IS_INTERPRETED or torch.cuda.is_available()):
         reasons.append(
             "no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)"
         )
-    elif not INTERPRETED and (found := _too_low_capability(None)):
+    elif not IS_INTERPRETED and (found := _too_low_capability(None)):
         reasons.append(
             f'a GPU of compute capability 8.0 or more is needed, the best here has {found}'
         )
@@ -42,7 +42,7 @@ def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
     name, x = (
         ('q', inputs.q) if isinstance(inputs, AttentionInputs) else ('attended', inputs.attended)
     )
-    device = 'cpu' if INTERPRETED else 'cuda'
+    device = 'cpu' if IS_INTERPRETED else 'cuda'
     reasons = []
     if x.device.type != device:
         reasons.append(f'{name}: expected a {device} tensor, got {x.device.type}')

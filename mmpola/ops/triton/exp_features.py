@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from mmpola.ops.features import EXCLUDED
+from mmpola.ops.features import EXCLUDED_SHIFT
 from mmpola.ops.triton.approximations import (
     SMALLEST_NORMAL,
     exponential,
@@ -23,7 +23,7 @@ from mmpola.ops.triton.blocks import (
     store_state,
 )
 
-EXCLUDED_SHIFT = tl.constexpr(EXCLUDED)
+KERNEL_EXCLUDED_SHIFT = tl.constexpr(EXCLUDED_SHIFT)
 
 
 @triton.jit
@@ -76,7 +76,7 @@ def shifted_query(
     """
     b_t = select_channels(b_q, b_t_1, b_t_2)
     b_size = tl.abs(b_q) * b_t
-    b_shift = tl.where(b_q == 0, EXCLUDED_SHIFT, select_channels(b_q, b_shift_1, b_shift_2))
+    b_shift = tl.where(b_q == 0, KERNEL_EXCLUDED_SHIFT, select_channels(b_q, b_shift_1, b_shift_2))
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
     b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None], PRECISION)
     b_mean = select_channels(b_q, b_mean_1, b_mean_2)
@@ -101,8 +101,8 @@ def load_query_shift(
     Channels in which no key is positive are excluded.
     """
     b_shift_1, b_shift_2 = load_halves(p_shift, D, BD, STREAM)
-    b_shift_1 = tl.where(b_shift_1 == 0, EXCLUDED_SHIFT, to_exponent(b_shift_1, PRECISION))
-    b_shift_2 = tl.where(b_shift_2 == 0, EXCLUDED_SHIFT, to_exponent(b_shift_2, PRECISION))
+    b_shift_1 = tl.where(b_shift_1 == 0, KERNEL_EXCLUDED_SHIFT, to_exponent(b_shift_1, PRECISION))
+    b_shift_2 = tl.where(b_shift_2 == 0, KERNEL_EXCLUDED_SHIFT, to_exponent(b_shift_2, PRECISION))
     return b_shift_1, b_shift_2
 
 
@@ -148,7 +148,7 @@ def load_rotation(
 
 
 @triton.jit
-def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
+def rotate_pairs(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
     """Rotate interleaved pairs: (a, b) -> (a cos - b sin, b cos + a sin) (E10)."""
     b_even, b_odd = even_and_odd(x, BN, BD)
     b_rotated = tl.join(b_even * b_cos - b_odd * b_sin, b_odd * b_cos + b_even * b_sin)
@@ -159,8 +159,8 @@ def rotate(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
 def rotate_factors(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Rotate both tiles of a feature tensor and round them for a product."""
     b_1, b_2 = (
-        rotate(b_1, rotation[0][0], rotation[0][1], BN, BD),
-        rotate(b_2, rotation[1][0], rotation[1][1], BN, BD),
+        rotate_pairs(b_1, rotation[0][0], rotation[0][1], BN, BD),
+        rotate_pairs(b_2, rotation[1][0], rotation[1][1], BN, BD),
     )
     return round_feature(b_1, PRECISION), round_feature(b_2, PRECISION)
 
@@ -168,8 +168,8 @@ def rotate_factors(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr, PRECI
 @triton.jit
 def rotate_back(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr):
     """Rotate both tiles of a feature tensor by the opposite angles."""
-    b_1 = rotate(b_1, rotation[0][0], -rotation[0][1], BN, BD)
-    return b_1, rotate(b_2, rotation[1][0], -rotation[1][1], BN, BD)
+    b_1 = rotate_pairs(b_1, rotation[0][0], -rotation[0][1], BN, BD)
+    return b_1, rotate_pairs(b_2, rotation[1][0], -rotation[1][1], BN, BD)
 
 
 @triton.jit

@@ -65,7 +65,7 @@ def contiguous(
     return SmallTensors(key_position, first.contiguous(), second, cos, sin)
 
 
-FUSED: dict[str, Any] = {'enable_fp_fusion': True}
+FUSION_OPTIONS: dict[str, Any] = {'enable_fp_fusion': True}
 """Options of every launch: fused multiply-adds, which Triton 3.10 must be asked for."""
 
 LARGEST_TOKEN_STRIDE = 2**22
@@ -119,8 +119,8 @@ BLOCKS = (16, 32, 64)
 # for sm_90 without a GPU with Triton 3.6, and reading instructions, registers and spills from the
 # machine code, not by time; `waves` is the number of programs whose registers and shared memory fit
 # on a multiprocessor.
-Rows = tuple[tuple[int, int, int, int], ...]
-HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
+LaunchRows = tuple[tuple[int, int, int, int], ...]
+HALF_LAUNCHES: dict[tuple[str, str], LaunchRows] = {
     ('state', 'power'): ((32, 1, 3, 16), (32, 2, 3, 6), (16, 4, 3, 3)),
     ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (64, 4, 3, 2)),
     ('query_gradient', 'power'): ((16, 1, 2, 12), (16, 2, 3, 4), (16, 4, 3, 2)),
@@ -138,7 +138,7 @@ HALF_LAUNCHES: dict[tuple[str, str], Rows] = {
 }
 # Products in full precision keep their factors in registers. Launches without any spills exist,
 # with eight warps, but spend more on shared memory than these do on spills.
-FULL_PRECISION_LAUNCHES: dict[tuple[str, str], Rows] = {
+FULL_PRECISION_LAUNCHES: dict[tuple[str, str], LaunchRows] = {
     **HALF_LAUNCHES,
     ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),
     ('output', 'power'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 4, 2, 2)),
@@ -177,12 +177,12 @@ class Plan:
     """One pass over the tokens.
 
     Args:
-        grid: programs, (B * H, chunks).
+        launch_grid: programs, (B * H, chunks).
         tokens: per chunk.
         options: compile-time options of the kernel.
     """
 
-    grid: tuple[int, int]
+    launch_grid: tuple[int, int]
     tokens: int
     options: dict[str, Any]
 
@@ -255,12 +255,12 @@ def _plan_tokens(
         'PRECISION': precision,
         'num_warps': launch.warps,
         'num_stages': launch.stages,
-        **FUSED,
+        **FUSION_OPTIONS,
     }
     if kind != 'power':
         options['BC'] = block_of(dim // 2)  # channels of one value stream
-    grid = (rows, ceil_div(tokens, max(1, tokens_per_chunk)))
-    return Plan(grid, tokens_per_chunk, options)
+    launch_grid = (rows, ceil_div(tokens, max(1, tokens_per_chunk)))
+    return Plan(launch_grid, tokens_per_chunk, options)
 
 
 GOOD_USE = (9, 10)
@@ -357,7 +357,7 @@ def plan_tiles(
         'BW': columns,
         'BD': block,
         'num_warps': warps,
-        **FUSED,
+        **FUSION_OPTIONS,
     }
     return tiles, heads * ceil_div(dim, block), options
 

@@ -21,7 +21,7 @@ from mmpola.ops.triton.attention import (
     without_none,
 )
 from mmpola.ops.triton.mix_and_gate_kernels import launch_mix_and_gate, launch_taps_gradient
-from mmpola.ops.triton.passes import Gradients
+from mmpola.ops.triton.passes import PassGradients
 
 
 def mix(inputs: MixAndGateInputs) -> Tensor:
@@ -66,7 +66,7 @@ def run_backward(
     columns: int,
     dy: Tensor,
     wanted: tuple[bool, ...],
-) -> Gradients:
+) -> PassGradients:
     """Compute the gradients of the five tensors (E19); None where they are not wanted."""
     attended = _with_unit_stride(attended)
     values = _with_unit_stride(values)
@@ -119,7 +119,7 @@ class MixAndGateFunction(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Gradients:
+    def backward(ctx: Any, dy: Tensor) -> PassGradients:
         return mixing_gradients(ctx, dy)
 
 
@@ -131,7 +131,7 @@ def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None
     ctx.save_for_backward(attended, values, gate, weight, bias)
 
 
-def mixing_gradients(ctx: Any, dy: Tensor) -> Gradients:
+def mixing_gradients(ctx: Any, dy: Tensor) -> PassGradients:
     """Compute the gradients of all seven arguments; that of the grid is None."""
     attended, values, gate, weight, bias = ctx.saved_tensors
     wanted = ctx.needs_input_grad[:5]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmpola.ops.triton import combine_kernels, exp_kernels, power_kernels
 from mmpola.ops.triton.launch import (
-    FUSED,
+    FUSION_OPTIONS,
     SmallTensors,
     as_tokens,
     block_of,
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     second: bool
 
 
-Gradients = tuple[Tensor | None, ...]
+PassGradients = tuple[Tensor | None, ...]
 """One gradient for each field of `Wanted`; None where it is not wanted."""
 
 
@@ -71,7 +71,7 @@ def backward(
     o: Tensor | None,
     state: Tensor,
     wanted: Wanted,
-) -> Gradients:
+) -> PassGradients:
     """Compute the gradients of the wanted tensors (E15-E18); the others are None.
 
     The gradient of an ExpMap needs no o. That of the key position is the sum over the batch of dk
@@ -130,13 +130,13 @@ def _floats(x: Tensor, *shape: int) -> Tensor:
 def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
     _, keys, heads, dim = k.shape
     plan = plan_tokens('state', k, small.kind(dim))
-    rows, chunks = plan.grid
+    rows, chunks = plan.launch_grid
     parts = _floats(k, rows, chunks, state_size(dim, small))
     if rows > 0 and chunks > 0:
         bits = (keys - 1).bit_length()
         grow = 2.0**bits / keys  # 1/M = 2^-bits * grow
         if small.is_power(dim):
-            power_kernels.polarity_attention_power_state_kernel[plan.grid](
+            power_kernels.polarity_attention_power_state_kernel[plan.launch_grid](
                 k,
                 v,
                 small.key_position,
@@ -153,7 +153,7 @@ def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
                 **plan.options,
             )
         else:
-            exp_kernels.polarity_attention_exp_state_kernel[plan.grid](
+            exp_kernels.polarity_attention_exp_state_kernel[plan.launch_grid](
                 k,
                 v,
                 small.key_position,
@@ -178,10 +178,10 @@ def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -
     _, queries, heads, dim = q.shape
     plan = plan_tokens('output', q, small.kind(dim))
     output = _like(q)
-    if 0 in plan.grid:
+    if 0 in plan.launch_grid:
         return output
     if small.is_power(dim):
-        power_kernels.polarity_attention_power_output_kernel[plan.grid](
+        power_kernels.polarity_attention_power_output_kernel[plan.launch_grid](
             q,
             small.first,
             small.second,
@@ -195,7 +195,7 @@ def _compute_output(q: Tensor, state: Tensor, small: SmallTensors, eps: float) -
             **plan.options,
         )
     else:
-        exp_kernels.polarity_attention_exp_output_kernel[plan.grid](
+        exp_kernels.polarity_attention_exp_output_kernel[plan.launch_grid](
             q,
             small.first,
             small.second,
@@ -238,16 +238,16 @@ def _query_gradient(
         dq = _like(q)
     d_state = None
     if wants_state:
-        d_state = _floats(q, *plan.grid, 2 * dim * (dim + 1))
+        d_state = _floats(q, *plan.launch_grid, 2 * dim * (dim + 1))
     d_map = None
     if is_power and wanted.first:
-        d_map = _floats(q, *plan.grid, dim)
+        d_map = _floats(q, *plan.launch_grid, dim)
     if not is_power and (wanted.first or wanted.second):
-        d_map = _floats(q, *plan.grid, 4 * dim)
-    if 0 in plan.grid:
+        d_map = _floats(q, *plan.launch_grid, 4 * dim)
+    if 0 in plan.launch_grid:
         return dq, d_state, d_map
     if is_power:
-        power_kernels.polarity_attention_power_query_gradient_kernel[plan.grid](
+        power_kernels.polarity_attention_power_query_gradient_kernel[plan.launch_grid](
             q,
             o,
             do,
@@ -266,7 +266,7 @@ def _query_gradient(
             **plan.options,
         )
     else:
-        exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.grid](
+        exp_kernels.polarity_attention_exp_query_gradient_kernel[plan.launch_grid](
             q,
             do,
             small.first,
@@ -317,7 +317,7 @@ def _combine(
         BD=block_of(dim),
         HAS_SHIFT=size == 2 * dim * (dim + 2),
         num_warps=4,
-        **FUSED,
+        **FUSION_OPTIONS,
     )
     return combined
 
@@ -343,11 +343,11 @@ def _key_gradient(
         dv = _like(v)
     d_map = None
     if wants_exponent:
-        d_map = _floats(k, *plan.grid, dim)
-    if 0 in plan.grid:
+        d_map = _floats(k, *plan.launch_grid, dim)
+    if 0 in plan.launch_grid:
         return dk, dv, d_map
     if small.is_power(dim):
-        power_kernels.polarity_attention_power_key_gradient_kernel[plan.grid](
+        power_kernels.polarity_attention_power_key_gradient_kernel[plan.launch_grid](
             k,
             v,
             small.key_position,
@@ -365,7 +365,7 @@ def _key_gradient(
             **plan.options,
         )
     else:
-        exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.grid](
+        exp_kernels.polarity_attention_exp_key_gradient_kernel[plan.launch_grid](
             k,
             v,
             small.key_position,
@@ -430,6 +430,6 @@ def _map_gradients(
         BP=128,
         BW=16,
         num_warps=4,
-        **FUSED,
+        **FUSION_OPTIONS,
     )
     return d_first, d_second

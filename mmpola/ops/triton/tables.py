@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parent
 
 ATTENTION_FIELDS = ('tokens', 'warps', 'stages', 'waves', 'share')
 TILE_FIELDS = ('rows', 'columns', 'warps')
-FIELDS = {
+LAUNCH_FIELDS = {
     **dict.fromkeys(('state', 'output', 'query_gradient', 'key_gradient'), ATTENTION_FIELDS),
     **dict.fromkeys(('mix_and_gate', 'mix_and_gate_taps'), TILE_FIELDS),
 }
@@ -57,7 +57,7 @@ class Key(NamedTuple):
     """What a launch is looked up by; in a file the four words are separated by spaces.
 
     Args:
-        kernel: of `FIELDS`.
+        kernel: of `LAUNCH_FIELDS`.
         feature_map: 'power', 'exp', 'rotary' (an ExpMap with rotary tables) or, for `mix_and_gate`,
             'any'.
         dtype: of the tokens, for example 'float16'.
@@ -148,13 +148,13 @@ def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
 
 def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
     words = NAME.fullmatch(name)
-    if not words or words[1] not in FIELDS:
+    if not words or words[1] not in LAUNCH_FIELDS:
         raise ValueError(
             f"{name}: expected a name like 'state power float16 32', its first word one of "
-            f'{list(FIELDS)}'
+            f'{list(LAUNCH_FIELDS)}'
         )
     given = launch if isinstance(launch, dict) else {}
-    fields: dict[str, Any] = {field: given.get(field) for field in FIELDS[words[1]]}
+    fields: dict[str, Any] = {field: given.get(field) for field in LAUNCH_FIELDS[words[1]]}
     for field, value in fields.items():
         (least, most), is_power = LIMITS[field], field in POWERS_OF_TWO
         if (

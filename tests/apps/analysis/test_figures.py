@@ -8,7 +8,7 @@ from PIL import Image
 
 from mmpola.apps.analysis import analyze_layer, observe
 from mmpola.apps.analysis.figures import (
-    Scene,
+    AnalyzedImage,
     draw_entropy,
     draw_gates,
     draw_maps,
@@ -68,7 +68,9 @@ def test_texts_of_a_saved_figure_stay_texts(layers, tmp_path, suffix, live):
 
 
 def test_style_of_a_saved_figure(layers, tmp_path):
-    scene = Scene(np.zeros((60, 90, 3), np.uint8), [(0, 0)], Geometry((1, 1), (0, 0), (60, 90)))
+    scene = AnalyzedImage(
+        np.zeros((60, 90, 3), np.uint8), [(0, 0)], Geometry((1, 1), (0, 0), (60, 90))
+    )
     figure = draw_maps(scene, layers[0], 4)
     assert figure.get_suptitle()
     for _ in range(2):  # as for two formats

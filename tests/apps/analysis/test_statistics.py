@@ -18,7 +18,7 @@ from mmpola.apps.analysis.statistics import (
     row_entropies,
 )
 from mmpola.apps.analysis.weights import WEIGHT_KINDS, attention_rows
-from mmpola.layers import PolaAttention, PolaPlusAttention, PolaSpatialReductionAttention
+from mmpola.layers import PolaAttention, PolaFormerPPAttention, PolaSpatialReductionAttention
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens
 from tests.helpers import attention
@@ -27,7 +27,7 @@ from tests.helpers.models import OneLayer
 GRID = (5, 6)
 LAYERS = {
     'one kernel for all heads': lambda: OneLayer(PolaAttention(24, 3, grid=GRID)),
-    'a kernel per channel': lambda: OneLayer(PolaPlusAttention(24, 3)),
+    'a kernel per channel': lambda: OneLayer(PolaFormerPPAttention(24, 3)),
 }
 
 
@@ -49,7 +49,7 @@ def test_a_power_above_one_lowers_the_entropy(draw_positive):
     'chunk', [60, 1]
 )  # two rows of 3 heads x 9 keys at a time, and one, which has more
 def test_entropy_of_rows_without_rotary_tables(chunk, monkeypatch):
-    monkeypatch.setattr('mmpola.apps.analysis.statistics.CHUNK_ELEMENTS', chunk)
+    monkeypatch.setattr('mmpola.apps.analysis.statistics.CHUNK_WEIGHTS', chunk)
     q, k, v = attention.draw(batch=1, queries=9, keys=9)
     inputs = AttentionInputs(
         q, k, v, attention.make_map('exp'), None, attention.rotary_tables(9, 4), 1e-6

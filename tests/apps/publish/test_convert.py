@@ -22,7 +22,7 @@ from mmpola.apps.publish.convert import (
 from mmpola.backbones import PolaSwin
 from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.load import load_weights
-from mmpola.engine.checkpoint import read_fitting
+from mmpola.engine.training_checkpoint import read_fitting
 from mmpola.engine.validate import build_on_meta
 from tests.helpers.models import (
     ARCH,

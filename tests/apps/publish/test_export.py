@@ -23,7 +23,7 @@ from mmpola.apps.publish.export_model import (
 )
 from mmpola.apps.publish.flops import image_metadata
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
-from mmpola.engine.checkpoint import read
+from mmpola.engine.training_checkpoint import read_training_checkpoint
 from tests.helpers.configs import WIDTHS, shrink_model
 from tests.helpers.processes import load_script
 from tests.helpers.refusals import assert_lines, refusal
@@ -201,7 +201,9 @@ def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
     """mmdet's and mmseg's images are loaded as BGR."""
     cfg = Config.fromfile(request.getfixturevalue(task))
     model = export_model(
-        cfg, read(write_checkpoint(cfg.filename, tmp_path / 'random.pth')), backbone_only=False
+        cfg,
+        read_training_checkpoint(write_checkpoint(cfg.filename, tmp_path / 'random.pth')),
+        backbone_only=False,
     )
     model.outputs = lambda module, images: {'images': images}
     rgb = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)

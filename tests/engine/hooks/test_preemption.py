@@ -59,7 +59,7 @@ def test_ctrl_c_saves_and_another_one_stops_at_once(colours, tmp_path, capfd, mo
         in printed
     )
 
-    monkeypatch.setattr('mmpola.engine.hooks.preemption.REPEATED', -1.0)
+    monkeypatch.setattr('mmpola.engine.hooks.preemption.REPEAT_SECONDS', -1.0)
     twice = Signal(step=2, number=signal.SIGINT), Signal(step=2, number=signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         run(small_config(colours, tmp_path / 'second'), *twice)

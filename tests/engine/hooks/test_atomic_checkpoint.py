@@ -18,7 +18,7 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner.checkpoint import load_from_local
 
 from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
-from mmpola.engine.hooks.checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
+from mmpola.engine.hooks.atomic_checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
 from tests.helpers.refusals import refusal
 from tests.helpers.training import assert_same, run, saved, small_config
 

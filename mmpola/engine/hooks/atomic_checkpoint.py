@@ -24,7 +24,7 @@ from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.processes import any_process
 from mmpola.registry import HOOKS
 
-ATOMIC = {'backend': 'mmpola_atomic'}
+ATOMIC_BACKEND = {'backend': 'mmpola_atomic'}
 """`backend_args` with which MMEngine writes files atomically."""
 
 INTERRUPTED = 'interrupted.pth'
@@ -109,7 +109,7 @@ class AtomicCheckpointHook(CheckpointHook):
         unknown = kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
         if unknown:  # MMEngine would pass them to torch.save
             raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
-        kwargs.setdefault('backend_args', ATOMIC)
+        kwargs.setdefault('backend_args', ATOMIC_BACKEND)
         super().__init__(*args, **kwargs)
         self.on_error = on_error
 

@@ -1,6 +1,6 @@
 """Sequence classifier, PolaFormer++, LRA Image, 50,000 steps.
 
-    python tools/train.py configs/lra_image_pola_plus.py    one GPU; batch 256
+    python tools/train.py configs/lra_image_polaformer_pp.py    one GPU; batch 256
 
 Trains from random weights. Needs data/lra/cifar-10-batches-py/{data_batch_1…5,test_batch}.
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
@@ -11,4 +11,4 @@ Expected accuracy: not in the paper; ours: not yet run.
 
 _base_ = './_base_/lra_image.py'
 
-model = dict(backbone=dict(attention='pola_plus'))
+model = dict(backbone=dict(attention='polaformer_pp'))

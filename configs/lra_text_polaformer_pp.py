@@ -1,6 +1,6 @@
 """Sequence classifier, PolaFormer++, LRA Text, 50,000 steps.
 
-    python tools/train.py configs/lra_text_pola_plus.py    one GPU; batch 32
+    python tools/train.py configs/lra_text_polaformer_pp.py    one GPU; batch 32
 
 Trains from random weights. Needs data/lra/aclImdb/{train,test}/{neg,pos}/.
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
@@ -11,4 +11,4 @@ Expected accuracy: not in the paper; ours: not yet run.
 
 _base_ = './_base_/lra_text.py'
 
-model = dict(backbone=dict(attention='pola_plus'))
+model = dict(backbone=dict(attention='polaformer_pp'))

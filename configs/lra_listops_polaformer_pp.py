@@ -1,6 +1,6 @@
 """Sequence classifier, PolaFormer++, LRA ListOps, 50,000 steps.
 
-    python tools/train.py configs/lra_listops_pola_plus.py    one GPU; batch 32
+    python tools/train.py configs/lra_listops_polaformer_pp.py    one GPU; batch 32
 
 Trains from random weights. Needs data/lra/listops-1000/basic_{train,val,test}.tsv.
 The best checkpoint by dev accuracy is evaluated on the test split at the end. `--amp` trains in
@@ -11,4 +11,4 @@ Expected accuracy: not in the paper; ours: not yet run.
 
 _base_ = './_base_/lra_listops.py'
 
-model = dict(backbone=dict(attention='pola_plus'))
+model = dict(backbone=dict(attention='polaformer_pp'))

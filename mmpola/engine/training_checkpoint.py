@@ -28,7 +28,7 @@ from mmpola.messages import UsageError, listed
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
 """MMEngine appends it to a config's name to name a training run."""
 
-AVERAGED = 'averaged (EMA) weights are used, not the raw weights of the last step'
+AVERAGED_NOTE = 'averaged (EMA) weights are used, not the raw weights of the last step'
 
 BACKBONE = 'backbone'
 
@@ -80,7 +80,7 @@ class TrainingCheckpoint:
         return TIME_STAMP.sub('', name) if isinstance(name, str) else None
 
 
-def locate(name: str | Path) -> Path:
+def locate_checkpoint(name: str | Path) -> Path:
     """Return the local file of a checkpoint; `resolve_checkpoint` describes its names.
 
     Raises:
@@ -92,13 +92,13 @@ def locate(name: str | Path) -> Path:
         raise UsageError(f'{name}: no such checkpoint') from None
 
 
-def read(name: str | Path) -> TrainingCheckpoint:
+def read_training_checkpoint(name: str | Path) -> TrainingCheckpoint:
     """Read any file of weights that `find_weights` knows.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has no weights.
     """
-    path = locate(name)
+    path = locate_checkpoint(name)
     content = read_checkpoint(path)
     container, weights = find_weights(content, path)
     return TrainingCheckpoint(str(path), content, weights, container)
@@ -116,9 +116,9 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingChe
         model: what `validate_config` returned for it.
 
     Raises:
-        UsageError: see `read` and `check_fits`.
+        UsageError: see `read_training_checkpoint` and `check_fits`.
     """
-    checkpoint = read(name)
+    checkpoint = read_training_checkpoint(name)
     if isinstance(model, Loadable):
         checkpoint.weights = model.rename_weights(checkpoint.weights)
     weights, report = check_fits(checkpoint, cfg, model, exact=False)
@@ -128,7 +128,7 @@ def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingChe
         report.container = checkpoint.container
         print(report)
     if checkpoint.averaged:
-        print(f'{name}: {AVERAGED}')
+        print(f'{name}: {AVERAGED_NOTE}')
     return checkpoint
 
 
@@ -166,8 +166,8 @@ def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) 
     """Raise UsageError if weights that do not fit belong to a backbone only, or another network."""
     if not hasattr(model, 'backbone'):
         return
-    own = _parts(model.state_dict())
-    given = _parts(checkpoint.weights)
+    own = _model_parts(model.state_dict())
+    given = _model_parts(checkpoint.weights)
     name = type(model).__name__
     others = [part for part in own if part != BACKBONE]
     missing = [part for part in others if part not in given]
@@ -184,7 +184,7 @@ def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) 
         )
 
 
-def _parts(names: Iterable[str]) -> list[str]:
+def _model_parts(names: Iterable[str]) -> list[str]:
     """Return the parts of a model that tensors of these names belong to, each once."""
     return list(dict.fromkeys(name.partition('.')[0] for name in names))
 
