@@ -20,7 +20,7 @@ SMALLEST_NORMAL = tl.constexpr(2.0**-126)
 LOG2_FLOOR = tl.constexpr(
     -1e30
 )  # so small that the slope 2^((p - 1) log2|x|) is 0 at x = 0, even for p near 1
-IS_COMPILED = tl.constexpr(
+COMPILED = tl.constexpr(
     not IS_INTERPRETED
 )  # the interpreter has neither libdevice nor inline assembly
 
@@ -30,9 +30,7 @@ def log2_of_magnitude(x, PRECISION: tl.constexpr):
     """Compute log2|x| with a finite floor, so that 0 * log(0) is 0; NaN stays NaN."""
     # One instruction; `tl.log2` is 26.
     log2 = (
-        libdevice.fast_log2f(tl.abs(x))
-        if IS_COMPILED and PRECISION == 'tf32'
-        else tl.log2(tl.abs(x))
+        libdevice.fast_log2f(tl.abs(x)) if COMPILED and PRECISION == 'tf32' else tl.log2(tl.abs(x))
     )
     return tl.maximum(log2, LOG2_FLOOR, propagate_nan=tl.PropagateNan.ALL)
 
@@ -41,7 +39,7 @@ def log2_of_magnitude(x, PRECISION: tl.constexpr):
 def compute_once(x):
     """Return x; the compiler moves it between register layouts instead of computing it again."""
     if (
-        IS_COMPILED
+        COMPILED
     ):  # Triton 3.6: an instruction with side effects, as far as it knows; ptxas removes it
         x = tl.inline_asm_elementwise(
             'mov.b32 $0, $1;', '=r,r', [x], tl.float32, is_pure=False, pack=1
@@ -57,7 +55,7 @@ def in_product_layout(x, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.const
     product of zeros, which changes nothing, makes that the layout of products: one instruction
     instead of many conversions in between.
     """
-    if IS_COMPILED and PRECISION == 'tf32':
+    if COMPILED and PRECISION == 'tf32':
         return tl.dot(tl.zeros((BN, 16), tl.float16), tl.zeros((16, BD), tl.float16), x)
     else:  # noqa: RET505 - as in `reciprocal`
         return x
@@ -66,7 +64,7 @@ def in_product_layout(x, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.const
 @triton.jit
 def reciprocal(x, PRECISION: tl.constexpr):
     """Compute 1 / x."""
-    if IS_COMPILED and PRECISION == 'tf32':
+    if COMPILED and PRECISION == 'tf32':
         return libdevice.fast_dividef(1.0, x)
     else:  # noqa: RET505 - Triton compiles one of two branches, but always what follows them
         return 1.0 / x

@@ -12,7 +12,7 @@ D], then k̄ [2D], then the shift [2D] of an ExpMap.
 import triton
 import triton.language as tl
 
-from mmpola.ops.triton.approximations import IS_COMPILED, compute_once, round_factor
+from mmpola.ops.triton.approximations import COMPILED, compute_once, round_factor
 
 
 @triton.jit
@@ -101,7 +101,7 @@ def store_halves(p_x, b_1, b_2, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.co
 @triton.jit
 def sign_mask(x):
     """Return all bits set where x < 0, else none: a thread has only seven predicates to compare."""
-    if IS_COMPILED:
+    if COMPILED:
         # Triton 3.6: assembly, because it turns arithmetic on the sign back into comparisons.
         return tl.inline_asm_elementwise(
             'shr.s32 $0, $1, 31;', '=r,r', [x], tl.int32, is_pure=True, pack=1
