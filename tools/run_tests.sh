@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-FAST=(tests/ops tests/layers tests/checkpoint tests/backbones/test_weight_names.py tests/backbones/test_pyramid.py)
+FAST=(tests/ops tests/layers tests/checkpoint tests/backbones/test_weight_names.py tests/backbones/test_arguments.py)
 FAST+=(tests/backbones/test_golden.py)
 
 bash tools/install.sh --dev
