@@ -24,7 +24,7 @@ from mmpola.checkpoint.safe_load import (
     register_mmengine_reader,
     stubs_in,
 )
-from mmpola.engine import checkpoint as training_checkpoint
+from mmpola.engine import training_checkpoint
 from mmpola.messages import UsageError
 from tests.helpers.processes import interpret
 from tests.helpers.training import run, small_config
@@ -284,7 +284,7 @@ def by_timm(path):
 READERS = {
     'init_cfg': (by_init_cfg, CheckpointError),
     'init_cfg of another model': (by_foreign_init_cfg, CheckpointError),
-    'tools': (training_checkpoint.read, UsageError),
+    'tools': (training_checkpoint.read_training_checkpoint, UsageError),
     'convert': (convert, UsageError),
     'timm': (by_timm, RuntimeError),
 }

@@ -15,7 +15,7 @@ from torch import nn
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import short_name
 from mmpola.config_tree import nodes
-from mmpola.engine import checkpoint as training_checkpoint
+from mmpola.engine import training_checkpoint
 from mmpola.engine.schedule_advice import length_advice
 from mmpola.lra.encoder import SequenceEncoder
 from tests.helpers.configs import OTHER_HEADS, shrink
@@ -151,7 +151,7 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     assert any(not torch.equal(p, before[name]) for name, p in model.backbone.named_parameters())
     metric = 'coco/bbox_mAP' if cfg.default_scope == 'mmdet' else 'mIoU'
     assert f'val/{metric}' in runner.message_hub.log_scalars
-    written = training_checkpoint.read(find_latest_checkpoint(cfg.work_dir))
+    written = training_checkpoint.read_training_checkpoint(find_latest_checkpoint(cfg.work_dir))
     training_checkpoint.check_fits(written, cfg, model)
     schedulers = cfg.param_scheduler
     assert len(written.content['param_schedulers']) == (

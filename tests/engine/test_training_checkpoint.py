@@ -6,7 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from mmpola.checkpoint.load import fit_weights
-from mmpola.engine import checkpoint as training_checkpoint
+from mmpola.engine import training_checkpoint
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError
 from tests.helpers.refusals import refusal
@@ -43,12 +43,12 @@ def test_other_files_are_refused(tmp_path):
     for content in ({'model': {'epoch': 3}, 'config': 1}, 3):
         torch.save(content, path)
         with pytest.raises(UsageError, match=f'{path}: no weights found, '):
-            training_checkpoint.read(path)
+            training_checkpoint.read_training_checkpoint(path)
     path.write_text('weights')
     with pytest.raises(UsageError, match=f'{path}: not a checkpoint, or truncated'):
-        training_checkpoint.read(path)
+        training_checkpoint.read_training_checkpoint(path)
     torch.save({'module.a': torch.ones(1)}, path)
-    assert list(training_checkpoint.read(path).weights) == ['a']
+    assert list(training_checkpoint.read_training_checkpoint(path).weights) == ['a']
 
 
 @MODELS.register_module()
@@ -62,7 +62,7 @@ class Consuming(torch.nn.Linear):
 def test_the_config_survives_a_model_that_changes_it(tmp_path):
     cfg = Config({'model': {'type': 'Consuming', 'encoder': {'width': 3}}})
     torch.save({'state_dict': Consuming({'width': 3}).state_dict()}, tmp_path / 'epoch_1.pth')
-    checkpoint = training_checkpoint.read(tmp_path / 'epoch_1.pth')
+    checkpoint = training_checkpoint.read_training_checkpoint(tmp_path / 'epoch_1.pth')
     for _ in range(2):
         training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
     assert cfg.model.encoder == {'width': 3}
@@ -71,7 +71,9 @@ def test_the_config_survives_a_model_that_changes_it(tmp_path):
 def test_the_model_inside_test_time_augmentation_is_compared(
     tiny_config, write_checkpoint, tmp_path
 ):
-    checkpoint = training_checkpoint.read(write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth'))
+    checkpoint = training_checkpoint.read_training_checkpoint(
+        write_checkpoint(tiny_config, tmp_path / 'epoch_1.pth')
+    )
     cfg = Config.fromfile(tiny_config)
     cfg.model = dict(type='DetTTAModel', module=cfg.model)
     training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
@@ -85,7 +87,7 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     path = write_checkpoint(
         tiny_config, tmp_path / 'epoch_1.pth', meta={'dataset_meta': {'classes': classes}}
     )
-    checkpoint = training_checkpoint.read(path)
+    checkpoint = training_checkpoint.read_training_checkpoint(path)
     cfg, model = on_meta(tiny_config)
     training_checkpoint.check_fits(checkpoint, cfg, model)
     cfg.model.roi_head.mask_head.num_classes = 80
@@ -120,7 +122,9 @@ def test_a_training_starts_from_weights_whose_heads_differ(tiny_config, write_ch
         f'_base_ = {str(tiny_config)!r}\n'
         f'model = dict(roi_head=dict(bbox_head={head}, mask_head={head}))'
     )
-    checkpoint = training_checkpoint.read(write_checkpoint(other, tmp_path / 'start.pth'))
+    checkpoint = training_checkpoint.read_training_checkpoint(
+        write_checkpoint(other, tmp_path / 'start.pth')
+    )
     total = len(checkpoint.weights)
     assert training_checkpoint.check_start(checkpoint, *on_meta(tiny_config)) == (
         f'load_from: {tmp_path}/start.pth: {total - 6} of {total} tensors are loaded; '
@@ -137,7 +141,9 @@ def test_weights_of_which_none_fits_the_backbone_are_refused(
         {'state_dict': {name.replace('backbone.', 'body.'): x for name, x in weights.items()}}, path
     )
     message = refusal(
-        training_checkpoint.check_start, training_checkpoint.read(path), *on_meta(tiny_config)
+        training_checkpoint.check_start,
+        training_checkpoint.read_training_checkpoint(path),
+        *on_meta(tiny_config),
     )
     assert message.startswith(
         f'load_from: {path}: expected weights for the backbone of {tiny_config}, got '
