@@ -26,8 +26,8 @@ class ReleasedNames(NamedTuple):
         to_released: the same for the other direction.
     """
 
-    to_ours: Sequence[tuple[str, str]]
-    to_released: Sequence[tuple[str, str]]
+    to_ours: Sequence[tuple[str, str]] = ()
+    to_released: Sequence[tuple[str, str]] = ()
 
 
 # The learned feature map is a module of its own here.
