@@ -46,7 +46,7 @@ from mmpola.messages import UsageError, first_line, run_main
 from mmpola.read_image import rgb_image, unreadable
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Export a model to ONNX and compare it with PyTorch; docs/tools.md describes '
         'inputs and outputs',
@@ -117,8 +117,11 @@ def print_report(path: Path, report: ExportReport) -> None:
     for name, dimensions in (*report.inputs.items(), *report.outputs.items()):
         shown = []
         for dimension in dimensions:
+            text = str(dimension)
             is_expression = isinstance(dimension, str) and not dimension.isidentifier()
-            shown.append('?' if is_expression else str(dimension))  # expressions are long
+            if is_expression:  # they are long
+                text = '?'
+            shown.append(text)
         print(f'  {name:<8} {" x ".join(shown)}')
     batch, height, width = report.compared
     runtime, eager = report.seconds
@@ -130,7 +133,7 @@ def print_report(path: Path, report: ExportReport) -> None:
 
 
 def main() -> None:
-    args = parse_arguments()
+    args = parse_args()
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
     check_packages()
     check_destination(args.out, args.overwrite)

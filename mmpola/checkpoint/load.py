@@ -24,14 +24,14 @@ from mmpola.messages import info, listed, printable
 CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
 """Keys under which files store weights, in order of preference.
 
-MMEngine's EMAHook saves averages in `state_dict`.
+Averaged weights are preferred; MMEngine's EMAHook saves them in `state_dict`.
 """
 
 WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
 """Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
-"""End of the name of a buffer that old files lack, which torch and MMEngine accept too."""
+"""End of the name of a buffer that old files may lack, as torch and MMEngine also permit."""
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
@@ -75,10 +75,11 @@ class LoadReport:
         resized: position tables that were interpolated, with both shapes.
         dropped: names of tensors that the model does not use: heads, and stages that it does not
             build.
-        new: names of output norms, which the file lacks and which stay as initialised.
+        new: names of tensors that the file may lack and lacks, such as output norms; they stay as
+            initialised.
         problems: a line for each kind of misfit, with the first names; nothing is loaded if there
             are any.
-        container: key under which the file holds the tensors, where the source is a file.
+        container: key under which the file holds the tensors.
     """
 
     source: str
@@ -91,8 +92,8 @@ class LoadReport:
     container: str = ''
 
     def __str__(self) -> str:
-        text = f'{printable(self.source)}: loaded {len(self.loaded)} tensors'
-        text += f' from {self.container!r}'
+        count = len(self.loaded)
+        text = f'{printable(self.source)}: loaded {count} tensors from {self.container!r}'
         if self.resized:
             text += f'; resized: {listed(self.resized)}'
         if self.dropped:
@@ -166,7 +167,8 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
         (key that holds them, tensors by name).
 
     Raises:
-        CheckpointError: there are no tensors in it, a key of one is no name, or one is not dense.
+        CheckpointError: it holds no tensors, a tensor has a key that is not a string, or a tensor
+            is not dense.
     """
     shown = printable(source)
     candidates = []
@@ -202,7 +204,7 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
 
 
 def _without_wrappers(key: str) -> str:
-    while key.startswith(WRAPPER_PREFIXES):  # in any order: either may wrap the other
+    while key.startswith(WRAPPER_PREFIXES):  # each may wrap the other
         key = key.partition('.')[2]
     return key
 
@@ -210,8 +212,8 @@ def _without_wrappers(key: str) -> str:
 def check_dense(tensors: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise CheckpointError unless every tensor holds plain values, one per element of its shape.
 
-    The message names the first tensor that does not, and what it is instead. An expanded tensor of
-    a few bytes in a file could otherwise fill the memory.
+    The message names the first other tensor and its kind. An expanded tensor, a few bytes in a
+    file, could otherwise fill the memory.
     """
     for key, x in tensors.items():
         got = _kind_if_not_dense(x)
@@ -261,15 +263,16 @@ def fit_weights(
         source: the file, for messages.
         may_lack: prefixes of tensors that the file need not have, in addition to the model's
             `optional_prefixes()`.
-        exact: the tensors must be the model's state dict as it is, but for the counters of
-            BatchNorm layers, which may be missing, as in torch. This always applies to models that
-            are not `Loadable`.
+        exact: the tensors must be exactly the model's state dict; only the counters of BatchNorm
+            layers may be missing, as in torch. This always applies to models that are not
+            `Loadable`.
 
     Returns:
-        (tensors that can be loaded, none if one does not fit, report on every tensor).
+        (tensors to load, report on every tensor); there are no tensors to load if one does not fit.
 
     Raises:
-        CheckpointError: a tensor is not dense, or is not of floating point although the model's is.
+        CheckpointError: a tensor is not dense, or has a dtype from which the model's tensor is not
+            loaded.
     """
     check_dense(weights, source)
     expected = model.state_dict()
@@ -345,7 +348,7 @@ def _part_of_model(key: str) -> str:
 
 
 def _check_dtype(x: Tensor, target: Tensor, name: str) -> None:
-    """Raise CheckpointError unless a parameter is given by real numbers, a counter by integers."""
+    """Raise CheckpointError unless a tensor can be loaded into a target of its dtype."""
     allowed: tuple[torch.dtype, ...] = (target.dtype,)
     if target.is_floating_point():
         allowed = FLOAT_DTYPES

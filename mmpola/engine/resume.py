@@ -25,8 +25,8 @@ RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
 def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
     """Decide what a training run resumes from, and check that it may use its work dir.
 
-    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in
-    the work dir. If there is no checkpoint, training starts from the first step, as in MMEngine.
+    With `cfg.resume`, it resumes from the checkpoint `cfg.load_from` if it is set, else from the
+    newest one in the work dir. If there is none, it starts from the first step, as in MMEngine.
 
     Args:
         cfg: config of the run; its `load_from` is set to the path.
@@ -36,7 +36,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be
             overwritten; or the checkpoint to resume from is missing, is not a training checkpoint,
-            was written by another config, or does not fit the model.
+            was written by another config, or does not fit the model. The message says what to do.
     """
     path = None
     if cfg.get('resume') and cfg.get('load_from'):
@@ -65,8 +65,8 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     return checkpoint
 
 
-def finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
-    """Return the progress, such as '12 of 12 epochs', if a checkpoint is at the end of its run."""
+def progress_if_finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
+    """Return the progress, such as '12 of 12 epochs', if a run has finished; None if it has not."""
     end = cfg.train_cfg.get('max_epochs')
     done = checkpoint.meta.get('epoch')
     unit = 'epochs'
@@ -102,8 +102,8 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
 def written_folders(cfg: Config) -> list[Path]:
     """List the folders that a run writes checkpoints to: its work dir, then `out_dir`, if set.
 
-    `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to
-    it. It may also be a URL.
+    `out_dir` is an argument of the checkpoint hook. MMEngine writes to the folder in it that has
+    the name of the work dir; a URL is no folder.
     """
     work_dir = Path(cfg.work_dir)
     absolute = os.path.abspath(work_dir)
@@ -121,7 +121,7 @@ def _checkpoints(cfg: Config) -> list[Path]:
 
 
 def _newest_intact(cfg: Config) -> Path | None:
-    """Return the newest checkpoint that can be read and resumed from, None if there is none."""
+    """Return the newest checkpoint that training can resume from; None if there is none."""
     for path in reversed(_checkpoints(cfg)):
         if _is_intact(path):
             return path
@@ -129,6 +129,7 @@ def _newest_intact(cfg: Config) -> Path | None:
 
 
 def _is_intact(path: Path) -> bool:
+    """Whether a checkpoint can be read and has what resuming needs."""
     try:
         _check_state(read_training_checkpoint(path))
     except UsageError:
@@ -144,10 +145,10 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         return
     folder = checkpoints[-1].parent
     own = Path(cfg.filename).name
-    others = sorted(path.name for path in work_dir.glob('*.py'))
-    if others and own not in others:
+    configs = sorted(path.name for path in work_dir.glob('*.py'))
+    if configs and own not in configs:
         raise UsageError(
-            f'{work_dir}: holds checkpoints of {listed(others)}, not of {own}; '
+            f'{work_dir}: holds checkpoints of {listed(configs)}, not of {own}; '
             'use another --work-dir, or resume the earlier run with its own config'
         )
     if overwrite:
@@ -173,7 +174,7 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
 
 
 def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if an entry that resuming needs is missing, malformed or not rebuilt."""
+    """Raise UsageError if an entry that resuming needs is missing, malformed or cannot be read."""
     path = checkpoint.path
     content = checkpoint.content
     restart = restart_advice(path)

@@ -107,11 +107,11 @@ def read_training_checkpoint(name: str | Path) -> TrainingCheckpoint:
 def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
     """Read the weights of a config's whole model; print what was dropped, resized or averaged.
 
-    A classifier's weights are fitted to it as by `init_cfg`: any names, with tables resized. A file
-    for another model must hold its state dict.
+    The weights of a classifier may have any names that `init_cfg` takes, and its tables are
+    resized. For other models the file must hold exactly their state dict.
 
     Args:
-        name: of the file, see `locate`.
+        name: of the file, see `resolve_checkpoint`.
         cfg: the config.
         model: what `validate_config` returned for it.
 
@@ -138,9 +138,9 @@ def check_fits(
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
 
     Raises:
-        UsageError: the file is that of a backbone or of another network, the model predicts another
-            number of classes, or tensors are missing, unknown, of another shape or not finite; the
-            message names the first of each.
+        UsageError: the file holds a backbone or another network, the model predicts another number
+            of classes, or tensors are missing, unknown, of another shape or not finite; the message
+            names the first of each.
     """
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
     origin = ''
@@ -169,12 +169,12 @@ def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) 
     own = _model_parts(model.state_dict())
     given = _model_parts(checkpoint.weights)
     name = type(model).__name__
-    others = [part for part in own if part != BACKBONE]
-    missing = [part for part in others if part not in given]
-    if others and missing == others:
+    other_parts = [part for part in own if part != BACKBONE]
+    missing = [part for part in other_parts if part not in given]
+    if other_parts and missing == other_parts:
         raise UsageError(
             f'{checkpoint.path}: expected the weights of a whole {name}, got none of its '
-            f'{listed(others)}; training starts from the weights of a backbone by '
+            f'{listed(other_parts)}; training starts from the weights of a backbone by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     if missing and any(part not in own for part in given):
@@ -201,7 +201,7 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
         UsageError: no tensor of the backbone fits.
     """
     _, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)
-    fitting = report.loaded
+    fitting = set(report.loaded)
     if not any(key.startswith(f'{BACKBONE}.') for key in fitting):
         raise UsageError(
             f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, '
@@ -210,18 +210,21 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     names = model.state_dict().keys()
-    report_line = f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded'
-    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in names if key not in fitting)
+    line = f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded'
+    new: dict[str, None] = {}  # in order, each part once
+    for name in names:
+        if name not in fitting:
+            part = '.'.join(name.split('.')[:2])
+            new[part] = None
     if new:
-        report_line += f'; as initialised: {listed(new)}'
-    return report_line
+        line += f'; as initialised: {listed(new)}'
+    return line
 
 
 def check_pretrained(cfg: Config) -> None:
     """Check that the pretrained weights of the config exist, and download them if they have a URL.
 
-    This is called before the model is built. Names of MMEngine's own schemes, such as
-    `torchvision://`, are left to MMEngine.
+    It does so before the model is built.
 
     Raises:
         UsageError: a file is missing or cannot be downloaded; the message names its key and says
@@ -229,7 +232,7 @@ def check_pretrained(cfg: Config) -> None:
     """
     for key, _, name in _pretrained(cfg.model):
         scheme, separator, _ = name.partition('://')
-        if separator and scheme not in SCHEMES:
+        if separator and scheme not in SCHEMES:  # MMEngine's, such as torchvision://
             continue
         try:
             resolve_checkpoint(name)
@@ -241,8 +244,9 @@ def check_pretrained(cfg: Config) -> None:
 
 
 def remove_pretrained(model: Any) -> None:
-    """Set every init_cfg that names a file to None inside a model's config."""
-    for _, node, _ in list(_pretrained(model)):
+    """Set every `init_cfg` in a model's config that names a file to None."""
+    parts = list(_pretrained(model))
+    for _, node, _ in parts:
         node['init_cfg'] = None
 
 
