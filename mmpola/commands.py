@@ -35,7 +35,7 @@ Without a command, mmpola reports what this environment can be used for. COMMAND
 anywhere, as in a clone."""
 
 
-def carried(name: str) -> Path:
+def repository_path(name: str) -> Path:
     """Return a file or folder of the repository, which a wheel carries in the package's `.mim`."""
     inside = PACKAGE / '.mim' / name
     if inside.exists():
@@ -57,11 +57,11 @@ def run(command: str, arguments: list[str]) -> None:
         rule = f'expected one of {", ".join(SCRIPTS)}, got {command}'
         print(f'mmpola: {rule}{suggestion(command, SCRIPTS)}', file=sys.stderr)
         sys.exit(2)
-    script = str(carried(f'tools/{SCRIPTS[command]}'))
+    script = str(repository_path(f'tools/{SCRIPTS[command]}'))
     script_arguments = []
     for argument in arguments:
         if argument.startswith('configs/') and not Path(argument).exists():
-            argument = str(carried(argument))
+            argument = str(repository_path(argument))
         script_arguments.append(argument)
     sys.argv = [script, *script_arguments]
     runpy.run_path(script, run_name='__main__')

@@ -111,7 +111,8 @@ class Explorer:
     def heads(self, layer: str) -> list[str]:
         """Return the choices of a head in a layer."""
         count = linear_layers(self.predictor.model.backbone)[layer].num_heads
-        return [MEAN, *(str(number) for number in range(1, count + 1))]
+        numbers = [str(number) for number in range(1, count + 1)]
+        return [MEAN, *numbers]
 
     def show(self, path: Path, layer: str, head: str, point: Point | None) -> list[Any]:
         """Return what the page shows for a point of an image.

@@ -37,7 +37,7 @@ from PIL import Image
 from mmpola.apps.publish.export import LOWEST_OPSET, ExportReport, check_packages, export
 from mmpola.apps.publish.export_model import default_shape, export_model
 from mmpola.checkpoint.write import check_destination
-from mmpola.classification.class_folders import name_imagenet_classes
+from mmpola.classification.data_config import name_imagenet_classes
 from mmpola.config_tree import leaves
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_fitting
@@ -114,7 +114,8 @@ def image_to_compare(path: Path | None, cfg: Config) -> Image.Image:
 
 def print_report(path: Path, report: ExportReport) -> None:
     print(f'{path}: {report.size / 1e6:.1f} MB, opset {report.opset}')
-    for name, dimensions in (*report.inputs.items(), *report.outputs.items()):
+    tensors = {**report.inputs, **report.outputs}
+    for name, dimensions in tensors.items():
         shown = []
         for dimension in dimensions:
             text = str(dimension)

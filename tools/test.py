@@ -16,7 +16,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import check_data, print_notes
-from mmpola.classification.class_folders import name_imagenet_classes, name_trained_classes
+from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
     add_compile_argument,

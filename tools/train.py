@@ -81,7 +81,9 @@ def main() -> None:
         request_compilation(cfg, args.compile)
     if args.resume is not None:
         cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+        cfg.load_from = None
+        if args.resume != 'auto':
+            cfg.load_from = args.resume
 
     model = validate_config(cfg)
     check_batch_norm(cfg, model)

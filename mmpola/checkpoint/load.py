@@ -77,8 +77,8 @@ class LoadReport:
             build.
         new: names of tensors that the file may lack and lacks, such as output norms; they stay as
             initialised.
-        problems: a line for each kind of misfit, with the first names; nothing is loaded if there
-            are any.
+        missing, not_finite, unknown, wrong_shape: names of tensors that do not fit, with shapes or
+            counts; nothing is loaded if there are any.
         container: key under which the file holds the tensors.
     """
 
@@ -88,8 +88,25 @@ class LoadReport:
     resized: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    not_finite: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    wrong_shape: list[str] = field(default_factory=list)
     container: str = ''
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each kind of misfit, with the first names."""
+        lines = []
+        if self.missing:
+            lines.append(f'missing: {listed(self.missing)}')
+        if self.not_finite:
+            lines.append(f'not finite: {listed(self.not_finite)}')
+        if self.unknown:
+            lines.append(f'unknown: {listed(self.unknown)}')
+        if self.wrong_shape:
+            lines.append(f'wrong shape: {listed(self.wrong_shape)}')
+        return lines
 
     def __str__(self) -> str:
         count = len(self.loaded)
@@ -104,8 +121,9 @@ class LoadReport:
 
     def refuse_misfits(self, remedy: str = '') -> None:
         """Raise a CheckpointError that lists the problems and a remedy, if tensors do not fit."""
-        if self.problems:
-            listing = '\n  '.join(self.problems)
+        problems = self.problems
+        if problems:
+            listing = '\n  '.join(problems)
             unfit = f'{printable(self.source)}: does not fit {self.model}; nothing was loaded'
             raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
 
@@ -287,15 +305,12 @@ def fit_weights(
         may_lack = model.optional_prefixes() + may_lack
 
     fitted = {}
-    unknown = []
-    wrong_shape = []
-    not_finite = []
     for key, x in weights.items():
         if key not in expected:
             if adapt and _part_of_model(key) not in parts:
                 report.dropped.append(key)
             else:
-                unknown.append(f'{key} {list(x.shape)}')
+                report.unknown.append(f'{key} {list(x.shape)}')
             continue
         target = expected[key]
         _check_dtype(x, target, f'{source}: {key}')
@@ -308,29 +323,21 @@ def fit_weights(
             report.loaded.append(key)
         else:
             shapes = f'expected {list(target.shape)}, got {list(x.shape)}'
-            wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
+            report.wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
         finite = torch.isfinite(x)
         if not finite.all():
-            not_finite.append(f'{key} has {int((~finite).sum())} NaN or infinite values')
+            count = int((~finite).sum())
+            report.not_finite.append(f'{key} has {count} NaN or infinite values')
         fitted[key] = x
 
-    missing = []
     for key, target in expected.items():
         if key in weights:
             continue
         if key.startswith(may_lack):
             report.new.append(key)
         elif not key.endswith(BATCH_NORM_COUNTER):
-            missing.append(f'{key} {list(target.shape)}')
+            report.missing.append(f'{key} {list(target.shape)}')
 
-    if missing:
-        report.problems.append(f'missing: {listed(missing)}')
-    if not_finite:
-        report.problems.append(f'not finite: {listed(not_finite)}')
-    if unknown:
-        report.problems.append(f'unknown: {listed(unknown)}')
-    if wrong_shape:
-        report.problems.append(f'wrong shape: {listed(wrong_shape)}')
     if report.problems:
         fitted = {}
     return fitted, report

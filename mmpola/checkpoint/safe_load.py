@@ -88,7 +88,9 @@ def _check_sums(path: Path) -> None:
     """Raise CheckpointError if bytes of a zip file have changed; torch.load does not check that."""
     with zipfile.ZipFile(path) as archive:
         has_sums = any(entry.CRC for entry in archive.infolist())  # torch can be told to write none
-        damaged = archive.testzip() if has_sums else None
+        damaged = None
+        if has_sums:
+            damaged = archive.testzip()
     if damaged is not None:
         remedy = download_again_advice(path) or '; restore the file from its source'
         raise CheckpointError(f'damaged, the check sum of {damaged} is wrong{remedy}')

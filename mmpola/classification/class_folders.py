@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine.config import Config
 from mmengine.structures import BaseDataElement
 from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
-from mmpola.config_tree import IMAGENET, leaves
+from mmpola.config_tree import IMAGENET
 from mmpola.messages import listed
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.registry import DATASETS
@@ -126,61 +125,6 @@ def class_names(source: str | Sequence[str]) -> list[str]:
         if entry.is_dir() and not entry.name.startswith('.'):
             folders.append(entry.name)
     return sorted(folders, key=natural_key)
-
-
-def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[str]:
-    """Return what defines the classes of a classifier's test data: its `classes`, else its `root`.
-
-    For a classifier of 1,000 classes, these are the classes of ImageNet unless that file exists or
-    that folder has 1,000 classes: released weights can be used without the training images.
-
-    Args:
-        dataset: config of the data.
-        num_classes: of the classifier.
-    """
-    given = dataset.get('classes')
-    if isinstance(given, (list, tuple)):
-        return list(given)
-    source = Path(str(given or dataset.get('root') or 'test_dataloader.dataset.classes'))
-    if num_classes == 1000 and not source.is_file():
-        folders = [path for path in source.glob('[!.]*') if path.is_dir()]
-        if len(folders) != 1000:
-            return IMAGENET
-    return str(source)
-
-
-def name_imagenet_classes(cfg: Config) -> None:
-    """Give a classifier's test data the classes of ImageNet where `class_source` says so."""
-    for dataset in _test_class_folders(cfg):
-        if class_source(dataset, cfg.model.get('num_classes')) == IMAGENET:
-            dataset['classes'] = IMAGENET
-
-
-def name_trained_classes(cfg: Config, names: Sequence[str]) -> None:
-    """Give a classifier's test data the classes it was trained on, if nothing else defines them.
-
-    They are needed if the folder or file of classes that the config names does not exist. For the
-    classes of ImageNet, `name_imagenet_classes` is used: some may be absent from the test data.
-
-    Args:
-        cfg: config of the classifier.
-        names: the classes in the order of their labels; empty if they are unknown.
-    """
-    if not names or list(names) == class_names(IMAGENET):
-        return
-    for dataset in _test_class_folders(cfg):
-        source = dataset.get('classes')
-        if isinstance(source, str) and source != IMAGENET and not os.path.exists(source):
-            print(f'{source}: not found; the classes are those in the checkpoint: {listed(names)}')
-            dataset['classes'] = list(names)
-
-
-def _test_class_folders(cfg: Config) -> Iterator[dict[str, Any]]:
-    """Yield the config of every `ClassFolders` in the test data."""
-    if 'test_dataloader' in cfg:
-        for dataset in leaves(cfg.test_dataloader.dataset):
-            if dataset.get('type') == 'mmpola.ClassFolders':
-                yield dataset
 
 
 def _check_transform(transform: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ from mmengine.config import Config, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import Runner
 
-from mmpola.config_tree import leaves
-from mmpola.messages import UsageError, first_line, info, listed, suggestion
+from mmpola.messages import UsageError, first_line, listed, suggestion
 
 MODULE2PACKAGE['mmseg'] = 'mmseg'
 """Lets MMEngine find base configs `mmseg::…` by the module, which a fork may have installed."""
@@ -187,24 +186,6 @@ def request_compilation(cfg: Config, backend: str) -> None:
     """Add the hook to the config that compiles the backbone with a backend of torch.compile."""
     hook = dict(type='mmpola.CompileBackboneHook', backend=backend)
     cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
-
-
-def evaluation_transform(cfg: Config) -> dict[str, Any]:
-    """Return the arguments of timm's transforms for a classifier's test images.
-
-    They are the arguments in the config of the (first) test data. `input_size` is always among
-    them; timm's defaults apply for others that are missing.
-    """
-    transform = None
-    if 'test_dataloader' in cfg:
-        transform = next(leaves(cfg.test_dataloader.dataset)).get('transform')
-    if not isinstance(transform, dict):
-        info(
-            "test_dataloader.dataset.transform: no arguments for timm's transforms; "
-            'its defaults are used'
-        )
-        transform = {}
-    return {'input_size': cfg.model.backbone.get('pretrain_img_size', 224), **transform}
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:

@@ -8,18 +8,14 @@ from pathlib import Path
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     check_fits,
     locate_checkpoint,
     read_training_checkpoint,
 )
-from mmpola.engine.training_state import check_entries, restart_advice
+from mmpola.engine.training_state import check_state, restart_advice
 from mmpola.messages import UsageError, listed
-
-RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
-"""Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 
 def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
@@ -53,7 +49,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
         if older is None:
             raise
         raise UsageError(f'{error}; the newest intact one: --resume {older}') from None
-    _check_state(checkpoint)
+    check_state(checkpoint)
     check_fits(checkpoint, cfg, model)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
     if checkpoint.config_name not in (None, own):
@@ -131,7 +127,7 @@ def _newest_intact(cfg: Config) -> Path | None:
 def _is_intact(path: Path) -> bool:
     """Whether a checkpoint can be read and has what resuming needs."""
     try:
-        _check_state(read_training_checkpoint(path))
+        check_state(read_training_checkpoint(path))
     except UsageError:
         return False
     return True
@@ -171,26 +167,3 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         f'{folder}: holds checkpoints that this run would overwrite ({names}); resume from the '
         'newest with --resume, use another --work-dir, or allow overwriting with --overwrite'
     )
-
-
-def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if an entry that resuming needs is missing, malformed or cannot be read."""
-    path = checkpoint.path
-    content = checkpoint.content
-    restart = restart_advice(path)
-    lacking = [name for name in RESUME_ENTRIES if name not in content]
-    if checkpoint.container != 'state_dict':  # the optimizer's state belongs to other weights
-        lacking = list(RESUME_ENTRIES)
-    if lacking:
-        raise UsageError(
-            f'--resume: {path}: expected a training checkpoint, got weights without '
-            f'{" and ".join(lacking)}; {restart}'
-        )
-    read_by_mmengine = {name: content.get(name) for name in (*RESUME_ENTRIES, 'param_schedulers')}
-    unknown = stubs_in(read_by_mmengine) - {LOG_HISTORY}
-    if unknown:
-        raise UsageError(
-            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read '
-            f'from files; {restart}'
-        )
-    check_entries(content, path)

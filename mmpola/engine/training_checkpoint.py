@@ -62,7 +62,9 @@ class TrainingCheckpoint:
     def meta(self) -> Mapping[str, Any]:
         """The entry `meta` of the file; empty for a bare state dict."""
         meta = self.content.get('meta')
-        return meta if isinstance(meta, Mapping) else {}
+        if not isinstance(meta, Mapping):
+            return {}
+        return meta
 
     @property
     def classes(self) -> Sequence[str]:
@@ -71,13 +73,17 @@ class TrainingCheckpoint:
         if not isinstance(dataset, Mapping):
             return ()
         classes = dataset.get('classes')
-        return classes if isinstance(classes, (list, tuple)) else ()
+        if not isinstance(classes, (list, tuple)):
+            return ()
+        return classes
 
     @property
     def config_name(self) -> str | None:
         """Name of the config that it was trained with, None if the file does not say."""
         name = self.meta.get('experiment_name')
-        return TIME_STAMP.sub('', name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            return None
+        return TIME_STAMP.sub('', name)
 
 
 def locate_checkpoint(name: str | Path) -> Path:
@@ -146,7 +152,7 @@ def check_fits(
     origin = ''
     if checkpoint.config_name:
         origin = f'; it was trained with {checkpoint.config_name}'
-    if report.problems:
+    if report.problems:  # the wrong kind of file says more than a list of tensors
         _check_parts(checkpoint, model, origin)
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):

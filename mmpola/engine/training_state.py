@@ -9,8 +9,13 @@ from typing import Any
 import torch
 from mmengine.runner import Runner as MMEngineRunner
 
+from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.engine.loops import POSITION
-from mmpola.messages import UsageError, first_line
+from mmpola.engine.training_checkpoint import TrainingCheckpoint
+from mmpola.messages import UsageError, first_line, listed
+
+RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
+"""Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 HUB_ENTRIES = ('log_scalars', 'runtime_info', 'resumed_keys')
 """Entries of MMEngine's message hub."""
@@ -42,19 +47,34 @@ class Runner(MMEngineRunner):
             ) from error
 
 
-def check_entries(content: Mapping[str, Any], path: str) -> None:
-    """Check the types of the entries of a checkpoint that a training run is resumed from.
-
-    Args:
-        content: of the file, which has the entries `meta`, `message_hub` and `optimizer`.
-        path: of the file.
+def check_state(checkpoint: TrainingCheckpoint) -> None:
+    """Check that a checkpoint has the state of a training run, so that one can resume from it.
 
     Raises:
-        UsageError: an entry has another type, or lacks a part; the message names the first.
+        UsageError: an entry is missing, cannot be read from files, has another type, or lacks a
+            part; the message names the first.
     """
-    meta = content['meta']
-    for key in ('meta', 'message_hub', 'optimizer'):
+    path = checkpoint.path
+    content = checkpoint.content
+    missing = [name for name in RESUME_ENTRIES if name not in content]
+    if checkpoint.container != 'state_dict':  # the optimizer's state belongs to other weights
+        missing = list(RESUME_ENTRIES)
+    if missing:
+        raise UsageError(
+            f'--resume: {path}: expected a training checkpoint, got weights without '
+            f'{" and ".join(missing)}; {restart_advice(path)}'
+        )
+    read_by_mmengine = [content.get(name) for name in (*RESUME_ENTRIES, 'param_schedulers')]
+    unknown = stubs_in(read_by_mmengine) - {LOG_HISTORY}
+    if unknown:
+        raise UsageError(
+            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read '
+            f'from files; {restart_advice(path)}'
+        )
+
+    for key in RESUME_ENTRIES:
         _check(path, key, content[key], 'a dict', isinstance(content[key], Mapping))
+    meta = content['meta']
     for name in ('epoch', 'iter'):
         value = meta.get(name)
         _check(path, f'meta.{name}', value, 'a number of epochs or steps', _is_count(value))

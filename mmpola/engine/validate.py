@@ -233,7 +233,9 @@ def _check_topk(key: str, node: dict[str, Any], num_classes: int | None) -> None
     topk = node.get('topk')
     if topk is None or num_classes is None:
         return
-    largest = max(topk) if isinstance(topk, (list, tuple)) else topk
+    largest = topk
+    if isinstance(topk, (list, tuple)):
+        largest = max(topk)
     if largest > num_classes:
         raise UsageError(
             f'{key}.topk: expected at most model.num_classes, {num_classes}, got {topk}'

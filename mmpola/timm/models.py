@@ -205,9 +205,9 @@ class TimmClassifier(TimmModel, Classifier):
             intermediates_only: return the maps only.
 
         Returns:
-            One map per index in the order of the stages; without `intermediates_only` (x, maps). x is
-            the result of `forward_features` or, if `stop_early` skipped stages, the map of the last
-            stage that was run.
+            One map per index in the order of the stages; without `intermediates_only` (x, maps),
+            where x is the result of `forward_features`, or the map of the last stage that was run
+            if `stop_early` skipped others.
 
         Raises:
             ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no
