@@ -133,9 +133,9 @@ def load_weights(model: Loadable, name: str | Path) -> LoadReport:
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
     (`state_dict`, with `backbone.` or `module.` prefixes; averaged weights are preferred) and bare
-    state dicts. Position tables are resized to the backbone's `pretrain_img_size`, those of keys
-    and of windows bicubically as by the authors; heads and stages that the model does not have are
-    dropped; output norms that the file lacks stay as initialised.
+    state dicts. Position tables are resized to the backbone's `pretrain_img_size`, tables of keys
+    and windows bicubically as in the authors' code. Heads and stages that the model does not have
+    are dropped, and output norms that the file lacks stay as initialised.
 
     Args:
         model: backbone or classifier.
@@ -162,7 +162,7 @@ def load_tensors(
 ) -> LoadReport:
     """Load tensors under the model's names, all or none, and log what happened.
 
-    The arguments are those of `fit_weights`.
+    See `fit_weights` for the arguments.
 
     Raises:
         CheckpointError: tensors do not fit.
@@ -207,7 +207,7 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
             raise CheckpointError(f'{shown}: {container}: {rule}')
         check_dense(tensors, source)
         found = OrderedDict((_without_wrappers(key), x) for key, x in tensors.items())
-        # Versions of modules, by which load hooks tell the names of older files.
+        # The versions of modules: load hooks tell by them which names a file uses.
         versions = getattr(candidate, '_metadata', None)
         if isinstance(versions, Mapping):
             renamed = {}
@@ -289,8 +289,8 @@ def fit_weights(
         (tensors to load, report on every tensor); there are no tensors to load if one does not fit.
 
     Raises:
-        CheckpointError: a tensor is not dense, or has a dtype from which the model's tensor is not
-            loaded.
+        CheckpointError: a tensor is not dense, or has a dtype that cannot be loaded into the
+            model's tensor.
     """
     check_dense(weights, source)
     expected = model.state_dict()

@@ -140,7 +140,7 @@ def _check_transform(transform: dict[str, Any]) -> None:
 
 
 def _kept_indices(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
-    """Return the indices, among `count` images, of those that `ClassFolders` keeps."""
+    """Return the indices of the images that `ClassFolders` keeps among `count` images."""
     numbers: Any = indices
     if isinstance(indices, int):
         numbers = [indices]
@@ -250,7 +250,7 @@ def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str
         if first != folder:
             got = f'{folder}, which is the same as {first}'
             raise ValueError(f'{root}: expected every folder once, got {got}')
-        inner.sort()  # the order in which os.walk continues
+        inner.sort()  # os.walk continues in this order
         for file in sorted(files):
             if _is_image(file):
                 yield os.path.relpath(os.path.join(folder, file), root)

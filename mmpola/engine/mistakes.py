@@ -57,7 +57,7 @@ def mistakes_in_one_line(cfg: dict[str, Any]) -> Iterator[None]:
 
 
 def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]]:
-    """List the dicts, outermost first, from which MMEngine was building objects when it failed.
+    """List the dicts that MMEngine was building objects from when it failed, outermost first.
 
     MMEngine's errors name no key, but the frames of the functions that build hold these dicts.
     """

@@ -211,7 +211,7 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
     if not any(key.startswith(f'{BACKBONE}.') for key in fitting):
         raise UsageError(
             f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, '
-            f'got {len(checkpoint.weights)} tensors of which none fits it: '
+            f'got {len(checkpoint.weights)} tensors, none of which fits it: '
             f'{listed(checkpoint.weights, 3)}; the weights of a backbone are loaded by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )

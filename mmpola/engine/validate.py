@@ -68,7 +68,7 @@ PARTS = {
     r'(train|val|test)_dataloader\.(.+\.)?pipeline\.\d+': TRANSFORMS,
     r'(train|val|test)_evaluator(\.metrics)?(\.\d+)?': METRICS,
 }
-"""Keys of the parts that MMEngine builds -> the registry in which it looks up their classes."""
+"""Keys of the parts that MMEngine builds -> the registry of their classes."""
 
 MMENGINE_ENTRIES = (
     'type',
@@ -118,7 +118,7 @@ LARGEST_SEED = 2**32 - 1
 LOG_LEVELS = ('CRITICAL', 'ERROR', 'WARNING', 'INFO', 'DEBUG', 'NOTSET')
 
 MISSPELLING_SIMILARITY = 0.885
-"""The similarity to a key that is read from which another key counts as misspelt.
+"""An unknown key that is at least as similar to a known one counts as misspelt.
 
 trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable that a dumped config keeps, has 0.88
 to tta_pipeline.
@@ -143,7 +143,7 @@ def validate_config(cfg: Config, used: re.Pattern[str] = TRAINING_KEYS) -> nn.Mo
     """
     _check_plain_names(cfg, used)
     _check_values(cfg, used)
-    model = build_on_meta(cfg)  # first: it sets the scope in which the other parts are looked up
+    model = build_on_meta(cfg)  # first: it sets the scope for looking up the other parts
     check_channels(cfg.model.get('module', cfg.model), model)
     for key, node in nodes(cfg._cfg_dict, ''):
         if 'type' not in node or not used.fullmatch(key):

@@ -25,7 +25,7 @@ from mmpola.engine.processes import any_process
 from mmpola.registry import HOOKS
 
 ATOMIC_BACKEND = {'backend': 'mmpola_atomic'}
-"""`backend_args` with which MMEngine writes files atomically."""
+"""`backend_args` that make MMEngine write files atomically."""
 
 INTERRUPTED = 'interrupted.pth'
 """Name of the checkpoint of an interrupted run, in its work dir."""
@@ -287,7 +287,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
 
 def _saved_history(history: HistoryBuffer) -> dict[str, Any]:
-    """Return the arguments with which a log history can be rebuilt."""
+    """Return the arguments to rebuild a log history from."""
     logs, counts = history.data
     return {
         'log_history': torch.from_numpy(logs),
