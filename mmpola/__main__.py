@@ -3,13 +3,16 @@
     mmpola [--openmmlab]           or: python -m mmpola [--openmmlab]
     mmpola COMMAND ARGUMENTS…      or: torchrun … -m mmpola COMMAND …
 
-The second form runs a script, see mmpola/commands.py. Layers and models for timm need torch,
-torchvision, timm and einops. Training needs MMEngine too, detection and segmentation the other
-packages of OpenMMLab. Lines marked `ok` work, `--` are packages that only other uses need, and `!!`
-must be mended. Exit status 1 if there is such a line, else 0; with --openmmlab, which
-tools/install.sh passes, all packages are needed. Every line that is not `ok` names its fix: pip
-commands, or `bash tools/install.sh` in the environment that this script has made. Packages that may
-be missing or broken are imported inside functions.
+The second form runs a script, see mmpola/commands.py.
+
+Layers and models for timm need torch, torchvision, timm and einops. Training also needs MMEngine;
+detection and segmentation need the other packages of OpenMMLab. With --openmmlab, which
+tools/install.sh passes, all packages are needed.
+
+A line marked `ok` works, `--` is a package that only other uses need, and `!!` must be mended: the
+exit status is then 1, else 0. Every line that is not `ok` names its fix: a pip command or, in the
+environment that tools/install.sh made, that script. Packages that may be missing or broken are
+imported inside functions.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ class Requirement(NamedTuple):
         limit: the first version that is too new; None if none is.
         pip: the command that installs it.
         module: imports only if the distribution works; None if its version says enough.
-        use: what it is needed for, if that is not everything.
-        fork: a distribution of the same modules, with its lowest supported version.
+        use: what needs it; '' if everything does.
+        fork: a distribution of the same modules, and its lowest supported version.
     """
 
     name: str
@@ -136,12 +139,14 @@ def findings(by_installer: bool, all_needed: bool) -> Iterator[Finding]:
     """Yield every line of the report, in the order in which the parts depend on each other.
 
     Args:
-        by_installer: whether tools/install.sh, which then is the fix of everything, has made this
-            environment.
-        all_needed: whether all of OpenMMLab is needed. Otherwise a package of it may be missing
-            unless another one, which is installed, needs it.
+        by_installer: whether tools/install.sh has made this environment; then it is every fix.
+        all_needed: whether all of OpenMMLab is needed. Otherwise only the packages are needed that
+            installed packages of it need.
     """
-    mmengine, mmcv, mmdet, mmseg = (_installed_distribution(each) for each in OPENMMLAB)
+    mmengine = _installed_distribution(MMENGINE)
+    mmcv = _installed_distribution(MMCV)
+    mmdet = _installed_distribution(MMDET)
+    mmseg = _installed_distribution(MMSEG)
     openmmlab = (mmengine, mmcv, mmdet, mmseg)
     installer = INSTALLER
     if openmmlab != OPENMMLAB:
@@ -231,7 +236,7 @@ def _importable(group: str, module: str, remedy: str) -> Finding:
 
 
 def _described(error: Exception) -> str:
-    """Return the type and the first line of an error; `mmpola.messages` may not import here."""
+    """Return type and first line of an error; `mmpola.messages` needs an MMEngine that works."""
     text = type(error).__name__
     lines = str(error).splitlines()
     if lines:

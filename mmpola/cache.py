@@ -1,4 +1,4 @@
-"""The folder of files that mmpola can make again, and folders that are complete or absent.
+"""The folder for cached files, and folders that are written whole or not at all.
 
 This module needs only the standard library.
 """
@@ -13,18 +13,19 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return `mmpola` in `$XDG_CACHE_HOME`, by default in `~/.cache`; it may not exist yet."""
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmpola'
+    """Return the folder `mmpola` in `$XDG_CACHE_HOME`, or in `~/.cache`; it may not exist yet."""
+    caches = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+    return Path(caches) / 'mmpola'
 
 
 def file_name(machine: str) -> str:
-    """Return the name of a GPU or another machine for a file name, without spaces and slashes."""
+    """Return the name of a GPU or another machine without spaces and slashes, for a file."""
     return machine.replace(' ', '-').replace('/', '-')
 
 
 @contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill, which becomes `path` at the end, and is removed on errors.
+    """Yield an empty folder to fill; at the end it is renamed to `path`, on errors it is removed.
 
     Raises:
         OSError: `path` is a file or holds files, or the disk refuses.

@@ -1,7 +1,7 @@
-"""The command `mmpola NAME ARGUMENTS…`: runs a script of `tools/`, in a clone and from a wheel.
+"""The command `mmpola NAME ARGUMENTS…`, which runs a script of `tools/` from a clone or a wheel.
 
-The scripts set variables that torch reads when it is loaded, so nothing is imported here that loads
-torch.
+Nothing that loads torch is imported here: the scripts first set variables that torch reads when it
+is loaded.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Without a command, mmpola reports what this environment can be used for. COMMAND
 anywhere, as in a clone."""
 
 
-def carried(name: str) -> Path:
-    """Return a file or folder of the repository: in the package's `.mim`, or in the clone."""
+def repository_path(name: str) -> Path:
+    """Return a file or folder of the repository, which a wheel carries in the package's `.mim`."""
     inside = PACKAGE / '.mim' / name
     if inside.exists():
         return inside
@@ -44,9 +44,9 @@ def carried(name: str) -> Path:
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Run the script of a command, as if it had been called itself.
+    """Run the script of a command, as if the user had called the script.
 
-    `configs/NAME.py` is the config of mmpola where the working directory has no such file.
+    An argument `configs/NAME.py` means mmpola's config if the working directory has no such file.
 
     Raises:
         SystemExit: status 2 if there is no such command; otherwise as the script ends.
@@ -57,11 +57,11 @@ def run(command: str, arguments: list[str]) -> None:
         rule = f'expected one of {", ".join(SCRIPTS)}, got {command}'
         print(f'mmpola: {rule}{suggestion(command, SCRIPTS)}', file=sys.stderr)
         sys.exit(2)
-    script = str(carried(f'tools/{SCRIPTS[command]}'))
-    found = []
+    script = str(repository_path(f'tools/{SCRIPTS[command]}'))
+    script_arguments = []
     for argument in arguments:
         if argument.startswith('configs/') and not Path(argument).exists():
-            argument = str(carried(argument))
-        found.append(argument)
-    sys.argv = [script, *found]
+            argument = str(repository_path(argument))
+        script_arguments.append(argument)
+    sys.argv = [script, *script_arguments]
     runpy.run_path(script, run_name='__main__')

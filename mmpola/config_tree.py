@@ -10,7 +10,7 @@ from mmpola.messages import listed
 IMAGENET = 'imagenet-1k'
 """Stands for ImageNet's 1,000 classes, by their WordNet numbers.
 
-It is a value of arguments that otherwise name a folder or file which defines the classes.
+Arguments that name a folder or file with the classes also take this value.
 """
 
 
@@ -29,7 +29,10 @@ def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     else:
         return
     for name, child in children:
-        yield from nodes(child, f'{key}.{name}' if key else str(name))
+        child_key = str(name)
+        if key:
+            child_key = f'{key}.{name}'
+        yield from nodes(child, child_key)
 
 
 def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:

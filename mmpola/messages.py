@@ -13,10 +13,8 @@ try:
 except ModuleNotFoundError:
     print_log = None
 
-
 CTRL_C = 130
 """Exit status after Ctrl-C, as in shells."""
-
 
 BrokenRule = tuple[str, str]
 """(rule, file that breaks it, with the value found)."""
@@ -27,10 +25,9 @@ class UsageError(Exception):
 
 
 def printable(text: object) -> str:
-    """Write control characters of a text as escapes, for one line that a terminal only prints.
+    """Write the control characters of a text as escapes; other characters, such as umlauts, stay.
 
-    Names inside files (of tensors, classes, files) may hold line breaks and terminal escapes; other
-    characters, such as umlauts, stay.
+    Names that come from files may hold line breaks and escape sequences of terminals.
     """
     escaped = ''
     for character in str(text):
@@ -55,32 +52,32 @@ def listed(names: Iterable[object], shown: int | None = 5) -> str:
         names: the names.
         shown: the number of names before 'and N more'; None for all of them.
     """
-    every = [printable(name) for name in names]
-    if shown is None or len(every) <= shown:
-        return ', '.join(every)
-    first = ', '.join(every[:shown])
-    return f'{first} and {len(every) - shown} more'
+    texts = [printable(name) for name in names]
+    if shown is None or len(texts) <= shown:
+        return ', '.join(texts)
+    first = ', '.join(texts[:shown])
+    return f'{first} and {len(texts) - shown} more'
 
 
 def grouped(broken: Iterable[BrokenRule]) -> list[str]:
     """Write one line per broken rule, with the first files that break it."""
-    by_rule: dict[str, list[str]] = {}
-    for rule, item in broken:
-        by_rule.setdefault(rule, []).append(item)
-    return [f'{rule} ({len(items)}): {listed(items)}' for rule, items in by_rule.items()]
+    files_by_rule: dict[str, list[str]] = {}
+    for rule, file in broken:
+        files_by_rule.setdefault(rule, []).append(file)
+    return [f'{rule} ({len(files)}): {listed(files)}' for rule, files in files_by_rule.items()]
 
 
 def suggestion(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
     """Return the end of a message: '; did you mean NAME?', or '' if no known name is similar.
 
     Args:
-        name: what a user wrote, in any case.
-        known: the names that it may have meant.
+        name: what a user wrote; upper and lower case are equal.
+        known: the names that the user may have meant.
         similarity: from 0 to 1; less similar names are not suggested.
     """
     by_lower_case: dict[str, str] = {}
-    for each in known:
-        by_lower_case.setdefault(each.lower(), each)
+    for known_name in known:
+        by_lower_case.setdefault(known_name.lower(), known_name)
     found = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=similarity)
     if not found:
         return ''
@@ -97,7 +94,7 @@ def first_line(error: BaseException) -> str:
 
 
 def info(message: str) -> None:
-    """Log a message at the level INFO, in MMEngine's current logger where MMEngine is installed."""
+    """Log a message at the level INFO; in MMEngine's current logger if MMEngine is installed."""
     if print_log is None:
         logging.getLogger('mmpola').info(message)
     else:
@@ -107,8 +104,8 @@ def info(message: str) -> None:
 def run_main(main: Callable[[], None], interrupted: str = 'interrupted') -> None:
     """Run a script's main(), and end it with one line if the user made a mistake or pressed Ctrl-C.
 
-    A `UsageError` is printed, with exit status 2. Ctrl-C prints `interrupted`, with status 130.
-    Texts that the locale cannot print are written with escapes.
+    A `UsageError` is printed, and the exit status is 2. Ctrl-C prints `interrupted`, and the status
+    is 130. Characters that the locale cannot print are written as escapes.
     """
     os.environ.setdefault('LOCAL_RANK', '0')  # MMEngine's DDP wrapper needs it
     for stream in (sys.stdout, sys.stderr):

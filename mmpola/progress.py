@@ -1,4 +1,4 @@
-"""Show the progress of long work: a bar on a terminal, elsewhere a line for every tenth."""
+"""Show the progress of long work: a bar on a terminal, elsewhere a line after every tenth."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def progress(
     Args:
         what: the work, in a few words.
         total: number of items.
-        unit: what is counted, behind the numbers.
-        size: items in a unit; where the whole is less than 1,000 units, nothing is shown outside of
-            a terminal.
+        unit: what is counted, printed after the numbers.
+        size: items in a unit. With more than one, short work of less than 1,000 units is shown on a
+            terminal only.
     """
     console = Console()
     if console.is_terminal:

@@ -3,7 +3,7 @@
 MMEngine imports this module for a config with `type='mmpola.…'`, so no config needs
 `custom_imports`. It reports an ImportError raised here as 'not in the registry', so nothing that
 may fail is imported. Without MMEngine, which is an optional extra, nothing is registered and the
-classes are used by their Python names.
+classes can only be imported.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ except ModuleNotFoundError:
 else:
 
     class _LazyRegistry(mmengine_registry.Registry):
-        """Imports the module that registers a name; all modules only for an unknown name."""
+        """Imports only the module that registers a name; for an unknown name, all modules."""
 
         def get(self, key: str) -> Any:
             if key in MODULE_OF_NAME and key not in self.module_dict:

@@ -1,8 +1,9 @@
 """Set the variables of OpenMP, which torch reads when it is loaded; scripts import this first.
 
-Waiting threads sleep instead of spinning: on cores that others use too, training is then several
-times faster. The number of threads is the number of cores that this process may use, divided by the
-processes that torchrun started here. Variables that the user has set stay as they are.
+Waiting threads sleep instead of spinning, which makes training several times faster on cores that
+other programs use too. The number of threads is the number of cores that this process may use,
+divided by the number of processes that torchrun started on this machine. Variables that the user
+has set stay as they are.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import os
 from pathlib import Path
 
 CPU_QUOTA = Path('/sys/fs/cgroup/cpu.max')
-"""The limit of a container: microseconds of CPU time, or 'max', and the period in microseconds."""
+"""The limit of a container: microseconds of CPU time, or 'max', per period of microseconds."""
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: its affinity, and the quota of its container."""
+    """Return how many cores this process may use, by its affinity and its container's quota."""
     if hasattr(os, 'sched_getaffinity'):
         cores = len(os.sched_getaffinity(0))
     else:

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaSwin, base
-from mmpola.checkpoint.safe_load import register_mmengine_reader
 from mmpola.engine.schedule_advice import schedule_advice
+from mmpola.engine.train import register_mmengine_reader
 from tests.helpers.configs import code_with, config_files, shrink_input, shrink_model
 
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'

@@ -13,6 +13,8 @@ Detections with a score below --score-thr are left out. Ctrl-C ends the script w
 2: the arguments are invalid, nothing was started.
 """
 
+# No `from __future__ import annotations`: gradio reads the annotations of local functions.
+
 import mmpola.script  # noqa: F401  before all others
 
 import argparse
@@ -42,10 +44,10 @@ from mmpola.messages import UsageError, run_main
 from mmpola.read_image import ImageFile
 
 RECENT_IMAGES = 3
-"""Images whose captured tensors are kept; an older one runs through the model again."""
+"""How many images keep their captured tensors; older ones run through the model again."""
 
 MEAN = 'mean'
-"""The choice of no single head."""
+"""The choice of the mean over all heads."""
 
 
 def parse_args() -> argparse.Namespace:
@@ -89,7 +91,7 @@ class Explorer:
         self.open = lru_cache(RECENT_IMAGES)(self._open)
 
     def _open(self, path: Path) -> tuple[Exploration, NDArray[Any], str]:
-        """Return an image's exploration, the image with the prediction, and that in words.
+        """Return an image's exploration, the image with the prediction, and the latter in words.
 
         Raises:
             UsageError: the image cannot be read.
@@ -109,7 +111,8 @@ class Explorer:
     def heads(self, layer: str) -> list[str]:
         """Return the choices of a head in a layer."""
         count = linear_layers(self.predictor.model.backbone)[layer].num_heads
-        return [MEAN, *(str(number) for number in range(1, count + 1))]
+        numbers = [str(number) for number in range(1, count + 1)]
+        return [MEAN, *numbers]
 
     def show(self, path: Path, layer: str, head: str, point: Point | None) -> list[Any]:
         """Return what the page shows for a point of an image.
@@ -121,8 +124,8 @@ class Explorer:
             point: a pixel; None for the centre of what the network sees.
 
         Returns:
-            The point, the image with it, the prediction in words, a text about the query with the
-            entropies, and the figures of its weights and of its entropy in each layer.
+            The point; the image with the point; the prediction in words; a text about the query
+            with its entropies; and the figures of its weights, and of its entropy in each layer.
 
         Raises:
             UsageError: the image cannot be read, or the network does not see the pixel.
@@ -130,7 +133,10 @@ class Explorer:
         explored, drawing, summary = self.open(path)
         if point is None:
             point = explored.centre
-        view = explored.view(layer, None if head == MEAN else int(head) - 1, point)
+        head_index = None
+        if head != MEAN:
+            head_index = int(head) - 1
+        view = explored.view(layer, head_index, point)
         text = f'{view.text}\n\n| weights | entropy |\n| --- | --- |'
         for kind, entropy in view.entropies:
             text += f'\n| {kind} | {entropy} |'
@@ -273,10 +279,8 @@ def main() -> None:
     predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, needs_names=False)
     names = choose_layers(predictor.model.backbone, args.layers)
     explorer = Explorer(predictor, names, args.score_thr)
-    if args.image is not None:
-        explorer.open(
-            args.image
-        )  # an image that cannot be read is refused before the server starts
+    if args.image is not None:  # an image that cannot be read is refused before the server starts
+        explorer.open(args.image)
 
     title = Path(args.config).stem
     with TemporaryDirectory() as folder:

@@ -37,7 +37,7 @@ from PIL import Image
 from mmpola.apps.publish.export import LOWEST_OPSET, ExportReport, check_packages, export
 from mmpola.apps.publish.export_model import default_shape, export_model
 from mmpola.checkpoint.write import check_destination
-from mmpola.classification.class_folders import name_imagenet_classes
+from mmpola.classification.data_config import name_imagenet_classes
 from mmpola.config_tree import leaves
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_fitting
@@ -46,7 +46,7 @@ from mmpola.messages import UsageError, first_line, run_main
 from mmpola.read_image import rgb_image, unreadable
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description='Export a model to ONNX and compare it with PyTorch; docs/tools.md describes '
         'inputs and outputs',
@@ -114,11 +114,15 @@ def image_to_compare(path: Path | None, cfg: Config) -> Image.Image:
 
 def print_report(path: Path, report: ExportReport) -> None:
     print(f'{path}: {report.size / 1e6:.1f} MB, opset {report.opset}')
-    for name, dimensions in (*report.inputs.items(), *report.outputs.items()):
+    tensors = {**report.inputs, **report.outputs}
+    for name, dimensions in tensors.items():
         shown = []
         for dimension in dimensions:
+            text = str(dimension)
             is_expression = isinstance(dimension, str) and not dimension.isidentifier()
-            shown.append('?' if is_expression else str(dimension))  # expressions are long
+            if is_expression:  # they are long
+                text = '?'
+            shown.append(text)
         print(f'  {name:<8} {" x ".join(shown)}')
     batch, height, width = report.compared
     runtime, eager = report.seconds
@@ -130,7 +134,7 @@ def print_report(path: Path, report: ExportReport) -> None:
 
 
 def main() -> None:
-    args = parse_arguments()
+    args = parse_args()
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
     check_packages()
     check_destination(args.out, args.overwrite)

@@ -45,7 +45,8 @@ def main() -> None:
         if len(args.shape) != len(size):
             raise UsageError(f'--shape: expected {expected}, got {listed(args.shape)}')
         size = args.shape
-    print(f'{args.config} at {" x ".join(map(str, size))}')
+    sides = ' x '.join(str(side) for side in size)
+    print(f'{args.config} at {sides}')
     print_counts(cfg, size)
 
 

@@ -6,7 +6,7 @@
                                     [--width-inches WIDTH]
 
 MODEL is a name of timm, such as pvt_v2_b1, or of mmpola, such as pola_pvt_tiny. CHECKPOINT is a
-file that fits the whole model; of mmpola's models, a path, URL or name in any format that mmpola
+file that fits the whole model; for a model of mmpola, a path, URL or name of any file that mmpola
 reads. docs/analysis.md defines the field, describes the arguments, and shows how to draw the field
 of any other backbone, such as mmdet's.
 """
@@ -56,10 +56,10 @@ def parse_args() -> argparse.Namespace:
         '--images', nargs='+', metavar='PATH', help='images, resized to the size (default: noise)'
     )
     parser.add_argument(
-        '--number', type=int, default=16, metavar='N', help='images, at most (default: 16)'
+        '--number', type=int, default=16, metavar='N', help='most images to use (default: 16)'
     )
     parser.add_argument(
-        '--size', type=int, default=224, metavar='SIDE', help='pixels of their side (default: 224)'
+        '--size', type=int, default=224, metavar='SIDE', help='side in pixels (default: 224)'
     )
     parser.add_argument('--device', help='default: a GPU if there is one, else the CPU')
     parser.add_argument('--overwrite', action='store_true', help='overwrite FILE')
@@ -93,10 +93,10 @@ def parse_args() -> argparse.Namespace:
 
 @contextmanager
 def error_names(model: str) -> Iterator[None]:
-    """Put the name of a model before errors of timm; its models raise many types."""
+    """Turn any error of a model into one line that begins with its name."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # models of timm raise many types
         raise UsageError(f'{model}: {first_line(error)}') from error
 
 
@@ -145,9 +145,12 @@ def main() -> None:
     torch.manual_seed(0)
     noise = torch.randn(args.number, 3, args.size, args.size)
     fields = {}
-    with progress('gradients', len(networks) * (len(paths) or args.number)) as advance:
+    images_per_model = len(paths) or args.number
+    with progress('gradients', len(networks) * images_per_model) as advance:
         for model, label, network in zip(args.models, args.labels, networks, strict=True):
-            inputs = read_images(paths, model, args.size) if paths else noise
+            inputs = noise
+            if paths:
+                inputs = read_images(paths, model, args.size)
             with error_names(model):
                 fields[label] = effective_receptive_field(
                     network.to(args.device), inputs.to(args.device), advance

@@ -1,11 +1,12 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
     python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
+                                           [--cfg-options KEY=VALUE …]
     python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny
     bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
 CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a
-bare state dict or .safetensors; docs/weights.md describes the names that it may be given by.
+bare state dict or .safetensors. docs/weights.md describes how to name it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import check_data, print_notes
-from mmpola.classification.class_folders import name_imagenet_classes, name_trained_classes
+from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
     add_compile_argument,

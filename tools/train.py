@@ -2,6 +2,7 @@
 
     python tools/train.py CONFIG [--work-dir DIR] [--resume [auto|CHECKPOINT]] [--overwrite]
                                  [--amp [float16|bfloat16]] [--auto-scale-lr] [--compile [BACKEND]]
+                                 [--cfg-options KEY=VALUE …]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
 Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go
@@ -25,7 +26,7 @@ from mmpola.engine.config import (
     use_mixed_precision,
 )
 from mmpola.engine.maps import check_batch_norm
-from mmpola.engine.resume import decide_resume, finished
+from mmpola.engine.resume import decide_resume, progress_if_finished
 from mmpola.engine.schedule_advice import schedule_advice
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
@@ -80,13 +81,15 @@ def main() -> None:
         request_compilation(cfg, args.compile)
     if args.resume is not None:
         cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+        cfg.load_from = None
+        if args.resume != 'auto':
+            cfg.load_from = args.resume
 
     model = validate_config(cfg)
     check_batch_norm(cfg, model)
     checkpoint = decide_resume(cfg, args.overwrite, model)
     if checkpoint is not None:
-        progress = finished(checkpoint, cfg)
+        progress = progress_if_finished(checkpoint, cfg)
         if progress is not None:
             print(f'{checkpoint.path}: training is finished: {progress}')
             return

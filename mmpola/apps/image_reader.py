@@ -18,8 +18,8 @@ from torch import Tensor
 from torchvision.transforms import Resize
 
 from mmpola.apps.arguments import is_classifier
+from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_tree import leaves
-from mmpola.engine.config import evaluation_transform
 from mmpola.messages import UsageError
 from mmpola.read_image import read_pixels, size_as_loaded
 

@@ -1,4 +1,4 @@
-"""Downloads: a whole checkpoint or nothing, once per machine, within limits of time and size."""
+"""Download a checkpoint whole or not at all, once per machine, within limits of time and size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_BYTES = 16 * 2**30
 """The largest file that is downloaded."""
 
 OLD_FORMAT_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
-"""How files of torch.save began before torch 1.6; later ones are zip files."""
+"""The first bytes of files that torch.save wrote before torch 1.6; later ones are zip files."""
 
 Answer = TypeVar('Answer')
 
@@ -38,8 +38,8 @@ Answer = TypeVar('Answer')
 def in_time(function: Callable[[], Answer]) -> Answer:
     """Call a function with a time limit and return what it returns.
 
-    Time limits of network libraries start anew with every byte, so the call runs in a thread of its
-    own, which is abandoned when its time is over.
+    The time limits of network libraries start again with every byte, so the call runs in a thread,
+    which is abandoned when its time is over.
 
     Raises:
         TimeoutError: it takes longer than `ANSWER_SECONDS`.
@@ -72,13 +72,13 @@ def download_once(
     Args:
         url: where it is.
         path: file to write; its suffix tells the format. Folders are created.
-        lock: file that is locked meanwhile.
+        lock: file that is locked during the download.
         authorization: value of the HTTP header; it is not sent to servers that `url` redirects to.
         digest: hexadecimal SHA-256 of the file, if it is known.
 
     Raises:
-        OSError: the server does not answer, or sends anything but a whole checkpoint with that
-            SHA-256, or one of this module's limits is exceeded; no file is left.
+        OSError: the server does not answer, sends anything but a whole checkpoint with that
+            SHA-256, or exceeds one of this module's limits; no file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def download_once(
 
 
 def _download(url: str, path: Path, authorization: str | None, digest: str | None) -> None:
-    """Download a whole checkpoint or nothing, see `download_once`."""
+    """Download a checkpoint, checking its size, format and digest; see `download_once`."""
     end = time.monotonic() + TOTAL_SECONDS
     request = Request(url, headers={'User-Agent': 'mmpola'})
     if authorization is not None:
@@ -135,7 +135,7 @@ def _check_size(size: int) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a file is a whole one of torch.save or safetensors, as far as its format shows."""
+    """Whether a file looks like a whole file of torch.save or, by its suffix, of safetensors."""
     if path.suffix == '.safetensors':
         from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""Find a checkpoint by its name: a path, a URL, a file on the Hugging Face Hub or a model.
+"""Find a checkpoint by name: a path, a URL, a file on the Hugging Face Hub, or a model.
 
     checkpoints/pola_swin_t.pth  ~/weights.pth           a local file
     file:///data/weights.pth                             a local file
@@ -6,10 +6,10 @@
     hf://OWNER/REPOSITORY/FILE                           downloaded into the Hugging Face cache
     mmpola://pola_swin_tiny                              the authors' weights of that model
 
-A download shows a progress bar, happens once per machine however many processes ask for it, keeps
-to the limits of `mmpola.checkpoint.download`, and is checked for its length, its format and, where
-the hub publishes one, its SHA-256. A file that fails a check is removed. `HF_ENDPOINT`,
-`HF_HUB_CACHE`, `HF_HUB_OFFLINE` and `TORCH_HOME` work as usual.
+A download shows a progress bar, happens once per machine however many processes ask for it, and
+keeps to the limits of `mmpola.checkpoint.download`. Its length, its format and, if the hub
+publishes one, its SHA-256 are checked; a file that fails is removed. `HF_ENDPOINT`, `HF_HUB_CACHE`,
+`HF_HUB_OFFLINE` and `TORCH_HOME` work as usual.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def released_checkpoint(model: str) -> Path:
 
 
 def short_name(model: str) -> str:
-    """'pola_swin_tiny' -> 'pola_swin_t', as configs call files in `checkpoints/`."""
+    """Return the name of a model's file in `checkpoints/`: 'pola_swin_tiny' -> 'pola_swin_t'."""
     return '_'.join(SIZE_LETTERS.get(part, part) for part in model.split('_'))
 
 
@@ -166,7 +166,10 @@ def _local_file(path: str, name: str) -> Path:
 
 
 def _file_of_a_url(url: str) -> Path:
-    """Return the file of an http(s) URL in torch's hub folder; equal file names are told apart."""
+    """Return the file of an http(s) URL in torch's hub folder.
+
+    A digest of the URL in its name tells files of the same name apart.
+    """
     last_part = unquote(urlparse(url).path).rpartition('/')[2]
     file = Path(re.sub(r'[^A-Za-z0-9_ .+-]', '_', last_part))
     url_digest = hashlib.sha256(url.encode()).hexdigest()[:8]
@@ -180,13 +183,13 @@ def _file_of_a_url(url: str) -> Path:
 def _file_on_the_hub(name: str, asked: str, remedy: str) -> Path:
     """Return the cached file of 'hf://OWNER/REPOSITORY/FILE'.
 
-    Files are written into the hub's cache as `huggingface_hub` writes them where it can make no
-    links: by commit and name. Of the server's answer, only the commit becomes part of a path.
+    Files are written into the hub's cache by commit and name, as `huggingface_hub` does on systems
+    without links. Only the commit of the server's answer becomes part of a path.
 
     Args:
         name: the file.
         asked: what the user wrote, for messages.
-        remedy: what to do with a file that the user downloads, for messages.
+        remedy: what to do with the file once the user has downloaded it elsewhere, for messages.
     """
     parts = name.removeprefix('hf://').split('/')
     if len(parts) < 3 or not {'', '.', '..'}.isdisjoint(parts):
@@ -252,7 +255,8 @@ def download_again_advice(path: str | Path) -> str:
     """Return the end of a message about a broken file that was downloaded; '' for any other."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    # The hub's cache names a file by a link to it; without the file, it downloads again.
+    # A name in the hub's cache may be a link; without the file that it leads to, the hub downloads
+    # again.
     real = Path(path).resolve()
     for folder in (torch.hub.get_dir(), HF_HUB_CACHE):
         if real.is_relative_to(Path(folder).resolve()):

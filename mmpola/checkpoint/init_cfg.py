@@ -1,4 +1,4 @@
-"""Initial weights that a config asks for by `init_cfg`: files, and the initializers of MMEngine.
+"""Initial weights from the `init_cfg` of a config: files, and the initializers of MMEngine.
 
 A value is None, a dict or a list of dicts, as MMEngine's modules take it. A dict(type='Pretrained',
 checkpoint=PATH) names a file of any format that `load_weights` reads; all other dicts are
@@ -18,7 +18,7 @@ PRETRAINED_FORM = "dict(type='Pretrained', checkpoint=PATH)"
 
 
 def check_init_cfg(init_cfg: InitCfg) -> None:
-    """Raise ValueError unless every entry names a file, or an initializer and its layers."""
+    """Raise ValueError unless every entry names a file or an initializer with its layers."""
     if init_cfg is not None and not isinstance(init_cfg, (dict, list)):
         rule = f'None, {PRETRAINED_FORM}, an initializer of MMEngine, or a list of them'
         raise ValueError(f'init_cfg: expected {rule}, got {init_cfg!r}')
@@ -33,7 +33,7 @@ def check_init_cfg(init_cfg: InitCfg) -> None:
 
 
 def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
-    """Run the initializers on a model, then load the files, which therefore win, as in MMEngine.
+    """Run the initializers on a model, then load the files over their weights, as MMEngine does.
 
     Returns:
         Whether there was a file.
@@ -66,7 +66,7 @@ def _entries(init_cfg: InitCfg) -> list[dict[str, Any]]:
 
 
 def _check_initializer(entry: dict[str, Any]) -> None:
-    """Build an initializer: MMEngine would do so only after the model, and skip some mistakes."""
+    """Build an initializer now: MMEngine would do so after the model, and skip some mistakes."""
     from mmengine.model import BaseInit, PretrainedInit
     from mmengine.registry import WEIGHT_INITIALIZERS
 
@@ -76,7 +76,7 @@ def _check_initializer(entry: dict[str, Any]) -> None:
     except Exception as error:  # constructors of initializers raise exceptions of any type
         rule = f'{PRETRAINED_FORM} or an initializer of MMEngine with its arguments'
         raise ValueError(f'init_cfg: expected {rule}, got {entry} ({first_line(error)})') from error
-    if isinstance(initializer, PretrainedInit):  # would load what fits and skip the rest
+    if isinstance(initializer, PretrainedInit):  # it would load what fits and skip the rest
         raise ValueError(f'init_cfg: expected {PRETRAINED_FORM}, got {entry}')
     if isinstance(initializer, BaseInit) and not initializer.layer and 'override' not in entry:
         rule = "an initializer with layer='Linear' or other classes of layers"

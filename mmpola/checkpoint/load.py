@@ -24,14 +24,14 @@ from mmpola.messages import info, listed, printable
 CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
 """Keys under which files store weights, in order of preference.
 
-MMEngine's EMAHook saves averages in `state_dict`.
+Averaged weights are preferred; MMEngine's EMAHook saves them in `state_dict`.
 """
 
 WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
 """Prefixes that torch.compile and DistributedDataParallel add to every name."""
 
 BATCH_NORM_COUNTER = 'num_batches_tracked'
-"""End of the name of a buffer that old files lack, which torch and MMEngine accept too."""
+"""End of the name of a buffer that old files may lack, as torch and MMEngine also permit."""
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
@@ -75,10 +75,11 @@ class LoadReport:
         resized: position tables that were interpolated, with both shapes.
         dropped: names of tensors that the model does not use: heads, and stages that it does not
             build.
-        new: names of output norms, which the file lacks and which stay as initialised.
-        problems: a line for each kind of misfit, with the first names; nothing is loaded if there
-            are any.
-        container: key under which the file holds the tensors, where the source is a file.
+        new: names of tensors that the file may lack and lacks, such as output norms; they stay as
+            initialised.
+        missing, not_finite, unknown, wrong_shape: names of tensors that do not fit, with shapes or
+            counts; nothing is loaded if there are any.
+        container: key under which the file holds the tensors.
     """
 
     source: str
@@ -87,12 +88,29 @@ class LoadReport:
     resized: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    not_finite: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    wrong_shape: list[str] = field(default_factory=list)
     container: str = ''
 
+    @property
+    def problems(self) -> list[str]:
+        """A line for each kind of misfit, with the first names."""
+        lines = []
+        if self.missing:
+            lines.append(f'missing: {listed(self.missing)}')
+        if self.not_finite:
+            lines.append(f'not finite: {listed(self.not_finite)}')
+        if self.unknown:
+            lines.append(f'unknown: {listed(self.unknown)}')
+        if self.wrong_shape:
+            lines.append(f'wrong shape: {listed(self.wrong_shape)}')
+        return lines
+
     def __str__(self) -> str:
-        text = f'{printable(self.source)}: loaded {len(self.loaded)} tensors'
-        text += f' from {self.container!r}'
+        count = len(self.loaded)
+        text = f'{printable(self.source)}: loaded {count} tensors from {self.container!r}'
         if self.resized:
             text += f'; resized: {listed(self.resized)}'
         if self.dropped:
@@ -103,8 +121,9 @@ class LoadReport:
 
     def refuse_misfits(self, remedy: str = '') -> None:
         """Raise a CheckpointError that lists the problems and a remedy, if tensors do not fit."""
-        if self.problems:
-            listing = '\n  '.join(self.problems)
+        problems = self.problems
+        if problems:
+            listing = '\n  '.join(problems)
             unfit = f'{printable(self.source)}: does not fit {self.model}; nothing was loaded'
             raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
 
@@ -114,9 +133,9 @@ def load_weights(model: Loadable, name: str | Path) -> LoadReport:
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
     (`state_dict`, with `backbone.` or `module.` prefixes; averaged weights are preferred) and bare
-    state dicts. Position tables are resized to the backbone's `pretrain_img_size`, those of keys
-    and of windows bicubically as by the authors; heads and stages that the model does not have are
-    dropped; output norms that the file lacks stay as initialised.
+    state dicts. Position tables are resized to the backbone's `pretrain_img_size`, tables of keys
+    and windows bicubically as in the authors' code. Heads and stages that the model does not have
+    are dropped, and output norms that the file lacks stay as initialised.
 
     Args:
         model: backbone or classifier.
@@ -143,7 +162,7 @@ def load_tensors(
 ) -> LoadReport:
     """Load tensors under the model's names, all or none, and log what happened.
 
-    The arguments are those of `fit_weights`.
+    See `fit_weights` for the arguments.
 
     Raises:
         CheckpointError: tensors do not fit.
@@ -166,7 +185,8 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
         (key that holds them, tensors by name).
 
     Raises:
-        CheckpointError: there are no tensors in it, a key of one is no name, or one is not dense.
+        CheckpointError: it holds no tensors, a tensor has a key that is not a string, or a tensor
+            is not dense.
     """
     shown = printable(source)
     candidates = []
@@ -187,7 +207,7 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
             raise CheckpointError(f'{shown}: {container}: {rule}')
         check_dense(tensors, source)
         found = OrderedDict((_without_wrappers(key), x) for key, x in tensors.items())
-        # Versions of modules, by which load hooks tell the names of older files.
+        # The versions of modules: load hooks tell by them which names a file uses.
         versions = getattr(candidate, '_metadata', None)
         if isinstance(versions, Mapping):
             renamed = {}
@@ -202,7 +222,7 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
 
 
 def _without_wrappers(key: str) -> str:
-    while key.startswith(WRAPPER_PREFIXES):  # in any order: either may wrap the other
+    while key.startswith(WRAPPER_PREFIXES):  # each may wrap the other
         key = key.partition('.')[2]
     return key
 
@@ -210,8 +230,8 @@ def _without_wrappers(key: str) -> str:
 def check_dense(tensors: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise CheckpointError unless every tensor holds plain values, one per element of its shape.
 
-    The message names the first tensor that does not, and what it is instead. An expanded tensor of
-    a few bytes in a file could otherwise fill the memory.
+    The message names the first other tensor and its kind. An expanded tensor, a few bytes in a
+    file, could otherwise fill the memory.
     """
     for key, x in tensors.items():
         got = _kind_if_not_dense(x)
@@ -261,15 +281,16 @@ def fit_weights(
         source: the file, for messages.
         may_lack: prefixes of tensors that the file need not have, in addition to the model's
             `optional_prefixes()`.
-        exact: the tensors must be the model's state dict as it is, but for the counters of
-            BatchNorm layers, which may be missing, as in torch. This always applies to models that
-            are not `Loadable`.
+        exact: the tensors must be exactly the model's state dict; only the counters of BatchNorm
+            layers may be missing, as in torch. This always applies to models that are not
+            `Loadable`.
 
     Returns:
-        (tensors that can be loaded, none if one does not fit, report on every tensor).
+        (tensors to load, report on every tensor); there are no tensors to load if one does not fit.
 
     Raises:
-        CheckpointError: a tensor is not dense, or is not of floating point although the model's is.
+        CheckpointError: a tensor is not dense, or has a dtype that cannot be loaded into the
+            model's tensor.
     """
     check_dense(weights, source)
     expected = model.state_dict()
@@ -284,15 +305,12 @@ def fit_weights(
         may_lack = model.optional_prefixes() + may_lack
 
     fitted = {}
-    unknown = []
-    wrong_shape = []
-    not_finite = []
     for key, x in weights.items():
         if key not in expected:
             if adapt and _part_of_model(key) not in parts:
                 report.dropped.append(key)
             else:
-                unknown.append(f'{key} {list(x.shape)}')
+                report.unknown.append(f'{key} {list(x.shape)}')
             continue
         target = expected[key]
         _check_dtype(x, target, f'{source}: {key}')
@@ -305,29 +323,21 @@ def fit_weights(
             report.loaded.append(key)
         else:
             shapes = f'expected {list(target.shape)}, got {list(x.shape)}'
-            wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
+            report.wrong_shape.append(f'{key} {shapes}{_class_count_hint(key, target, x)}')
         finite = torch.isfinite(x)
         if not finite.all():
-            not_finite.append(f'{key} has {int((~finite).sum())} NaN or infinite values')
+            count = int((~finite).sum())
+            report.not_finite.append(f'{key} has {count} NaN or infinite values')
         fitted[key] = x
 
-    missing = []
     for key, target in expected.items():
         if key in weights:
             continue
         if key.startswith(may_lack):
             report.new.append(key)
         elif not key.endswith(BATCH_NORM_COUNTER):
-            missing.append(f'{key} {list(target.shape)}')
+            report.missing.append(f'{key} {list(target.shape)}')
 
-    if missing:
-        report.problems.append(f'missing: {listed(missing)}')
-    if not_finite:
-        report.problems.append(f'not finite: {listed(not_finite)}')
-    if unknown:
-        report.problems.append(f'unknown: {listed(unknown)}')
-    if wrong_shape:
-        report.problems.append(f'wrong shape: {listed(wrong_shape)}')
     if report.problems:
         fitted = {}
     return fitted, report
@@ -345,7 +355,7 @@ def _part_of_model(key: str) -> str:
 
 
 def _check_dtype(x: Tensor, target: Tensor, name: str) -> None:
-    """Raise CheckpointError unless a parameter is given by real numbers, a counter by integers."""
+    """Raise CheckpointError unless a tensor can be loaded into a target of its dtype."""
     allowed: tuple[torch.dtype, ...] = (target.dtype,)
     if target.is_floating_point():
         allowed = FLOAT_DTYPES

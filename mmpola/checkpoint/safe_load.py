@@ -1,9 +1,9 @@
 """Read checkpoints without executing anything in them.
 
-`torch.load(weights_only=True)` refuses a file with any class besides tensors and plain containers.
-So for each load every other name in the file stands for an inert class: the authors' files hold
-their yacs config, older training checkpoints MMEngine's log history. NumPy's arrays and scalars are
-read by stand-ins that check them.
+`torch.load(weights_only=True)` refuses a file that holds any class besides tensors and plain
+containers. But the authors' files hold their yacs config, and older training checkpoints MMEngine's
+log history. So an inert class stands for every other name while a file is read. NumPy's arrays and
+scalars are read by stand-ins that check them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
         map_location: as in torch.load; for a .safetensors file a device.
 
     Returns:
-        The content. An instance of any class that torch.load does not know is a dict, see
-        `stubs_in`.
+        The content. Instances of classes that torch.load does not know are dicts, see `stubs_in`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -68,15 +67,14 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
 
 
 def _foreign_names(path: Path) -> set[str]:
-    """Return the names of classes and functions in a file, at least those torch does not know."""
+    """Return the names of classes and functions in a file that torch may not know."""
     with path.open('rb') as file:
         is_zip = file.read(2) == b'PK'
     if is_zip:
         _check_sums(path)
         found = set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     else:
-        # The format before torch 1.6: pickles of a magic number, a version, the system and the
-        # content.
+        # Before torch 1.6: four pickles, a magic number, a version, the system and the content.
         found = set()
         with path.open('rb') as file:
             for _ in range(4):
@@ -90,7 +88,9 @@ def _check_sums(path: Path) -> None:
     """Raise CheckpointError if bytes of a zip file have changed; torch.load does not check that."""
     with zipfile.ZipFile(path) as archive:
         has_sums = any(entry.CRC for entry in archive.infolist())  # torch can be told to write none
-        damaged = archive.testzip() if has_sums else None
+        damaged = None
+        if has_sums:
+            damaged = archive.testzip()
     if damaged is not None:
         remedy = download_again_advice(path) or '; restore the file from its source'
         raise CheckpointError(f'damaged, the check sum of {damaged} is wrong{remedy}')
@@ -110,7 +110,7 @@ def _errors_in_one_line(path: str | Path, kind: str) -> Iterator[None]:
 
 
 class _Inert:
-    """Stands for any other class or function of a file: a call returns an empty dict, runs nothing.
+    """Stands for any other class or function in a file: a call runs nothing, returns an empty dict.
 
     The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class`
     is its class.
@@ -123,7 +123,7 @@ class _Inert:
 
 
 def inert(name: str) -> type[_Inert]:
-    """Return what stands for a class or function of that name in a checkpoint."""
+    """Return the class that stands for a class or function of that name in a checkpoint."""
     return type(name, (_Inert,), {})
 
 
@@ -151,7 +151,7 @@ def _attribute(*_: Any) -> type[_Inert]:
 class _Dtype:
     """Stands for numpy.dtype: a file may name a dtype, but not set its flags.
 
-    By flags of its own, a file could make NumPy take its bytes for pointers.
+    With flags of its choice, a file could make NumPy take its bytes for pointers.
     """
 
     def __init__(self, name: str | bytes, *_: Any) -> None:
@@ -166,7 +166,7 @@ class _Dtype:
         byte_order = state[1]
         if isinstance(byte_order, bytes):
             byte_order = byte_order.decode()
-        if byte_order == '<' or byte_order == '>':
+        if byte_order in ('<', '>'):
             self.dtype = self.dtype.newbyteorder(byte_order)
 
 
@@ -210,40 +210,16 @@ NUMPY_STAND_INS = {
     'numpy.core.multiarray.scalar': _Scalar,
     'numpy._core.multiarray.scalar': _Scalar,
 }
-"""What the names stand for by which files build arrays and scalars.
+"""Stand-ins for the classes and functions by which files build arrays and scalars.
 
-Each class defines `__setstate__`: without it, a pickle could assign attributes of the class itself.
+Each defines `__setstate__`: without it, a pickle could assign attributes of the class itself.
 """
 
 
 def _stand_in(name: str) -> Any:
-    """Return what stands for a name that torch.load does not know."""
+    """Return the stand-in for a name that torch.load does not know."""
     if name == 'builtins.getattr':
         return _attribute
     if name in NUMPY_STAND_INS:
         return NUMPY_STAND_INS[name]
     return inert(name)
-
-
-def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
-    """Make MMEngine read checkpoints with `read_checkpoint`, wherever it reads them.
-
-    Args:
-        already_read: contents by path. MMEngine gets these instead of reading the file again; each
-            is then removed from this dict, so that its memory is freed.
-    """
-    from mmengine.runner.checkpoint import CheckpointLoader
-
-    contents = already_read
-    if contents is None:
-        contents = {}
-
-    # MMEngine logs the part of this function's name after `load_from_`.
-    def load_from_name(filename: str, map_location: Any = None) -> Any:
-        if filename in contents:
-            return contents.pop(filename)
-        return read_checkpoint(filename, map_location)
-
-    CheckpointLoader.register_scheme(
-        prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True
-    )

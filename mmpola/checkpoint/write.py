@@ -21,8 +21,8 @@ def check_destination(path: Path, overwrite: bool, source: Path | None = None) -
 
     Args:
         path: the file to write.
-        overwrite: it may exist already.
-        source: a file that is read meanwhile, and may not be the same.
+        overwrite: whether it may exist already.
+        source: a file that is read for this one, and must be another.
     """
     if path.is_dir():
         raise UsageError(f'{printable(path)}: expected the name of a file to write, got a folder')
@@ -61,7 +61,7 @@ def write_atomically(path: str | Path, content: bytes | memoryview) -> None:
 
 
 def plain_values(value: Any) -> Any:
-    """Return a nested value with plain Python instead of NumPy values, configs and paths.
+    """Turn NumPy values, configs and paths inside a nested value into plain Python values.
 
     `torch.load(weights_only=True)` reads the result anywhere. Values of other classes stay as they
     are.

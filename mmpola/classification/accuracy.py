@@ -20,7 +20,7 @@ class Accuracy(BaseMetric):
     Images with a NaN score count as wrong; if there are any, `accuracy/nan_scores` is their number.
 
     Args:
-        topk: the values of k.
+        topk: the numbers k of highest scores.
         collect_device: 'gpu' collects through the process group, on any device; 'cpu' through
             files, which needs a folder that all machines share.
         prefix: prefix of the metrics' names.
@@ -51,7 +51,7 @@ class Accuracy(BaseMetric):
         self._dataset_meta = meta
 
     def process(self, data_batch: Any, data_samples: Sequence[dict[str, Any]]) -> None:
-        """Store the rank of each image's class among the highest scores.
+        """Store the rank of each image's class among the highest scores, infinity for NaN scores.
 
         Args:
             data_batch: unused.
@@ -63,7 +63,8 @@ class Accuracy(BaseMetric):
         targets = torch.tensor(labels, device=scores.device)
         most = max(self.topk)
         hits = scores.topk(most, dim=1).indices == targets[:, None]
-        ranks = torch.where(hits.any(1), hits.int().argmax(1), most).float()
+        place_of_hit = hits.int().argmax(1)
+        ranks = torch.where(hits.any(1), place_of_hit, most).float()
         ranks = ranks.masked_fill(scores.isnan().any(1), math.inf)
         self.results += ranks.tolist()
 
@@ -72,14 +73,15 @@ class Accuracy(BaseMetric):
         ranks = torch.tensor(results)
         metrics = {}
         for k in self.topk:
-            metrics[f'top{k}'] = 100 * (ranks < k).double().mean().item()
+            is_right = ranks < k
+            metrics[f'top{k}'] = 100 * is_right.double().mean().item()
         nan_scores = int(ranks.isinf().sum())
         if nan_scores > 0:
             info(f'{nan_scores} of {len(results)} images have NaN scores and count as wrong')
             metrics['nan_scores'] = nan_scores
         return metrics
 
-    def _check_topk(self, classes: int) -> None:
-        if max(self.topk) > classes:
-            rule = f'expected at most the number of classes, {classes}'
+    def _check_topk(self, num_classes: int) -> None:
+        if max(self.topk) > num_classes:
+            rule = f'expected at most the number of classes, {num_classes}'
             raise ValueError(f'topk: {rule}, got {max(self.topk)}')

@@ -1,8 +1,8 @@
 """A data set of images in class folders, ROOT/CLASS/**/IMAGE, augmented by timm.
 
-timm's and torchvision's folder readers are not used: the first skips a class folder without images,
-which shifts every later label, the second sorts class 10 before class 2, and both read hidden files
-and follow links in circles.
+The folder readers of timm and torchvision are not used: timm's skips a class folder without images,
+which shifts all later labels; torchvision's sorts class 10 before class 2; and both read hidden
+files and follow links in circles.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmengine.config import Config
 from mmengine.structures import BaseDataElement
 from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
-from mmpola.config_tree import IMAGENET, leaves
+from mmpola.config_tree import IMAGENET
 from mmpola.messages import listed
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.registry import DATASETS
@@ -41,17 +40,16 @@ class ClassFolders(Dataset[dict[str, Any]]):
         classes: what defines the labels: the training folder, a .txt file with one class name per
             line, a list of names, or 'imagenet-1k' (some of its classes may be absent). None: the
             class folders, in natural order (2 before 10).
-        indices: part of the images to keep: the first n for an int, the last n for -n, or a list of
+        indices: the images to keep: the first n for an int, the last n for -n, or a list of
             indices. Images are in the order of their classes: the first ones are all of the first
-            class. All classes stay, also those without images. None: all images.
+            class. Classes without images stay. None: all images.
 
     Attributes:
         labels: int64 [N], one per image.
 
     Raises:
-        ValueError: a folder, classes or images are missing, classes differ, or links lead to a
-            folder twice; the message lists all problems. Or `transform` has an unknown name, or
-            `indices` keep no image or are out of range.
+        ValueError: a folder, classes or images are missing, classes differ, links lead to a folder
+            twice, `transform` has an unknown name, or `indices` keep no image or are out of range.
     """
 
     def __init__(
@@ -73,8 +71,7 @@ class ClassFolders(Dataset[dict[str, Any]]):
                 labels.append(label)
                 paths.append(os.fsencode(path))
         self.labels = np.array(labels, np.int64)
-        # An array of bytes is shared with the workers; Python's strings would be copied into each
-        # of them.
+        # Workers share an array of bytes; each of them would copy Python's strings.
         self._paths = np.array(paths)
         if indices is not None:
             kept = _kept_indices(len(self.labels), indices)
@@ -130,61 +127,6 @@ def class_names(source: str | Sequence[str]) -> list[str]:
     return sorted(folders, key=natural_key)
 
 
-def class_source(dataset: dict[str, Any], num_classes: int) -> str | Sequence[str]:
-    """Return what defines the classes of a classifier's test data: its `classes`, else its `root`.
-
-    A classifier of 1,000 classes has those of ImageNet, unless that folder or file exists and has
-    1,000 classes too: released weights can be used without the training images.
-
-    Args:
-        dataset: config of the data.
-        num_classes: of the classifier.
-    """
-    given = dataset.get('classes')
-    if isinstance(given, (list, tuple)):
-        return list(given)
-    source = Path(str(given or dataset.get('root') or 'test_dataloader.dataset.classes'))
-    if num_classes == 1000 and not source.is_file():
-        folders = sum(path.is_dir() for path in source.glob('[!.]*'))
-        if folders != 1000:
-            return IMAGENET
-    return str(source)
-
-
-def name_imagenet_classes(cfg: Config) -> None:
-    """Give a classifier's test data the classes of ImageNet where `class_source` says so."""
-    for dataset in _test_class_folders(cfg):
-        if class_source(dataset, cfg.model.get('num_classes')) == IMAGENET:
-            dataset['classes'] = IMAGENET
-
-
-def name_trained_classes(cfg: Config, names: Sequence[str]) -> None:
-    """Give a classifier's test data the classes it was trained on, if nothing else defines them.
-
-    The config names a folder or file that would define them; it may not exist. Some of ImageNet's
-    classes may be absent from the test data: `name_imagenet_classes` names them.
-
-    Args:
-        cfg: config of the classifier.
-        names: the classes in the order of their labels; empty if they are unknown.
-    """
-    if not names or list(names) == class_names(IMAGENET):
-        return
-    for dataset in _test_class_folders(cfg):
-        source = dataset.get('classes')
-        if isinstance(source, str) and source != IMAGENET and not os.path.exists(source):
-            print(f'{source}: not found; the classes are those in the checkpoint: {listed(names)}')
-            dataset['classes'] = list(names)
-
-
-def _test_class_folders(cfg: Config) -> Iterator[dict[str, Any]]:
-    """Yield the config of every `ClassFolders` in the test data."""
-    if 'test_dataloader' in cfg:
-        for dataset in leaves(cfg.test_dataloader.dataset):
-            if dataset.get('type') == 'mmpola.ClassFolders':
-                yield dataset
-
-
 def _check_transform(transform: dict[str, Any]) -> None:
     """Raise ValueError if timm.data.create_transform does not know the name of an argument."""
     parameters = inspect.signature(create_transform).parameters
@@ -198,8 +140,10 @@ def _check_transform(transform: dict[str, Any]) -> None:
 
 
 def _kept_indices(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
-    """Return the indices, among `count` images, of those that `ClassFolders` keeps."""
-    numbers = [indices] if isinstance(indices, int) else indices
+    """Return the indices of the images that `ClassFolders` keeps among `count` images."""
+    numbers: Any = indices
+    if isinstance(indices, int):
+        numbers = [indices]
     is_list = isinstance(numbers, (list, tuple))
     if not is_list or any(type(number) is not int for number in numbers):
         raise ValueError(f'indices: expected an integer or a list of integers, got {indices!r}')
@@ -306,7 +250,7 @@ def _images_of_class(root: str, name: str, seen: dict[str, str]) -> Iterator[str
         if first != folder:
             got = f'{folder}, which is the same as {first}'
             raise ValueError(f'{root}: expected every folder once, got {got}')
-        inner.sort()  # the order in which os.walk continues
+        inner.sort()  # os.walk continues in this order
         for file in sorted(files):
             if _is_image(file):
                 yield os.path.relpath(os.path.join(folder, file), root)

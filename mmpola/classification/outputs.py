@@ -13,7 +13,7 @@ from torch import Tensor
 def loss_or_predictions(
     logits: Tensor, data_samples: list[BaseDataElement] | None, mode: str
 ) -> Any:
-    """Return what `forward` of a classifier returns in a mode.
+    """Turn logits into the output of a classifier's `forward`.
 
     Args:
         logits: [B, num_classes].
@@ -38,14 +38,15 @@ def loss_or_predictions(
 def _targets(data_samples: list[BaseDataElement] | None) -> Tensor:
     """Stack soft targets [B, num_classes] if every sample has one, else class indices [B]."""
     samples = data_samples or []
-    scores = sum('gt_score' in sample for sample in samples)
-    labels = sum('gt_label' in sample for sample in samples)
-    if samples and scores == len(samples):
-        return torch.stack([sample.gt_score for sample in samples])
-    if samples and labels == len(samples):
-        return torch.stack([torch.as_tensor(sample.gt_label).reshape(()) for sample in samples])
+    scores = [sample.gt_score for sample in samples if 'gt_score' in sample]
+    labels = [sample.gt_label for sample in samples if 'gt_label' in sample]
+    if samples and len(scores) == len(samples):
+        return torch.stack(scores)
+    if samples and len(labels) == len(samples):
+        return torch.stack([torch.as_tensor(label).reshape(()) for label in labels])
     rule = 'expected gt_label or gt_score in every sample'
-    raise ValueError(f'data_samples: {rule}, got {labels} and {scores} of {len(samples)}')
+    got = f'{len(labels)} and {len(scores)} of {len(samples)}'
+    raise ValueError(f'data_samples: {rule}, got {got}')
 
 
 def _predictions(

@@ -16,7 +16,7 @@ from mmpola.registry import MODELS
 
 @MODELS.register_module()
 class ClassificationPreprocessor(BaseDataPreprocessor):
-    """Stacks normalised images to [B, 3, H, W] on the model's device, and mixes them in training.
+    """Stacks images to [B, 3, H, W] on the model's device; in training, sets targets and mixes.
 
     Mixup and cutmix use NumPy's random numbers, which `ExactEpochLoop` seeds for every step.
 
@@ -81,7 +81,7 @@ class ClassificationPreprocessor(BaseDataPreprocessor):
         return {'inputs': inputs, 'data_samples': samples}
 
     def _set_targets(self, images: Tensor, samples: list[BaseDataElement]) -> Tensor:
-        """Set the target of every sample, and return the images, mixed where the targets are."""
+        """Set the target of every sample; return the images, mixed as the targets are."""
         numbers = []
         for sample in samples:
             number = int(sample.gt_label)

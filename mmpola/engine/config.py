@@ -12,11 +12,10 @@ from mmengine.config import Config, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.runner import Runner
 
-from mmpola.config_tree import leaves
-from mmpola.messages import UsageError, first_line, info, listed, suggestion
+from mmpola.messages import UsageError, first_line, listed, suggestion
 
 MODULE2PACKAGE['mmseg'] = 'mmseg'
-"""MMEngine finds a base config `mmseg::` by the module: mmsegmentation or a fork brings it."""
+"""Lets MMEngine find base configs `mmseg::…` by the module, which a fork may have installed."""
 
 SPLITS = ('train', 'val', 'test')
 
@@ -42,12 +41,14 @@ CHECKPOINT_HELP = (
 class OptionsAction(DictAction):
     """MMEngine's `DictAction`, which reports what it cannot read as a `UsageError`."""
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         """Add the values of `KEY=VALUE …` to the values of earlier occurrences of the option."""
         try:
-            super().__call__(*arguments)
+            super().__call__(parser, namespace, values, option_string)
         except (AssertionError, RecursionError, ValueError):
-            given = listed(arguments[2], None)
+            given = listed(values, None)
             raise UsageError(
                 '--cfg-options: expected KEY=VALUE with a number, name, list or tuple (the entries '
                 f'of a dict are set one by one, by KEY.NAME=VALUE), got {given}'
@@ -55,7 +56,7 @@ class OptionsAction(DictAction):
 
 
 def add_options_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --cfg-options, which every script has that reads a config."""
+    """Add --cfg-options, for a script that reads a config."""
     parser.add_argument(
         '--cfg-options',
         nargs='+',
@@ -67,7 +68,7 @@ def add_options_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --compile, whose value is None or the name of a backend of torch.compile."""
+    """Add --compile: the name of a backend of torch.compile, or None to compile nothing."""
     parser.add_argument(
         '--compile',
         nargs='?',
@@ -82,11 +83,12 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file and apply `--cfg-options`, `--launcher` and `--work-dir`.
 
     Args:
-        args: a script's, with `config` and `cfg_options`; it may lack `launcher` and `work_dir`.
+        args: the script's arguments: `config`, `cfg_options` and, if it has them, `launcher` and
+            `work_dir`.
 
     Raises:
-        UsageError: the file does not exist or cannot be read with its bases, or an option has no
-            place in it.
+        UsageError: the file does not exist, it or one of its bases cannot be read, or an option
+            does not fit it.
     """
     if not Path(args.config).is_file():
         raise UsageError(f'{args.config}: no such config file')
@@ -114,7 +116,7 @@ def load_config(args: argparse.Namespace) -> Config:
 
 
 def apply_options(cfg: Config, options: dict[str, Any]) -> None:
-    """Write `options`, values by dotted key, into a config.
+    """Write options (values by dotted key) into a config.
 
     Raises:
         UsageError: a key leads through something that is not a dict or list, or to a key at the top
@@ -184,24 +186,6 @@ def request_compilation(cfg: Config, backend: str) -> None:
     """Add the hook to the config that compiles the backbone with a backend of torch.compile."""
     hook = dict(type='mmpola.CompileBackboneHook', backend=backend)
     cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
-
-
-def evaluation_transform(cfg: Config) -> dict[str, Any]:
-    """Return the arguments of timm's transforms for a classifier's test images.
-
-    They are the arguments of the first test data. `input_size` is always among them; for others
-    that are missing, timm's defaults apply.
-    """
-    transform = None
-    if 'test_dataloader' in cfg:
-        transform = next(leaves(cfg.test_dataloader.dataset)).get('transform')
-    if not isinstance(transform, dict):
-        info(
-            "test_dataloader.dataset.transform: no arguments for timm's transforms; "
-            'its defaults are used'
-        )
-        transform = {}
-    return {'input_size': cfg.model.backbone.get('pretrain_img_size', 224), **transform}
 
 
 def draw_predictions(cfg: Config, folder: str) -> None:

@@ -1,9 +1,9 @@
-"""torchrun, without its traceback where the processes have said in one line what is wrong.
+"""Run torchrun, without its traceback if a process has said in one line what is wrong.
 
     python -m mmpola.engine.launch [options of torchrun] SCRIPT [arguments of SCRIPT]
 
-If the process that failed first has ended with status 2, as scripts do whose arguments or config
-are invalid, so does this program. Every other failure is reported as torchrun reports it.
+A script ends with status 2 if its arguments or config are invalid. If the process that failed first
+did so, this program ends with status 2 too; torchrun reports every other failure.
 """
 
 from __future__ import annotations

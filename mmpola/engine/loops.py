@@ -14,15 +14,12 @@ from mmpola.messages import UsageError
 from mmpola.registry import LOOPS
 
 POSITION = 'epoch_position'
-"""Key of the step at which the current epoch began, in MMEngine's message hub.
-
-Every checkpoint holds the hub.
-"""
+"""Key in MMEngine's message hub, which checkpoints hold: the step at which the epoch began."""
 
 VALIDATION_DUE = 'due_validation'
-"""Key in the message hub of whether a checkpoint is older than the validation of its weights.
+"""Key in the message hub: whether the weights of a checkpoint are still to be validated.
 
-MMEngine logs all keys that begin with `train`, `val` or `test`.
+The name begins with `due` because MMEngine logs keys that begin with `train`, `val` or `test`.
 """
 
 
@@ -31,10 +28,10 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop, which can also resume in the middle of an epoch.
 
     A checkpoint from the middle of an epoch resumes with exactly the remaining samples and the same
-    random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then bit
-    for bit those of an uninterrupted run; several GPUs add gradients in an order that may change. A
-    checkpoint between two steps of the optimizer, with `accumulative_counts`, lacks the gradients
-    that were already added, of which MMEngine warns.
+    random numbers. On a CPU, and on one GPU with deterministic algorithms, the weights are then
+    equal bit for bit to the weights of an uninterrupted run; several GPUs add gradients in an order
+    that may change. With `accumulative_counts`, a checkpoint between two steps of the optimizer
+    lacks the gradients that were added since the first; MMEngine warns of this.
 
     All generators are seeded before every sample from the run's seed and the sample's number (see
     `SampleKey`), and before every step from the run's seed, the step's number and the rank. The
@@ -63,13 +60,14 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     ) -> None:
         dataloader = seeded_loader(dataloader, self.endless)
         super().__init__(runner, dataloader, max_epochs, val_begin, val_interval, dynamic_intervals)
-        self.batches: SeededBatchSampler = self.dataloader.batch_sampler
+        self.batch_sampler: SeededBatchSampler = self.dataloader.batch_sampler
+        batch_size = self.batch_sampler.batch_size
         if len(self.dataloader) == 0:
             raise ValueError(
-                f'train_dataloader: expected at least one batch of {self.batches.batch_size}, got '
-                f'{len(self.batches.sampler)} images per process with drop_last=True'
+                f'train_dataloader: expected at least one batch of {batch_size}, got '
+                f'{len(self.batch_sampler.sampler)} images per process with drop_last=True'
             )
-        self.images_per_step = get_world_size() * self.batches.batch_size
+        self.images_per_step = get_world_size() * batch_size
 
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
@@ -97,7 +95,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
         done = self._steps_done()
-        self.batches.start(self._iter, skip=done)
+        self.batch_sampler.start(self._iter, skip=done)
         for index, batch in enumerate(self.dataloader, start=done):
             self.run_iter(index, batch)
         self._note_validation(self._epoch + 1, self._max_epochs)
@@ -119,9 +117,9 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         seeds = [self.runner.seed]
         broadcast_object_list(seeds)
         self.seed = seeds[0]
-        self.batches.seed = self.seed
-        if hasattr(self.batches.sampler, 'seed'):
-            self.batches.sampler.seed = self.seed
+        self.batch_sampler.seed = self.seed
+        if hasattr(self.batch_sampler.sampler, 'seed'):
+            self.batch_sampler.sampler.seed = self.seed
 
     def _steps_done(self) -> int:
         """Return how many steps of this epoch were done before the checkpoint was written."""
@@ -147,7 +145,9 @@ class ExactEpochLoop(EpochBasedTrainLoop):
             return
         images = 'images per step (processes x train_dataloader.batch_size)'
         if within_epoch:
-            where = 'training by steps' if self.endless else 'the middle of an epoch'
+            where = 'the middle of an epoch'
+            if self.endless:
+                where = 'training by steps'
             raise UsageError(
                 f'resume: expected {before} {images} in {where}, as before, got {now}; only from '
                 'the end of an epoch can another number be used'
@@ -170,6 +170,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.runner.message_hub.update_info(VALIDATION_DUE, due and validates)
 
     def _validate_if_due(self) -> None:
+        """Validate if the run was stopped between training and validation."""
         hub = self.runner.message_hub
         if hub.runtime_info.get(VALIDATION_DUE) and self.runner.val_loop is not None:
             self.runner.val_loop.run()
@@ -180,8 +181,8 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(ExactEpochLoop):
     """MMEngine's IterBasedTrainLoop, which resumes as exactly as ExactEpochLoop, and at once.
 
-    MMEngine's own loop reads all batches of the steps that are done once more. A sampler that ends,
-    such as DefaultSampler, starts again with the next epoch's order; workers are kept.
+    To resume, MMEngine's own loop reads the batches of all earlier steps again. A sampler that
+    ends, such as DefaultSampler, starts again with the next epoch's order; workers are kept.
 
     Args:
         runner, max_iters, val_begin, val_interval, dynamic_intervals: as in IterBasedTrainLoop.
@@ -209,7 +210,7 @@ class ExactIterLoop(ExactEpochLoop):
         self.runner.call_hook('before_train_epoch')  # MMEngine's hooks see the run as one epoch
         self._steps_done()
         self._validate_if_due()
-        self.batches.start(self._iter, skip=self._iter)
+        self.batch_sampler.start(self._iter, skip=self._iter)
         batches = iter(self.dataloader)
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()

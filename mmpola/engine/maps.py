@@ -1,4 +1,4 @@
-"""Check the maps between the parts of a model on the meta device: channels and sizes."""
+"""Check the feature maps between the parts of a model: their channels and sizes."""
 
 from __future__ import annotations
 
@@ -94,12 +94,14 @@ def _compare_head(
     if index is not None:
         if isinstance(index, (list, tuple)) != several:
             return
-        indices = index if several else [index]
+        indices = index
+        if not several:
+            indices = [index]
         if max(indices) >= len(channels):
             raise UsageError(f'{key}.in_index: expected indices below {len(channels)}, got {index}')
         channels = [channels[i] for i in indices]
     expected: Any = channels
-    if not several and len(set(channels)) == 1:  # one number for maps that are alike
+    if not several and len(set(channels)) == 1:  # one number for all maps
         expected = channels[0]
     _require_equal(f'{key}.in_channels', given, expected, source)
 
@@ -119,8 +121,7 @@ def check_batch_norm(cfg: Config, model: nn.Module) -> None:
         model: what `validate_config` returned for it.
 
     Raises:
-        UsageError: there is such a layer, which would get one value per channel; torch refuses
-            that.
+        UsageError: there is such a layer. It would get one value per channel, which torch refuses.
     """
     loader = cfg.get('train_dataloader') or {}
     if loader.get('batch_size') != 1:

@@ -36,11 +36,11 @@ class Part(NamedTuple):
 
 @contextmanager
 def mistakes_in_one_line(cfg: dict[str, Any]) -> Iterator[None]:
-    """Context in which an error while MMEngine builds a part of `cfg` is one line with its key.
+    """Turn an error of a constructor that MMEngine calls for `cfg` into one line with its key.
 
     Raises:
-        UsageError: a constructor has failed. Other errors, such as those of a training step, leave
-            the context as they are.
+        UsageError: a constructor has failed. Other errors, such as one of a training step, pass
+            unchanged.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def mistakes_in_one_line(cfg: dict[str, Any]) -> Iterator[None]:
 
 
 def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]]:
-    """List the dicts, outermost first, from which MMEngine was building objects when it failed.
+    """List the dicts that MMEngine was building objects from when it failed, outermost first.
 
     MMEngine's errors name no key, but the frames of the functions that build hold these dicts.
     """
@@ -73,9 +73,9 @@ def _dicts_being_built(error: Exception) -> list[tuple[dict[str, Any], Registry]
 def _innermost_part(
     cfg: dict[str, Any], built: list[tuple[dict[str, Any], Registry]]
 ) -> Part | None:
-    """Find the innermost of the dicts in a config.
+    """Find the innermost of the dicts that is part of a config.
 
-    MMEngine and mmdet add and remove entries, so only the entries that both have are compared.
+    MMEngine and mmdet add and remove entries, so only entries that both dicts have are compared.
     """
     for dictionary, registry in reversed(built):
         for key, node in nodes(cfg, ''):
@@ -95,7 +95,8 @@ def mistake(key: str, node: dict[str, Any], registry: Registry, error: Exception
     own = OWN_MESSAGE.match(reason)
     if own is None:
         return f'{key}: cannot be built: {reason}'
-    inner = _dict_with(own[1], key, node)
+    argument = own[1]
+    inner = _dict_with(argument, key, node)
     if inner is None:
         return f'{key}: {reason}'
     inner_key, _ = inner
@@ -118,8 +119,9 @@ def _reason(error: Exception) -> str:
     text = _first_line_of(error)
     if OWN_MESSAGE.match(text):
         return text
-    failed_line = traceback.extract_tb(error.__traceback__)[-1].line
-    return f'{type(error).__name__}: {text or failed_line}'
+    if not text:  # an assertion, for example
+        text = str(traceback.extract_tb(error.__traceback__)[-1].line)
+    return f'{type(error).__name__}: {text}'
 
 
 def wrong_name_in(
@@ -128,10 +130,10 @@ def wrong_name_in(
     """Describe in one line a type or an argument that does not exist; None for other errors.
 
     Args:
-        key: of a part of a config.
+        key: config key of a part.
         node: the part.
         registry: where its class is looked up.
-        error: what its construction raised.
+        error: what its constructor raised.
     """
     text = _first_line_of(error)
     match = NOT_REGISTERED.match(text)
@@ -140,28 +142,34 @@ def wrong_name_in(
         meant = _similar_type(name, registry)
         return f'{key}.type: expected a name in the {registry_name} registry, got {name}{meant}'
     match = UNEXPECTED_ARGUMENT.search(text)
-    inner = _dict_with(match[1], key, node) if match else None
-    if match is None or inner is None:
+    if match is None:
+        return None
+    argument = match[1]
+    inner = _dict_with(argument, key, node)
+    if inner is None:
         return None
     inner_key, inner_node = inner
     try:
         cls = class_of(inner_node, registry)
     except KeyError:  # the argument was passed on by another class
         return None
-    return unknown_argument(inner_key, inner_node, cls, match[1])
+    return unknown_argument(inner_key, inner_node, cls, argument)
 
 
 def unknown_argument(key: str, node: dict[str, Any], cls: Any, name: str) -> str:
     """Describe an argument that a class does not take, with the most similar one or else all."""
     known, _ = arguments_of(cls)
-    meant = suggestion(name, known)
-    arguments = '' if meant else f' ({listed(known, None)})'
     class_name = getattr(node['type'], '__name__', node['type'])
-    return f'{key}: expected arguments of {class_name}{arguments}, got {name}{meant}'
+    meant = suggestion(name, known)
+    if meant:
+        return f'{key}: expected arguments of {class_name}, got {name}{meant}'
+    return f'{key}: expected arguments of {class_name} ({listed(known, None)}), got {name}'
 
 
 def _first_line_of(error: Exception) -> str:
-    message = str(error.args[0]) if error.args else ''  # str() of a KeyError has quotes
+    if not error.args:
+        return ''
+    message = str(error.args[0])  # str() of a KeyError has quotes
     return message.partition('\n')[0]
 
 
@@ -197,8 +205,8 @@ def class_of(node: dict[str, Any], registry: Registry) -> Any:
 def arguments_of(cls: Any) -> tuple[list[str], bool]:
     """Return the names of a class's arguments, and whether it may take others.
 
-    Arguments that a class passes on as **kwargs are those of its next base class with a
-    constructor. If there is none, the class may do anything with them.
+    A class with **kwargs also takes the arguments of its next base class that has a constructor. If
+    there is none, it may take any.
     """
     constructors = [cls]
     if inspect.isclass(cls):

@@ -1,4 +1,4 @@
-"""Optimizer constructors, without weight decay where it would do harm, and bfloat16 on a CPU.
+"""Optimizer constructors without weight decay where it would do harm, and bfloat16 on a CPU.
 
     optim_wrapper = dict(
         constructor='mmpola.NoDecayOptimizerConstructor',
@@ -11,8 +11,8 @@
     )
 
 With `decay_rate=1.0, backbone_lr_mult=0.1` the pretrained layers train at a tenth of the learning
-rate, as in DETR-like detectors, and keep their rules for weight decay: in MMEngine's `custom_keys`,
-an entry `backbone` replaces those of norms and biases.
+rate, as in DETR-like detectors, and norms and biases stay without weight decay. An entry `backbone`
+in MMEngine's `custom_keys` would replace their rules.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
 class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     """MMEngine's constructor, without weight decay on norms, biases and `NO_WEIGHT_DECAY`.
 
-    `NO_WEIGHT_DECAY` are learned exponents, scales and temperatures of attention, position tables
-    and layer scales.
+    `NO_WEIGHT_DECAY` names the learned exponents, scales and temperatures of attention, position
+    tables and layer scales.
 
     Args:
         optim_wrapper_cfg: config of the optimizer wrapper; its optimizer needs `weight_decay`.
-        paramwise_cfg: settings of MMEngine's constructor, which are added to these rules or replace
+        paramwise_cfg: settings of MMEngine's constructor; they are added to these rules, or replace
             them.
 
     Raises:

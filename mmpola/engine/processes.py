@@ -19,9 +19,11 @@ PR_SET_PDEATHSIG = 1
 """Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
 
 WATCH_INTERVAL = 2.0
-"""Seconds between two looks at the parent, on systems without prctl."""
+"""Seconds between checks whether the parent lives, on systems without prctl."""
 
-prctl = ctypes.CDLL(None).prctl if sys.platform == 'linux' else None
+prctl = None
+if sys.platform == 'linux':
+    prctl = ctypes.CDLL(None).prctl
 
 PROCESS_VARIABLES = {
     'pytorch': ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'),
@@ -55,17 +57,17 @@ def place(launcher: str) -> Place:
 def end_children_with_this_process() -> None:
     """Make every process that is forked from now on end when its parent dies.
 
-    A data loader's worker waits for ever for a reader of its queue when its parent is killed, and
-    holds the parent's output open. If this process was itself started by torchrun, it gets SIGTERM
-    when torchrun dies.
+    When its parent is killed, a data loader's worker would wait for ever for a reader of its queue,
+    and hold the parent's output open. If torchrun has started this process, it gets SIGTERM when
+    torchrun dies.
     """
     parent = os.getpid()
 
-    def before() -> None:
+    def note_parent() -> None:  # a child may fork too
         nonlocal parent
         parent = os.getpid()
 
-    os.register_at_fork(before=before, after_in_child=lambda: end_with(parent, signal.SIGKILL))
+    os.register_at_fork(before=note_parent, after_in_child=lambda: end_with(parent, signal.SIGKILL))
     if 'TORCHELASTIC_RUN_ID' in os.environ:
         end_with(os.getppid(), signal.SIGTERM)
 
@@ -81,14 +83,14 @@ def end_with(parent: int, number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
-def any_process(this: bool) -> bool:
-    """Return whether `this` is true in any process of the run.
+def any_process(condition: bool) -> bool:
+    """Return whether a condition is true in any process of the run.
 
-    Every process calls it, which synchronises their GPUs.
+    All processes must call it; this synchronises their GPUs.
     """
     if get_world_size() == 1:
-        return this
-    flag = torch.tensor(int(this), device=get_device())
+        return condition
+    flag = torch.tensor(int(condition), device=get_device())
     all_reduce(flag, op='max')
     return bool(flag)
 

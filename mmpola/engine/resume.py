@@ -8,25 +8,21 @@ from pathlib import Path
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     check_fits,
     locate_checkpoint,
     read_training_checkpoint,
 )
-from mmpola.engine.training_state import check_entries, restart_advice
+from mmpola.engine.training_state import check_state, restart_advice
 from mmpola.messages import UsageError, listed
-
-RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
-"""Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 
 def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingCheckpoint | None:
     """Decide what a training run resumes from, and check that it may use its work dir.
 
-    With `cfg.resume`, that is the checkpoint `cfg.load_from` if it is set, else the newest one in
-    the work dir. If there is no checkpoint, training starts from the first step, as in MMEngine.
+    With `cfg.resume`, it resumes from the checkpoint `cfg.load_from` if it is set, else from the
+    newest one in the work dir. If there is none, it starts from the first step, as in MMEngine.
 
     Args:
         cfg: config of the run; its `load_from` is set to the path.
@@ -36,7 +32,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be
             overwritten; or the checkpoint to resume from is missing, is not a training checkpoint,
-            was written by another config, or does not fit the model.
+            was written by another config, or does not fit the model. The message says what to do.
     """
     path = None
     if cfg.get('resume') and cfg.get('load_from'):
@@ -53,7 +49,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
         if older is None:
             raise
         raise UsageError(f'{error}; the newest intact one: --resume {older}') from None
-    _check_state(checkpoint)
+    check_state(checkpoint)
     check_fits(checkpoint, cfg, model)
     own = cfg.get('experiment_name') or Path(cfg.filename).stem
     if checkpoint.config_name not in (None, own):
@@ -65,8 +61,8 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> TrainingChe
     return checkpoint
 
 
-def finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
-    """Return the progress, such as '12 of 12 epochs', if a checkpoint is at the end of its run."""
+def progress_if_finished(checkpoint: TrainingCheckpoint, cfg: Config) -> str | None:
+    """Return the progress, such as '12 of 12 epochs', if a run has finished; None if it has not."""
     end = cfg.train_cfg.get('max_epochs')
     done = checkpoint.meta.get('epoch')
     unit = 'epochs'
@@ -102,8 +98,8 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
 def written_folders(cfg: Config) -> list[Path]:
     """List the folders that a run writes checkpoints to: its work dir, then `out_dir`, if set.
 
-    `out_dir` is an argument of the checkpoint hook; MMEngine adds the last name of the work dir to
-    it. It may also be a URL.
+    `out_dir` is an argument of the checkpoint hook. MMEngine writes to the folder in it that has
+    the name of the work dir; a URL is no folder.
     """
     work_dir = Path(cfg.work_dir)
     absolute = os.path.abspath(work_dir)
@@ -121,7 +117,7 @@ def _checkpoints(cfg: Config) -> list[Path]:
 
 
 def _newest_intact(cfg: Config) -> Path | None:
-    """Return the newest checkpoint that can be read and resumed from, None if there is none."""
+    """Return the newest checkpoint that training can resume from; None if there is none."""
     for path in reversed(_checkpoints(cfg)):
         if _is_intact(path):
             return path
@@ -129,8 +125,9 @@ def _newest_intact(cfg: Config) -> Path | None:
 
 
 def _is_intact(path: Path) -> bool:
+    """Whether a checkpoint can be read and has what resuming needs."""
     try:
-        _check_state(read_training_checkpoint(path))
+        check_state(read_training_checkpoint(path))
     except UsageError:
         return False
     return True
@@ -144,10 +141,10 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         return
     folder = checkpoints[-1].parent
     own = Path(cfg.filename).name
-    others = sorted(path.name for path in work_dir.glob('*.py'))
-    if others and own not in others:
+    configs = sorted(path.name for path in work_dir.glob('*.py'))
+    if configs and own not in configs:
         raise UsageError(
-            f'{work_dir}: holds checkpoints of {listed(others)}, not of {own}; '
+            f'{work_dir}: holds checkpoints of {listed(configs)}, not of {own}; '
             'use another --work-dir, or resume the earlier run with its own config'
         )
     if overwrite:
@@ -170,26 +167,3 @@ def _check_work_dir(cfg: Config, path: Path | None, overwrite: bool) -> None:
         f'{folder}: holds checkpoints that this run would overwrite ({names}); resume from the '
         'newest with --resume, use another --work-dir, or allow overwriting with --overwrite'
     )
-
-
-def _check_state(checkpoint: TrainingCheckpoint) -> None:
-    """Raise UsageError if an entry that resuming needs is missing, malformed or not rebuilt."""
-    path = checkpoint.path
-    content = checkpoint.content
-    restart = restart_advice(path)
-    lacking = [name for name in RESUME_ENTRIES if name not in content]
-    if checkpoint.container != 'state_dict':  # the optimizer's state belongs to other weights
-        lacking = list(RESUME_ENTRIES)
-    if lacking:
-        raise UsageError(
-            f'--resume: {path}: expected a training checkpoint, got weights without '
-            f'{" and ".join(lacking)}; {restart}'
-        )
-    read_by_mmengine = {name: content.get(name) for name in (*RESUME_ENTRIES, 'param_schedulers')}
-    unknown = stubs_in(read_by_mmengine) - {LOG_HISTORY}
-    if unknown:
-        raise UsageError(
-            f'--resume: {path}: holds instances of {listed(sorted(unknown))}, which are not read '
-            f'from files; {restart}'
-        )
-    check_entries(content, path)

@@ -25,7 +25,7 @@ def schedule_advice(cfg: Config, images: float) -> list[str]:
     """
     try:
         lines = [length_advice(cfg), warm_up_advice(cfg, images)]
-    except TypeError:  # some entry is no number, which MMEngine refuses when it builds the schedule
+    except TypeError:  # an entry is not a number; MMEngine refuses it when it builds the schedule
         return []
     return [line for line in lines if line is not None]
 
@@ -33,8 +33,8 @@ def schedule_advice(cfg: Config, images: float) -> list[str]:
 def length_advice(cfg: Config) -> str | None:
     """Warn if the schedule and the training run have different lengths.
 
-    The line names the options that scale the schedule: beginnings, ends, periods and milestones. It
-    says so if a part would be left without an epoch or step.
+    The line names the options that scale the schedule (beginnings, ends, periods and milestones),
+    or says that the run is too short for that.
     """
     for unit, by_epoch in (('epochs', True), ('iters', False)):
         length = cfg.train_cfg.get(f'max_{unit}')
@@ -56,7 +56,9 @@ def length_advice(cfg: Config) -> str | None:
                 )
             for name, value in scaled.items():
                 option = f'{key}.{name}={value}'.replace(' ', '')
-                options.append(f'"{option}"' if '[' in option else option)  # for the shell
+                if '[' in option:  # a pattern of file names to a shell
+                    option = f'"{option}"'
+                options.append(option)
         return (
             f'{problem}; to end it there too, in the same proportions: --cfg-options '
             f'{" ".join(options)}'
@@ -67,19 +69,23 @@ def length_advice(cfg: Config) -> str | None:
 def warm_up_advice(cfg: Config, images: float) -> str | None:
     """Warn if a warm-up that is counted in steps is not shorter than the run.
 
-    The line names the option that shortens it. It is None if `length_advice` scales the warm-up.
+    The line names the option that shortens it.
 
     Args:
         cfg: config of the run.
         images: number of training images in an epoch, infinity if it is unknown.
     """
     if cfg.train_cfg.get('max_iters') and length_advice(cfg) is not None:
-        return None
+        return None  # the advice on the length scales the warm-up too
     steps = _steps(cfg, images)
     for key, part in _schedule_parts(cfg):
-        end = part.get('end')
+        type_name = str(part.get('type')).rpartition('.')[2]
         in_epochs = part.get('by_epoch', True)
-        if not _is_warm_up(part) or in_epochs or end is None or end < steps:
+        if type_name not in WARM_UPS or in_epochs or part.get('begin'):
+            continue
+        falls = part.get('start_factor', 0) > part.get('end_factor', 1)
+        end = part.get('end')
+        if falls or end is None or end < steps:
             continue
         proposed = max(1, int(steps) // PROPOSED_PARTS)
         return (
@@ -91,7 +97,7 @@ def warm_up_advice(cfg: Config, images: float) -> str | None:
 
 
 def _schedule_parts(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
-    """List (config key, dict) of the parts of the schedule."""
+    """List the parts of the schedule as (config key, dict)."""
     parts = cfg.get('param_scheduler') or []
     if isinstance(parts, list):
         return [(f'param_scheduler.{number}', part) for number, part in enumerate(parts)]
@@ -104,18 +110,12 @@ def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     for name in ('begin', 'warmup', 'end', 'T_max'):
         if part.get(name):
             scaled[name] = max(1, round(part[name] * factor))
-    fills_its_part = part.get('T_max') == part['end'] - part.get('begin', 0)
-    if fills_its_part:  # also after rounding
+    lasts_whole_part = part.get('T_max') == part['end'] - part.get('begin', 0)
+    if lasts_whole_part:  # it must do so after rounding too
         scaled['T_max'] = scaled['end'] - scaled.get('begin', 0)
     if 'milestones' in part:
         scaled['milestones'] = [max(1, round(step * factor)) for step in part['milestones']]
     return scaled
-
-
-def _is_warm_up(part: dict[str, Any]) -> bool:
-    kind = str(part.get('type')).rpartition('.')[2]
-    falls = part.get('start_factor', 0) > part.get('end_factor', 1)
-    return kind in WARM_UPS and not falls and not part.get('begin')
 
 
 def _steps(cfg: Config, images: float) -> float:
@@ -127,7 +127,8 @@ def _steps(cfg: Config, images: float) -> float:
     batch = cfg.train_dataloader.get('batch_size')
     if not epochs or not batch or images == math.inf:
         return math.inf
-    images_of_process = math.ceil(images / place(cfg.get('launcher', 'none')).processes)
+    processes = place(cfg.get('launcher', 'none')).processes
+    images_per_process = math.ceil(images / processes)
     if cfg.train_dataloader.get('drop_last', False):
-        return epochs * (images_of_process // batch)
-    return epochs * math.ceil(images_of_process / batch)
+        return epochs * (images_per_process // batch)
+    return epochs * math.ceil(images_per_process / batch)

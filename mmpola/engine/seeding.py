@@ -60,7 +60,7 @@ def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:
     config['batch_sampler'] = {
         'type': 'mmpola.SeededBatchSampler',
         'endless': endless,
-        'batches': config.pop('batch_sampler', None),
+        'batch_sampler': config.pop('batch_sampler', None),
         'drop_last': config.pop('drop_last', False),
     }
     config['dataset'] = {'type': 'mmpola.SeededDataset', 'dataset': config['dataset']}
@@ -72,7 +72,7 @@ class SeededDataset(Dataset[Any]):
     """A data set whose random transforms depend only on the `SampleKey`.
 
     Its other attributes are the attributes of the data set inside. Transforms that remember earlier
-    samples, such as mmdet's CachedMosaic, additionally depend on the worker.
+    samples, such as mmdet's CachedMosaic, also depend on the worker.
 
     Args:
         dataset: the data set, or its config, which is built in the default scope.
@@ -81,7 +81,7 @@ class SeededDataset(Dataset[Any]):
     def __init__(self, dataset: Any) -> None:
         if isinstance(dataset, dict):
             dataset = mmengine.registry.DATASETS.build(dataset)
-        self.__dict__['inner'] = dataset  # not by `__setattr__`
+        self.__dict__['inner'] = dataset  # `__setattr__` would set it on the inner data set
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -92,7 +92,7 @@ class SeededDataset(Dataset[Any]):
         return self.inner[key.index]
 
     def __getitems__(self, keys: list[SampleKey]) -> list[Any]:
-        """Return the samples of a batch; else torch would call the data set inside."""
+        """Return the samples of a batch; torch would otherwise find the inner data set's method."""
         return [self[key] for key in keys]
 
     def __getattr__(self, name: str) -> Any:
@@ -108,13 +108,14 @@ class SeededDataset(Dataset[Any]):
 class SeededBatchSampler(Sampler[list[SampleKey]]):
     """The batches of a sampler or batch sampler as lists of `SampleKey`s, from any step on.
 
-    Steps of a resumed run are skipped here, where they cost no reading of samples.
+    A resumed run skips its earlier steps here, without reading their samples.
 
     Args:
         sampler: yields indices.
         batch_size: of a process.
-        batches: config of a batch sampler, such as mmdet's AspectRatioBatchSampler; None: torch's.
-        drop_last: whether torch's drops the last batch if it is not full.
+        batch_sampler: config of one, such as mmdet's AspectRatioBatchSampler; None: torch's
+            BatchSampler.
+        drop_last: whether torch's batch sampler drops the last batch if it is not full.
         endless: start the sampler again when it ends, with the next epoch's seed.
 
     Attributes:
@@ -125,17 +126,19 @@ class SeededBatchSampler(Sampler[list[SampleKey]]):
         self,
         sampler: Sampler[Any],
         batch_size: int,
-        batches: dict[str, Any] | None = None,
+        batch_sampler: dict[str, Any] | None = None,
         drop_last: bool = False,
         endless: bool = False,
     ) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
         self.endless = endless
-        self.batches: Any = BatchSampler(sampler, batch_size, drop_last)
-        if batches is not None:
+        self.batch_sampler: Any = BatchSampler(sampler, batch_size, drop_last)
+        if batch_sampler is not None:
             arguments = {'sampler': sampler, 'batch_size': batch_size}
-            self.batches = mmengine.registry.DATA_SAMPLERS.build(batches, default_args=arguments)
+            self.batch_sampler = mmengine.registry.DATA_SAMPLERS.build(
+                batch_sampler, default_args=arguments
+            )
         self.seed = 0
         self.step = 0
         self.skip = 0
@@ -145,13 +148,13 @@ class SeededBatchSampler(Sampler[list[SampleKey]]):
 
         Args:
             step: number of its first batch, counted over the whole run.
-            skip: batches of the sampler that come before.
+            skip: number of batches to leave out before it.
         """
         self.step = step
         self.skip = skip
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
         rank, processes = get_dist_info()
@@ -165,10 +168,11 @@ class SeededBatchSampler(Sampler[list[SampleKey]]):
             yield keys
 
     def _indices(self) -> Iterator[list[Any]]:
+        """Yield the batches of indices, from the first one on."""
         if not self.endless:
-            yield from self.batches
+            yield from self.batch_sampler
             return
         for epoch in count():
             if hasattr(self.sampler, 'set_epoch'):
                 self.sampler.set_epoch(epoch)
-            yield from self.batches
+            yield from self.batch_sampler

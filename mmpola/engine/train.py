@@ -13,9 +13,10 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
+from mmengine.runner.checkpoint import CheckpointLoader
 from torch import nn
 
-from mmpola.checkpoint.safe_load import register_mmengine_reader
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import nodes
 from mmpola.engine.hooks.atomic_checkpoint import SaveError
 from mmpola.engine.hooks.finite import NonFiniteError
@@ -47,16 +48,16 @@ def train(
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: the work dir cannot be written to, pretrained weights of the config are missing,
-            `load_from` does not fit its backbone, a part of the config cannot be built, the
-            checkpoint that it resumes from does not fit the run's optimizer, schedules or hooks, or
-            another training run writes to one of its folders.
+        UsageError: the work dir cannot be written to, or another training run writes to it;
+            pretrained weights are missing; `load_from` does not fit the backbone; a part of the
+            config cannot be built; or the checkpoint to resume from does not fit the run's
+            optimizer, schedules or hooks.
         SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be
             written, or the loss or the weights are not finite.
     """
     start = resume
     if resume is not None:
-        # The checkpoint holds all weights, and the pretrained file may be gone since.
+        # The checkpoint holds all weights, and the pretrained file may have been removed.
         remove_pretrained(cfg.model)
     else:
         check_pretrained(cfg)
@@ -80,12 +81,14 @@ def train(
             sys.exit(CTRL_C)
         except SaveError as error:
             sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
-        except NonFiniteError as error:  # in every process
+        except NonFiniteError as error:
+            if not is_main_process():  # every process raises it, one says so
+                sys.exit(1)
             newest = newest_checkpoint(cfg.work_dir)
             left = 'nothing was saved'
             if newest:
                 left = f'{newest} is the newest checkpoint and finite'
-            sys.exit(f'error: {error}; {left}' if is_main_process() else 1)
+            sys.exit(f'error: {error}; {left}')
         except FileNotFoundError as error:
             if Path(cfg.work_dir).is_dir():
                 raise
@@ -113,9 +116,9 @@ def build_runner(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> R
     The files of its `CheckpointHook` are refused by torch.load.
 
     Args:
-        cfg: config of the run, in which the hook and, without a GPU, SyncBN are replaced.
-        checkpoint: the one that `cfg.load_from` names. It is not read again, and emptied here:
-            MMEngine frees what it has loaded.
+        cfg: config of the run; the hook and, without a GPU, SyncBN are replaced in it.
+        checkpoint: the one that `cfg.load_from` names. MMEngine gets its content instead of reading
+            the file again, and it is emptied here, so that MMEngine can free the memory.
     """
     contents = {}
     if checkpoint is not None:
@@ -133,15 +136,37 @@ def build_runner(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> R
     if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
         _use_cpu_processes(cfg)
     runner = Runner.from_cfg(cfg)
-    info(replaced)
+    info(replaced)  # in the log file, which the Runner has opened
     return runner
+
+
+def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
+    """Make MMEngine read checkpoints with `read_checkpoint`, wherever it reads them.
+
+    Args:
+        already_read: contents by path. MMEngine gets these instead of reading the file again; each
+            is then removed from this dict, so that its memory is freed.
+    """
+    contents = already_read
+    if contents is None:
+        contents = {}
+
+    # MMEngine logs the part of this function's name after `load_from_`.
+    def load_from_name(filename: str, map_location: Any = None) -> Any:
+        if filename in contents:
+            return contents.pop(filename)
+        return read_checkpoint(filename, map_location)
+
+    CheckpointLoader.register_scheme(
+        prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True
+    )
 
 
 def _use_cpu_processes(cfg: Config) -> None:
     """Start a process group on CPUs, and replace SyncBN, which needs CUDA, in the config.
 
-    MMEngine's launcher calls torch.cuda.set_device; it skips that where a process group already
-    exists. Its DDP wrapper passes device_ids, which a model on the CPU refuses.
+    MMEngine's launcher calls torch.cuda.set_device unless a process group exists. Its DDP wrapper
+    passes device_ids, which a model on the CPU refuses.
     """
     torch.distributed.init_process_group('gloo')
     cfg.model_wrapper_cfg = dict(
@@ -156,17 +181,19 @@ def _use_cpu_processes(cfg: Config) -> None:
 
 def replace_sync_bn(model: dict[str, Any]) -> int:
     """Turn every norm_cfg of type SyncBN inside a model's config into BN; return their number."""
-    found = [node for _, node in nodes(model, 'model') if node.get('type') == 'SyncBN']
-    for node in found:
-        node['type'] = 'BN'
-    return len(found)
+    replaced = 0
+    for _, node in nodes(model, 'model'):
+        if node.get('type') == 'SyncBN':
+            node['type'] = 'BN'
+            replaced += 1
+    return replaced
 
 
 @contextmanager
 def locked(cfg: Config) -> Iterator[None]:
     """Keep other training runs out of the folders that this one writes to.
 
-    Rank 0 holds a lock in each, which ends with its process, however that ends.
+    Rank 0 holds a lock in each. The system releases it when the process ends, however it ends.
 
     Raises:
         UsageError: another training run holds a lock, or a folder cannot be written to.
@@ -207,4 +234,6 @@ def make_writable(folder: Path) -> None:
 
 def _how_to_resume(cfg: Config) -> str:
     newest = newest_checkpoint(cfg.work_dir)
-    return f'--resume continues from {newest}' if newest else 'nothing was saved yet'
+    if newest is None:
+        return 'nothing was saved yet'
+    return f'--resume continues from {newest}'

@@ -62,7 +62,9 @@ class TrainingCheckpoint:
     def meta(self) -> Mapping[str, Any]:
         """The entry `meta` of the file; empty for a bare state dict."""
         meta = self.content.get('meta')
-        return meta if isinstance(meta, Mapping) else {}
+        if not isinstance(meta, Mapping):
+            return {}
+        return meta
 
     @property
     def classes(self) -> Sequence[str]:
@@ -71,13 +73,17 @@ class TrainingCheckpoint:
         if not isinstance(dataset, Mapping):
             return ()
         classes = dataset.get('classes')
-        return classes if isinstance(classes, (list, tuple)) else ()
+        if not isinstance(classes, (list, tuple)):
+            return ()
+        return classes
 
     @property
     def config_name(self) -> str | None:
         """Name of the config that it was trained with, None if the file does not say."""
         name = self.meta.get('experiment_name')
-        return TIME_STAMP.sub('', name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            return None
+        return TIME_STAMP.sub('', name)
 
 
 def locate_checkpoint(name: str | Path) -> Path:
@@ -107,11 +113,11 @@ def read_training_checkpoint(name: str | Path) -> TrainingCheckpoint:
 def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
     """Read the weights of a config's whole model; print what was dropped, resized or averaged.
 
-    A classifier's weights are fitted to it as by `init_cfg`: any names, with tables resized. A file
-    for another model must hold its state dict.
+    The weights of a classifier may have any names that `init_cfg` takes, and its tables are
+    resized. For other models the file must hold exactly their state dict.
 
     Args:
-        name: of the file, see `locate`.
+        name: of the file, see `resolve_checkpoint`.
         cfg: the config.
         model: what `validate_config` returned for it.
 
@@ -138,15 +144,15 @@ def check_fits(
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
 
     Raises:
-        UsageError: the file is that of a backbone or of another network, the model predicts another
-            number of classes, or tensors are missing, unknown, of another shape or not finite; the
-            message names the first of each.
+        UsageError: the file holds a backbone or another network, the model predicts another number
+            of classes, or tensors are missing, unknown, of another shape or not finite; the message
+            names the first of each.
     """
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
     origin = ''
     if checkpoint.config_name:
         origin = f'; it was trained with {checkpoint.config_name}'
-    if report.problems:
+    if report.problems:  # the wrong kind of file says more than a list of tensors
         _check_parts(checkpoint, model, origin)
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):
@@ -169,12 +175,12 @@ def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) 
     own = _model_parts(model.state_dict())
     given = _model_parts(checkpoint.weights)
     name = type(model).__name__
-    others = [part for part in own if part != BACKBONE]
-    missing = [part for part in others if part not in given]
-    if others and missing == others:
+    other_parts = [part for part in own if part != BACKBONE]
+    missing = [part for part in other_parts if part not in given]
+    if other_parts and missing == other_parts:
         raise UsageError(
             f'{checkpoint.path}: expected the weights of a whole {name}, got none of its '
-            f'{listed(others)}; training starts from the weights of a backbone by '
+            f'{listed(other_parts)}; training starts from the weights of a backbone by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     if missing and any(part not in own for part in given):
@@ -201,27 +207,30 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
         UsageError: no tensor of the backbone fits.
     """
     _, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)
-    fitting = report.loaded
+    fitting = set(report.loaded)
     if not any(key.startswith(f'{BACKBONE}.') for key in fitting):
         raise UsageError(
             f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, '
-            f'got {len(checkpoint.weights)} tensors of which none fits it: '
+            f'got {len(checkpoint.weights)} tensors, none of which fits it: '
             f'{listed(checkpoint.weights, 3)}; the weights of a backbone are loaded by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     names = model.state_dict().keys()
-    report_line = f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded'
-    new = dict.fromkeys('.'.join(key.split('.')[:2]) for key in names if key not in fitting)
+    line = f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded'
+    new: dict[str, None] = {}  # in order, each part once
+    for name in names:
+        if name not in fitting:
+            part = '.'.join(name.split('.')[:2])
+            new[part] = None
     if new:
-        report_line += f'; as initialised: {listed(new)}'
-    return report_line
+        line += f'; as initialised: {listed(new)}'
+    return line
 
 
 def check_pretrained(cfg: Config) -> None:
     """Check that the pretrained weights of the config exist, and download them if they have a URL.
 
-    This is called before the model is built. Names of MMEngine's own schemes, such as
-    `torchvision://`, are left to MMEngine.
+    It does so before the model is built.
 
     Raises:
         UsageError: a file is missing or cannot be downloaded; the message names its key and says
@@ -229,7 +238,7 @@ def check_pretrained(cfg: Config) -> None:
     """
     for key, _, name in _pretrained(cfg.model):
         scheme, separator, _ = name.partition('://')
-        if separator and scheme not in SCHEMES:
+        if separator and scheme not in SCHEMES:  # MMEngine's, such as torchvision://
             continue
         try:
             resolve_checkpoint(name)
@@ -241,8 +250,9 @@ def check_pretrained(cfg: Config) -> None:
 
 
 def remove_pretrained(model: Any) -> None:
-    """Set every init_cfg that names a file to None inside a model's config."""
-    for _, node, _ in list(_pretrained(model)):
+    """Set every `init_cfg` in a model's config that names a file to None."""
+    parts = list(_pretrained(model))
+    for _, node, _ in parts:
         node['init_cfg'] = None
 
 

@@ -1,9 +1,9 @@
-"""Find the mistakes in a config that are seen without its data and weights: `validate_config`.
+"""Find mistakes in a config without reading its data and weights: `validate_config`.
 
-The config's model is built on the meta device, where tensors have shapes, but need no memory. That
-takes a second and finds every mistake in `model` that a constructor finds. Of everything else only
-names and a few numbers are checked; MMEngine builds it once, and `mistakes_in_one_line` then
-reports what a constructor refuses.
+The config's model is built on the meta device, where tensors have shapes but need no memory. This
+takes a second and finds every mistake in `model` that a constructor finds. In the other parts, only
+names and a few numbers are checked: MMEngine builds them once, and `mistakes_in_one_line` then
+reports what their constructors refuse.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import copy
 import importlib.util
 import inspect
 import re
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -47,21 +46,14 @@ from mmpola.engine.mistakes import (
 )
 from mmpola.messages import UsageError, listed, suggestion
 
-TRAINING_KEYS = ('*',)
-EVALUATION_KEYS = (
-    'model*',
-    'default_hooks*',
-    'custom_hooks*',
-    'visualizer*',
-    'test_*',
-    'env_cfg*',
-    'randomness*',
-    'log_level',
-    'log_processor*',
+TRAINING_KEYS = re.compile('.*')
+EVALUATION_KEYS = re.compile(
+    '(model|default_hooks|custom_hooks|visualizer|test_|env_cfg|randomness|log_level|log_processor)'
+    '.*'
 )
-PREDICTION_KEYS = ('model*', 'visualizer', 'test_dataloader.dataset*')
-EXPORT_KEYS = ('model*', 'test_dataloader.dataset*')
-"""Patterns of the config keys that are read by training, evaluating, predicting and exporting."""
+PREDICTION_KEYS = re.compile(r'model.*|visualizer|test_dataloader\.dataset.*')
+EXPORT_KEYS = re.compile(r'model.*|test_dataloader\.dataset.*')
+"""The dotted config keys that are read by training, evaluating, predicting and exporting."""
 
 PARTS = {
     r'default_hooks\.\w+': HOOKS,
@@ -76,7 +68,7 @@ PARTS = {
     r'(train|val|test)_dataloader\.(.+\.)?pipeline\.\d+': TRANSFORMS,
     r'(train|val|test)_evaluator(\.metrics)?(\.\d+)?': METRICS,
 }
-"""Keys of the parts that MMEngine builds -> the registry in which it looks up their classes."""
+"""Keys of the parts that MMEngine builds -> the registry of their classes."""
 
 MMENGINE_ENTRIES = (
     'type',
@@ -126,19 +118,21 @@ LARGEST_SEED = 2**32 - 1
 LOG_LEVELS = ('CRITICAL', 'ERROR', 'WARNING', 'INFO', 'DEBUG', 'NOTSET')
 
 MISSPELLING_SIMILARITY = 0.885
-"""Similarity to a key that is read: trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable
-that a dumped config keeps, has 0.88 to tta_pipeline."""
+"""An unknown key that is at least as similar to a known one counts as misspelt.
+
+trian_cfg has 0.89 to train_cfg, but test_pipeline, a variable that a dumped config keeps, has 0.88
+to tta_pipeline.
+"""
 
 
-def validate_config(cfg: Config, used: tuple[str, ...] = TRAINING_KEYS) -> nn.Module:
+def validate_config(cfg: Config, used: re.Pattern[str] = TRAINING_KEYS) -> nn.Module:
     """Check names, a few numbers and the model of a config; the config stays as it is.
 
     A key at the top of the config that nothing reads is printed if it resembles one that is read.
 
     Args:
         cfg: the config.
-        used: patterns of the keys that will be read, such as `PREDICTION_KEYS`; other keys may
-            have mistakes.
+        used: the keys that will be read, such as `PREDICTION_KEYS`; others are not checked.
 
     Returns:
         The model, on the meta device.
@@ -149,10 +143,10 @@ def validate_config(cfg: Config, used: tuple[str, ...] = TRAINING_KEYS) -> nn.Mo
     """
     _check_plain_names(cfg, used)
     _check_values(cfg, used)
-    model = build_on_meta(cfg)  # first: it sets the scope in which the other parts are looked up
+    model = build_on_meta(cfg)  # first: it sets the scope for looking up the other parts
     check_channels(cfg.model.get('module', cfg.model), model)
     for key, node in nodes(cfg._cfg_dict, ''):
-        if 'type' not in node or not _matches(key, used):
+        if 'type' not in node or not used.fullmatch(key):
             continue
         for pattern, registry in PARTS.items():
             if re.fullmatch(pattern, key):
@@ -160,10 +154,6 @@ def validate_config(cfg: Config, used: tuple[str, ...] = TRAINING_KEYS) -> nn.Mo
                 if registry is METRICS:
                     _check_topk(key, node, cfg.model.get('num_classes'))
     return model
-
-
-def _matches(key: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(key, pattern) for pattern in patterns)
 
 
 def build_on_meta(cfg: Config) -> nn.Module:
@@ -188,34 +178,40 @@ def build_on_meta(cfg: Config) -> nn.Module:
     return getattr(model, 'module', model)
 
 
-def _check_plain_names(cfg: Config, used: tuple[str, ...]) -> None:
+def _check_plain_names(cfg: Config, used: re.Pattern[str]) -> None:
     """Refuse unknown names in `KNOWN_NAMES`; print what resembles a key that MMEngine reads."""
     for key, known in KNOWN_NAMES.items():
+        if not used.fullmatch(key):
+            continue
         for name in cfg.get(key) or ():
-            if name not in known and _matches(key, used):
+            if name not in known:
                 meant = suggestion(str(name), known)
                 raise UsageError(f'{key}: expected {listed(known, None)}, got {name}{meant}')
-    if used != TRAINING_KEYS:
+    if used is not TRAINING_KEYS:
         return
     for name in cfg:
+        if name in RUNNER_KEYS:
+            continue
         meant = suggestion(name, RUNNER_KEYS, MISSPELLING_SIMILARITY)
-        if name not in RUNNER_KEYS and meant:
+        if meant:
             print(f'{name}: MMEngine does not read this key{meant}')
 
 
-def _check_values(cfg: Config, used: tuple[str, ...]) -> None:
+def _check_values(cfg: Config, used: re.Pattern[str]) -> None:
     """Check `LOWEST_INTEGERS` and the level of the log."""
     for key, lowest in LOWEST_INTEGERS.items():
         part, name = key.split('.')
         value = (cfg.get(part) or {}).get(name)
-        if value is None or not _matches(key, used):
+        if value is None or not used.fullmatch(key):
             continue
         if type(value) is not int or value < lowest:
             raise UsageError(f'{key}: expected an integer from {lowest}, got {value!r}')
         if key == 'randomness.seed' and value > LARGEST_SEED:
             raise UsageError(f'{key}: expected an integer up to {LARGEST_SEED}, got {value}')
     level = cfg.get('log_level', 'INFO')
-    if isinstance(level, str) and level not in LOG_LEVELS and _matches('log_level', used):
+    if not used.fullmatch('log_level') or not isinstance(level, str):  # MMEngine takes numbers too
+        return
+    if level not in LOG_LEVELS:
         meant = suggestion(level, LOG_LEVELS)
         raise UsageError(f'log_level: expected {listed(LOG_LEVELS, None)}, got {level}{meant}')
 
@@ -237,7 +233,9 @@ def _check_topk(key: str, node: dict[str, Any], num_classes: int | None) -> None
     topk = node.get('topk')
     if topk is None or num_classes is None:
         return
-    largest = max(topk) if isinstance(topk, (list, tuple)) else topk
+    largest = topk
+    if isinstance(topk, (list, tuple)):
+        largest = max(topk)
     if largest > num_classes:
         raise UsageError(
             f'{key}.topk: expected at most model.num_classes, {num_classes}, got {topk}'

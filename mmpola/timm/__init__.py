@@ -11,8 +11,8 @@ the dropout rate on tokens, projections and MLPs, not only before the head.
 weights; `timm.list_models('pola*', pretrained=True)` lists the models that have some to download.
 `pretrained_cfg_overlay=dict(file=NAME)` names another file, with any name that
 `mmpola.checkpoint.hub` knows, from the authors, from MMEngine or from timm. If it has another
-number of classes or of input channels, the head is new or the first convolution converted;
-A local file given as `checkpoint_path=PATH` must fit.
+number of classes, the head is new; if it has another number of input channels, the first
+convolution is converted. A local file given as `checkpoint_path=PATH` must fit.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from mmpola.backbones.zoo import NAMED
 from mmpola.timm.models import TimmClassifier, TimmFeatures, TimmModel
 from mmpola.timm.pretrained import load_pretrained, pretrained_config
 
+# timm adds the models to this list.
 __all__ = ['NAMED', 'TimmClassifier', 'TimmFeatures', 'TimmModel', 'default_cfgs']
-# timm adds the models.
 
 default_cfgs = generate_default_cfgs({name: pretrained_config(name) for name in NAMED})
 """The config of each model, which timm's `register_model` reads.
 
-Images are evaluated as by the authors: resized to 256 x 256 whatever their ratio (bicubic), the
-centre of 224 x 224, ImageNet's mean and standard deviation; at 384 x 384 the whole image.
+Images are evaluated as by the authors: resized to 256 x 256 whatever their ratio (bicubic), cropped
+to the central 224 x 224, and normalised by ImageNet's mean and standard deviation. At 384 x 384 the
+whole image is used.
 """
 
 CLASSIFIER_ONLY = ('num_classes', 'global_pool', 'projection')
@@ -65,6 +66,7 @@ def _register(name: str) -> Callable[..., nn.Module]:
         place: Any = nullcontext()
         if device is not None:
             place = torch.device(device)
+        settings = {**variant, **arguments}
         with place:
             model: TimmModel = build_model_with_cfg(
                 partial(cls, backbone),
@@ -72,7 +74,7 @@ def _register(name: str) -> Callable[..., nn.Module]:
                 # timm's own loader knows neither the authors' names nor resized tables.
                 pretrained=False,
                 kwargs_filter=ignored,
-                **{**variant, **arguments},
+                **settings,
             )
         if dtype is not None:
             model = model.to(dtype)
@@ -80,7 +82,8 @@ def _register(name: str) -> Callable[..., nn.Module]:
             load_pretrained(model, cache_dir)
         return model
 
-    create.__name__ = create.__qualname__ = name
+    create.__name__ = name
+    create.__qualname__ = name
     return register_model(create)
 
 

@@ -196,8 +196,8 @@ class TimmClassifier(TimmModel, Classifier):
 
         Args:
             x: images [B, in_chans, H, W].
-            indices: stages (PolaDeiT: blocks) from 0, negative ones from the end; an integer for
-                the last so many; None for all.
+            indices: stages (PolaDeiT: blocks) from 0, negative ones from the end; an integer n
+                for the last n; None for all.
             norm: apply the LayerNorm before the head to the maps that have as many channels as the
                 last.
             stop_early: skip the stages after the last of `indices`.
@@ -206,8 +206,8 @@ class TimmClassifier(TimmModel, Classifier):
 
         Returns:
             One map per index in the order of the stages; without `intermediates_only` (x, maps),
-            where x is the result of `forward_features`, or with `stop_early` the map of the last
-            stage that was run, if that is another.
+            where x is the result of `forward_features`, or the map of the last stage that was run
+            if `stop_early` skipped others.
 
         Raises:
             ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no
@@ -277,7 +277,7 @@ class TimmFeatures(TimmModel):
     Args:
         backbone: class of the backbone.
         out_indices: stages (PolaDeiT: blocks) in ascending order, negative ones from the end; an
-            integer for the last so many; None for the four stages or, as in timm, PolaDeiT's last
+            integer n for the last n; None for the four stages or, as in timm, PolaDeiT's last
             three blocks. Later stages are not built.
         feature_cls: 'getter'; timm's other ways to take maps from a model do not apply.
         in_chans, img_size, arguments: see `TimmClassifier`.
@@ -343,8 +343,8 @@ def _stages(indices: int | Sequence[int] | None, number: int) -> list[int]:
     """Return the stages that timm's `indices` mean, counted from the start.
 
     Args:
-        indices: stages from 0, negative ones from the end; an integer for the last so many; None
-            for all.
+        indices: stages from 0, negative ones from the end; an integer n for the last n; None for
+            all.
         number: number of stages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Pretrained weights in timm: the config of every model, and loading from any source of timm's."""
+"""Pretrained weights in timm: the config of every model, and loading from all sources of timm."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
 
     Raises:
         FileNotFoundError: there is no such file.
-        CheckpointError: the source cannot be downloaded or read, does not fit, or there is neither
-            a published nor a local file of the model; the message says what to do.
+        CheckpointError: the source cannot be downloaded or read, or does not fit, or the model has
+            neither a published nor a local file; the message says what to do.
     """
     source, content = _read_source(model.pretrained_cfg, cache_dir)
     container, weights = find_weights(content, source)

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED_REPOSITORY
-from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
+from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.engine.train import register_mmengine_reader
 from mmpola.engine.training_checkpoint import check_pretrained, read_training_checkpoint
 from tests.helpers.refusals import refusal
 

@@ -19,12 +19,9 @@ from mmpola.apps.publish.convert import convert
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.checkpoint.safe_load import (
-    read_checkpoint,
-    register_mmengine_reader,
-    stubs_in,
-)
+from mmpola.checkpoint.safe_load import read_checkpoint, stubs_in
 from mmpola.engine import training_checkpoint
+from mmpola.engine.train import register_mmengine_reader
 from mmpola.messages import UsageError
 from tests.helpers.processes import interpret
 from tests.helpers.training import run, small_config

@@ -12,7 +12,8 @@ from mmengine.registry import DATASETS
 from PIL import Image
 from torch.testing import assert_close
 
-from mmpola.classification.class_folders import IMAGENET, ClassFolders, class_names, class_source
+from mmpola.classification.class_folders import IMAGENET, ClassFolders, class_names
+from mmpola.classification.data_config import class_source
 from mmpola.engine.seeding import SampleKey, SeededDataset
 from mmpola.read_image import rgb_image
 

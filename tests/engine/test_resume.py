@@ -8,7 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.engine import resume as resuming
-from mmpola.engine.resume import finished, newest_checkpoint
+from mmpola.engine.resume import newest_checkpoint, progress_if_finished
 from mmpola.engine.validate import build_on_meta
 from tests.helpers.configs import STATE
 from tests.helpers.processes import run_script
@@ -149,14 +149,18 @@ def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work):
     newest = str(trained_work / 'epoch_2.pth')
     cfg.resume = True
     resume = decide_resume(cfg)
-    assert (resume.path, resume.meta, finished(resume, cfg)) == (newest, STATE['meta'], None)
+    assert (resume.path, resume.meta, progress_if_finished(resume, cfg)) == (
+        newest,
+        STATE['meta'],
+        None,
+    )
     assert cfg.load_from == newest
     cfg.train_cfg.max_epochs = 2
-    assert finished(resume, cfg) == '2 of 2 epochs'
+    assert progress_if_finished(resume, cfg) == '2 of 2 epochs'
     cfg.train_cfg = {'type': 'IterBasedTrainLoop', 'max_iters': 12}
-    assert finished(resume, cfg) == '12 of 12 steps'
+    assert progress_if_finished(resume, cfg) == '12 of 12 steps'
     cfg.train_cfg.max_iters = 13
-    assert finished(resume, cfg) is None
+    assert progress_if_finished(resume, cfg) is None
 
 
 class Foreign:

@@ -79,7 +79,7 @@ def test_endless_batches_resume_in_a_later_epoch(sampler):
 
 def test_a_batch_sampler_of_the_config_decides_on_the_batches():
     made = batches(
-        batches={'type': 'mmdet.AspectRatioBatchSampler'}, sampler=AspectRatios.sampler()
+        batch_sampler={'type': 'mmdet.AspectRatioBatchSampler'}, sampler=AspectRatios.sampler()
     )
     assert [[key.index for key in batch] for batch in made] == [[0, 2, 4, 6], [1, 3, 5, 7], [9, 8]]
 

@@ -15,8 +15,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmpola.checkpoint.safe_load import read_checkpoint, register_mmengine_reader
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import nodes
+from mmpola.engine.train import register_mmengine_reader
 from tests.helpers import ROOT
 from tests.helpers.configs import shrink
 

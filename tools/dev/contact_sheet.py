@@ -32,14 +32,14 @@ def main() -> None:
     parser.add_argument('folder', type=Path)
     parser.add_argument('sheet', type=Path, help='image to write')
     args = parser.parse_args()
-    files = sorted(args.folder.iterdir()) if args.folder.is_dir() else []
-    paths = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    paths = [path for path in args.folder.glob('*') if path.suffix.lower() in IMAGE_SUFFIXES]
     if not paths:
         raise UsageError(f'{args.folder}: no images in this folder')
     tiles = []
-    for path in paths[:IMAGES]:
+    for path in sorted(paths)[:IMAGES]:
         with Image.open(path) as image:
-            tiles.append(to_tensor(ImageOps.pad(image.convert('RGB'), SIZE, color='white')))
+            tile = ImageOps.pad(image.convert('RGB'), SIZE, color='white')
+        tiles.append(to_tensor(tile))
     save_image(tiles, args.sheet, nrow=COLUMNS, padding=GAP, pad_value=1.0)
 
 

@@ -1,7 +1,7 @@
 """Updates the lists of models in configs/metafile.yml, README.md and docs/.
 
-They follow from the docstrings of the configs. docs/models.md also gets the table of backbones,
-and docs/choose.md what `python -m benchmarks.run zoo` measured of them.
+They follow from the docstrings of the configs. docs/models.md also gets the table of backbones, and
+docs/choose.md the measurements of `python -m benchmarks.run zoo`.
 
     python tools/dev/model_table.py            reads all docstrings, counts new models, writes
     python tools/dev/model_table.py --count    counts every model again, after a change of a model
@@ -44,19 +44,23 @@ NOT_RUN = 'not yet run'
 
 SEQUENCES = ('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image')
 
-IMAGE_SIZES = {
+IMAGE_SIZES: dict[str, Any] = {
     'COCO': (800, 1280),
     'ADE20K': (512, 512),
     'ImageNet-1k': None,
     'your own classes': None,
     'generated shapes': None,
-    **dict.fromkeys(SEQUENCES),
+    'LRA ListOps': None,
+    'LRA Text': None,
+    'LRA Retrieval': None,
+    'LRA Pathfinder': None,
+    'LRA Image': None,
     'generated ListOps': None,
 }
 """Data set -> (height, width) at which multiply-accumulates are counted.
 
-None is the backbone's training size, or the length of its longest sequence. The tables of a page
-follow this order.
+None stands for the backbone's training size, or the length of its longest sequence. The tables of a
+page follow this order.
 """
 
 PAGES = {
@@ -191,8 +195,8 @@ class Model:
         return self.ours
 
 
-def stated(config: Path) -> Model:
-    """Return what a config's docstring states.
+def read_docstring(config: Path) -> Model:
+    """Read the docstring of a config; nothing is counted yet.
 
     Raises:
         UsageError: the docstring lacks a part, or names an unknown data set.
@@ -225,9 +229,9 @@ def count(model: Model) -> None:
     Raises:
         UsageError: the metafile has no collection for the backbone.
     """
+    # Without MMEngine, --check works if every model has been counted.
     from mmengine.config import Config
 
-    # --check needs no MMEngine, if every model is counted.
     from mmpola.apps.publish.flops import count_model
 
     cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
@@ -261,6 +265,7 @@ def read_metafile() -> dict[str, Any]:
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
     rule = ['---'] * len(heading)
     lines = []
     for cells in (heading, rule, *rows):
@@ -470,10 +475,10 @@ def with_tables(page: Path, tables: dict[str, str]) -> str:
 def pages_of(models: list[Model]) -> Pages:
     """Return the tables of each page that shows models."""
     docs = ROOT / 'docs'
-    pages = {
-        docs / f'{page}.md': {'models': tables([model for model in models if model.data in data])}
-        for page, data in PAGES.items()
-    }
+    pages: Pages = {}
+    for page, data in PAGES.items():
+        on_page = [model for model in models if model.data in data]
+        pages[docs / f'{page}.md'] = {'models': tables(on_page)}
     pages[docs / 'models.md']['backbones'] = backbone_table()
     pages[docs / 'lra.md'] = {'models': sequence_table(models)}
     pages[docs / 'choose.md'] = {'models': choice_table(models)}
@@ -493,7 +498,7 @@ def main() -> None:
         '--count', action='store_true', help='count every model again, not only new ones'
     )
     args = parser.parse_args()
-    models = [stated(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
+    models = [read_docstring(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
     known = {entry['Name']: entry for entry in read_metafile()['Models']}
     for model in models:
         if args.count or model.name not in known:
@@ -507,10 +512,9 @@ def main() -> None:
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     entries = [model.entry() for model in models]
+    listing = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
     written = {page: with_tables(page, tables) for page, tables in pages_of(models).items()}
-    written[metafile] = (
-        head + MODELS_KEY + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
-    )
+    written[metafile] = f'{head}{MODELS_KEY}{listing}'
     changed = {path: text for path, text in written.items() if path.read_text() != text}
     names = listed((path.relative_to(ROOT) for path in changed), shown=None)
     if args.check and changed:

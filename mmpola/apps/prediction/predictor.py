@@ -22,8 +22,9 @@ from torch import nn
 from mmpola.apps.arguments import is_classifier
 from mmpola.apps.image_reader import ImageReader, image_pipeline, open_reader
 from mmpola.apps.prediction.drawing import draw_classes, shown_name
-from mmpola.classification.class_folders import IMAGENET, class_names, class_source
-from mmpola.config_tree import class_count_problems, leaves
+from mmpola.classification.class_folders import class_names
+from mmpola.classification.data_config import class_source
+from mmpola.config_tree import IMAGENET, class_count_problems, leaves
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_fitting
 from mmpola.messages import UsageError, counted, listed
 from mmpola.read_image import ImageFile

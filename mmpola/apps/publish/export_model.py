@@ -15,7 +15,7 @@ from torch.utils import _pytree
 from mmpola.apps.publish.flops import image_metadata
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier
-from mmpola.engine.config import evaluation_transform
+from mmpola.classification.data_config import evaluation_transform
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 
 Outputs = dict[str, Tensor]

@@ -25,7 +25,7 @@ from mmpola.engine.processes import any_process
 from mmpola.registry import HOOKS
 
 ATOMIC_BACKEND = {'backend': 'mmpola_atomic'}
-"""`backend_args` with which MMEngine writes files atomically."""
+"""`backend_args` that make MMEngine write files atomically."""
 
 INTERRUPTED = 'interrupted.pth'
 """Name of the checkpoint of an interrupted run, in its work dir."""
@@ -79,9 +79,9 @@ class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, with the same arguments, for local folders.
 
     MMEngine removes the outdated checkpoint first and writes the new one in place, so a full disk
-    can leave none at all. Here a checkpoint gets its name once it is complete, then
-    `last_checkpoint` is updated, and only then are outdated checkpoints removed; for a moment there
-    is one more than `max_keep_ckpts`.
+    can leave none at all. This hook renames a checkpoint to its name when it is complete, then
+    updates `last_checkpoint`, and then removes outdated checkpoints. For a moment there is one more
+    than `max_keep_ckpts`.
 
     Its files contain only tensors and plain Python values, so that `torch.load(weights_only=True)`
     and OpenMMLab's inferencers can open them. MMEngine's log history is rebuilt when a checkpoint
@@ -89,7 +89,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Args:
         on_error: what happens if a checkpoint cannot be written, for example because the disk is
-            full: 'stop' the run, or 'continue' without this checkpoint. Both are logged, and
+            full: 'stop' the run, or 'continue' without this checkpoint. The error is logged, and
             earlier checkpoints stay.
         args, kwargs: as in CheckpointHook.
 
@@ -120,13 +120,12 @@ class AtomicCheckpointHook(CheckpointHook):
         for name, path in best.items():
             if not path:
                 continue
-            own = os.path.join(self.out_dir, os.path.basename(path))
-            if os.path.isfile(own):
-                best[name] = own
-                key = 'best_ckpt' if len(best) == 1 else f'best_ckpt_{name}'
-                runner.message_hub.update_info(key, own)
+            moved = os.path.join(self.out_dir, os.path.basename(path))
+            if os.path.isfile(moved):
+                best[name] = moved
+                runner.message_hub.update_info(self._hub_key('best_ckpt', name), moved)
         self._set_best(best)
-        # Only files of the names that a run writes: others may be the user's.
+        # Only names that a run writes: other files may belong to the user.
         for pattern in (self.filename_tmpl.format('*'), 'best_*.pth'):
             for partial in Path(self.out_dir).glob(f'{pattern}{PARTIAL_SUFFIX}'):
                 self._remove(partial)
@@ -149,7 +148,7 @@ class AtomicCheckpointHook(CheckpointHook):
         for name, history in logged.items():
             logged[name] = _saved_history(history)
         for name, entry in checkpoint.items():
-            if not name.endswith('state_dict'):  # which keep the metadata that torch reads
+            if not name.endswith('state_dict'):  # a state dict keeps the metadata that torch reads
                 checkpoint[name] = plain_values(entry)
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
@@ -172,11 +171,11 @@ class AtomicCheckpointHook(CheckpointHook):
             reason = error.strerror or error
             raise SaveError(f'{runner.log_dir}: could not be created again ({reason})') from error
         for backend in runner.visualizer._vis_backends.values():
-            backend._env_initialized = False  # it creates its folder and files with the next value
+            backend._env_initialized = False  # with the next value it creates its files again
         for handler in runner.logger.handlers:
             if isinstance(handler, logging.FileHandler):
                 handler.close()
-                handler.mode = 'a'  # with which it opens the file again
+                handler.mode = 'a'  # it opens the file again with this mode
         runner.dump_config()
         runner.logger.error(
             f'{runner.work_dir}: was removed while training ran, with the checkpoints in it; '
@@ -185,7 +184,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     @contextmanager
     def _restored_on_error(self, runner: Any) -> Iterator[None]:
-        """Context in which, with on_error='continue', an error of saving changes no record."""
+        """With on_error='continue', log a SaveError and undo what was recorded since the start."""
         info = runner.message_hub.runtime_info
         info_before = dict(info)
         attributes_before = dict(vars(self))
@@ -238,12 +237,15 @@ class AtomicCheckpointHook(CheckpointHook):
             # MMEngine removes the files that are named here before it writes.
             self._set_best(dict.fromkeys(before))
             super()._save_best_checkpoint(runner, metrics)
-            now = {name: path or before.get(name) for name, path in self._best().items()}
+            now = self._best()
+            for name, path in now.items():
+                if not path:  # this metric has not improved
+                    now[name] = before.get(name)
             self._set_best(now)
             for path in before.values():
                 if path is None or path in now.values():
                     continue
-                if os.path.dirname(path) == self.out_dir:  # not of another run
+                if os.path.dirname(path) == self.out_dir:  # others belong to another run
                     self._remove(path)
 
     def _forget_removed(self, runner: Any) -> None:
@@ -251,8 +253,7 @@ class AtomicCheckpointHook(CheckpointHook):
         best = self._best()
         for name, path in best.items():
             if path and any_process(is_main_process() and not os.path.isfile(path)):
-                ending = '' if len(best) == 1 else f'_{name}'
-                runner.message_hub.runtime_info.pop(f'best_score{ending}', None)
+                runner.message_hub.runtime_info.pop(self._hub_key('best_score', name), None)
                 best[name] = None
                 runner.logger.error(f'{path}: the best checkpoint was removed while training ran')
         self._set_best(best)
@@ -265,7 +266,14 @@ class AtomicCheckpointHook(CheckpointHook):
             return {self.key_indicators[0]: self.best_ckpt_path}
         return {name: self.best_ckpt_path_dict.get(name) for name in self.key_indicators}
 
+    def _hub_key(self, what: str, metric: str) -> str:
+        """Return MMEngine's key in the message hub: it names the metric if there are several."""
+        if len(self.key_indicators) == 1:
+            return what
+        return f'{what}_{metric}'
+
     def _set_best(self, paths: dict[str, str | None]) -> None:
+        """Set the paths that `_best` returns."""
         if not paths:
             return
         if len(self.key_indicators) == 1:
@@ -279,7 +287,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
 
 def _saved_history(history: HistoryBuffer) -> dict[str, Any]:
-    """Return the arguments with which a log history can be rebuilt."""
+    """Return the arguments to rebuild a log history from."""
     logs, counts = history.data
     return {
         'log_history': torch.from_numpy(logs),
@@ -293,7 +301,7 @@ def _loaded_history(saved: Any) -> Any:
     if stubs_in(saved) == {LOG_HISTORY}:
         saved = {name.removeprefix('_'): value for name, value in vars(saved).items()}
     if not isinstance(saved, Mapping) or 'log_history' not in saved:
-        return saved  # MMEngine leaves out, with a warning, what is no log history
+        return saved  # not a log history: MMEngine warns and leaves it out
     logs = torch.as_tensor(saved['log_history']).cpu().numpy()
     counts = torch.as_tensor(saved['count_history']).cpu().numpy()
     return HistoryBuffer(logs, counts, saved['max_length'])

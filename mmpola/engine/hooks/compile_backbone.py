@@ -17,11 +17,11 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
     """Compile the backbone of a model in place, for images of any size.
 
     Only the backbone is compiled: the steps after it depend on the number of boxes, which differs
-    between images, and would be compiled again and again. Batch, height and width are symbolic: one
-    traced graph serves every image size in training and one in evaluation, and a batch of one image
-    has graphs of its own. The backend may specialise a graph: inductor compiles some sizes anew,
-    for which torch._dynamo.config.recompile_limit sets the largest number, beyond which the
-    backbone runs eagerly. The names of parameters, and thereby checkpoints, stay as they are.
+    between images, so they would be compiled again and again. Batch, height and width are symbolic:
+    one graph serves all image sizes in training and one in evaluation; a batch of one image has
+    graphs of its own. The backend may specialise a graph: inductor compiles some sizes anew. After
+    torch._dynamo.config.recompile_limit of them, the backbone runs eagerly. The names of
+    parameters, and so checkpoints, stay as they are.
 
     Args:
         model: a model with a `backbone`, or a wrapper (`module`) around one.
@@ -36,7 +36,7 @@ def compile_backbone(model: nn.Module, backend: str = 'inductor') -> None:
             f'{backend}'
         )
     inner: Any = model
-    # A wrapper is data-parallel, or for test-time augmentation.
+    # A model may be wrapped for data parallelism or for test-time augmentation.
     while not hasattr(inner, 'backbone') and hasattr(inner, 'module'):
         inner = inner.module
     if not hasattr(inner, 'backbone'):

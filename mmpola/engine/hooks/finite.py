@@ -11,9 +11,9 @@ from mmpola.engine.processes import any_process
 from mmpola.registry import HOOKS
 
 PATIENCE = 10
-"""Steps without a finite loss that stop a run with finite weights.
+"""How many steps without a finite loss stop a run whose weights are finite.
 
-GradScaler skips single steps in fp16.
+In fp16, single losses may overflow: GradScaler skips these steps.
 """
 
 
@@ -27,15 +27,15 @@ class FiniteLossHook(Hook):
 
     All processes stop together. They stop if the newest loss and some weights are not finite, or if
     no loss of the interval, and of at least `PATIENCE` steps, was finite. A step that overflows in
-    fp16 and is skipped by GradScaler stops nothing. MMEngine has copied every loss to the CPU for
-    its log already; with several processes, a check synchronises the GPU. mmdet's
-    CheckInvalidLossHook stops, by an assertion, only the process whose own loss is not finite.
+    fp16 and is skipped by GradScaler stops nothing. The check reads the losses that MMEngine has
+    copied to the CPU for its log; with several processes, it synchronises the GPU. mmdet's
+    CheckInvalidLossHook stops only the process whose own loss is not finite, by an assertion.
     """
 
     priority = 'LOW'  # after the log line
 
     def before_train(self, runner: Any) -> None:
-        """Take the interval of the log."""
+        """Take the logging interval."""
         self.interval = 50
         for hook in runner.hooks:
             if isinstance(hook, LoggerHook):
@@ -103,14 +103,19 @@ def _non_finite_tensors(runner: Any) -> list[str]:
 def _losses(runner: Any) -> np.ndarray:
     """Return the losses of this process, of all steps; empty if the model logs none."""
     history = runner.message_hub.log_scalars.get('train/loss')
-    return np.empty(0) if history is None else np.asarray(history.data[0], float)
+    if history is None:
+        return np.empty(0)
+    losses, _ = history.data
+    return np.asarray(losses, float)
 
 
 def _last_finite(runner: Any) -> str:
+    """Say after which step the run stopped, and when its loss was last finite."""
     step = runner.message_hub.get_info('iter', -1) + 1
     losses = _losses(runner)[:-1]  # the newest one may be finite here and not in another process
     finite = np.flatnonzero(np.isfinite(losses))
     last = 'never'
     if len(finite):
-        last = f'at step {step - len(losses) + finite[-1]}: {losses[finite[-1]]:.4g}'
+        index = finite[-1]
+        last = f'at step {step - len(losses) + index}: {losses[index]:.4g}'
     return f'stopped after step {step}, the loss was last finite {last}'

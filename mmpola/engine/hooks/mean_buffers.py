@@ -14,10 +14,10 @@ from mmpola.registry import HOOKS
 class MeanBuffersHook(SyncBuffersHook):
     """MMEngine's SyncBuffersHook, which also averages the buffers of the EMA.
 
-    It averages BatchNorm's running statistics over the processes. Each process computes its own
-    statistics, and rank 0 saves its own: without this hook the saved model is not the one that was
-    evaluated. As in SyncBuffersHook, they are averaged after every epoch, and in iteration-based
-    training before every validation.
+    The buffers are the running statistics of BatchNorm. Each process computes its own and rank 0
+    saves its own, so without this hook the saved model is not the one that was evaluated. As in
+    SyncBuffersHook, they are averaged after every epoch, and in iteration-based training before
+    every validation.
     """
 
     priority = 'LOW'  # after EMAHook, before the checkpoint is written
@@ -34,7 +34,8 @@ class MeanBuffersHook(SyncBuffersHook):
         super().after_train_epoch(runner)
 
     def _average_ema_buffers(self, runner: Any) -> None:
-        if self.distributed:
-            for hook in runner.hooks:
-                if isinstance(hook, EMAHook):
-                    all_reduce_params(hook.ema_model.buffers(), op='mean')
+        if not self.distributed:
+            return
+        for hook in runner.hooks:
+            if isinstance(hook, EMAHook):
+                all_reduce_params(hook.ema_model.buffers(), op='mean')

@@ -24,7 +24,7 @@ from mmpola.registry import HOOKS
 PREEMPTED = 75
 """Exit status EX_TEMPFAIL of sysexits.h: temporary failure, try again.
 
-torchrun turns every status but 0 into 1.
+torchrun itself ends with 1 if a process ends with any status but 0.
 """
 
 REPEAT_SECONDS = 2.0
@@ -42,15 +42,15 @@ class PreemptionHook(Hook):
     validation that was interrupted; the file is removed when the resumed run saves a checkpoint.
     All processes stop after the same step, which is one that updated the weights. The exit status
     is 75, or 130 after Ctrl-C (SIGINT); another Ctrl-C stops the process at once. A signal that
-    arrives while metrics are computed takes effect after the next step. Under torchrun that may be
-    too late, as it kills its processes 30 seconds after passing a signal on.
+    arrives while metrics are computed takes effect after the next step. Under torchrun this may be
+    too late: torchrun kills its processes 30 seconds after it has passed a signal on.
 
     Args:
         signals: names; Slurm sends SIGTERM, and with `--signal=USR1@120` SIGUSR1 120 seconds before
             the time limit; a terminal that closes sends SIGHUP. Signals that are ignored already,
             as by nohup, stay ignored.
-        interval: with several processes, optimizer steps, or batches of validation, between
-            cross-rank signal checks; each check synchronises the GPU.
+        interval: number of optimizer steps, or batches of validation, between two checks whether a
+            process got a signal. It applies to several processes: a check synchronises their GPUs.
 
     Raises:
         ValueError: a signal is unknown, interval is less than 1, or the training loop cannot resume
@@ -87,7 +87,7 @@ class PreemptionHook(Hook):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self.replaced[number] = signal.signal(number, self._receive)
         self.training.value = 1
-        # runs before multiprocessing terminates the workers by SIGTERM, also after an error
+        # This runs before multiprocessing terminates the workers by SIGTERM, also after an error.
         atexit.register(self._restore_handlers)
         loaders = [runner.train_dataloader]
         if runner._val_loop is not None:
@@ -101,9 +101,12 @@ class PreemptionHook(Hook):
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
-        steps, rest = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
-        check = rest == 0 and (get_world_size() == 1 or steps % self.interval == 0)
-        if check and any_process(self.received is not None):
+        steps, accumulated = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
+        if accumulated > 0:  # the checkpoint would lack their gradients
+            return
+        if get_world_size() > 1 and steps % self.interval != 0:
+            return
+        if any_process(self.received is not None):
             self._save_and_exit(runner, {'epoch': runner.epoch, 'iter': runner.iter + 1})
 
     def after_val_iter(
@@ -116,8 +119,10 @@ class PreemptionHook(Hook):
         loader = runner.val_dataloader
         processes = get_world_size()
         common_batches = len(loader.dataset) // processes // loader.batch_sampler.batch_size
-        check = batch_idx < common_batches and batch_idx % self.interval == 0
-        if (processes == 1 or check) and any_process(self.received is not None):
+        all_check_now = batch_idx < common_batches and batch_idx % self.interval == 0
+        if processes > 1 and not all_check_now:
+            return
+        if any_process(self.received is not None):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):
                     hook.after_val_epoch(runner)  # puts back the weights that it replaced
@@ -128,6 +133,7 @@ class PreemptionHook(Hook):
         self._restore_handlers()
 
     def _receive(self, number: int, frame: Any) -> None:
+        """Note the first signal; stop at once at another Ctrl-C."""
         now = time.monotonic()
         if number == signal.SIGINT and self.received and now - self.received_at > REPEAT_SECONDS:
             raise KeyboardInterrupt
@@ -136,7 +142,7 @@ class PreemptionHook(Hook):
                 '\nCtrl-C: saving a checkpoint after this step; press it again to stop without '
                 'saving\n'
             )
-            os.write(sys.stderr.fileno(), message.encode())  # print may not interrupt itself
+            os.write(sys.stderr.fileno(), message.encode())  # print fails if it is interrupted
         if not self.received:
             self.received = signal.Signals(number)
             self.received_at = now
@@ -148,8 +154,12 @@ class PreemptionHook(Hook):
         self.training.value = 0
 
     def _save_and_exit(self, runner: Any, meta: dict[str, int]) -> None:
-        cause = self.received.name if self.received else 'a signal to another process'
-        status = CTRL_C if self.received == signal.SIGINT else PREEMPTED
+        cause = 'a signal to another process'
+        if self.received is not None:
+            cause = self.received.name
+        status = PREEMPTED
+        if self.received == signal.SIGINT:
+            status = CTRL_C
         save_and_point(
             runner,
             runner.work_dir,

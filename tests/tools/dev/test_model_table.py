@@ -33,7 +33,7 @@ def entries():
 @pytest.mark.parametrize('name', SMALLEST.values(), ids=SMALLEST.keys())
 def test_counts_of_a_task(name, root, entries):
     """Counting a config again gives its entry in the metafile."""
-    model = model_table.stated(root / 'configs' / f'{name}.py')
+    model = model_table.read_docstring(root / 'configs' / f'{name}.py')
     model_table.count(model)
     assert model.entry() == entries[name]
 
@@ -83,7 +83,7 @@ FIGURES = 'Expected box AP / mask AP: 47.0 / 42.3'
 
 def test_what_a_docstring_states(tmp_path):
     config = write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
-    assert model_table.stated(config).entry() == {
+    assert model_table.read_docstring(config).entry() == {
         'Name': 'some_model',
         'In Collection': '',
         'Config': 'configs/some_model.py',
@@ -110,7 +110,7 @@ def test_what_a_docstring_states(tmp_path):
 
 
 def counted(config, size='224 x 224'):
-    model = model_table.stated(config)
+    model = model_table.read_docstring(config)
     model.collection = 'PolaSwin'
     model.counts = {'Image Size': size, 'Parameters': 28e6, 'FLOPs': 4.68e9}
     return model
@@ -204,7 +204,7 @@ def test_the_table_of_backbones():
 def test_incomplete_docstrings_are_refused(title, expected, named, tmp_path):
     config = write(tmp_path, title, expected)
     with pytest.raises(UsageError) as raised:
-        model_table.stated(config).entry()
+        model_table.read_docstring(config).entry()
     for text in named:
         assert text in str(raised.value)
 
