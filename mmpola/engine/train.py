@@ -207,7 +207,7 @@ def locked(cfg: Config) -> Iterator[None]:
                     locks.enter_context(lock.acquire())
                 except Timeout:
                     raise UsageError(
-                        f'{folder}: another training is running in it; use another --work-dir'
+                        f'{folder}: another training run writes to it; use another --work-dir'
                     ) from None
                 except OSError as error:
                     raise UsageError(

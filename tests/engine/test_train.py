@@ -138,7 +138,7 @@ def test_a_work_dir_has_one_training_at_a_time_and_overwriting_forgets_the_earli
 
     for _ in range(2):  # the first one released it
         train(work, '--overwrite', steps=start_another)
-    assert during == [f'{work}: another training is running in it; use another --work-dir'] * 2
+    assert during == [f'{work}: another training run writes to it; use another --work-dir'] * 2
     assert not (work / 'last_checkpoint').exists()
 
 
@@ -159,7 +159,7 @@ def test_a_folder_of_checkpoints_has_one_training_at_a_time(tmp_path, train):
 
     train(tmp_path / 'first' / 'work', *out_dir, steps=start_another)
     (message,) = refused
-    assert message.startswith(f'{tmp_path}/checkpoints/work: another training is running in it')
+    assert message.startswith(f'{tmp_path}/checkpoints/work: another training run writes to it')
 
 
 def refuse_folders(monkeypatch):
