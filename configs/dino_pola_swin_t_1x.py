@@ -30,7 +30,7 @@ optim_wrapper = dict(
     paramwise_cfg=dict(_delete_=True, decay_rate=1.0, backbone_lr_mult=0.1),
 )
 
-# resumes after any step, as all trainings here
+# resumes after any step, as all training runs here
 train_cfg = dict(type='mmpola.ExactEpochLoop')
 default_hooks = dict(
     checkpoint=dict(type='mmpola.AtomicCheckpointHook'),

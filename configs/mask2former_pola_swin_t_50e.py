@@ -42,7 +42,7 @@ optim_wrapper = dict(
     ),
 )
 
-# resumes after any step, as all trainings here
+# resumes after any step, as all training runs here
 train_cfg = dict(type='mmpola.ExactIterLoop')
 default_hooks = dict(
     checkpoint=dict(type='mmpola.AtomicCheckpointHook'),

@@ -27,7 +27,7 @@ model = dict(
 optim_wrapper = dict(constructor='mmpola.NoDecayOptimizerConstructor')
 auto_scale_lr = dict(base_batch_size=128)
 
-# resumes after any step, as all trainings here
+# resumes after any step, as all training runs here
 train_cfg = dict(type='mmpola.ExactEpochLoop')
 default_hooks = dict(
     checkpoint=dict(type='mmpola.AtomicCheckpointHook'),

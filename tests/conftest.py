@@ -31,7 +31,7 @@ gc.disable()  # while tests are imported
 
 
 def pytest_collection_finish():
-    """Exempt imports from garbage collection, which took a fifth of the time of small training runs."""
+    """Exempt imports from garbage collection, which took a fifth of the time of short runs."""
     gc.freeze()
     gc.enable()
 

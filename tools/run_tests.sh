@@ -19,7 +19,7 @@ bash tools/install.sh --dev
 workers=${PYTEST_WORKERS:-$(env -u OMP_NUM_THREADS nproc)} # nproc would count OMP_NUM_THREADS
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-# A file's tests stay in one process, so that its trainings are shared; the kernels' have none.
+# A file's tests stay in one process, so that its training runs are shared; the kernels' have none.
 run() { .venv/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"; }
 
 kernels() {

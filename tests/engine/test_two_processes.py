@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope='module')
 def together(colours, shapes, tmp_path_factory):
-    """The folder of all training runs of two processes, the results of both, and what they printed."""
+    """The folder of all runs of two processes, the results of both, and what they printed."""
     folder = tmp_path_factory.mktemp('together')
     status, outputs = start('two_processes', colours, shapes, folder)
     assert status == [0, 0], outputs

@@ -1,6 +1,6 @@
 """One of two gloo processes that train together: `two_processes.py COLOURS SHAPES OUT`.
 
-All training runs share one pair of processes, because a process takes longer to start than to train.
+All runs share one pair of processes, because a process takes longer to start than to train.
 """
 
 import json
