@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from mmpola.apps.data_checks.report import DatasetReport, add_line, check_files
-from mmpola.messages import BrokenRule, grouped, listed
+from mmpola.apps.data_checks.report import DatasetReport, add_line, check_files, check_sample
+from mmpola.messages import BrokenRule, listed
 from mmpola.read_image import size_as_loaded, unreadable
 
 SAMPLED_MAPS = 32
@@ -114,9 +113,5 @@ def check_label_maps(dataset: Any, report: DatasetReport, whole: bool) -> None:
     if whole:
         check_files(report, 'images', images, check_image)
         check_files(report, 'label maps', pairs, check_map)
-        return
-    step = max(1, math.ceil(len(pairs) / SAMPLED_MAPS))
-    broken = []
-    for pair in pairs[::step]:
-        broken += check_map(pair)
-    report.problems += grouped(broken)
+    else:
+        check_sample(report, pairs, SAMPLED_MAPS, check_map)
