@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from timm.layers import Format
 from torch import Tensor, nn
 
-from mmpola.apps.analysis.figures import COLOUR_MAP
+from mmpola.apps.analysis.maps import COLOUR_MAP
 
 AREA_SHARES = (0.2, 0.5, 0.99)
 """Shares of a receptive field whose areas are reported."""
