@@ -91,7 +91,8 @@ def gate_statistics(gate: Tensor, heads: int) -> GateStatistics:
     halves = torch.stack(gate[0].float().unflatten(-1, (heads, 2, -1)).unbind(-2))  # [2, N, H, D/2]
     per_head = halves.transpose(1, 2).flatten(2)  # [2, H, N * D/2]
     index = sample_tokens(gate.shape[1], PCA_TOKENS).to(gate.device)
-    components, explained = principal_components(halves[:, index].flatten(2).flatten(0, 1))
+    sampled = halves[:, index].flatten(2)  # [2, tokens, H * D/2]
+    components, explained = principal_components(sampled.flatten(0, 1))
     same, opposite = per_head
     same_means, opposite_means = halves.mean(-1).mT  # [H, N]
     return GateStatistics(
@@ -192,9 +193,9 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
                 squared = convolution @ convolution.mT  # T T^T
                 gram = gram + crossed + crossed.mT + squared  # (A + T) (A + T)^T
                 mixing_rows[stream, head] = _rank_from_gram(gram).mean()
-    return EffectiveRanks(
-        attention, len(index), attention_rows, mixing_rows if has_mixing_matrix else None
-    )
+    if not has_mixing_matrix:
+        return EffectiveRanks(attention, len(index), attention_rows, mixing_rows=None)
+    return EffectiveRanks(attention, len(index), attention_rows, mixing_rows)
 
 
 def singular_values(queries: Tensor, keys: Tensor) -> Tensor:

@@ -252,11 +252,10 @@ def batch_problems(cfg: Config, reports: list[DatasetReport]) -> list[str]:
     share = math.ceil(images / processes)
     if batch <= share:
         return []
-    divided = f', divided among {processes} processes' if processes > 1 else ''
-    return [
-        f'train_dataloader.batch_size: expected at most {share}, for {images} images{divided}, '
-        f'got {batch}'
-    ]
+    reason = f'for {images} images'
+    if processes > 1:
+        reason += f', divided among {processes} processes'
+    return [f'train_dataloader.batch_size: expected at most {share}, {reason}, got {batch}']
 
 
 def training_images(cfg: Config, reports: list[DatasetReport]) -> float:
