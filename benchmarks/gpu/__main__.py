@@ -88,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
         hard_stop,
     )
 
-    device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
+    device = torch.device('cpu')
+    if not args.dry_run:
+        device = torch.device(f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
     environment = environment_of(device)
     if args.results:
@@ -132,7 +134,8 @@ def run(args: argparse.Namespace) -> int:
         measure(session)
     except DeviceLostError as error:
         session.say(f'{error}; run the command again to measure what is missing')
-        return report() or 1
+        report()
+        return 1
     finally:
         timer.cancel()
     return report()

@@ -236,7 +236,7 @@ def check_call(call: CheckedCall, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # compilers and drivers may raise anything
         return {'failure': first_line(error)}
     differing = [name for name, x in found.items() if not torch.equal(x, again[name])]
-    worst = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name])
+    worst = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
     failure = ''
     if not errors[worst] <= call.allowed:  # also true for NaN
         failure = f'the error of the {worst} is {errors[worst]:.1f} times the budget'

@@ -264,7 +264,8 @@ def _tune_kernel(
     ranked = rank(key, compiled, session.device)
     others = [launch for launch in ranked if launch != today]
     launches = {TODAY: today}
-    for launch in others[: 1 if session.dry_run else TIMED_CANDIDATES]:
+    number = 1 if session.dry_run else TIMED_CANDIDATES
+    for launch in others[:number]:
         name = ' '.join(f'{field}={value}' for field, value in launch.items())
         launches[name] = launch
 
@@ -290,7 +291,8 @@ def _tune_split(session: Session, target: Target, table: LaunchTable) -> dict[st
     """Choose the change of `SPLITS` with which whole steps of all cases are fastest."""
     device_type = session.device.type
     choices: dict[str, dict[str, float]] = {TODAY: {}}
-    for split in SPLITS[:1] if session.dry_run else SPLITS:
+    splits = SPLITS[:1] if session.dry_run else SPLITS
+    for split in splits:
         choices[str(split)] = split
     steps = target.steps(session.device)
     variants = {}
