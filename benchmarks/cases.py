@@ -1,9 +1,8 @@
-"""The measured shapes: token maps of the linear stages of real backbones at common training and
-test sizes.
-"""
+"""The measured shapes: token maps of real backbones' linear stages, at common image sizes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -29,46 +28,56 @@ class Case:
         return self.batch * self.tokens * self.heads * self.dim
 
 
-MODELS = {
+LINEAR_STAGES = {
     'Pola-Swin-T': ('power', [(3, 32), (6, 32)]),
     'Pola-PVT-T': ('power', [(1, 64), (2, 64), (5, 64), (8, 64)]),
     'PolaFormer++ b2': ('exp', [(1, 64), (2, 64)]),
 }
-"""Backbone -> 'power' with a key position or 'exp' with rotary tables; heads and their channels by
-linear stage.
+"""Backbone -> its feature map, and (heads, channels of a head) of each linear stage.
+
+'power' is called with a key position, 'exp' with rotary tables.
 """
 
 BATCHES = {
     'cuda': {(224, 224): 64, (384, 384): 32, (512, 512): 16, (800, 1333): 2},
     'cpu': {(224, 224): 8, (512, 512): 2, (800, 1333): 1},
 }
-"""Batch size by image size."""
+"""Device -> batch size by image size."""
 
 
-def _cases(device: str) -> list[Case]:
-    found = []
-    for model, (feature_map, stages) in MODELS.items():
+def attention_cases(device: str) -> list[Case]:
+    """Return a case for each linear stage of each backbone at each image size."""
+    cases = []
+    for model, (feature_map, stages) in LINEAR_STAGES.items():
         for (height, width), batch in BATCHES[device].items():
-            for stage, size in enumerate(stages, 1):
+            for stage, (heads, dim) in enumerate(stages, 1):
                 stride = 2 ** (stage + 1)
                 name = f'{model} stage {stage}, {height}x{width}, batch {batch}'
-                found.append(
-                    Case(name, feature_map, batch, -(-height // stride), -(-width // stride), *size)
-                )
-    return found
+                rows = math.ceil(height / stride)
+                columns = math.ceil(width / stride)
+                cases.append(Case(name, feature_map, batch, rows, columns, heads, dim))
+    return cases
 
 
-ATTENTION = {device: _cases(device) for device in BATCHES}
+def with_power_map(cases: list[Case]) -> list[Case]:
+    return [case for case in cases if case.feature_map == 'power']
+
+
+ATTENTION = {'cuda': attention_cases('cuda'), 'cpu': attention_cases('cpu')}
+
 MIX_AND_GATE = {
-    device: [case for case in cases if case.feature_map == 'power']
-    for device, cases in ATTENTION.items()
+    'cuda': with_power_map(ATTENTION['cuda']),
+    'cpu': with_power_map(ATTENTION['cpu']),
 }
-"""PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared
-one.
+"""PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared one.
+
+Its cases are left out.
 """
 
 SCALING = [
-    Case(f'{side}x{side} tokens', 'power', 1, side, side, heads=2, dim=32)
-    for side in (56, 112, 224, 512)
+    Case('56x56 tokens', 'power', 1, 56, 56, heads=2, dim=32),
+    Case('112x112 tokens', 'power', 1, 112, 112, heads=2, dim=32),
+    Case('224x224 tokens', 'power', 1, 224, 224, heads=2, dim=32),
+    Case('512x512 tokens', 'power', 1, 512, 512, heads=2, dim=32),
 ]
 """One sequence of 3,136 to 262,144 tokens."""

@@ -1,6 +1,4 @@
-"""Compare backbones and attention layers with other implementations, over the image size and the
-number of tokens.
-"""
+"""Compare backbones and layers with other implementations, over image sizes and token counts."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.measure import check_parity, measured, ratio, time_ratios
-from benchmarks.operators import Call, Function, all_tensors
+from benchmarks.operators import Call, all_tensors
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola import PolaAttention, PolaFormerPPAttention, PolaMultiheadAttention
@@ -24,7 +22,7 @@ from mmpola.backbones import PolaPVT, PolaSwin
 from mmpola.backbones.zoo import ARCHITECTURES
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
-"""Batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
+"""Device -> batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
 
 IMAGE_SIZES = [
     (224, 224),
@@ -40,7 +38,8 @@ IMAGE_SIZES = [
 SIBLINGS = {'Pola-PVT-T': 'PVT-T', 'Pola-Swin-T': 'Swin-T'}
 """Our backbone -> mmdet's with softmax attention in the same block layout."""
 
-DIM, HEADS = 256, 8
+DIM = 256
+HEADS = 8
 SIDES = (14, 28, 56, 112)
 """Sides of square token maps: 196 to 12,544 tokens."""
 
@@ -58,111 +57,124 @@ def mmdet_backbone(name: str) -> nn.Module | None:
 
 def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
-    cases = [(cls, size) for size in SIZES[device] for cls in (PolaPVT, PolaSwin)]
-    for cls, size in tqdm(cases, 'backbones'):
-        batch = SIZES[device][size]
-        image = torch.randn(batch, 3, *size, device=device)
-        model = cls('tiny', drop_path_rate=0.0).to(device)
-        others: dict[str, Any] = {'mmdet': mmdet_backbone('PVT-T' if cls is PolaPVT else 'Swin-T')}
-        compiled = partial(torch.compile, dynamic=False)
-        if size == (224, 224):  # the only one of timm's model
+    cases = []
+    for size, batch in SIZES[device].items():
+        cases.append((PolaPVT, 'PVT-T', size, batch))
+        cases.append((PolaSwin, 'Swin-T', size, batch))
+    for backbone_class, sibling_name, size, batch in tqdm(cases, 'backbones'):
+        height, width = size
+        image = torch.randn(batch, 3, height, width, device=device)
+        model = backbone_class('tiny', drop_path_rate=0.0).to(device)
+        networks: dict[str, Any] = {'ours': model, 'compiled': torch.compile(model, dynamic=False)}
+        sibling = mmdet_backbone(sibling_name)
+        if sibling is not None:
+            networks['mmdet'] = sibling.to(device)
+        if size == (224, 224):  # the only size of timm's model
             swin = timm.create_model(
                 'swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0
             ).to(device)
-            others |= {'timm Swin-T': swin, 'compiled timm Swin-T': compiled(swin)}
-        networks: dict[str, Any] = {'ours': model, 'compiled': compiled(model)}
-        networks |= {
-            name: network.to(device) for name, network in others.items() if network is not None
-        }
-        case = f'{cls.__name__} tiny, {size[0]}x{size[1]}, batch {batch}'
+            networks['timm Swin-T'] = swin
+            networks['compiled timm Swin-T'] = torch.compile(swin, dynamic=False)
+        case = f'{backbone_class.__name__} tiny, {height}x{width}, batch {batch}'
         yield {'case': case, **compare(case, networks, image, peers, repeats)}
 
 
 def compare(
     case: str, networks: dict[str, Any], image: Tensor, peers: list[str], repeats: int
 ) -> Row:
-    """Check that networks agree in float32, then compare times and, in training, memory, with AMP
-    on a GPU.
+    """Check that networks agree in float32, then compare times and, in training, memory.
+
+    On a GPU, times and memory are measured with AMP.
 
     Args:
-        networks: 'ours' and the peers by name. 'compiled' must agree with it, as does ours on the
-            literal equations, which the peer 'literal' stands for.
+        case: its name, for the message of a ParityError.
+        networks: 'ours' and others by name; 'compiled' must agree with 'ours'.
+        image: input of the networks, [B, 3, H, W].
+        peers: which of the others are measured. 'literal' is ours on the literal equations, and
+            must agree with it, too.
+        repeats: number of rounds.
     """
-    runs: dict[str, Callable[[bool], Any]] = {
-        name: partial(run_network, network, image)
-        for name, network in networks.items()
-        if name in ('ours', *peers)
-    }
+    runs: dict[str, Callable[[bool], Any]] = {}
+    for name, network in networks.items():
+        if name == 'ours' or name in peers:
+            runs[name] = partial(run_network, network, image)
     if 'literal' in peers:
-        runs['literal'] = literal_equations()(runs['ours'])
-    passes = {
-        name: {'inference': partial(run, False), 'training step': partial(run, True)}
-        for name, run in runs.items()
-    }
-    same = ('ours', 'compiled', 'literal')
-    check_parity(case, {name: runs['inference'] for name, runs in passes.items() if name in same})
+        runs['literal'] = on_literal_equations(runs['ours'])
+    passes = {}
+    compared = {}
+    for name, run in runs.items():
+        passes[name] = {'inference': partial(run, False), 'training step': partial(run, True)}
+        if name in ('ours', 'compiled', 'literal'):
+            compared[name] = partial(run, False)
+    check_parity(case, compared)
     seconds, memory = measured(passes, image.device.type, repeats)
     row: Row = time_ratios(seconds, peers)
     if 'literal' in memory:
         row['peak memory, training step'] = ratio(memory, 'ours', 'literal')
-    return {**row, 'seconds': seconds, 'bytes': memory}
+    row['seconds'] = seconds
+    row['bytes'] = memory
+    return row
 
 
 def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure seconds and peak bytes of inference on one image; yields one row per size.
+    """Measure seconds and peak bytes of inference on one image; yield one row per size.
 
     The backbones of a pair have the same stages, widths and depths but compute different functions,
     so parity is not checked. Weights are float32, with float16 autocast on a GPU.
     """
-    networks = {'Pola-PVT-T': PolaPVT('tiny'), 'Pola-Swin-T': PolaSwin('tiny')}
-    siblings = {name: mmdet_backbone(name) for name in SIBLINGS.values() if 'mmdet' in peers}
-    networks |= {name: network for name, network in siblings.items() if network is not None}
+    networks = {
+        'Pola-PVT-T': PolaPVT('tiny').to(device),
+        'Pola-Swin-T': PolaSwin('tiny').to(device),
+    }
+    if 'mmdet' in peers:
+        for name in SIBLINGS.values():
+            sibling = mmdet_backbone(name)
+            if sibling is not None:
+                networks[name] = sibling.to(device)
     for height, width in tqdm(IMAGE_SIZES, 'image sizes'):
         image = torch.randn(1, 3, height, width, device=device)
-        passes = {
-            name: {'inference': partial(run_network, network.to(device), image, False)}
-            for name, network in networks.items()
-        }
-        by_pass, memory = measured(passes, device, repeats)
-        seconds = by_pass['inference']
+        passes = {}
+        for name, network in networks.items():
+            passes[name] = {'inference': partial(run_network, network, image, False)}
+        seconds_of_passes, memory = measured(passes, device, repeats)
+        seconds = seconds_of_passes['inference']
         row: Row = {'case': f'{height}x{width}', 'pixels': height * width}
         for ours, theirs in SIBLINGS.items():
             row[f'{theirs} over {ours}, time'] = ratio(seconds, theirs, ours)
             row[f'{ours} over {theirs}, peak memory'] = ratio(memory, ours, theirs)
-        yield {**row, 'seconds': seconds, 'bytes': memory}
+        row['seconds'] = seconds
+        row['bytes'] = memory
+        yield row
 
 
 def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure inference of every named backbone on one image: milliseconds, and MB in addition to
-    its weights.
-    """
-    from mmpola.apps.publish.flops import (
-        count_macs,
-    )  # needs MMEngine, which a machine for benchmarks.gpu lacks
+    """Measure inference of every named backbone on one image: milliseconds, and MB.
 
-    for name, (cls, arguments) in tqdm(ARCHITECTURES.items(), 'zoo'):
-        model = cls(**arguments)
+    The MB do not include the weights.
+    """
+    # It needs MMEngine; a machine that runs only benchmarks.gpu may lack it.
+    from mmpola.apps.publish.flops import count_macs
+
+    for name, (backbone_class, arguments) in tqdm(ARCHITECTURES.items(), 'zoo'):
+        model = backbone_class(**arguments)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
         row: Row = {
             'case': name,
-            'parameters (M)': sum(p.numel() for p in model.parameters()) / 1e6,
+            'parameters (M)': parameters / 1e6,
             'GMACs, 224x224': count_macs(model.eval(), (224, 224))[''],
         }
         model.to(device)
         for height, width in ((224, 224), (800, 1333)):
-            run = partial(
-                run_network, model, torch.randn(1, 3, height, width, device=device), False
-            )
+            image = torch.randn(1, 3, height, width, device=device)
+            run = partial(run_network, model, image, False)
             seconds, memory = measured({name: {'inference': run}}, device, repeats)
-            size = f'{height}x{width}'
-            row |= {
-                f'ms, {size}': seconds['inference'][name] * 1e3,
-                f'MB, {size}': memory[name] / 1e6,
-            }
+            row[f'ms, {height}x{width}'] = seconds['inference'][name] * 1e3
+            row[f'MB, {height}x{width}'] = memory[name] / 1e6
         yield row
 
 
 def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure one layer on one sample of N tokens of 256 channels; yields one row per N and layer.
+    """Measure one layer on one sample of N tokens of 256 channels; yield one row per N and layer.
 
     'softmax' is torch.nn.MultiheadAttention, which computes another function. 'literal' is
     PolaAttention on the equations written literally, as the class that is commonly copied from the
@@ -175,44 +187,53 @@ def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     }
     if 'softmax' in peers:
         layers['softmax'] = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
-    functions = {name: _function(module.to(device)) for name, module in layers.items()}
+    functions: dict[str, Callable[..., Tensor]] = {}
+    for name, module in layers.items():
+        functions[name] = partial(run_layer, module.to(device))
     if 'literal' in peers:
         layers['literal'] = layers['PolaAttention']
-        functions['literal'] = literal_equations()(functions['PolaAttention'])
+        functions['literal'] = on_literal_equations(functions['PolaAttention'])
+
     for side in tqdm(SIDES, 'tokens'):
-        x = torch.randn(1, side**2, DIM, device=device, requires_grad=True)
-        grad = torch.randn(1, side**2, DIM, device=device)
-        passes = {
-            name: Call([x, *module.parameters()], (x, (side, side)), {}, grad).passes(
-                functions[name]
-            )
-            for name, module in layers.items()
-        }
-        same = ('PolaAttention', 'literal')
-        check_parity(
-            f'{side**2} tokens',
-            {name: partial(all_tensors, passes[name]) for name in same if name in passes},
-        )
+        tokens = side**2
+        x = torch.randn(1, tokens, DIM, device=device, requires_grad=True)
+        grad = torch.randn(1, tokens, DIM, device=device)
+        passes = {}
+        compared = {}
+        for name, module in layers.items():
+            call = Call([x, *module.parameters()], (x, (side, side)), {}, grad)
+            passes[name] = call.passes(functions[name])
+            if name in ('PolaAttention', 'literal'):
+                compared[name] = partial(all_tensors, passes[name])
+        check_parity(f'{tokens} tokens', compared)
         seconds, memory = measured(passes, device, repeats)
-        for name in (name for name in passes if name != 'softmax'):
-            row: Row = {'case': f'{side} x {side}', 'tokens': side**2, 'layer': name}
-            row |= {
-                f'softmax, {what}': ratio(times, 'softmax', name) for what, times in seconds.items()
-            }
+        for name in layers:
+            if name == 'softmax':
+                continue
+            row: Row = {'case': f'{side} x {side}', 'tokens': tokens, 'layer': name}
+            for what, times in seconds.items():
+                row[f'softmax, {what}'] = ratio(times, 'softmax', name)
             row['memory over softmax'] = ratio(memory, name, 'softmax')
-            yield row | {'seconds': seconds, 'bytes': memory}
+            row['seconds'] = seconds
+            row['bytes'] = memory
+            yield row
 
 
-def _function(module: Any) -> Function:
-    """Return a layer as a function of tokens and their grid."""
+def run_layer(module: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Run self-attention of tokens x [B, N, C], which form a grid."""
+    output: Tensor
     if isinstance(module, nn.MultiheadAttention):  # PolaMultiheadAttention too
-        return lambda x, grid: module(x, x, x, need_weights=False)[0]
-    return module
+        output, _ = module(x, x, x, need_weights=False)
+    else:
+        output = module(x, grid)
+    return output
 
 
 def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:
-    """Run the forward pass and, in training, a backward pass from the sum of the maps' means;
-    returns the maps.
+    """Run the forward pass and, in training, a backward pass from the sum of the maps' means.
+
+    Returns:
+        The maps.
     """
     model.train(training)
     with torch.set_grad_enabled(training):
@@ -221,6 +242,16 @@ def run_network(model: nn.Module, image: Tensor, training: bool) -> Any:
         sum(x.mean() for x in maps).backward()
         model.zero_grad()
     return maps
+
+
+def on_literal_equations(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `run` while the layers compute the literal equations."""
+
+    def literal_run(*arguments: Any) -> Any:
+        with literal_equations():
+            return run(*arguments)
+
+    return literal_run
 
 
 @contextmanager

@@ -1,6 +1,4 @@
-"""Compare the operators with their peers at the shapes of real stages, forward and forward +
-backward.
-"""
+"""Compare the operators with their peers at the shapes of real stages, forward and backward."""
 
 from __future__ import annotations
 
@@ -39,10 +37,12 @@ Function = Callable[..., Tensor]
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """dtype of the token tensors while timing; parity is checked in float32."""
 
-MOVED = {'forward': 4, 'step': 11}
-"""Token tensors that must be read or written, forward and forward + backward: q, k, v, o and then
-q, k, v, do, dq, dk,
-dv; or o, v, g, y and then o, v, g, dy, do, dv, dg."""
+MOVED_TENSORS = {'forward': 4, 'step': 11}
+"""Pass -> number of token tensors that must be read or written.
+
+polarity_attention moves q, k, v and o forward, and also q, k, v, do, dq, dk and dv in a step.
+mix_and_gate moves o, v, g and y forward, and also o, v, g, dy, do, dv and dg in a step.
+"""
 
 ANOTHER_FUNCTION = 'softmax'
 """The peer that computes another function: it is timed, but its output is not compared."""
@@ -50,11 +50,14 @@ ANOTHER_FUNCTION = 'softmax'
 PORT = 'published port'
 """The peer that supports only the power map."""
 
+HOST_CALLS = 50
+"""Calls that are timed together to measure what one costs on the host."""
+
 
 class Call(NamedTuple):
     """The arguments of a measured call.
 
-    Args:
+    Attributes:
         leaves: tensors that get a gradient.
         positional, named: arguments of the operator, made from the leaves.
         grad: gradient of the output.
@@ -66,9 +69,7 @@ class Call(NamedTuple):
     grad: Tensor
 
     def passes(self, function: Function) -> dict[str, Run]:
-        """Return the forward pass without gradients and the forward + backward pass, ready to
-        run.
-        """
+        """Return 'forward', which runs without gradients, and 'step', forward and backward."""
         return {'forward': partial(self._forward, function), 'step': partial(self._step, function)}
 
     def _forward(self, function: Function) -> Tensor:
@@ -77,9 +78,8 @@ class Call(NamedTuple):
 
     def _step(self, function: Function) -> tuple[Tensor | None, ...]:
         output = function(*self.positional, **self.named)
-        return torch.autograd.grad(
-            output, self.leaves, self.grad.to(output.dtype), allow_unused=True
-        )
+        grad = self.grad.to(output.dtype)
+        return torch.autograd.grad(output, self.leaves, grad, allow_unused=True)
 
 
 def all_tensors(passes: dict[str, Run]) -> list[Tensor]:
@@ -87,19 +87,173 @@ def all_tensors(passes: dict[str, Run]) -> list[Tensor]:
     return [passes['forward'](), *passes['step']()]
 
 
+def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
+    """Draw q, k, v as views of one tensor, like a linear layer's output, and float32 parameters."""
+    shape = (case.batch, case.tokens, case.heads, case.dim)
+    packed_shape = (case.batch, case.tokens, 3, case.heads, case.dim)
+    packed = torch.randn(packed_shape, device=device, dtype=dtype, requires_grad=True)
+    q, k, v = packed.unbind(2)
+    grad = torch.randn(shape, device=device, dtype=dtype)
+    if case.feature_map == 'exp':
+        temperatures = (case.heads, 2 * case.dim)
+        same = torch.rand(temperatures, device=device).requires_grad_()
+        opposite = torch.rand(temperatures, device=device).requires_grad_()
+        grid = (case.rows, case.columns)
+        tables = rotary_tables(grid, 2 * case.dim, packed.device, torch.float32)
+        leaves = [packed, same, opposite]
+        return Call(leaves, (q, k, v, ExpMap(same, opposite)), {'rotary': tables}, grad)
+    position = torch.randn(shape[1:], device=device, requires_grad=True)
+    exponent = (1 + 4 * torch.rand(case.heads, case.dim, device=device)).requires_grad_()
+    scale = (0.5 + torch.rand(case.heads, case.dim, device=device)).requires_grad_()
+    leaves = [packed, position, exponent, scale]
+    return Call(leaves, (q, k, v, PowerMap(exponent, scale)), {'key_position': position}, grad)
+
+
+def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
+    """Draw attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
+    shape = (case.batch, case.tokens, case.heads, case.dim)
+    gate_shape = (case.batch, case.tokens, case.heads * case.dim)
+    attended = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+    values = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+    gate = torch.randn(gate_shape, device=device, dtype=dtype, requires_grad=True)
+    weight = torch.randn(case.dim, 1, 5, 5, device=device, requires_grad=True)
+    bias = torch.randn(case.dim, device=device, requires_grad=True)
+    grad = torch.randn(gate_shape, device=device, dtype=dtype)
+    leaves = [attended, values, gate, weight, bias]
+    grid = (case.rows, case.columns)
+    return Call(leaves, (attended, values, gate, weight, bias, grid), {}, grad)
+
+
+class Operator(NamedTuple):
+    """An operator and what it is measured with.
+
+    Attributes:
+        function: the operator.
+        draw_call: draws its arguments for a case, a device and a dtype.
+        peers: what it is compared with, by name; None: not installed.
+    """
+
+    function: Function
+    draw_call: Callable[[Case, str, torch.dtype], Call]
+    peers: dict[str, Function | None]
+
+
+OPERATORS = {
+    'attention': Operator(
+        polarity_attention,
+        attention_call,
+        {
+            'torch': partial(polarity_attention, backend='torch'),
+            'literal': literal_attention,
+            ANOTHER_FUNCTION: softmax_attention,
+            PORT: published_port(),
+        },
+    ),
+    'mix_and_gate': Operator(
+        mix_and_gate,
+        mix_and_gate_call,
+        {'torch': partial(mix_and_gate, backend='torch'), 'literal': literal_mix_and_gate},
+    ),
+}
+
+
+def functions_of(operator: str, peers: list[str], backend: str = 'auto') -> dict[str, Function]:
+    """Return the operator as 'ours', and the peers that are installed.
+
+    Args:
+        operator: one of `OPERATORS`.
+        peers: names of its peers; 'compiled NAME' is NAME, compiled for each shape.
+        backend: of the operator.
+    """
+    known = OPERATORS[operator].peers
+    functions: dict[str, Function] = {
+        'ours': partial(OPERATORS[operator].function, backend=backend)
+    }
+    for name in peers:
+        peer = known[name.removeprefix('compiled ')]
+        if peer is None:
+            continue
+        if name.startswith('compiled '):
+            functions[name] = torch.compile(peer, dynamic=False)
+        else:
+            functions[name] = peer
+    return functions
+
+
 def operator_suite(name: str, device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Compare an operator with the named peers at the shapes of real stages."""
     bandwidth = copy_bandwidth(device, repeats)
-    for case in tqdm((ATTENTION if name == 'attention' else MIX_AND_GATE)[device], name):
+    cases = ATTENTION if name == 'attention' else MIX_AND_GATE
+    for case in tqdm(cases[device], name):
         yield measure_case(name, case, device, repeats, peers, bandwidth)
 
 
-def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure the operator's seconds per token, forward + backward; constant if the cost is
-    linear.
+def measure_case(
+    operator: str,
+    case: Case,
+    device: str,
+    repeats: int,
+    peers: list[str],
+    bandwidth: float,
+    backend: str = 'auto',
+) -> Row:
+    """Check that an operator and its peers agree on a case, then compare their times and memory.
+
+    Args:
+        operator: one of `OPERATORS`.
+        case: the shapes.
+        device: 'cuda' or 'cpu'.
+        repeats: number of rounds.
+        peers: the columns.
+        bandwidth: bytes per second that a copy moves.
+        backend: of the operator.
     """
-    calls = {case.name: attention_call(case, device, TIMED_DTYPE[device]) for case in SCALING}
-    runs = {name: call.passes(polarity_attention)['step'] for name, call in calls.items()}
+    # Compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly.
+    torch.compiler.reset()
+    draw_call = OPERATORS[operator].draw_call
+    functions = functions_of(operator, peers, backend)
+    if case.feature_map != 'power':
+        functions.pop(PORT, None)
+
+    exact_call = draw_call(case, device, torch.float32)
+    compared = {}
+    for name, function in functions.items():
+        if name != ANOTHER_FUNCTION:
+            compared[name] = partial(all_tensors, exact_call.passes(function))
+    check_parity(case.name, compared)
+
+    call = draw_call(case, device, TIMED_DTYPE[device])
+    runs = {name: call.passes(function) for name, function in functions.items()}
+    seconds, memory = measured(runs, device, repeats)
+    # CUDA graphs cannot be recorded with autocast's cache.
+    with torch.autocast(device, torch.float16, enabled=device == 'cuda', cache_enabled=False):
+        replays = {what: graphed(run, device) for what, run in runs['ours'].items()}
+        device_timings = interleaved_device_seconds(replays, device, repeats)
+
+    row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}
+    if 'literal' in memory:
+        row['peak memory'] = ratio(memory, 'ours', 'literal')
+    for what, number in MOVED_TENSORS.items():
+        copy_seconds = number * call.grad.nbytes / bandwidth
+        row[f'copy %, {what}'] = 100 * copy_seconds / device_timings[what].seconds
+    row['seconds'] = seconds
+    row['bytes'] = memory
+    return row
+
+
+def triton_step(operator: str, case: Case, device: str, dtype: torch.dtype) -> Run:
+    """Return the forward and backward pass of an operator's kernels, ready to run."""
+    call = OPERATORS[operator].draw_call(case, device, dtype)
+    kernels = partial(OPERATORS[operator].function, backend='triton')
+    return call.passes(kernels)['step']
+
+
+def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+    """Measure the operator's seconds per token in a step; constant if the cost is linear."""
+    runs = {}
+    for case in SCALING:
+        call = attention_call(case, device, TIMED_DTYPE[device])
+        runs[case.name] = call.passes(polarity_attention)['step']
     seconds = interleaved_seconds(runs, device, repeats)
     shortest = seconds[SCALING[0].name] / SCALING[0].tokens
     for case in SCALING:
@@ -112,12 +266,13 @@ def scaling(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
 
 
 def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure what a call costs whatever its size, Python, checks and launches: 50 calls on four
-    tokens of one head.
+    """Measure what a call costs whatever its size: Python, checks and launches.
+
+    `HOST_CALLS` calls on four tokens of one head are timed together.
     """
 
     def repeat(run: Run) -> None:
-        for _ in range(50):
+        for _ in range(HOST_CALLS):
             run()
 
     for operator, feature_map in (
@@ -125,153 +280,17 @@ def host(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         ('attention', 'exp'),
         ('mix_and_gate', 'power'),
     ):
-        call = OPERATORS[operator][1](
-            Case('', feature_map, 1, 2, 2, 1, 32), device, TIMED_DTYPE[device]
-        )
-        runs = {
-            name: call.passes(function) for name, function in functions_of(operator, peers).items()
-        }
-        seconds = {
-            what: interleaved_seconds(
-                {name: partial(repeat, x[what]) for name, x in runs.items()}, device, repeats
-            )
-            for what in MOVED
-        }
-        micro = {f'µs, {what}': round(1e6 * times['ours'] / 50) for what, times in seconds.items()}
-        yield {
-            'case': f'{operator}, {feature_map}',
-            **micro,
-            **time_ratios(seconds, peers),
-            'seconds': seconds,
-        }
-
-
-def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
-    """Draw q, k, v as views of one tensor, as a linear layer returns it, and parameters in
-    float32.
-    """
-    shape = (case.batch, case.tokens, case.heads, case.dim)
-    packed = torch.randn(*shape[:2], 3, *shape[2:], device=device, dtype=dtype, requires_grad=True)
-    size = (case.heads, case.dim)
-    grad = torch.randn(shape, device=device, dtype=dtype)
-    if case.feature_map == 'exp':
-        temperatures = [
-            torch.rand(size[0], 2 * size[1], device=device).requires_grad_() for _ in range(2)
-        ]
-        tables = rotary_tables(
-            (case.rows, case.columns), 2 * case.dim, packed.device, torch.float32
-        )
-        return Call(
-            [packed, *temperatures],
-            (*packed.unbind(2), ExpMap(*temperatures)),
-            {'rotary': tables},
-            grad,
-        )
-    position = torch.randn(shape[1:], device=device, requires_grad=True)
-    exponent = (1 + 4 * torch.rand(size, device=device)).requires_grad_()
-    scale = (0.5 + torch.rand(size, device=device)).requires_grad_()
-    feature_map = PowerMap(exponent, scale)
-    leaves = [packed, position, exponent, scale]
-    return Call(leaves, (*packed.unbind(2), feature_map), {'key_position': position}, grad)
-
-
-def mix_and_gate_call(case: Case, device: str, dtype: torch.dtype) -> Call:
-    """Draw attended tokens, values and gate, and one 5 x 5 kernel that all heads share."""
-    shape = (case.batch, case.tokens, case.heads, case.dim)
-    attended, values = (
-        torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(2)
-    )
-    gate = torch.randn(
-        *shape[:2], case.heads * case.dim, device=device, dtype=dtype, requires_grad=True
-    )
-    weight = torch.randn(case.dim, 1, 5, 5, device=device, requires_grad=True)
-    bias = torch.randn(case.dim, device=device, requires_grad=True)
-    leaves = [attended, values, gate, weight, bias]
-    grad = torch.randn(gate.shape, device=device, dtype=dtype)
-    return Call(leaves, (*leaves, (case.rows, case.columns)), {}, grad)
-
-
-OPERATORS: dict[
-    str, tuple[Function, Callable[[Case, str, torch.dtype], Call], dict[str, Function | None]]
-] = {
-    'attention': (
-        polarity_attention,
-        attention_call,
-        {
-            'torch': partial(polarity_attention, backend='torch'),
-            'literal': literal_attention,
-            ANOTHER_FUNCTION: softmax_attention,
-            PORT: published_port(),
-        },
-    ),
-    'mix_and_gate': (
-        mix_and_gate,
-        mix_and_gate_call,
-        {'torch': partial(mix_and_gate, backend='torch'), 'literal': literal_mix_and_gate},
-    ),
-}
-"""Name -> the operator, the function that draws its arguments, and its peers; None for one that is
-not installed.
-"""
-
-
-def functions_of(operator: str, peers: list[str], backend: str = 'auto') -> dict[str, Function]:
-    """Return 'ours' and the peers that are installed by name; 'compiled NAME' is NAME, compiled for
-    each shape.
-    """
-    function, _, others = OPERATORS[operator]
-    found: dict[str, Function] = {'ours': partial(function, backend=backend)}
-    for name in peers:
-        if peer := others[name.removeprefix('compiled ')]:
-            found[name] = (
-                torch.compile(peer, dynamic=False) if name.startswith('compiled ') else peer
-            )
-    return found
-
-
-def measure_case(
-    operator: str,
-    case: Case,
-    device: str,
-    repeats: int,
-    peers: list[str],
-    bandwidth: float,
-    backend: str = 'auto',
-) -> Row:
-    """Check that an operator and its peers agree on a case in float32, then compare their times and
-    memory.
-
-    Args:
-        operator: of `OPERATORS`.
-        peers: the columns.
-        bandwidth: bytes per second that a copy moves.
-        backend: of the operator.
-    """
-    # compiled peers are compiled for each case: beyond 8 of them Dynamo would run eagerly
-    torch.compiler.reset()
-    make, functions = OPERATORS[operator][1], functions_of(operator, peers, backend)
-    if case.feature_map != 'power':
-        functions.pop(PORT, None)
-    exact = make(case, device, torch.float32)
-    same = {name: exact.passes(f) for name, f in functions.items() if name != ANOTHER_FUNCTION}
-    check_parity(case.name, {name: partial(all_tensors, runs) for name, runs in same.items()})
-    call = make(case, device, TIMED_DTYPE[device])
-    runs = {name: call.passes(f) for name, f in functions.items()}
-    seconds, memory = measured(runs, device, repeats)
-    with torch.autocast(
-        device, torch.float16, enabled=device == 'cuda', cache_enabled=False
-    ):  # for the graphs
-        replays = {what: graphed(run, device) for what, run in runs['ours'].items()}
-        alone = interleaved_device_seconds(replays, device, repeats)
-    row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}
-    if 'literal' in memory:
-        row['peak memory'] = ratio(memory, 'ours', 'literal')
-    for what, tensors in MOVED.items():
-        row[f'copy %, {what}'] = 100 * tensors * call.grad.nbytes / bandwidth / alone[what].seconds
-    return {**row, 'seconds': seconds, 'bytes': memory}
-
-
-def triton_step(operator: str, case: Case, device: str, dtype: torch.dtype) -> Run:
-    """Return the forward + backward pass of an operator's kernels, ready to run."""
-    function, make, _ = OPERATORS[operator]
-    return make(case, device, dtype).passes(partial(function, backend='triton'))['step']
+        case = Case('', feature_map, batch=1, rows=2, columns=2, heads=1, dim=32)
+        call = OPERATORS[operator].draw_call(case, device, TIMED_DTYPE[device])
+        functions = functions_of(operator, peers)
+        row: Row = {'case': f'{operator}, {feature_map}'}
+        seconds = {}
+        for what in ('forward', 'step'):
+            runs = {}
+            for name, function in functions.items():
+                runs[name] = partial(repeat, call.passes(function)[what])
+            seconds[what] = interleaved_seconds(runs, device, repeats)
+            row[f'µs, {what}'] = round(1e6 * seconds[what]['ours'] / HOST_CALLS)
+        row |= time_ratios(seconds, peers)
+        row['seconds'] = seconds
+        yield row

@@ -1,6 +1,4 @@
-"""What our operators are compared with: other implementations of the same function, and softmax
-attention.
-"""
+"""What our operators are compared with: the same functions by others, and softmax attention."""
 
 from __future__ import annotations
 
@@ -21,29 +19,28 @@ Rotary = tuple[Tensor, Tensor] | None
 def literal_features(
     q: Tensor, k: Tensor, feature_map: FeatureMap, key_position: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute psi, phi_same and phi_opposite, each [B, H, N, 2D], one operation after the other
-    (E4-E9).
-    """
+    """Compute (E4-E9) one by one: psi, phi_same and phi_opposite, each [B, H, N, 2D]."""
     if key_position is not None:
         k = k + key_position
     if isinstance(feature_map, ExpMap):
-        query, key = q.transpose(1, 2).contiguous(), k.transpose(1, 2).contiguous()
-        same = torch.cat([query.relu(), (-query).relu()], dim=-1) * feature_map.same.unsqueeze(-2)
-        opposite = torch.cat(
-            [(-query).relu(), query.relu()], dim=-1
-        ) * feature_map.opposite.unsqueeze(-2)
-        return (
-            torch.cat([key.relu(), (-key).relu()], dim=-1).exp() - 1,
-            same.exp() - 1,
-            opposite.exp() - 1,
-        )
+        query = q.transpose(1, 2).contiguous()
+        key = k.transpose(1, 2).contiguous()
+        same = torch.cat([query.relu(), (-query).relu()], dim=-1)
+        same = same * feature_map.same.unsqueeze(-2)
+        opposite = torch.cat([(-query).relu(), query.relu()], dim=-1)
+        opposite = opposite * feature_map.opposite.unsqueeze(-2)
+        psi = torch.cat([key.relu(), (-key).relu()], dim=-1).exp() - 1
+        return psi, same.exp() - 1, opposite.exp() - 1
     assert feature_map.scale is not None
-    scale, exponent = feature_map.scale, feature_map.exponent.unsqueeze(-2)
-    query = (q / scale).transpose(1, 2).contiguous()
-    key = (k / scale).transpose(1, 2).contiguous()
-    positive, negative = query.relu() ** exponent, (-query).relu() ** exponent
+    exponent = feature_map.exponent.unsqueeze(-2)
+    query = (q / feature_map.scale).transpose(1, 2).contiguous()
+    key = (k / feature_map.scale).transpose(1, 2).contiguous()
+    positive = query.relu() ** exponent
+    negative = (-query).relu() ** exponent
     psi = torch.cat([key.relu() ** exponent, (-key).relu() ** exponent], dim=-1)
-    return psi, torch.cat([positive, negative], dim=-1), torch.cat([negative, positive], dim=-1)
+    phi_same = torch.cat([positive, negative], dim=-1)
+    phi_opposite = torch.cat([negative, positive], dim=-1)
+    return psi, phi_same, phi_opposite
 
 
 def literal_attention(
@@ -55,37 +52,43 @@ def literal_attention(
     key_position: Tensor | None = None,
     rotary: Rotary = None,
 ) -> Tensor:
-    """Compute the equations as printed: four powers or exponentials, two query feature tensors, two
-    products.
+    """Compute the equations as printed.
+
+    They take four powers or exponentials, two feature tensors of the queries, and two products.
     """
-    psi, *phis = literal_features(q, k, feature_map, key_position)
-    mean = psi.mean(dim=-2, keepdim=True).mT
-    turned, streams = _turn(psi, rotary), []
-    for phi, value in zip(phis, v.transpose(1, 2).contiguous().chunk(2, dim=-1), strict=True):
-        state = turned.mT @ (value / psi.shape[-2])
-        streams.append(_turn(phi, rotary) @ state / (phi @ mean + 1e-6))
+    psi, phi_same, phi_opposite = literal_features(q, k, feature_map, key_position)
+    v_same, v_opposite = v.transpose(1, 2).contiguous().chunk(2, dim=-1)
+    key_mean = psi.mean(dim=-2, keepdim=True).mT
+    keys = _rotate(psi, rotary).mT
+    count = psi.shape[-2]
+    streams = []
+    for phi, value in ((phi_same, v_same), (phi_opposite, v_opposite)):
+        state = keys @ (value / count)
+        streams.append(_rotate(phi, rotary) @ state / (phi @ key_mean + 1e-6))
     return torch.cat(streams, dim=-1).transpose(1, 2)
 
 
-def _turn(features: Tensor, rotary: Rotary) -> Tensor:
+def _rotate(features: Tensor, rotary: Rotary) -> Tensor:
     if rotary is None:
         return features
     cos, sin = rotary
-    even, odd = features[..., ::2], features[..., 1::2]
+    even = features[..., ::2]
+    odd = features[..., 1::2]
     return features * cos + torch.stack([-odd, even], dim=-1).flatten(-2) * sin
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> Tensor:
-    """Compute PyTorch's fused softmax attention at the same shape: another function with the same
-    purpose.
-    """
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    """Compute PyTorch's fused softmax attention: another function with the same purpose."""
+    q = q.transpose(1, 2)
+    k = k.transpose(1, 2)
+    v = v.transpose(1, 2)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
 def published_port() -> Callable[..., Tensor] | None:
-    """Return the published Triton port (package flash_bla), which takes features as input; None if
-    not installed.
+    """Return the published Triton port, package flash_bla; None if it is not installed.
+
+    It takes features as input.
     """
     if find_spec('flash_bla') is None:
         return None
@@ -94,10 +97,11 @@ def published_port() -> Callable[..., Tensor] | None:
     def attend(
         q: Tensor, k: Tensor, v: Tensor, feature_map: PowerMap, *, key_position: Tensor
     ) -> Tensor:
-        psi, *phis = literal_features(q, k, feature_map, key_position)
-        values = v.transpose(1, 2).contiguous().chunk(2, dim=-1)
-        reads = [linear_attention(phi, psi, value) for phi, value in zip(phis, values, strict=True)]
-        return torch.cat(reads, dim=-1).transpose(1, 2)
+        psi, phi_same, phi_opposite = literal_features(q, k, feature_map, key_position)
+        v_same, v_opposite = v.transpose(1, 2).contiguous().chunk(2, dim=-1)
+        same = linear_attention(phi_same, psi, v_same)
+        opposite = linear_attention(phi_opposite, psi, v_opposite)
+        return torch.cat([same, opposite], dim=-1).transpose(1, 2)
 
     return attend
 
@@ -105,8 +109,9 @@ def published_port() -> Callable[..., Tensor] | None:
 def literal_mix_and_gate(
     attended: Tensor, values: Tensor, gate: Tensor, weight: Tensor, bias: Tensor | None, grid: Grid
 ) -> Tensor:
-    """Compute (o + DWC(v)) * g (E14) as printed: values to maps of one head each, a convolution,
-    back to tokens.
+    """Compute (o + DWC(v)) * g (E14) as printed.
+
+    The values of each head become maps, are convolved, and become tokens again.
     """
     batch, tokens, heads, dim = values.shape
     maps = values.transpose(1, 2).reshape(batch * heads, *grid, dim).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Where results come from, the folder that they are written to, and how they are shown."""
+"""Where results come from, the folder that they are written to, and their tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ Row = dict[str, Any]
 
 
 def commit() -> str:
-    """Return the measured commit, followed by '+' if files differ from it; 'unknown' without
-    git.
-    """
+    """Return the measured commit, with '+' if files differ from it; 'unknown' without git."""
     command = ['git', 'describe', '--always', '--dirty=+', '--abbrev=10']
     try:
         described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -35,18 +33,19 @@ def results_folder(machine: str) -> Path:
 def table(rows: list[Row]) -> str:
     """Return a Markdown table of the first row's columns, except those of dicts."""
     columns = [name for name, value in rows[0].items() if not isinstance(value, dict)]
-    lines = ['| ' + ' | '.join(columns) + ' |', '| ' + ' | '.join('---' for _ in columns) + ' |']
-    lines += [
-        '| ' + ' | '.join(_cell(row.get(name, '')) for name in columns) + ' |' for row in rows
-    ]
+    lines = [_line(columns), _line(['---'] * len(columns))]
+    for row in rows:
+        lines.append(_line([_cell(row.get(name, '')) for name in columns]))
     return '\n'.join(lines)
 
 
+def _line(cells: list[str]) -> str:
+    return f'| {" | ".join(cells)} |'
+
+
 def _cell(value: Any) -> str:
-    return (
-        f'{value:.2f}'
-        if isinstance(value, float)
-        else f'{value:,}'
-        if isinstance(value, int)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f'{value:.2f}'
+    if isinstance(value, int):
+        return f'{value:,}'
+    return str(value)

@@ -1,7 +1,8 @@
-"""Writes the tables of benchmarks/results/*/*.json into benchmarks/README.md, and draws the figures
-of the docs.
+"""Write the tables of all results into benchmarks/README.md, and draw the figures of the docs.
 
-python -m benchmarks.report [--check]      --check: exit status 1 unless the page is up to date
+    python -m benchmarks.report [--check]
+
+With --check, nothing is written; the exit status is 1 unless the page is up to date.
 """
 
 from __future__ import annotations
@@ -20,23 +21,29 @@ from matplotlib.figure import Figure
 from benchmarks.records import ROOT, table
 
 FOLDER = Path(__file__).resolve().parent
-BEGIN, END = '<!-- results: written by python -m benchmarks.report -->', '<!-- end of results -->'
+BEGIN = '<!-- results: written by python -m benchmarks.report -->'
+END = '<!-- end of results -->'
 
-SHOWN = FOLDER / 'results' / 'cpu-2-threads'
+RESULTS_OF_FIGURES = FOLDER / 'results' / 'cpu-2-threads'
 """The results that the docs show."""
 
-BLUE, VERMILION, GREEN = '#0072b2', '#d55e00', '#009e73'
-"""Of Okabe and Ito's palette, for colour-blind readers."""
+BLUE = '#0072b2'
+VERMILION = '#d55e00'
+GREEN = '#009e73'
+"""Colours of Okabe and Ito's palette, for colour-blind readers."""
+
+FIGURE_DPI = 200
+"""Twice a page's resolution, for high-density screens."""
 
 Style = dict[str, Any]
 
-THEIRS: Style = {'linestyle': '--', 'markerfacecolor': 'white'}
+SIBLING: Style = {'linestyle': '--', 'markerfacecolor': 'white'}
 
 BACKBONES: dict[str, Style] = {
     'Pola-PVT-T': {'label': 'Pola-PVT-T', 'color': BLUE, 'marker': 'o', 'linewidth': 2.2},
-    'PVT-T': {'label': 'mmdet PVT-T (softmax)', 'color': BLUE, 'marker': 'o', **THEIRS},
+    'PVT-T': {'label': 'mmdet PVT-T (softmax)', 'color': BLUE, 'marker': 'o', **SIBLING},
     'Pola-Swin-T': {'label': 'Pola-Swin-T', 'color': VERMILION, 'marker': 's', 'linewidth': 2.2},
-    'Swin-T': {'label': 'mmdet Swin-T (softmax)', 'color': VERMILION, 'marker': 's', **THEIRS},
+    'Swin-T': {'label': 'mmdet Swin-T (softmax)', 'color': VERMILION, 'marker': 's', **SIBLING},
 }
 
 LAYERS: dict[str, Style] = {
@@ -57,89 +64,113 @@ LAYERS: dict[str, Style] = {
     'PolaFormerPPAttention': {'label': 'PolaFormerPPAttention', 'color': GREEN, 'marker': '^'},
 }
 
-TICKS = ('512x512', '800x1344', '1280x1280', '1600x1600')
+LABELLED_SIZES = ('512x512', '800x1344', '1280x1280', '1600x1600')
 """Image sizes labelled on the axis; labels below 512 pixels would overlap."""
 
 
 def section(path: Path) -> str:
     """Return heading and table of one result file in Markdown."""
     record = json.loads(path.read_text())
-    processor = f'{record["processor"]}, ' if 'processor' in record else ''
-    made = (
-        f'{processor}torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
-    )
-    return '\n\n'.join([f'## {path.stem}, {record["machine"]}', f'{made}.', table(record['rows'])])
+    made = f'torch {record["torch"]}, commit {record["commit"]}, {record["repeats"]} rounds'
+    if 'processor' in record:
+        made = f'{record["processor"]}, {made}'
+    heading = f'## {path.stem}, {record["machine"]}'
+    return f'{heading}\n\n{made}.\n\n{table(record["rows"])}'
 
 
-def draw(path: Path, png: Path) -> None:
-    """Draw seconds and peak memory per image, of a result file of `image_size`, over the number of
-    pixels.
+def draw_image_size(path: Path, png: Path) -> None:
+    """Draw seconds and peak memory per image over its number of pixels.
+
+    Args:
+        path: result file of the suite `image_size`.
+        png: written.
     """
     rows = sorted(json.loads(path.read_text())['rows'], key=lambda row: row['pixels'])
-    figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
-    panels = ('seconds', 1, 'Seconds per image'), ('bytes', 1e-9, 'Peak memory per image, GB')
-    for axis, (quantity, unit, title) in zip(axes, panels, strict=True):
-        lines = {name: [row[quantity][name] * unit for row in rows] for name in BACKBONES}
-        _plot(axis, title, [row['pixels'] / 1e6 for row in rows], lines, BACKBONES)
+    megapixels = [row['pixels'] / 1e6 for row in rows]
+    labelled = [row for row in rows if row['case'] in LABELLED_SIZES]
+    ticks = [row['pixels'] / 1e6 for row in labelled]
+    labels = [row['case'].replace('x', ' x ') for row in labelled]
+
+    figure, (time_axis, memory_axis) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
+    seconds = {}
+    gigabytes = {}
+    for name in BACKBONES:
+        seconds[name] = [row['seconds'][name] for row in rows]
+        gigabytes[name] = [row['bytes'][name] / 1e9 for row in rows]
+    _plot(time_axis, 'Seconds per image', megapixels, seconds, BACKBONES)
+    _plot(memory_axis, 'Peak memory per image, GB', megapixels, gigabytes, BACKBONES)
+    for axis in (time_axis, memory_axis):
         axis.set(xlim=(0, None), ylim=(0, None), xlabel='image size in pixels (to scale)')
-        ticks = [row for row in rows if row['case'] in TICKS]
-        axis.set_xticks(
-            [row['pixels'] / 1e6 for row in ticks],
-            [row['case'].replace('x', ' x ') for row in ticks],
-        )
+        axis.set_xticks(ticks, labels)
         plt.setp(axis.get_xticklabels(), rotation=30, ha='right', rotation_mode='anchor')
-    axes[0].legend(frameon=False)
+    time_axis.legend(frameon=False)
     _save(figure, png)
 
 
 def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Return the number of tokens from which on a layer's step is faster than softmax attention's;
-    None if it never is.
+    """Return the number of tokens from which on a layer's step is faster than softmax attention's.
 
-    Between two measured lengths, logarithms of the times' ratio are interpolated over the logarithm
-    of the length.
+    Between two measured lengths, the logarithm of the times' ratio is interpolated over the
+    logarithm of the length.
+
+    Args:
+        rows: by increasing length.
+        name: of the layer.
+
+    Returns:
+        None if the layer is not faster at the greatest length.
     """
-    ratios = [row['seconds']['step'][name] / row['seconds']['step']['softmax'] for row in rows]
+    ratios = []
+    for row in rows:
+        seconds = row['seconds']['step']
+        ratios.append(seconds[name] / seconds['softmax'])
     if ratios[-1] >= 1:
         return None
-    last = max(
-        (i for i, ratio in enumerate(ratios) if ratio >= 1), default=-1
-    )  # the last length at which it is not
-    if last < 0:
+    slower = [index for index, ratio in enumerate(ratios) if ratio >= 1]
+    if not slower:
         return float(rows[0]['tokens'])
+    last = slower[-1]
+    tokens = rows[last]['tokens']
+    growth = rows[last + 1]['tokens'] / tokens
     share = math.log(ratios[last]) / math.log(ratios[last] / ratios[last + 1])
-    return float(rows[last]['tokens'] * (rows[last + 1]['tokens'] / rows[last]['tokens']) ** share)
+    return float(tokens * growth**share)
 
 
 def draw_layers(path: Path, png: Path) -> None:
-    """Draw time and peak memory of a step of each layer, of a result file of `layer`, over the
-    number of tokens.
+    """Draw time and peak memory of a step of each layer over the number of tokens.
+
+    Args:
+        path: result file of the suite `layer`.
+        png: written.
     """
-    by_length = {
-        row['tokens']: row for row in json.loads(path.read_text())['rows']
-    }  # one of each length has all layers
-    tokens, rows = sorted(by_length), [by_length[n] for n in sorted(by_length)]
-    styles = {name: dict(style) for name, style in LAYERS.items()}
+    row_of_length = {}  # each row of a length has the measurements of all layers
+    for row in json.loads(path.read_text())['rows']:
+        row_of_length[row['tokens']] = row
+    tokens = sorted(row_of_length)
+    rows = [row_of_length[length] for length in tokens]
+
+    styles = {}
+    milliseconds = {}
+    megabytes = {}
+    for name, style in LAYERS.items():
+        styles[name] = dict(style)
+        milliseconds[name] = [1e3 * row['seconds']['step'][name] for row in rows]
+        megabytes[name] = [row['bytes'][name] / 1e6 for row in rows]
     for name in ('PolaMultiheadAttention', 'PolaAttention', 'PolaFormerPPAttention'):
-        if (start := crossing(rows, name)) is not None:
+        start = crossing(rows, name)
+        if start is not None:
             styles[name]['label'] += f', faster from {start:,.0f} tokens'
-    figure, axes = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')
-    times = {name: [1e3 * row['seconds']['step'][name] for row in rows] for name in LAYERS}
-    memory = {name: [row['bytes'][name] / 1e6 for row in rows] for name in LAYERS}
-    _plot(axes[0], 'Milliseconds per step', tokens, times, styles)
-    _plot(axes[1], 'Peak memory per step, MB', tokens, memory, styles)
-    for axis in axes:
+
+    figure, (time_axis, memory_axis) = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')
+    _plot(time_axis, 'Milliseconds per step', tokens, milliseconds, styles)
+    _plot(memory_axis, 'Peak memory per step, MB', tokens, megabytes, styles)
+    for axis in (time_axis, memory_axis):
         axis.set(xscale='log', yscale='log', xlabel='tokens')
-        axis.set_xticks(tokens, [f'{n:,}' for n in tokens])
+        axis.set_xticks(tokens, [f'{length:,}' for length in tokens])
         axis.yaxis.set_major_formatter('{x:,.0f}')
         axis.minorticks_off()
-    figure.legend(
-        *axes[0].get_legend_handles_labels(),
-        loc='outside lower center',
-        ncols=2,
-        frameon=False,
-        fontsize=8,
-    )
+    handles, labels = time_axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside lower center', ncols=2, frameon=False, fontsize=8)
     _save(figure, png)
 
 
@@ -154,9 +185,8 @@ def _plot(
 
 
 def _save(figure: Figure, png: Path) -> None:
-    figure.savefig(
-        png, dpi=200, metadata={'Software': None}
-    )  # twice a page's resolution, for high-density screens
+    # Without the version of matplotlib, equal figures are equal files.
+    figure.savefig(png, dpi=FIGURE_DPI, metadata={'Software': None})
     plt.close(figure)
 
 
@@ -167,23 +197,26 @@ def main() -> int:
     parser.add_argument(
         '--check', action='store_true', help='change nothing; fail if the page is out of date'
     )
-    check = parser.parse_args().check
-    # A folder may also have the record and the launch table of benchmarks.gpu, which writes its own
-    # report.
-    files = sorted((FOLDER / 'results').glob('*/*.json'))
-    sections = '\n\n'.join(
-        section(path) for path in files if 'rows' in json.loads(path.read_text())
-    )
+    args = parser.parse_args()
+
+    sections = []
+    for path in sorted((FOLDER / 'results').glob('*/*.json')):
+        # Files without rows are from benchmarks.gpu, which writes its own report.
+        if 'rows' in json.loads(path.read_text()):
+            sections.append(section(path))
+    tables = '\n\n'.join(sections)
     page = FOLDER / 'README.md'
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    written = f'{before}{BEGIN}\n\n{sections}\n\n{END}{after}'
-    if check:
-        return int(written != text)
-    for name, function in (('image_size', draw), ('layer', draw_layers)):
-        function(SHOWN / f'{name}.json', ROOT / 'docs' / f'{name}.png')
-    page.write_text(written)
+    new_text = f'{before}{BEGIN}\n\n{tables}\n\n{END}{after}'
+    if args.check:
+        return int(new_text != text)
+
+    docs = ROOT / 'docs'
+    draw_image_size(RESULTS_OF_FIGURES / 'image_size.json', docs / 'image_size.png')
+    draw_layers(RESULTS_OF_FIGURES / 'layer.json', docs / 'layer.png')
+    page.write_text(new_text)
     return 0
 
 

@@ -1,5 +1,4 @@
-"""Runs a benchmark suite: first checks that all variants compute the same function, then times them
-in turn.
+"""Run a benchmark suite: check that all variants compute the same function, then time them in turn.
 
     python -m benchmarks.run SUITE [--device cpu|cuda] [--repeats N] [--peers NAME …]
 
@@ -16,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -25,82 +25,98 @@ from benchmarks.operators import host, operator_suite, scaling
 from benchmarks.records import ROOT, Row, commit, results_folder, table
 from benchmarks.sequences import sequences
 
-Suite = Callable[[str, int, list[str]], Iterator[Row]]
-"""Yields rows, given the device, the number of rounds and the names of the peers."""
 
-OPERATOR_PEERS = ['literal', 'compiled literal', 'torch']
+class Suite(NamedTuple):
+    """A suite and what it is compared with.
 
-SUITES: dict[str, tuple[Suite, list[str]]] = {
-    'attention': (
+    Attributes:
+        measure: yields rows, given the device, the number of rounds and the names of the peers.
+        peers: names of all peers.
+        cpu_peers: those that run by default on a CPU, where compiled peers, and softmax over 66,800
+            tokens, take minutes each; None: all.
+        is_slow_on_cpu: whether a pass at a large image takes half a minute on a CPU.
+    """
+
+    measure: Callable[[str, int, list[str]], Iterator[Row]]
+    peers: list[str]
+    cpu_peers: list[str] | None = None
+    is_slow_on_cpu: bool = False
+
+
+SUITES = {
+    'attention': Suite(
         partial(operator_suite, 'attention'),
-        [*OPERATOR_PEERS, 'compiled torch', 'softmax', 'published port'],
+        ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],
+        cpu_peers=['literal'],
     ),
-    'mix_and_gate': (partial(operator_suite, 'mix_and_gate'), OPERATOR_PEERS),
-    'backbones': (
+    'mix_and_gate': Suite(
+        partial(operator_suite, 'mix_and_gate'),
+        ['literal', 'compiled literal', 'torch'],
+        cpu_peers=['literal'],
+    ),
+    'backbones': Suite(
         backbones,
         ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
+        cpu_peers=['literal', 'mmdet', 'timm Swin-T'],
     ),
-    'scaling': (scaling, []),
-    'image_size': (image_size, ['mmdet']),
-    'zoo': (zoo, []),
-    'sequences': (sequences, ['stored softmax', 'polaformer_pp', 'linear']),
-    'layer': (layer, ['softmax', 'literal']),
-    'host': (host, ['literal']),
+    'scaling': Suite(scaling, []),
+    'image_size': Suite(image_size, ['mmdet'], is_slow_on_cpu=True),
+    'zoo': Suite(zoo, [], is_slow_on_cpu=True),
+    'sequences': Suite(sequences, ['stored softmax', 'polaformer_pp', 'linear']),
+    'layer': Suite(layer, ['softmax', 'literal']),
+    'host': Suite(host, ['literal']),
 }
-"""Each suite, and what it is compared with."""
-
-ON_CPU = {
-    'attention': ['literal'],
-    'mix_and_gate': ['literal'],
-    'backbones': ['literal', 'mmdet', 'timm Swin-T'],
-}
-"""The same by default on a CPU, where compiled peers, and softmax over 66,800 tokens, take minutes
-each.
-"""
-
-SLOW_ON_CPU = ('image_size', 'zoo')
-"""Suites in which a pass at a large image takes half a minute on a CPU."""
 
 
 def main() -> int:
+    default_device = 'cuda' if torch.cuda.is_available() else 'cpu'
     parser = argparse.ArgumentParser(
         description='Compare implementations in time and memory within one run'
     )
     parser.add_argument('suite', choices=SUITES)
-    parser.add_argument(
-        '--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu'
-    )
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default=default_device)
     parser.add_argument(
         '--repeats',
         type=int,
         help='rounds in which every variant runs once (default: 20; 3 for image_size and zoo on '
         'a CPU)',
     )
-    names = {suite: peers for suite, (_, peers) in SUITES.items() if peers}
-    parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {names}')
+    peers_of_suites = {name: suite.peers for name, suite in SUITES.items() if suite.peers}
+    parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {peers_of_suites}')
     args = parser.parse_args()
-    suite, every = SUITES[args.suite]
-    if unknown := set(args.peers or []) - set(every):
-        parser.error(f'--peers: expected some of {every}, got {sorted(unknown)}')
-    peers = args.peers or (ON_CPU.get(args.suite, every) if args.device == 'cpu' else every)
-    repeats = args.repeats or (3 if args.suite in SLOW_ON_CPU and args.device == 'cpu' else 20)
+
+    suite = SUITES[args.suite]
+    is_cpu = args.device == 'cpu'
+    peers = suite.peers
+    if args.peers:
+        unknown = sorted(set(args.peers) - set(suite.peers))
+        if unknown:
+            parser.error(f'--peers: expected some of {suite.peers}, got {unknown}')
+        peers = args.peers
+    elif is_cpu and suite.cpu_peers is not None:
+        peers = suite.cpu_peers
+    repeats = 3 if is_cpu and suite.is_slow_on_cpu else 20
+    if args.repeats:
+        repeats = args.repeats
+    if is_cpu:
+        machine = f'cpu-{torch.get_num_threads()}-threads'
+        processor = _processor()
+    else:
+        machine = torch.cuda.get_device_name()
+        processor = machine
+
     torch.manual_seed(0)
     try:
-        rows = list(suite(args.device, repeats, peers))
+        rows = list(suite.measure(args.device, repeats, peers))
     except ParityError as error:
         print(
             f'error: the variants compute different functions, so nothing is timed: {error}',
             file=sys.stderr,
         )
         return 1
-    machine = (
-        f'cpu-{torch.get_num_threads()}-threads'
-        if args.device == 'cpu'
-        else torch.cuda.get_device_name()
-    )
     record = {
         'machine': machine,
-        'processor': _processor() if args.device == 'cpu' else machine,
+        'processor': processor,
         'commit': commit(),
         'torch': torch.__version__,
         'python': platform.python_version(),
@@ -117,11 +133,10 @@ def main() -> int:
 
 def _processor() -> str:
     """Return the name of the CPU as Linux gives it."""
-    lines = Path('/proc/cpuinfo').read_text().splitlines()
-    return next(
-        (line.partition(': ')[2] for line in lines if line.startswith('model name')),
-        platform.machine(),
-    )
+    for line in Path('/proc/cpuinfo').read_text().splitlines():
+        if line.startswith('model name'):
+            return line.partition(': ')[2]
+    return platform.machine()
 
 
 if __name__ == '__main__':

@@ -1,3 +1,1 @@
-"""Prove, tune and measure the kernels on a GPU: `python -m benchmarks.gpu`, see
-benchmarks/README.md.
-"""
+"""Check, tune and measure the kernels on a GPU: see benchmarks/README.md."""

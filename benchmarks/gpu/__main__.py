@@ -1,10 +1,10 @@
-"""Prove, tune and measure the kernels on the GPU of this machine, within a budget of time.
+"""Check, tune and measure the kernels on the GPU of this machine, within a budget of time.
 
     python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
     python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
 
-Writes run.json, report.md and launches.json into benchmarks/results/GPU; the operators read the
-last, a launch table, where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against
+Writes run.json, report.md and launches.json into benchmarks/results/GPU. launches.json is a launch
+table: the operators use it where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against
 float64 fails, a kernel has no launches to choose from or the GPU stops answering, and 2 without a
 usable GPU.
 """
@@ -26,12 +26,17 @@ from benchmarks.records import ROOT, results_folder
 from mmpola.messages import UsageError, run_main
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
+
     from benchmarks.gpu.session import Session
 
-# Processes that compile and check import this module again: torch and Triton are imported when they
-# are needed.
+# Processes that compile and check import this module again, so torch and Triton are only imported
+# in functions.
 
 TABLE = 'launches.json'
+
+CAPABILITY_OF_DRY_RUN = (9, 0)
+"""The compute capability that a dry run compiles for."""
 
 
 def main() -> None:
@@ -51,9 +56,8 @@ def main() -> None:
         raise UsageError(f'--minutes: expected more than 0, got {args.minutes:g}')
     if args.dry_run:
         os.environ['TRITON_INTERPRET'] = '1'
-        os.environ['PYTHONWARNINGS'] = (
-            'ignore::RuntimeWarning'  # NumPy, which interprets the kernels, warns of log2(0)
-        )
+        # NumPy, which interprets the kernels, warns of log2(0), here and in other processes.
+        os.environ['PYTHONWARNINGS'] = 'ignore::RuntimeWarning'
         warnings.simplefilter('ignore', RuntimeWarning)
     elif os.environ.get('TRITON_INTERPRET') == '1':
         raise UsageError('TRITON_INTERPRET: expected to be unset, got 1, which --dry-run is for')
@@ -65,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     start = time.monotonic()
     from mmpola.ops.triton import backend
 
-    if reasons := backend.missing():
+    reasons = backend.missing()
+    if reasons:
         raise UsageError(
             f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; '
             '--dry-run needs none'
@@ -83,25 +88,36 @@ def run(args: argparse.Namespace) -> int:
         hard_stop,
     )
 
-    device = torch.device('cpu' if args.dry_run else f'cuda:{torch.cuda.current_device()}')
+    device = torch.device('cpu')
+    if not args.dry_run:
+        device = torch.device(f'cuda:{torch.cuda.current_device()}')
     torch.manual_seed(0)
     environment = environment_of(device)
-    usual = (
-        ROOT / 'work_dirs' / 'gpu-dry-run' if args.dry_run else results_folder(environment['gpu'])
-    )
-    folder = args.results or usual
+    if args.results:
+        folder = args.results
+    elif args.dry_run:
+        folder = ROOT / 'work_dirs' / 'gpu-dry-run'
+    else:
+        folder = results_folder(environment['gpu'])
     folder.mkdir(parents=True, exist_ok=True)
     parts = {} if args.fresh else earlier_parts(folder, environment)
     session = Session(
-        folder, device, args.dry_run, start, 60 * args.minutes, environment, parts, Checker(device)
+        folder=folder,
+        device=device,
+        dry_run=args.dry_run,
+        start=start,
+        seconds=60 * args.minutes,
+        environment=environment,
+        parts=parts,
+        checker=Checker(device),
     )
 
     def report() -> int:
         required, targets = write_report(session)
-        for verdict in [
-            *required,
-            *([] if args.dry_run else targets),
-        ]:  # tiny shapes say nothing about speed
+        verdicts = list(required)
+        if not args.dry_run:  # tiny shapes say nothing about speed
+            verdicts += targets
+        for verdict in verdicts:
             print(f'{verdict["result"]:12} {verdict["target"]}: {verdict["worst result"]}')
         print(
             f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use '
@@ -118,61 +134,81 @@ def run(args: argparse.Namespace) -> int:
         measure(session)
     except DeviceLostError as error:
         session.say(f'{error}; run the command again to measure what is missing')
-        return report() or 1
+        report()
+        return 1
     finally:
         timer.cancel()
     return report()
 
 
 def measure(session: Session) -> None:
-    """Run the three parts; after the tuning, write the launch table."""
-    from benchmarks.gpu.checks import calls
-    from benchmarks.gpu.processes import COMPILING, compile_call, start_pool
+    """Check, tune, write the launch table, and measure with it."""
+    from benchmarks.gpu.processes import start_pool
     from benchmarks.gpu.results import results
-    from benchmarks.gpu.tuning import table_content, targets, tune
+    from benchmarks.gpu.tuning import table_content
     from mmpola.checkpoint.write import write_atomically
     from mmpola.ops.triton.tables import parse_table, use_table
 
-    capability: Any = tuple(session.environment['capability'])
-    checks, every = (
-        calls(session.dry_run),
-        {target.name: target for target in targets(session.dry_run)},
-    )
-    pool = start_pool(1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1))
-    compiling = partial(compile_call, (9, 0) if session.dry_run else capability)
+    workers = 1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1)
+    pool = start_pool(workers)
+    content_before = table_content(session)
     try:
         with use_table({}):  # earlier tables must not decide on what is called today's launch
-            with mock.patch.dict(os.environ, COMPILING):
-                # All compilations start now, so that those of the tuning run beside the checks.
-                untried = [] if session.dry_run else session.missing('correctness', checks)
-                compiled = {name: [pool.submit(compiling, checks[name], {})] for name in untried}
-                tried = {}
-                for name in session.missing('tuning', every):
-                    gate, keys = every[name].gate, every[name].keys
-                    launches = [dict.fromkeys(keys, launch) for launch in every[name].candidates]
-                    tried[name] = [pool.submit(compiling, gate, x) for x in launches]
-            items = {
-                name: partial(session.checker.check, call, {}) for name, call in checks.items()
-            }
-            session.perform('correctness', items, compiled)
-            before = table_content(session)
-            tuned = {
-                name: partial(tune, session, target, tried.get(name, []))
-                for name, target in every.items()
-            }
-            session.perform(
-                'tuning', tuned, {name: futures[-1:] for name, futures in tried.items()}
-            )
+            check_and_tune(session, pool)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         session.checker.close()
+
     content = table_content(session)
-    if content != before:
+    if content != content_before:
         session.parts.pop('results', None)  # measured with other launches
     if content['launches']:
         write_atomically(session.folder / TABLE, f'{json.dumps(content, indent=1)}\n'.encode())
+    capability: Any = tuple(session.environment['capability'])
     with use_table(parse_table(content, capability)):
         session.perform('results', results(session))
+
+
+def check_and_tune(session: Session, pool: ProcessPoolExecutor) -> None:
+    """Run the checks and the tuning; `pool` compiles their kernels meanwhile.
+
+    All compilations start first, so that those of the tuning run beside the checks.
+    """
+    from benchmarks.gpu.checks import calls_to_check
+    from benchmarks.gpu.processes import COMPILING, compile_call
+    from benchmarks.gpu.tuning import tune, tuning_targets
+
+    capability: Any = tuple(session.environment['capability'])
+    if session.dry_run:
+        capability = CAPABILITY_OF_DRY_RUN
+    calls = calls_to_check(session.dry_run)
+    targets = {target.name: target for target in tuning_targets(session.dry_run)}
+
+    compiled_calls: dict[str, list[Future[Any]]] = {}
+    compiled_candidates: dict[str, list[Future[Any]]] = {}
+    with mock.patch.dict(os.environ, COMPILING):
+        if not session.dry_run:
+            for name in session.missing('correctness', calls):
+                compiled_calls[name] = [pool.submit(compile_call, capability, calls[name], {})]
+        for name in session.missing('tuning', targets):
+            target = targets[name]
+            compiled_candidates[name] = []
+            for launch in target.candidates:
+                launches = dict.fromkeys(target.keys, launch)
+                future = pool.submit(compile_call, capability, target.call_before_timing, launches)
+                compiled_candidates[name].append(future)
+
+    checks = {}
+    for name, call in calls.items():
+        checks[name] = partial(session.checker.check, call, {})
+    session.perform('correctness', checks, compiled_calls)
+
+    tunings = {}
+    for name, target in targets.items():
+        tunings[name] = partial(tune, session, target, compiled_candidates.get(name, []))
+    # The pool takes jobs in their order: when the last candidate is compiled, most others are, too.
+    last_candidates = {name: futures[-1:] for name, futures in compiled_candidates.items()}
+    session.perform('tuning', tunings, last_candidates)
 
 
 if __name__ == '__main__':

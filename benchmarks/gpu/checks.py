@@ -1,13 +1,11 @@
-"""Part 1: every kernel against float64 on the device, with poisoned memory, twice with equal
-bits.
-"""
+"""Part 1: every kernel against float64, in memory full of NaN, and twice, with equal bits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,16 +25,29 @@ from mmpola.ops.triton.backend import mix_and_gate_triton, polarity_attention_tr
 
 Arguments = dict[str, Any]
 
-DTYPES = {
-    'float16': (torch.float16, False, 12.0),
-    'bfloat16': (torch.bfloat16, False, 4.0),
-    'float32': (torch.float32, False, 500.0),
-    'float32 in tf32': (torch.float32, True, 12.0),
+
+class CheckedDtype(NamedTuple):
+    """A dtype that kernels are checked in.
+
+    Attributes:
+        dtype: of the tokens.
+        tf32: whether torch's tf32 switch is on.
+        allowed_for_large_inputs: largest error of the case 'exp, large inputs', in units of
+            BACKEND_EXCESS, as the kernels' tests allow it. The weights of few keys are then nearly
+            1, and what is left of them is a small difference.
+    """
+
+    dtype: torch.dtype
+    tf32: bool
+    allowed_for_large_inputs: float
+
+
+CHECKED_DTYPES = {
+    'float16': CheckedDtype(torch.float16, False, 12.0),
+    'bfloat16': CheckedDtype(torch.bfloat16, False, 4.0),
+    'float32': CheckedDtype(torch.float32, False, 500.0),
+    'float32 in tf32': CheckedDtype(torch.float32, True, 12.0),
 }
-"""Name -> dtype of the tokens, whether torch's tf32 switch is on, and the largest error of the case
-'exp, large inputs'
-in units of BACKEND_EXCESS, as the kernels' tests allow it: the weights of few keys are then nearly
-1, and what is left of them is a small difference."""
 
 POWER: Arguments = {'feature_map': 'PowerMap', 'batch': 2, 'heads': 2}
 EXP: Arguments = {'feature_map': 'ExpMap', 'batch': 2, 'heads': 2, 'position_dtype': None}
@@ -71,9 +82,7 @@ CASES: dict[str, tuple[int, Arguments]] = {
     'mix_and_gate, a sequence': (32, {**GRID, 'grid': (1, 4096), 'window': (1, 5)}),
     'mix_and_gate, 66,800 tokens': (64, {**GRID, 'grid': (200, 334), 'heads': 1}),
 }
-"""Name -> D and the arguments of `attention_problem`, or of `mix_and_gate_problem` if there is a
-'grid'.
-"""
+"""Name -> D, and arguments of `attention_problem` or, with 'grid', of `mix_and_gate_problem`."""
 
 DRY_CASES: dict[str, tuple[int, Arguments]] = {
     'power': (16, {**POWER, 'batch': 1, 'heads': 1, 'queries': 20, 'keys': 40}),
@@ -81,27 +90,42 @@ DRY_CASES: dict[str, tuple[int, Arguments]] = {
     'mix_and_gate': (16, {**GRID, 'batch': 1, 'heads': 1, 'grid': (5, 9), 'window': (3, 3)}),
 }
 
-SHORTENED = {'queries': 64, 'keys': 64, 'batch': 1}
-"""The most of each that a shortened call has."""
+LONGEST_SHORTENED = {'queries': 64, 'keys': 64, 'batch': 1}
+"""Argument -> its largest value in a shortened call."""
 
-OPERATORS: dict[
-    str, tuple[Callable[..., Problem], Callable[[Any], Tensor], Callable[[Any], Tensor]]
-] = {
-    'polarity_attention': (
-        attention_problem,
-        polarity_attention_triton,
-        polarity_attention_chunked,
+LONGEST_SHORTENED_SIDE = 8
+"""The largest side of the grid of a shortened call."""
+
+
+class CheckedOperator(NamedTuple):
+    """An operator whose kernels are checked.
+
+    Attributes:
+        draw_problem: draws inputs.
+        kernels: what is checked.
+        reference: what it is compared with.
+    """
+
+    draw_problem: Callable[..., Problem]
+    kernels: Callable[[Any], Tensor]
+    reference: Callable[[Any], Tensor]
+
+
+CHECKED_OPERATORS = {
+    'polarity_attention': CheckedOperator(
+        attention_problem, polarity_attention_triton, polarity_attention_chunked
     ),
-    'mix_and_gate': (mix_and_gate_problem, mix_and_gate_triton, mix_and_gate_reference),
+    'mix_and_gate': CheckedOperator(
+        mix_and_gate_problem, mix_and_gate_triton, mix_and_gate_reference
+    ),
 }
-"""How the problems of an operator are drawn, its kernels, and the reference."""
 
 
 @dataclass(frozen=True)
-class Call:
+class CheckedCall:
     """A call of an operator on random inputs, which other processes can repeat.
 
-    Args:
+    Attributes:
         dtype: of the tokens.
         dim: D.
         arguments: as in `CASES`.
@@ -116,65 +140,84 @@ class Call:
     allowed: float = 1.0
 
     @property
-    def operator(self) -> str:
-        return 'mix_and_gate' if 'grid' in self.arguments else 'polarity_attention'
+    def is_mix_and_gate(self) -> bool:
+        return 'grid' in self.arguments
 
-    def shortened(self) -> Call:
+    @property
+    def operator(self) -> CheckedOperator:
+        name = 'mix_and_gate' if self.is_mix_and_gate else 'polarity_attention'
+        return CHECKED_OPERATORS[name]
+
+    def shortened(self) -> CheckedCall:
         """Return the call that compiles the same kernels on one short sample."""
-        shorter = {
-            name: min(most, self.arguments[name])
-            for name, most in SHORTENED.items()
-            if name in self.arguments
-        }
-        grid = (
-            {'grid': tuple(min(8, n) for n in self.arguments['grid'])}
-            if 'grid' in self.arguments
-            else {}
-        )
-        return replace(self, arguments={**self.arguments, **shorter, **grid})
+        shorter = dict(self.arguments)
+        for name, most in LONGEST_SHORTENED.items():
+            if name in shorter:
+                shorter[name] = min(most, shorter[name])
+        if self.is_mix_and_gate:
+            shorter['grid'] = tuple(min(LONGEST_SHORTENED_SIDE, side) for side in shorter['grid'])
+        return replace(self, arguments=shorter)
 
     def problem(self, device: torch.device) -> Problem:
-        """Draw the call's tensors; those of equal shape are views of one tensor, as a linear layer
-        returns them.
+        """Draw the call's tensors.
+
+        Token tensors of equal shape are views of one tensor, as a linear layer returns them.
         """
-        problem = OPERATORS[self.operator][0](device, self.dtype, self.dim, **self.arguments)
-        names = ('q', 'k', 'v') if self.operator == 'polarity_attention' else ('attended', 'values')
-        tensors = [x for name in names if (x := problem.tensors[name]) is not None]
-        if len({x.shape for x in tensors}) > 1:
+        problem = self.operator.draw_problem(device, self.dtype, self.dim, **self.arguments)
+        names = ('attended', 'values') if self.is_mix_and_gate else ('q', 'k', 'v')
+        tensors = []
+        for name in names:
+            tensor = problem.tensors[name]
+            assert tensor is not None
+            tensors.append(tensor)
+        if any(tensor.shape != tensors[0].shape for tensor in tensors):
             return problem
-        views = dict(zip(names, torch.stack(tensors, dim=2).unbind(2), strict=True))
-        return replace(problem, tensors={**problem.tensors, **views})
+        views = torch.stack(tensors, dim=2).unbind(2)
+        return replace(problem, tensors={**problem.tensors, **dict(zip(names, views, strict=True))})
 
     def run(self, problem: Problem) -> dict[str, Tensor]:
-        """Return the kernels' output and gradients; torch's tf32 switch stays as the call has
-        it.
-        """
+        """Return the kernels' output and gradients; set torch's tf32 switch as the call has it."""
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
-        return outputs_and_gradients(OPERATORS[self.operator][1], problem)
+        return outputs_and_gradients(self.operator.kernels, problem)
 
 
-def calls(dry_run: bool) -> dict[str, Call]:
-    """Return the calls that are checked, by name, those of the most common dtype first."""
-    cases = DRY_CASES if dry_run else CASES
-    found = {}
-    for dtype, (torch_dtype, tf32, large) in DTYPES.items():
-        if dry_run and dtype != 'float16':
-            continue
+def calls_to_check(dry_run: bool) -> dict[str, CheckedCall]:
+    """Return the calls that are checked by name; the most common dtype comes first."""
+    cases = CASES
+    dtypes = CHECKED_DTYPES
+    if dry_run:
+        cases = DRY_CASES
+        dtypes = {'float16': CHECKED_DTYPES['float16']}
+    calls = {}
+    for dtype_name, checked in dtypes.items():
         for name, (dim, arguments) in cases.items():
-            scale = large if 'large inputs' in name else 1.0
-            found[f'{name}, {dtype}'] = Call(torch_dtype, dim, arguments, tf32, scale)
-    return found
+            allowed = 1.0
+            if 'large inputs' in name:
+                allowed = checked.allowed_for_large_inputs
+            calls[f'{name}, {dtype_name}'] = CheckedCall(
+                checked.dtype, dim, arguments, checked.tf32, allowed
+            )
+    return calls
 
 
-def gate(feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool) -> Call:
+CASE_OF_FEATURE_MAP = {
+    'power': 'power',
+    'rotary': 'rotary, padded channels',
+    'any': 'mix_and_gate',
+}
+"""Feature map of a tuned kernel -> the case that its launches must compute correctly."""
+
+
+def call_before_timing(
+    feature_map: str, dtype: torch.dtype, dim: int, dry_run: bool
+) -> CheckedCall:
     """Return the call that a launch must compute correctly before the tuning times it."""
-    name = {'power': 'power', 'rotary': 'rotary, padded channels', 'any': 'mix_and_gate'}[
-        feature_map
-    ]
-    return Call(dtype, dim, (DRY_CASES if dry_run else CASES)[name][1])
+    cases = DRY_CASES if dry_run else CASES
+    _, arguments = cases[CASE_OF_FEATURE_MAP[feature_map]]
+    return CheckedCall(dtype, dim, arguments)
 
 
-def check(call: Call, device: torch.device) -> dict[str, Any]:
+def check_call(call: CheckedCall, device: torch.device) -> dict[str, Any]:
     """Run a call twice and compare it with float64; 'failure' is '' or says what is wrong.
 
     Memory is filled with NaN when the first run allocates it: elements that a kernel does not write
@@ -182,40 +225,45 @@ def check(call: Call, device: torch.device) -> dict[str, Any]:
     """
     try:
         problem = call.problem(device)
-        torch.use_deterministic_algorithms(
-            True, warn_only=True
-        )  # with it, torch fills what it allocates
+        # In this mode torch fills the memory that it allocates.
+        torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             found = call.run(problem)
         finally:
             torch.use_deterministic_algorithms(False)
         again = call.run(problem)
-        budgets = _budgets(call, problem, found)
+        errors = _errors_over_budget(call, problem, found)
     except Exception as error:  # compilers and drivers may raise anything
         return {'failure': first_line(error)}
     differing = [name for name, x in found.items() if not torch.equal(x, again[name])]
-    worst = max(budgets, key=lambda name: math.inf if math.isnan(budgets[name]) else budgets[name])
+    worst = max(errors, key=lambda name: (math.isnan(errors[name]), errors[name]))
     failure = ''
-    if not budgets[worst] <= call.allowed:  # also true for NaN
-        failure = f'the error of the {worst} is {budgets[worst]:.1f} times the budget'
+    if not errors[worst] <= call.allowed:  # also true for NaN
+        failure = f'the error of the {worst} is {errors[worst]:.1f} times the budget'
     elif differing:
         failure = f'two runs differ in the {differing[0]}'
     return {
         'failure': failure,
         'worst result': worst,
-        'error over budget': budgets[worst] / call.allowed,
+        'error over budget': errors[worst] / call.allowed,
     }
 
 
-def _budgets(call: Call, problem: Problem, found: dict[str, Tensor]) -> dict[str, float]:
-    """Return by how much the error of each result exceeds the reference's, in units of
-    BACKEND_EXCESS, or NaN.
+def _errors_over_budget(
+    call: CheckedCall, problem: Problem, found: dict[str, Tensor]
+) -> dict[str, float]:
+    """Return by how much each result's error exceeds the reference's, in units of BACKEND_EXCESS.
+
+    The reference computes in the same dtype; both errors are against float64. NaN if a result has
+    NaN.
     """
-    reference = OPERATORS[call.operator][2]
-    exact = outputs_and_gradients(reference, problem, torch.float64)
-    same_dtype = relative_errors(outputs_and_gradients(reference, problem), exact)
-    output, gradient = BACKEND_EXCESS[torch.float16 if call.tf32 else call.dtype]
-    return {
-        name: (error - same_dtype[name]) / (output if name == 'output' else gradient)
-        for name, error in relative_errors(found, exact).items()
-    }
+    exact = outputs_and_gradients(call.operator.reference, problem, torch.float64)
+    same_dtype = outputs_and_gradients(call.operator.reference, problem)
+    reference_errors = relative_errors(same_dtype, exact)
+    budget_dtype = torch.float16 if call.tf32 else call.dtype
+    output_budget, gradient_budget = BACKEND_EXCESS[budget_dtype]
+    over_budget = {}
+    for name, error in relative_errors(found, exact).items():
+        budget = output_budget if name == 'output' else gradient_budget
+        over_budget[name] = (error - reference_errors[name]) / budget
+    return over_budget

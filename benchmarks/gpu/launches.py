@@ -1,6 +1,4 @@
-"""Intercept the launches of the kernels: record them to run each alone, or compile them without a
-GPU.
-"""
+"""Intercept launches of kernels: record them to run each alone, or compile them without a GPU."""
 
 from __future__ import annotations
 
@@ -24,15 +22,16 @@ from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_kernel
 from mmpola.ops.triton.tables import LAUNCH_FIELDS
 
 KERNEL_CLASS: type[Any] = type(mix_and_gate_kernel)
-"""Of compiled or, with TRITON_INTERPRET=1, of interpreted kernels; its method `run` launches all of
-them.
+"""The class of all kernels; its method `run` launches them.
+
+With TRITON_INTERPRET=1 it is that of interpreted kernels.
 """
 
 
 class Launched(NamedTuple):
     """One launch of a kernel.
 
-    Args:
+    Attributes:
         kernel: its name in launch.py.
         run: launches it again with the same arguments.
         tensors: its tensor arguments.
@@ -48,9 +47,9 @@ class Launched(NamedTuple):
 class Binary(NamedTuple):
     """What a compiled kernel needs.
 
-    Args:
+    Attributes:
         kernel: its name in launch.py.
-        instructions: in its PTX.
+        instructions: number of instructions in its PTX.
         registers: per thread.
         spilled: bytes per thread in local memory.
         shared: bytes of shared memory per program.
@@ -69,46 +68,53 @@ class Binary(NamedTuple):
 def recorded(**options: Any) -> Iterator[list[Launched]]:
     """Record every launch inside the block, which runs as usual but for Triton's `options`."""
     launches: list[Launched] = []
+    original = KERNEL_CLASS.run
 
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        again = partial(original, kernel, *args, **{**kwargs, **options})
+        launch = partial(original, kernel, *args, **{**kwargs, **options})
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-        launches.append(Launched(_name(kernel), again, tensors, again()))
-        return launches[-1].binary
+        binary = launch()
+        launches.append(Launched(_kernel_name(kernel), launch, tensors, binary))
+        return binary
 
-    original = KERNEL_CLASS.run
     with mock.patch.object(KERNEL_CLASS, 'run', run):
         yield launches
 
 
 def compile_only(run: Callable[[], object], capability: tuple[int, int]) -> list[Binary]:
-    """Compile each launch of a function, whose tensors are on the CPU, for a GPU instead of running
-    it.
+    """Compile each launch of a function for a GPU instead of running it.
 
     Triton keeps the machine code on disk, where a process that runs the kernels on that GPU finds
     it.
+
+    Args:
+        run: calls kernels with tensors on the CPU.
+        capability: compute capability of the GPU.
     """
-    target = GPUTarget('cuda', 10 * capability[0] + capability[1], 32)
-    paper = SimpleNamespace(  # stands in for the driver of a GPU
+    major, minor = capability
+    target = GPUTarget('cuda', 10 * major + minor, 32)
+    device = f'paper {target.arch}'  # Triton keeps kernels by device: this is one of its own
+    paper_driver = SimpleNamespace(  # stands in for the driver of a GPU
         get_current_target=lambda: target,
-        get_current_device=lambda: (
-            f'paper {target.arch}'
-        ),  # its own entry among the devices for which kernels are kept
+        get_current_device=lambda: device,
         get_current_stream=lambda device: 0,
     )
-    with mock.patch.object(driver, '_active', paper), recorded(warmup=True) as launches:
+    with mock.patch.object(driver, '_active', paper_driver), recorded(warmup=True) as launches:
         run()
-    return [_inspect(x.kernel, x.binary) for x in launches]
+    return [_inspected(launched.kernel, launched.binary) for launched in launches]
 
 
-def _name(kernel: Any) -> str:
+def _kernel_name(kernel: Any) -> str:
     """Return the name in launch.py of `[polarity_attention_MAP_]NAME_kernel`."""
     full = kernel.__name__.removesuffix('_kernel')
-    return max((name for name in LAUNCH_FIELDS if full.endswith(name)), key=len, default=full)
+    matching = [name for name in LAUNCH_FIELDS if full.endswith(name)]
+    return max(matching, key=len, default=full)
 
 
-def _inspect(name: str, binary: Any) -> Binary:
-    instructions = sum(line.rstrip().endswith(';') for line in binary.asm['ptx'].splitlines())
+def _inspected(name: str, binary: Any) -> Binary:
+    """Return what a binary needs, from its PTX, and from cuobjdump of its machine code."""
+    lines = binary.asm['ptx'].splitlines()
+    instructions = [line for line in lines if line.rstrip().endswith(';')]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / 'kernel.cubin'
         file.write_bytes(binary.asm['cubin'])
@@ -116,7 +122,17 @@ def _inspect(name: str, binary: Any) -> Binary:
         report = subprocess.run(
             [tool, '--dump-resource-usage', file], capture_output=True, text=True, check=True
         ).stdout
-    registers, stack = (int(re.search(rf'{word}:(\d+)', report)[1]) for word in ('REG', 'STACK'))  # type: ignore[index]
     return Binary(
-        name, instructions, registers, stack, binary.metadata.shared, binary.metadata.num_warps
+        kernel=name,
+        instructions=len(instructions),
+        registers=_reported_number('REG', report),
+        spilled=_reported_number('STACK', report),
+        shared=binary.metadata.shared,
+        warps=binary.metadata.num_warps,
     )
+
+
+def _reported_number(word: str, report: str) -> int:
+    found = re.search(rf'{word}:(\d+)', report)
+    assert found is not None
+    return int(found[1])

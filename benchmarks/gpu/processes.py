@@ -1,6 +1,4 @@
-"""The processes beside this one: some compile kernels without using the GPU, one checks them on
-it.
-"""
+"""Processes beside this one: some compile kernels without using the GPU, one checks them on it."""
 
 from __future__ import annotations
 
@@ -15,14 +13,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.checks import Call, check
+from benchmarks.gpu.checks import CheckedCall, check_call
 from benchmarks.gpu.launches import Binary, compile_only
 from mmpola.messages import first_line
 from mmpola.ops.triton.tables import LaunchTable, use_table
 
 CHECK_SECONDS = 60.0
-"""After which a check is given up; most take less than one, the longest compile kernels that no
-worker did.
+"""Seconds after which a check is given up.
+
+Most take less than one; the longest also compile their kernels.
 """
 
 COMPILING = {'TRITON_INTERPRET': '0', 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREADS': '1'}
@@ -30,13 +29,11 @@ COMPILING = {'TRITON_INTERPRET': '0', 'CUDA_VISIBLE_DEVICES': '', 'OMP_NUM_THREA
 
 
 def start_pool(workers: int) -> ProcessPoolExecutor:
-    """Return a pool of processes that take jobs in their order; each is started when a job is
-    submitted.
-    """
-    return ProcessPoolExecutor(workers, get_context('spawn'), _prepare)
+    """Return a pool of processes; each is started when a job is submitted."""
+    return ProcessPoolExecutor(workers, get_context('spawn'), _prepare_worker)
 
 
-def _prepare() -> None:
+def _prepare_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     Thread(target=_end_with_parent, daemon=True).start()
 
@@ -48,39 +45,44 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def compile_call(capability: tuple[int, int], call: Call, launches: LaunchTable) -> list[Binary]:
-    """Compile all kernels of a call with these launches, or the current ones for kernels without
-    one.
-    """
+def compile_call(
+    capability: tuple[int, int], call: CheckedCall, launches: LaunchTable
+) -> list[Binary]:
+    """Compile all kernels of a call with these launches; others have the current ones."""
     short = call.shortened()
+    problem = short.problem(torch.device('cpu'))
     with use_table(launches):
-        return compile_only(partial(short.run, short.problem(torch.device('cpu'))), capability)
+        return compile_only(partial(short.run, problem), capability)
 
 
 class Checker:
-    """A process that checks kernels: one that hangs or leaves the GPU unusable ends that process,
-    and not this one.
+    """Checks kernels in a process of its own.
+
+    A kernel that hangs or leaves the GPU unusable ends that process, and not this one.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._started: tuple[ProcessPoolExecutor, int] | None = None  # and the process's id
+        self._pool: ProcessPoolExecutor | None = None
+        self._process_id = 0
 
-    def check(self, call: Call, launches: LaunchTable) -> dict[str, Any]:
-        """Return `checks.check` of a call with these launches, or a failure if it does not end as
-        it should.
+    def check(self, call: CheckedCall, launches: LaunchTable) -> dict[str, Any]:
+        """Return `check_call` of a call with these launches.
+
+        A check that does not end as it should is a failure, and ends the process.
         """
         try:
-            if self._started is None:
+            if self._pool is None:
                 pool = start_pool(1)
-                self._started = pool, pool.submit(os.getpid).result()
-            return (
-                self._started[0].submit(_check, self._device, call, launches).result(CHECK_SECONDS)
-            )
+                self._process_id = pool.submit(os.getpid).result()
+                self._pool = pool
+            checking = self._pool.submit(_check_in_worker, self._device, call, launches)
+            return checking.result(CHECK_SECONDS)
         except TimeoutError:
             failure = f'the check did not end within {CHECK_SECONDS:g} s'
         except BrokenProcessPool:
-            self._started, failure = None, 'the check ended its process'
+            failure = 'the check ended its process'
+            self._pool = None
         except Exception as error:  # an illegal address spoils every later call of the process
             failure = first_line(error)
         self.close()
@@ -88,16 +90,18 @@ class Checker:
 
     def close(self) -> None:
         """End the process; the next check starts another one."""
-        if self._started is not None:
-            pool, process = self._started
-            os.kill(process, signal.SIGKILL)  # a kernel that hangs listens to no other signal
-            pool.shutdown()
-            self._started = None
+        if self._pool is None:
+            return
+        os.kill(self._process_id, signal.SIGKILL)  # a kernel that hangs heeds no other signal
+        self._pool.shutdown()
+        self._pool = None
 
 
-def _check(device: torch.device, call: Call, launches: LaunchTable) -> dict[str, Any]:
+def _check_in_worker(
+    device: torch.device, call: CheckedCall, launches: LaunchTable
+) -> dict[str, Any]:
     with use_table(launches):
-        found = check(call, device)
+        found = check_call(call, device)
     if device.type == 'cuda':
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()  # the other process measures on the same GPU

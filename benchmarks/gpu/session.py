@@ -1,6 +1,4 @@
-"""One run of the benchmark: its device, its time budget, and its results, which are saved after
-every item.
-"""
+"""A run of the benchmark: its device, its time, and its results, which are saved item by item."""
 
 from __future__ import annotations
 
@@ -29,14 +27,13 @@ from mmpola.ops.triton.tables import FOLDER, gpu_of
 RECORD = 'run.json'
 
 SHARES = {'correctness': 0.3, 'tuning': 0.65, 'results': 0.93}
-"""Part -> share of the budget after which it starts nothing more. What a part leaves over, the next
-ones get.
+"""Part -> share of the budget after which it starts nothing more.
+
+The time that a part leaves over is for the next ones.
 """
 
 HARD_STOP = 0.97
-"""Share of the budget after which an item that is running is stopped. The rest is for the
-report.
-"""
+"""Share of the budget after which a running item is stopped. The rest is for the report."""
 
 Measure = Callable[[], dict[str, Any]]
 """Returns a JSON object."""
@@ -50,7 +47,7 @@ class DeviceLostError(Exception):
 class Session:
     """A run, which may continue an earlier one.
 
-    Args:
+    Attributes:
         folder: of the results.
         device: on which the kernels run.
         dry_run: whether shapes are tiny and the device is the interpreter.
@@ -75,15 +72,20 @@ class Session:
         return max(0.0, self.start + share * self.seconds - time.monotonic())
 
     def results(self, part: str) -> dict[str, Any]:
-        """Return the results of a part by item; changes belong to the session."""
+        """Return the results of a part by item; what is added to them is added to the session."""
         return self.parts.setdefault(part, {})
 
     def missing(self, part: str, names: Iterable[str]) -> list[str]:
-        """Return what has no result, what failed in an earlier run last."""
+        """Return the items without a result: first the new ones, then those that failed before."""
         done = self.results(part)
-        return sorted(
-            (x for x in names if x not in done or done[x].get('failure')), key=done.__contains__
-        )
+        new = []
+        failed = []
+        for name in names:
+            if name not in done:
+                new.append(name)
+            elif done[name].get('failure'):
+                failed.append(name)
+        return new + failed
 
     def rounds(self, number: int) -> int:
         """Return in how many rounds variants are timed."""
@@ -98,6 +100,7 @@ class Session:
         """Measure and save the items that have no result yet, while the part has time.
 
         Args:
+            part: name of the part.
             items: by name.
             compilations: what has to end before an item, if anything; its errors are raised again
                 by the launch.
@@ -105,39 +108,47 @@ class Session:
         Raises:
             DeviceLostError: an item failed, and after it the GPU answers nothing any more.
         """
-        done, missing = self.results(part), self.missing(part, items)
+        if compilations is None:
+            compilations = {}
+        done = self.results(part)
+        missing = self.missing(part, items)
         known = len(items) - len(missing)
         if known:
             self.say(f'{part}: {known} of {len(items)} are known from the last run')
         for number, name in enumerate(missing, known):
-            left, compiled = self.left(SHARES[part]), (compilations or {}).get(name, ())
-            if not left or wait(compiled, left).not_done:
+            left = self.left(SHARES[part])
+            if left == 0 or wait(compilations.get(name, ()), left).not_done:
                 self.say(
                     f'{part}: out of time, {len(items) - number} are left out: '
                     'run the command again'
                 )
                 return
             self.say(f'{part} {number + 1} of {len(items)}: {name}')
-            done[name] = {
-                'failure': 'the run ended during it'
-            }  # unless a result or an error takes its place
+            # It stays if the process ends before there is a result or an error.
+            done[name] = {'failure': 'the run ended during it'}
             self.save()
             try:
                 done[name] = items[name]()
-            # compilers, drivers and peers may raise anything, and the rest is still of use
+            # Compilers, drivers and peers may raise anything, and the rest is still of use.
             except Exception as error:
                 done[name] = {'failure': first_line(error)}
-                if self.device.type == 'cuda':
-                    try:
-                        torch.cuda.synchronize(self.device)
-                    except Exception as lost:
-                        raise DeviceLostError(
-                            f'{name}: the GPU cannot be used after it ({first_line(lost)})'
-                        ) from lost
+                self._check_device(name)
             finally:
                 self.save()
-            if failure := done[name].get('failure'):
+            failure = done[name].get('failure')
+            if failure:
                 self.say(f'{part}: {name} failed: {failure}')
+
+    def _check_device(self, name: str) -> None:
+        """Raise DeviceLostError if the GPU answers nothing after an item."""
+        if self.device.type != 'cuda':
+            return
+        try:
+            torch.cuda.synchronize(self.device)
+        except Exception as error:
+            raise DeviceLostError(
+                f'{name}: the GPU cannot be used after it ({first_line(error)})'
+            ) from error
 
     def save(self) -> None:
         """Write all results."""
@@ -151,11 +162,13 @@ class Session:
 
 
 def hard_stop(seconds: float, report: Callable[[], int]) -> Timer:
-    """Report and end the process with the returned status after a time, unless the returned timer
-    is cancelled.
+    """Start a timer that reports and then ends the process with the report's status.
 
-    A thread does this, because a signal handler would not run while a kernel that hangs is waited
-    for.
+    It is a thread, because a signal handler would not run while a kernel hangs.
+
+    Args:
+        seconds: time until then.
+        report: returns the exit status.
     """
 
     def stop() -> None:
@@ -175,9 +188,7 @@ def hard_stop(seconds: float, report: Callable[[], int]) -> Timer:
 
 
 def environment_of(device: torch.device) -> dict[str, Any]:
-    """Return the GPU, the versions, a digest of the kernels' sources and the commit: other ones
-    make other results.
-    """
+    """Return what results depend on: GPU, versions, a digest of the kernels' sources, commit."""
     gpu, capability = gpu_of(device)
     sources = b''.join(path.read_bytes() for path in sorted(FOLDER.glob('*.py')))
     return {
@@ -191,9 +202,13 @@ def environment_of(device: torch.device) -> dict[str, Any]:
 
 
 def earlier_parts(folder: Path, environment: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the results that a folder has of the same environment, else none."""
+    """Return the results in a folder; none if they are from another environment."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
-        return record['parts'] if record['environment'] == environment else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        parts: dict[str, dict[str, Any]] = record['parts']
+        is_same = record['environment'] == environment
+    except (OSError, ValueError, KeyError, TypeError):  # no file, or not one of this benchmark
         return {}
+    if not is_same:
+        return {}
+    return parts

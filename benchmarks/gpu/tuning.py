@@ -1,6 +1,4 @@
-"""Part 2: find the fastest launches, and write them as a launch table that the operators pick
-up.
-"""
+"""Part 2: find the fastest launches, for a launch table that the operators use."""
 
 from __future__ import annotations
 
@@ -14,9 +12,16 @@ from typing import Any
 import torch
 
 from benchmarks.cases import ATTENTION, Case
-from benchmarks.gpu import candidates
-from benchmarks.gpu.candidates import Launch, estimate, launches_to_try, limits, resident_programs
-from benchmarks.gpu.checks import Call, gate
+from benchmarks.gpu.candidates import (
+    ATTENTION_VALUES,
+    TILE_VALUES,
+    Launch,
+    estimate,
+    launches_to_try,
+    limits,
+    resident_programs,
+)
+from benchmarks.gpu.checks import CheckedCall, call_before_timing
 from benchmarks.gpu.launches import Binary, recorded
 from benchmarks.gpu.session import SHARES, Session
 from benchmarks.measure import Run, Timing, graphed, interleaved_device_seconds
@@ -34,10 +39,19 @@ from mmpola.ops.triton.tables import (
 )
 
 TODAY = 'today'
-"""The variant with the launch that the table lacks, which launch.py has."""
+"""The variant with the launch of launch.py, which is used where no table has one."""
 
-TIMED = 4
+TIMED_CANDIDATES = 4
 """Launches of each kernel that are timed, besides today's: the best on paper."""
+
+KERNEL_ROUNDS = 30
+SPLIT_ROUNDS = 20
+"""Rounds in which launches of a kernel, and changes of `SPLITS`, are timed."""
+
+TINY_CASES = {
+    'power': Case('tiny', 'power', 1, 3, 6, 1, 16),
+    'exp': Case('tiny', 'exp', 1, 3, 6, 1, 16),
+}
 
 SPLITS = [
     {'waves': 0.5},
@@ -47,21 +61,20 @@ SPLITS = [
     {'share': 30.0},
     {'share': 100.0},
 ]
-"""Multiples of the programs per multiprocessor, and shares of partial states, tried for all kernels
-of a target.
+"""Changes that are tried for all kernels of a target together.
+
+`waves` multiplies the programs per multiprocessor, `share` is a share of partial states.
 """
 
 WORTHWHILE = 0.02
-"""A launch replaces today's if it takes less time by this share, and by more than the spread of
-both.
-"""
+"""A launch replaces today's if it saves this share of its time, and more than both spreads."""
 
 
 @dataclass(frozen=True)
 class Target:
     """Kernels that are tuned together, because one job compiles them all.
 
-    Args:
+    Attributes:
         feature_map: 'power', 'rotary', or 'any' for `mix_and_gate`.
         dtype: of the tokens.
         cases: of benchmarks/cases.py; kernels are timed on the first, whole steps on all.
@@ -74,10 +87,16 @@ class Target:
     dry_run: bool = False
 
     @property
+    def is_mix_and_gate(self) -> bool:
+        return self.feature_map == 'any'
+
+    @property
     def block(self) -> int:
         """BD of the kernels."""
         dim = max(16, self.cases[0].dim)
-        return min(32, dim) if self.feature_map == 'any' else dim
+        if self.is_mix_and_gate:
+            return min(32, dim)
+        return dim
 
     @property
     def name(self) -> str:
@@ -86,68 +105,70 @@ class Target:
     @property
     def keys(self) -> list[Key]:
         """The keys of the launches."""
-        kernels = [
-            name
-            for name, fields in LAUNCH_FIELDS.items()
-            if (fields == TILE_FIELDS) == (self.feature_map == 'any')
-        ]
-        return [Key.of(kernel, self.feature_map, self.dtype, self.block) for kernel in kernels]
+        keys = []
+        for kernel, fields in LAUNCH_FIELDS.items():
+            has_tiles = fields == TILE_FIELDS
+            if has_tiles == self.is_mix_and_gate:
+                keys.append(Key.of(kernel, self.feature_map, self.dtype, self.block))
+        return keys
 
     @property
-    def gate(self) -> Call:
+    def call_before_timing(self) -> CheckedCall:
         """The call that a launch must compute correctly before it is timed."""
-        return gate(self.feature_map, self.dtype, self.cases[0].dim, self.dry_run)
+        return call_before_timing(self.feature_map, self.dtype, self.cases[0].dim, self.dry_run)
 
     @property
     def candidates(self) -> list[Launch]:
         """The launches to compile."""
-        fields = candidates.TILES if self.feature_map == 'any' else candidates.ATTENTION
-        return launches_to_try(fields, self.block)[: 2 if self.dry_run else None]
+        values = TILE_VALUES if self.is_mix_and_gate else ATTENTION_VALUES
+        launches = launches_to_try(values, self.block)
+        if self.dry_run:
+            return launches[:2]
+        return launches
 
     def today(self, key: Key, device: torch.device) -> Launch:
         """Return the launch of launch.py, where no table is used."""
-        if self.feature_map == 'any':
+        if self.is_mix_and_gate:
             return asdict(find_tile(key.kernel, self.dtype, key.block, device))
         return asdict(find_launch(key.kernel, key.feature_map, self.dtype, key.block, device))
 
     def steps(self, device: torch.device) -> list[Run]:
-        """Return forward + backward of each case, ready to run."""
-        operator = 'mix_and_gate' if self.feature_map == 'any' else 'attention'
+        """Return the forward and backward pass of each case, ready to run."""
+        operator = 'mix_and_gate' if self.is_mix_and_gate else 'attention'
         return [triton_step(operator, case, device.type, self.dtype) for case in self.cases]
 
 
-def targets(dry_run: bool) -> list[Target]:
+def tuning_targets(dry_run: bool) -> list[Target]:
     """Return what is tuned, the most important first."""
     if dry_run:
-        power, exp = (Case('tiny', feature_map, 1, 3, 6, 1, 16) for feature_map in ('power', 'exp'))
         return [
-            Target('power', torch.float16, (power,), True),
-            Target('any', torch.float16, (exp,), True),
+            Target('power', torch.float16, (TINY_CASES['power'],), dry_run=True),
+            Target('any', torch.float16, (TINY_CASES['exp'],), dry_run=True),
         ]
     cases = {case.name: case for case in ATTENTION['cuda']}
-    found = []
+
+    def stage_1(model: str) -> tuple[Case, Case]:
+        small = cases[f'{model} stage 1, 224x224, batch 64']
+        large = cases[f'{model} stage 1, 800x1333, batch 2']
+        return small, large
+
+    targets = []
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        for feature_map, model in (
-            ('power', 'Pola-Swin-T'),
-            ('power', 'Pola-PVT-T'),
-            ('rotary', 'PolaFormer++ b2'),
-        ):
-            named = [
-                cases[f'{model} stage 1, {size}']
-                for size in ('224x224, batch 64', '800x1333, batch 2')
-            ]
-            found.append(Target(feature_map, dtype, tuple(named)))
-        found.append(Target('any', dtype, found[-2].cases))
-    return found
+        targets.append(Target('power', dtype, stage_1('Pola-Swin-T')))
+        targets.append(Target('power', dtype, stage_1('Pola-PVT-T')))
+        targets.append(Target('rotary', dtype, stage_1('PolaFormer++ b2')))
+        targets.append(Target('any', dtype, stage_1('Pola-PVT-T')))
+    return targets
 
 
 def tune(
     session: Session, target: Target, compilations: Sequence[Future[list[Binary]]]
 ) -> dict[str, Any]:
-    """Choose the launch of each kernel of a target, then the split of the tokens over programs for
-    all together.
+    """Choose the launch of each kernel of a target, then one of `SPLITS` for all of them.
 
     Args:
+        session: the run.
+        target: the kernels.
         compilations: of the target's candidates, in their order.
 
     Returns:
@@ -159,29 +180,45 @@ def tune(
     """
     ended = wait(compilations, session.left(SHARES['tuning'])).done
     launches = target.candidates
-    pairs = [(launch, x) for launch, x in zip(launches, compilations, strict=True) if x in ended]
-    compiled = [(launch, x.result()) for launch, x in pairs if not x.exception()]
-    if failures := [first_line(error) for _, x in pairs if (error := x.exception())]:
+    compiled = []
+    failures = []
+    for launch, compilation in zip(launches, compilations, strict=True):
+        if compilation not in ended:
+            continue
+        error = compilation.exception()
+        if error:
+            failures.append(first_line(error))
+        else:
+            compiled.append((launch, compilation.result()))
+    if failures:
         session.say(
-            f'{target.name}: {len(failures)} of {len(pairs)} compilations failed, '
-            f'the first by {failures[0]}'
+            f'{target.name}: {len(failures)} of {len(failures) + len(compiled)} compilations '
+            f'failed, the first by {failures[0]}'
         )
     if not compiled:
-        raise RuntimeError(
-            f'none of {len(launches)} launches could be compiled; {"".join(failures[:1])}'
-        )
-    if failure := session.checker.check(target.gate, {})['failure']:
-        raise RuntimeError(f"today's launches: {failure}")  # whole steps run here, with them
-    kernels = {key: _tune_kernel(session, target, key, compiled) for key in target.keys}
-    found: dict[str, Any] = {'tried': len(launches), 'not compiled': len(launches) - len(compiled)}
-    found['kernels'] = {str(key): kernel for key, kernel in kernels.items()}
-    table = {key: kernel['launch'] for key, kernel in kernels.items()}
-    if target.feature_map != 'any':
+        first_failure = failures[0] if failures else 'out of time'
+        raise RuntimeError(f'none of {len(launches)} launches could be compiled; {first_failure}')
+    # Whole steps run in this process with today's launches.
+    failure = session.checker.check(target.call_before_timing, {})['failure']
+    if failure:
+        raise RuntimeError(f"today's launches: {failure}")
+
+    kernels = {}
+    table: LaunchTable = {}
+    for key in target.keys:
+        kernels[key] = _tune_kernel(session, target, key, compiled)
+        table[key] = kernels[key]['launch']
+    found: dict[str, Any] = {
+        'tried': len(launches),
+        'not compiled': len(launches) - len(compiled),
+        'kernels': {str(key): kernel for key, kernel in kernels.items()},
+    }
+    if not target.is_mix_and_gate:
         found['split'] = _tune_split(session, target, table)
         table = changed(table, found['split']['launch'])
-    found['launches'] = {
-        str(key): {**launch, 'timings': kernels[key]['timings']} for key, launch in table.items()
-    }
+    found['launches'] = {}
+    for key, launch in table.items():
+        found['launches'][str(key)] = {**launch, 'timings': kernels[key]['timings']}
     return found
 
 
@@ -190,66 +227,85 @@ def rank(
 ) -> list[Launch]:
     """Return the launches with which a kernel fits on the GPU, the best on paper first.
 
-    If the kernel's launches have `waves`, then as many programs as fit on a multiprocessor.
+    `waves`, if launches of this kernel have it, is the number of programs that fit on a
+    multiprocessor.
 
     Args:
-        compiled: each launch, and what the compiler said about all kernels with it.
+        key: of the kernel.
+        compiled: each launch, and what the compiler reports of all kernels with it.
+        device: the GPU.
     """
-    gpu, costs = limits(device), []
-    for launch, every in compiled:
-        binaries = [x for x in every if x.kernel == key.kernel]
-        cost = max((estimate(x, launch, key.block, gpu) for x in binaries), default=math.inf)
-        if cost < math.inf:
-            waves = (
-                {'waves': min(resident_programs(x, gpu) for x in binaries)}
-                if 'waves' in launch
-                else {}
-            )
-            costs.append((cost, {**launch, **waves}))
-    return [launch for _, launch in sorted(costs, key=lambda pair: pair[0])]
+    gpu = limits(device)
+    costs = []
+    launches = []
+    for launch, binaries_of_target in compiled:
+        binaries = [binary for binary in binaries_of_target if binary.kernel == key.kernel]
+        estimates = [estimate(binary, launch, key.block, gpu) for binary in binaries]
+        cost = max(estimates, default=math.inf)
+        if cost == math.inf:
+            continue
+        ranked = dict(launch)
+        if 'waves' in launch:
+            ranked['waves'] = min(resident_programs(binary, gpu) for binary in binaries)
+        costs.append(cost)
+        launches.append(ranked)
+    order = sorted(range(len(costs)), key=costs.__getitem__)
+    return [launches[index] for index in order]
 
 
 def _tune_kernel(
     session: Session, target: Target, key: Key, compiled: list[tuple[Launch, list[Binary]]]
 ) -> dict[str, Any]:
-    """Time a kernel with today's launch and the best others on paper that compute the right
-    result.
+    """Choose between a kernel's launch of today and the best others on paper, by their times.
+
+    A launch with which the kernel computes a wrong result is rejected.
     """
-    today, ranked = target.today(key, session.device), rank(key, compiled, session.device)
-    best = [launch for launch in ranked if launch != today][: 1 if session.dry_run else TIMED]
+    today = target.today(key, session.device)
+    ranked = rank(key, compiled, session.device)
+    others = [launch for launch in ranked if launch != today]
+    launches = {TODAY: today}
+    number = 1 if session.dry_run else TIMED_CANDIDATES
+    for launch in others[:number]:
+        name = ' '.join(f'{field}={value}' for field, value in launch.items())
+        launches[name] = launch
+
     step = target.steps(session.device)[0]
-    launches = {
-        TODAY: today,
-        **{' '.join(f'{field}={value}' for field, value in x.items()): x for x in best},
-    }
-    variants, rejected = {}, {}
+    variants = {}
+    rejected = {}
     for name, launch in launches.items():
-        if launch is not today and (
-            failure := session.checker.check(target.gate, {key: launch})['failure']
-        ):
-            rejected[name] = failure
-            continue
+        if name != TODAY:
+            checked = session.checker.check(target.call_before_timing, {key: launch})
+            if checked['failure']:
+                rejected[name] = checked['failure']
+                continue
         with use_table({key: launch}), recorded() as launched:
             step()
-        variants[name] = partial(_run_all, [x.run for x in launched if x.kernel == key.kernel])
-    timings = interleaved_device_seconds(variants, session.device.type, session.rounds(30))
+        runs = [each.run for each in launched if each.kernel == key.kernel]
+        variants[name] = partial(_run_all, runs)
+    rounds = session.rounds(KERNEL_ROUNDS)
+    timings = interleaved_device_seconds(variants, session.device.type, rounds)
     return {'ranked': len(ranked), **choose(timings, launches), 'rejected': rejected}
 
 
 def _tune_split(session: Session, target: Target, table: LaunchTable) -> dict[str, Any]:
-    """Choose the change of `SPLITS` of all kernels' launches that makes whole steps fastest, those
-    of all cases.
-    """
-    device, steps = session.device, target.steps(session.device)
-    choices = {
-        TODAY: {},
-        **{str(split): split for split in SPLITS[: 1 if session.dry_run else None]},
-    }
-    variants = {
-        name: graphed(use_table(changed(table, split))(partial(_run_all, steps)), device.type)
-        for name, split in choices.items()
-    }
-    return choose(interleaved_device_seconds(variants, device.type, session.rounds(20)), choices)
+    """Choose the change of `SPLITS` with which whole steps of all cases are fastest."""
+    device_type = session.device.type
+    choices: dict[str, dict[str, float]] = {TODAY: {}}
+    splits = SPLITS[:1] if session.dry_run else SPLITS
+    for split in splits:
+        choices[str(split)] = split
+    steps = target.steps(session.device)
+    variants = {}
+    for name, split in choices.items():
+        run = partial(_run_with_table, changed(table, split), steps)
+        variants[name] = graphed(run, device_type)
+    timings = interleaved_device_seconds(variants, device_type, session.rounds(SPLIT_ROUNDS))
+    return choose(timings, choices)
+
+
+def _run_with_table(table: LaunchTable, runs: list[Run]) -> None:
+    with use_table(table):
+        _run_all(runs)
 
 
 def _run_all(runs: list[Run]) -> None:
@@ -264,11 +320,12 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
         `launch`, its name, `chosen`, and the evidence: all `timings`, the shortest first.
     """
     order = sorted(timings, key=lambda name: timings[name].seconds)
-    best, today = timings[order[0]], timings[TODAY]
-    is_faster = today.seconds - best.seconds > max(
-        WORTHWHILE * today.seconds, best.spread, today.spread
-    )
-    chosen = order[0] if is_faster else TODAY
+    best = timings[order[0]]
+    today = timings[TODAY]
+    noise = max(WORTHWHILE * today.seconds, best.spread, today.spread)
+    chosen = TODAY
+    if today.seconds - best.seconds > noise:
+        chosen = order[0]
     evidence = {name: timings[name]._asdict() for name in order}
     return {'launch': launch_of[chosen], 'chosen': chosen, 'timings': evidence}
 
@@ -276,19 +333,21 @@ def choose(timings: dict[str, Timing], launch_of: Mapping[str, Any]) -> dict[str
 def changed(table: LaunchTable, split: Mapping[str, float]) -> LaunchTable:
     """Return launches with a change of `SPLITS`, within the limits of launch tables."""
     least, most = LIMITS['waves']
-    found = {key: dict(launch) for key, launch in table.items()}
-    for launch in found.values() if split else ():
-        launch['waves'] = min(most, max(least, round(split.get('waves', 1) * launch['waves'])))
-        launch['share'] = int(split.get('share', launch['share']))
-    return found
+    new_table = {}
+    for key, launch in table.items():
+        new_launch = dict(launch)
+        if 'waves' in split:
+            waves = round(split['waves'] * launch['waves'])
+            new_launch['waves'] = min(max(waves, least), most)
+        if 'share' in split:
+            new_launch['share'] = int(split['share'])
+        new_table[key] = new_launch
+    return new_table
 
 
 def table_content(session: Session) -> dict[str, Any]:
-    """Return the launch table of all results as a file has it, with what was measured beside each
-    launch.
-    """
-    tuned = session.results('tuning').values()
-    launches = {
-        name: launch for found in tuned for name, launch in found.get('launches', {}).items()
-    }
+    """Return the content of a launch table file: all results, each launch with its timings."""
+    launches = {}
+    for found in session.results('tuning').values():
+        launches.update(found.get('launches', {}))
     return {'format': FORMAT, **session.environment, 'launches': launches}

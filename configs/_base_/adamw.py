@@ -1,7 +1,7 @@
-"""AdamW without weight decay on norms, biases, position tables, layer scales and attention's own
-parameters.
+"""AdamW without weight decay on norms, biases, position tables and attention's own parameters.
 
-The schedule files set the learning rate and the weight decay of all other parameters.
+Layer scales have none either. The schedule files set the learning rate and the weight decay of all
+other parameters.
 """
 
 optim_wrapper = dict(

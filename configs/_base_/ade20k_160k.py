@@ -1,5 +1,4 @@
-"""The schedule of UperNet on ADE20K: 160,000 steps, AdamW 2e-4, weight decay 1e-3, 16 images per
-step.
+"""The schedule of UperNet on ADE20K: 160,000 steps of 16 images, AdamW 2e-4, weight decay 1e-3.
 
 The paper (appendix A.2) prints the optimizer, both rates and the number of steps. The 1,500 steps
 of warm-up from 1e-6, the polynomial of power 1 and 8 GPUs x 2 images are those of

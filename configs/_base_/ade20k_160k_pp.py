@@ -1,8 +1,7 @@
-"""PolaFormer++'s schedule on ADE20K: 160,000 steps, AdamW 6e-5, weight decay 0.01, the head at ten
-times the rate.
+"""PolaFormer++'s schedule on ADE20K: 160,000 steps, AdamW 6e-5, weight decay 0.01.
 
 Source: downstream/segmentation/configs/PolaPP of the authors' repository; it is SegFormer's
-schedule. Parameters with `norm` in their name have no weight decay; biases and the temperatures of
+schedule. The head learns with ten times the rate. Parameters with `norm` in their name have no weight decay; biases and the temperatures of
 attention have it. The config sets the batch.
 """
 

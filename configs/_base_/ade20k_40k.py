@@ -1,5 +1,4 @@
-"""The schedule of Semantic FPN on ADE20K: 40,000 steps, AdamW 2e-4, weight decay 1e-3, 32 images
-per step.
+"""The schedule of Semantic FPN on ADE20K: 40,000 steps of 32 images, AdamW 2e-4, decay 1e-3.
 
 The paper (appendix A.2) prints the optimizer, both rates and the number of steps. The polynomial of
 power 0.9 without warm-up and 8 GPUs x 4 images are PVT's (segmentation/configs/sem_fpn), whose

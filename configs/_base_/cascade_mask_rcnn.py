@@ -1,5 +1,6 @@
-"""Cascade Mask R-CNN with FPN and the box heads of Swin's detectors; the config names the backbone
-and its channels.
+"""Cascade Mask R-CNN with FPN and the box heads of Swin's detectors.
+
+The config names the backbone and its channels.
 
 Source: Swin-Transformer-Object-Detection, whose Swin-T with these heads is the baseline of
 PolaFormer's table 2, and PolaPP_cas_rcnn.py of PolaFormer++. The three heads have four convolutions

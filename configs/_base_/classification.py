@@ -1,8 +1,8 @@
-"""Image classification: model, class folders without augmentation, loops and hooks; no optimizer or
-schedule.
+"""Image classification without optimizer and schedule: model, class folders, loops and hooks.
 
-As the authors do, images are evaluated after resizing them to 256 x 256, whatever their ratio, and
-cutting out the centre (`crop_mode='squash'`; data/build.py of their repository).
+The training images are not augmented. For evaluation, images are resized to 256 x 256, whatever
+their ratio, and the centre is cut out (`crop_mode='squash'`), as in data/build.py of the authors'
+repository.
 """
 
 _base_ = ['./runtime.py']

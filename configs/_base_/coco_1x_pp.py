@@ -1,5 +1,4 @@
-"""The 1x schedule of PolaFormer++'s Mask R-CNN and Cascade Mask R-CNN: AdamW 1e-4 with weight decay
-0.05.
+"""The 1x schedule of PolaFormer++'s detectors with masks: AdamW 1e-4, weight decay 0.05.
 
 Source: downstream/detection/configs/PolaPP of the authors' repository. Parameters with `norm` in
 their name have no weight decay; biases and the temperatures of attention have it. The rest is the

@@ -1,5 +1,4 @@
-"""The 3x schedule of PolaFormer++'s Mask R-CNN and Cascade Mask R-CNN: 36 epochs, steps after 27
-and 33.
+"""The 3x schedule of PolaFormer++'s detectors with masks: 36 epochs, steps after 27 and 33.
 
 Source: downstream/detection/configs/PolaPP of the authors' repository.
 """

@@ -1,7 +1,7 @@
-"""COCO instances with the augmentation of Swin's detectors, in their 1x and 3x schedules, and of
-PolaFormer++'s 3x.
+"""COCO instances with the augmentation of Swin's detectors.
 
-Source: Swin-Transformer-Object-Detection, configs/swin; the augmentation is DETR's. Half of the
+They use it in their 1x and 3x schedules, PolaFormer++ uses it in its 3x schedule. Source:
+Swin-Transformer-Object-Detection, configs/swin; the augmentation is DETR's. Half of the
 images are resized to a short side of 480 ... 800 pixels; the others to 400 ... 600, cropped, and
 resized. The long side is at most 1333. The paper does not say how images are augmented.
 """

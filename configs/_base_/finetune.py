@@ -1,10 +1,9 @@
-"""Fine-tuning a classifier on your own classes: 20 epochs, AdamW 5e-4 per 64 images, one epoch of
-warm-up.
+"""Fine-tuning a classifier on your own classes: 20 epochs, one of warm-up, AdamW 5e-4 per 64 images.
 
-Made for some hundred to some ten thousand images and pretrained weights. The new head learns with
-the full rate; each block of the backbone has 0.8 times the rate of the one after it. Light
-augmentation (crops, flips, colours, label smoothing). The learning rate is scaled with the batch
-(auto_scale_lr). The last epoch and the best one are kept.
+It is made for pretrained weights, and some hundred to some ten thousand images. The new head learns
+with the full rate; each block of the backbone has 0.8 times the rate of the one after it. The
+augmentation is light: crops, flips, colours, label smoothing. The learning rate is scaled with the
+batch (auto_scale_lr). The last epoch and the best one are kept.
 """
 
 _base_ = ['./classification.py', './adamw.py']

@@ -1,10 +1,9 @@
-"""ImageNet-1k from random weights, with the defaults of the authors' training code: 300 epochs, 20
-of warm-up.
+"""ImageNet-1k from random weights, with the authors' defaults: 300 epochs, 20 of warm-up.
 
-Source: config.py and main.py of the authors' repository. AdamW with 5e-4 per 512 images; the
+Source: config.py and main.py of the authors' repository. AdamW has 5e-4 per 512 images; the
 learning rate is scaled with the batch (auto_scale_lr). It follows a cosine whose beginning the
-warm-up replaces. Gradients are clipped to a norm of 5. RandAugment, mixup and CutMix, random
-erasing, label smoothing.
+warm-up replaces. Gradients are clipped to a norm of 5. Images are augmented by RandAugment, mixup,
+CutMix and random erasing; labels are smoothed.
 
 Vectors, biases and Swin's tables of position biases have no weight decay. The authors decay all
 other parameters, also position tables and the powers, scales and temperatures of attention, which

@@ -1,7 +1,7 @@
-"""ImageNet-1k at 384 x 384, from the weights of 224: 30 epochs, 5 of warm-up, AdamW 2e-5 per 512
-images, decay 1e-8.
+"""ImageNet-1k at 384 x 384 from the weights of 224 x 224: 30 epochs, 5 of warm-up.
 
-Source: cfgs/pola_swin_b_384.yaml of the authors' repository. Position tables are resized; whole
+Source: cfgs/pola_swin_b_384.yaml of the authors' repository. AdamW has 2e-5 per 512 images, with
+weight decay 1e-8. Position tables are resized; whole
 images are evaluated.
 """
 

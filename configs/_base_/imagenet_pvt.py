@@ -1,8 +1,8 @@
-"""ImageNet-1k as the authors train Pola-PVT: 5 epochs of warm-up, 300 of cosine, 10 of cool-down,
-no clipping.
+"""ImageNet-1k as the authors train Pola-PVT: 300 epochs, 5 of warm-up, and 10 of cool-down.
 
 Source: cfgs/pola_pvt_*.yaml of the authors' repository, which says 300 epochs where the paper
-(appendix A.2) says 400. The last 10 epochs train with the final learning rate.
+(appendix A.2) says 400. The last 10 epochs train with the final learning rate. Gradients are not
+clipped.
 """
 
 _base_ = ['./imagenet.py']

@@ -1,7 +1,6 @@
-"""The LightHam decoder (SegNeXt) on ADE20K's 150 classes; the config names the backbone and its
-channels.
+"""The LightHam decoder (SegNeXt) on ADE20K's 150 classes; the config names the backbone.
 
-The decoder reads strides 8, 16 and 32, so the backbone returns only these: the norm of an unread
+It also names the backbone's channels. The decoder reads strides 8, 16 and 32, so the backbone returns only these: the norm of an unread
 output would get no gradient, and distributed training would stop.
 """
 
@@ -17,8 +16,10 @@ model = dict(
         size=(512, 512),
     ),
     backbone=dict(
-        type='mmpola.PolaFormerPP', out_indices=(1, 2, 3), norm_eval=True
-    ),  # as the authors' backbone
+        type='mmpola.PolaFormerPP',
+        out_indices=(1, 2, 3),
+        norm_eval=True,  # as the authors' backbone
+    ),
     decode_head=dict(
         type='LightHamHead',
         in_index=[0, 1, 2],

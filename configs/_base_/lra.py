@@ -1,5 +1,6 @@
-"""The Long Range Arena: optimizer, schedule, loops and hooks of all tasks; a task's base adds
-model, data and rates.
+"""The Long Range Arena: optimizer, loops and hooks of all tasks.
+
+A task's own base adds model, data and rates.
 
 Settings are PolaFormer's where it states them, else those of Skyformer's implementation, which it
 follows: AdamW without weight decay, gradients clipped by value, and one cycle of 50,000 steps, in

@@ -1,6 +1,4 @@
-"""Text: IMDB reviews as up to 4,000 bytes, two classes. As published, the dev split is the test
-split.
-"""
+"""Text: IMDB reviews as up to 4,000 bytes, two classes; as published, dev is the test split."""
 
 _base_ = ['./lra.py']
 

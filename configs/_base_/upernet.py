@@ -1,5 +1,6 @@
-"""UperNet with an auxiliary FCN head on ADE20K's 150 classes; the config names the backbone and its
-channels.
+"""UperNet with an auxiliary FCN head on ADE20K's 150 classes; the config names the backbone.
+
+It also names the backbone's channels.
 """
 
 _base_ = ['mmseg::_base_/models/upernet_swin.py']

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,243 +26,20 @@ try:
     import cv2
 except ModuleNotFoundError:
     message = 'mmpola.apps.shapes needs OpenCV: pip install opencv-python'
-    raise (SystemExit if __name__ == '__main__' else ImportError)(message) from None
+    if __name__ == '__main__':
+        raise SystemExit(message) from None
+    raise ImportError(message) from None
 
-CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
+from mmpola.apps.shape_scenes import CLASSES, SUBPIXELS, Mask, draw_scene  # it needs OpenCV, too
 
 DRAWING_VERSION = 2
 """Version of the drawing code: increase it when the same options give different images."""
 
-RGBImage = NDArray[np.uint8]
-"""RGB [H, W, 3]."""
-Mask = NDArray[np.bool_]
-"""[H, W]."""
-
-SHORTEST_SIDE = 64
-LONGEST_SIDE = 2048
-"""Limits of an image's sides in pixels."""
 FIRST_VAL = 1_000_000
 """Index of the first validation scene, and the largest number of scenes of a split."""
+
 SINGLE_SIDE = 64
 """Side of an image of one shape in pixels."""
-EMPTY_SCENES = 0.05
-CROWD_SCENES = 0.08
-"""Shares of all scenes."""
-SMALL_OBJECTS = 0.15
-"""Share of all objects."""
-LEAST_VISIBLE_SHARE = 0.3
-LEAST_VISIBLE_PIXELS = 24
-"""What stays visible of each object."""
-PLACEMENTS = 30
-"""Attempts before an object is omitted."""
-SUBPIXELS = 4
-"""Sub-pixels per pixel side, of coverage and of polygons."""
-
-
-@dataclass
-class Instance:
-    """The visible part of an object, or of a crowd of tiny objects.
-
-    Attributes:
-        class_index: into CLASSES.
-        mask: visible pixels, bool [H, W].
-        pixels: number of pixels before others hid a part of them.
-        iscrowd: whether it is a crowd.
-    """
-
-    class_index: int
-    mask: Mask
-    pixels: int
-    iscrowd: bool = False
-
-
-@dataclass
-class Scene:
-    """An RGB image and its instances, farthest first; their masks do not overlap."""
-
-    image: RGBImage
-    instances: list[Instance]
-
-
-def draw_scene(
-    seed: int, index: int, size: tuple[int, int] = (192, 160), only: int | None = None
-) -> Scene:
-    """Draw scene number `index` of the series of a seed; equal arguments give equal scenes.
-
-    Args:
-        seed: seed of the series, 0 or more.
-        index: number of the scene, 0 or more.
-        size: (width, height) in pixels, each 64 to 2048.
-        only: draw a single large object of this class, an index into CLASSES; None: up to six of
-            any class.
-
-    Raises:
-        UsageError: an argument is out of range.
-    """
-    if seed < 0:
-        raise UsageError(f'seed: expected 0 or more, got {seed}')
-    if index < 0:
-        raise UsageError(f'index: expected 0 or more, got {index}')
-    if len(size) != 2 or min(size) < SHORTEST_SIDE or max(size) > LONGEST_SIDE:
-        raise UsageError(
-            f'size: expected width and height from {SHORTEST_SIDE} to {LONGEST_SIDE} pixels, '
-            f'got {tuple(size)}'
-        )
-    if only is not None:
-        painting = _Painting(np.random.default_rng([seed, index, only + 1]), size)
-        painting.add_single_object(only)
-    else:
-        painting = _Painting(np.random.default_rng([seed, index, 0]), size)
-        painting.add_random_objects()
-    noisy = painting.image + painting.rng.normal(0, 4, painting.image.shape)
-    return Scene(np.clip(np.rint(noisy), 0, 255).astype(np.uint8), painting.instances)
-
-
-class _Painting:
-    """A scene that is being painted.
-
-    Attributes:
-        image: float32 [H, W, 3], at first a gradient with clouds.
-        instances: farthest first.
-    """
-
-    def __init__(self, rng: np.random.Generator, size: tuple[int, int]) -> None:
-        self.rng = rng
-        self.size = size
-        self.instances: list[Instance] = []
-        width, height = size
-        corners = rng.uniform(50, 205, 3) + rng.uniform(-45, 45, (2, 2, 3))
-        clouds = rng.normal(0, 14, (height // 12 + 2, width // 12 + 2, 3))
-        self.image = cv2.resize(corners, size).astype(np.float32)
-        self.image += cv2.resize(clouds, size, interpolation=cv2.INTER_CUBIC).astype(np.float32)
-
-    def add_random_objects(self) -> None:
-        """Paint up to six objects and perhaps a crowd, or nothing."""
-        kind = self.rng.uniform()
-        if kind < EMPTY_SCENES:
-            return
-        if kind < EMPTY_SCENES + CROWD_SCENES:
-            self.add_crowd()
-        for _ in range(self.rng.integers(1, 7)):
-            self.add_object(int(self.rng.integers(len(CLASSES))))
-
-    def add_single_object(self, class_index: int) -> None:
-        """Paint a large object that is whole."""
-        for _ in range(PLACEMENTS):
-            diameter = self.rng.uniform(0.5, 0.9) * min(self.size)
-            margin = 0.5 * diameter
-            if self._place(class_index, diameter, margin):
-                return
-
-    def add_object(self, class_index: int) -> None:
-        """Paint an object at a place where enough of every earlier object stays visible."""
-        for _ in range(PLACEMENTS):
-            if self.rng.uniform() < SMALL_OBJECTS:
-                diameter = self.rng.uniform(12, 24)
-            else:
-                diameter = self.rng.uniform(28 / min(self.size), 0.6) * min(self.size)
-            margin = 0.3 * diameter  # the frame may cut the object, but not in half
-            if self._place(class_index, diameter, margin):
-                return
-
-    def _place(self, class_index: int, diameter: float, margin: float) -> bool:
-        """Paint an object at a random place; return False if it would hide too much there.
-
-        Args:
-            class_index: class of the object.
-            diameter: diameter of the object in pixels.
-            margin: least distance of its centre from the frame in pixels.
-        """
-        centre = self.rng.uniform(margin, np.subtract(self.size, margin))
-        coverage = self._coverage(class_index, centre, diameter)
-        mask = coverage >= 0.5
-        if mask.sum() < LEAST_VISIBLE_PIXELS:
-            return False
-        for other in self.instances:
-            visible = (other.mask & ~mask).sum()
-            if visible < max(LEAST_VISIBLE_SHARE * other.pixels, LEAST_VISIBLE_PIXELS):
-                return False
-        self._paint(coverage)
-        self._cover(Instance(class_index, mask, int(mask.sum())))
-        return True
-
-    def add_crowd(self) -> None:
-        """Paint a cluster of tiny objects of one class as a single instance."""
-        class_index = int(self.rng.integers(len(CLASSES)))
-        radius = 0.25 * min(self.size)
-        middle = self.rng.uniform(radius, np.subtract(self.size, radius))
-        mask = np.zeros(self.image.shape[:2], bool)
-        for _ in range(self.rng.integers(12, 31)):
-            angle = self.rng.uniform(0, 2 * np.pi)
-            distance = radius * np.sqrt(self.rng.uniform())
-            centre = middle + distance * np.array([np.cos(angle), np.sin(angle)])
-            coverage = self._coverage(class_index, centre, self.rng.uniform(9, 13))
-            self._paint(coverage)
-            mask |= coverage >= 0.5
-        self._cover(Instance(class_index, mask, int(mask.sum()), iscrowd=True))
-
-    def _coverage(
-        self, class_index: int, centre: NDArray[np.float64], diameter: float
-    ) -> NDArray[np.float32]:
-        """Return the share of each pixel, [H, W] in 0 … 1, inside a shape at a random angle."""
-        width, height = self.size
-        angle = self.rng.uniform(0, 2 * np.pi)
-        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-        polygons_to_fill = []
-        for contour in _outline(class_index, self.rng):
-            placed = contour @ turn * (diameter / 2) + centre
-            polygons_to_fill.append(np.rint(placed * SUBPIXELS - 0.5).astype(np.int32))
-        fine = np.zeros((height * SUBPIXELS, width * SUBPIXELS), np.uint8)
-        cv2.fillPoly(fine, polygons_to_fill, 255)
-        coverage = cv2.resize(fine, self.size, interpolation=cv2.INTER_AREA)
-        return coverage.astype(np.float32) / np.float32(255)
-
-    def _paint(self, coverage: NDArray[np.float32]) -> None:
-        """Paint a shape in the colour, of eight random ones, that contrasts most around it."""
-        mask = coverage >= 0.5
-        around = cv2.dilate(mask.astype(np.uint8), np.ones((7, 7), np.uint8)).astype(bool) & ~mask
-        colours = self.rng.uniform(0, 255, (8, 3)).astype(np.float32)
-        distances = np.linalg.norm(self.image[around] - colours[:, None], axis=-1)
-        # A low percentile, not the mean: the edge must be visible almost everywhere.
-        colour = colours[np.percentile(distances, 15, axis=1).argmax()]
-        self.image += coverage[..., None] * (colour - self.image)
-
-    def _cover(self, instance: Instance) -> None:
-        for other in self.instances:
-            other.mask &= ~instance.mask
-        self.instances.append(instance)
-
-
-def _outline(class_index: int, rng: np.random.Generator) -> list[NDArray[np.float64]]:
-    """Return the contours of a class inside the unit circle, each [P, 2] as (x, y).
-
-    The inside of a second contour is a hole. Proportions that do not define the class (a star's
-    depth, a ring's or a cross's thickness) are random.
-    """
-    match CLASSES[class_index]:
-        case 'circle':
-            return [_regular(64)]
-        case 'square':
-            return [_regular(4)]
-        case 'triangle':
-            return [_regular(3)]
-        case 'star':
-            radii = np.tile([1.0, rng.uniform(0.40, 0.50)], 5)
-            return [_regular(10) * radii[:, None]]
-        case 'ring':
-            return [_regular(64), _regular(64) * rng.uniform(0.50, 0.62)]
-        case _:  # cross
-            reach = 0.95
-            half = rng.uniform(0.24, 0.31)
-            arm = np.array([[half, half], [reach, half], [reach, -half]])  # a quarter
-            quarter_turn = [[0, -1], [1, 0]]
-            arms = [arm @ np.linalg.matrix_power(quarter_turn, turns) for turns in range(4)]
-            return [np.concatenate(arms)]
-
-
-def _regular(corners: int) -> NDArray[np.float64]:
-    angles = np.arange(corners) * (2 * np.pi / corners)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def polygons(mask: Mask) -> list[list[float]]:
@@ -351,18 +127,20 @@ def write_dataset(
         train = range(images)
         val = range(FIRST_VAL, FIRST_VAL + val_images)
         with complete_folder(out) as folder:
-            _write_split(folder, 'train', 'training', train, size, seed)
-            _write_split(folder, 'val', 'validation', val, size, seed)
+            _write_scenes(folder, 'train', 'training', train, size, seed)
+            _write_scenes(folder, 'val', 'validation', val, size, seed)
+            _write_class_folders(folder, 'train', train, seed)
+            _write_class_folders(folder, 'val', val, seed)
             (folder / 'shapes.json').write_text(record)
     except OSError as error:
         raise UsageError(f'{out}: expected a folder that can be written, got {error}') from None
     return True
 
 
-def _write_split(
+def _write_scenes(
     root: Path, split: str, ade_split: str, indices: range, size: tuple[int, int], seed: int
 ) -> None:
-    """Write the scenes `indices` as COCO instances and label maps, and the class folders.
+    """Write the scenes `indices` as COCO instances and as label maps.
 
     Image ids are one higher than the indices: COCOeval takes an id of 0 for none.
     """
@@ -421,11 +199,15 @@ def _write_split(
     annotations_file = root / f'coco/annotations/instances_{split}2017.json'
     annotations_file.parent.mkdir(exist_ok=True)
     annotations_file.write_text(json.dumps(_coco_content(images, annotations)))
-    number_of_singles = max(4, len(indices) // 4)
+
+
+def _write_class_folders(root: Path, split: str, indices: range, seed: int) -> None:
+    """Write images of one shape into a folder per class, a quarter as many as there are scenes."""
+    number_of_images = max(4, len(indices) // 4)
     for class_index, class_name in enumerate(CLASSES):
         folder = root / 'classes' / split / class_name
         folder.mkdir(parents=True)
-        for index in range(indices[0], indices[0] + number_of_singles):
+        for index in range(indices[0], indices[0] + number_of_images):
             single = draw_scene(seed, index, (SINGLE_SIDE, SINGLE_SIDE), class_index)
             _save(folder / f'{index + 1:012d}.jpg', single.image)
 

@@ -29,7 +29,7 @@ of the generator follow."""
 PATHFINDER_LABELS = {'0': 0, '1': 1, '0.0': 0, '1.0': 1}
 
 MAX_EMPTY = 16
-"""Empty image files beyond this number are not the release's single one but an incomplete copy."""
+"""The release has one empty image file; a copy with more of them than this is incomplete."""
 
 GREY_WEIGHTS = np.array([0.2989, 0.587, 0.114], np.float32)
 """Weights of red, green and blue."""
@@ -130,7 +130,9 @@ def _metadata_rows(level: Path, table: Path) -> list[_MetadataRow]:
 
 
 def _text(value: object) -> str:
-    return value.decode('utf-8', 'replace') if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode('utf-8', 'replace')
+    return str(value)
 
 
 def _read_pathfinder(

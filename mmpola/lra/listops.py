@@ -35,10 +35,10 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
 }
 
 TREES_PER_GENERATOR = 2_000
-"""Every this many trees are drawn with a random generator of their own."""
+"""Trees that are drawn with one random generator; then comes the next generator."""
 
 MAX_FRUITLESS = 500
-"""Generators in a row without a new tree after which there are hardly any others."""
+"""After this many generators in a row without a new tree, hardly any others exist."""
 
 
 class Limits(NamedTuple):
@@ -146,7 +146,8 @@ def _different_lines(limits: Limits, seed: int) -> Iterator[tuple[str, int]]:
             tree = draw_tree(random, limits)
             if tree is None:
                 continue
-            digest = hashlib.blake2b(tree[0].encode(), digest_size=16).digest()
+            text, _ = tree
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
             if digest not in seen:
                 seen.add(digest)
                 yield tree

@@ -45,8 +45,9 @@ class SequencePreprocessor(BaseDataPreprocessor):
                 f'inputs: expected sequences of at most {self.length} tokens, got {tokens.shape[1]}'
             )
         lowest, highest = tokens.aminmax()
-        if lowest < 0 or highest >= self.vocab_size:
-            found = int(lowest) if lowest < 0 else int(highest)
-            raise UsageError(f'inputs: expected tokens in [0, {self.vocab_size}), got {found}')
-        has_padding = bool((lengths < tokens.shape[1]).any())
-        return self.cast_data({**data, 'lengths': lengths if has_padding else None})
+        for token in (int(lowest), int(highest)):
+            if not 0 <= token < self.vocab_size:
+                raise UsageError(f'inputs: expected tokens in [0, {self.vocab_size}), got {token}')
+        if not (lengths < tokens.shape[1]).any():
+            lengths = None
+        return self.cast_data({**data, 'lengths': lengths})

@@ -200,7 +200,7 @@ class Bad:
 
 @pytest.mark.slow
 def test_a_kernel_that_hangs_or_crashes_spoils_no_other_check(monkeypatch, session):
-    call = checks.gate('any', torch.float16, 16, dry_run=True)
+    call = checks.call_before_timing('any', torch.float16, 16, dry_run=True)
     monkeypatch.setenv('TRITON_INTERPRET', '1')
     failures = [session.checker.check(call, {})['failure']]
     with monkeypatch.context() as short:
@@ -213,7 +213,7 @@ def test_a_kernel_that_hangs_or_crashes_spoils_no_other_check(monkeypatch, sessi
     assert failures == ['', ended, crashed, 'ZeroDivisionError: division by zero', '']
 
 
-CALL = checks.Call(
+CALL = checks.CheckedCall(
     torch.float32,
     8,
     {'feature_map': 'PowerMap', 'batch': 1, 'queries': 9, 'keys': 9, 'heads': 1},
@@ -248,17 +248,16 @@ def unwritten(right):
     ids=['right', 'inaccurate', 'unwritten', 'random', 'raises'],
 )
 def test_a_check_finds_kernels_that_are(kernels, failure, monkeypatch):
-    draw, _, reference = checks.OPERATORS['polarity_attention']
-    monkeypatch.setitem(
-        checks.OPERATORS, 'polarity_attention', (draw, kernels(reference), reference)
-    )
-    found = checks.check(CALL, CPU)['failure']
+    operator = checks.CHECKED_OPERATORS['polarity_attention']
+    replaced = operator._replace(kernels=kernels(operator.reference))
+    monkeypatch.setitem(checks.CHECKED_OPERATORS, 'polarity_attention', replaced)
+    found = checks.check_call(CALL, CPU)['failure']
     assert found.startswith(failure) if failure else found == ''
 
 
 def test_every_dtype_is_checked_with_both_operators():
-    calls = checks.calls(dry_run=False)
-    assert len(calls) == len(checks.DTYPES) * len(checks.CASES) == 4 * 22
+    calls = checks.calls_to_check(dry_run=False)
+    assert len(calls) == len(checks.CHECKED_DTYPES) * len(checks.CASES) == 4 * 22
     assert calls['power, 70,000 programs, float32'].arguments['batch'] * 8 == 70_000
     short = calls['rotary, 66,800 tokens, float16'].shortened()
     assert short.problem(CPU).tensors['q'].shape == (1, 64, 1, 64)
@@ -269,7 +268,7 @@ def test_every_dtype_is_checked_with_both_operators():
 )
 def test_kernels_are_compiled_without_a_gpu_in_another_process():
     pool = start_pool(1)
-    call = checks.gate('any', torch.float16, 16, dry_run=True)
+    call = checks.call_before_timing('any', torch.float16, 16, dry_run=True)
     warps = {'mix_and_gate': 2, 'mix_and_gate_taps': 4}
     launches = {
         tables.Key(kernel, 'any', 'float16', 16): {'rows': 4, 'columns': 8, 'warps': n}
@@ -303,8 +302,8 @@ def test_torch_tells_the_limits_of_a_gpu():
 @pytest.mark.parametrize('block', [16, 32, 64])
 def test_launches_to_try_are_those_of_the_kernels(block):
     for tried, fields in (
-        (candidates.ATTENTION, ATTENTION_FIELDS),
-        (candidates.TILES, TILE_FIELDS),
+        (candidates.ATTENTION_VALUES, ATTENTION_FIELDS),
+        (candidates.TILE_VALUES, TILE_FIELDS),
     ):
         found = launches_to_try(tried, block)
         assert len(found) == len({tuple(launch.items()) for launch in found}) > 10
@@ -319,7 +318,7 @@ def ended(result):
 
 
 def test_compilations_that_fail_are_counted_and_shown(session, monkeypatch, capsys):
-    target = tuning.targets(dry_run=True)[1]
+    target = tuning.tuning_targets(dry_run=True)[1]
     binaries = [Binary(key.kernel, 1000, 64, 0, 4096, 4) for key in target.keys]
     monkeypatch.setattr(tuning.Target, 'candidates', target.candidates[:1] * 3)
     monkeypatch.setattr(
@@ -352,7 +351,7 @@ def test_compilations_that_fail_are_counted_and_shown(session, monkeypatch, caps
 
 @pytest.mark.parametrize('index', [0, 1])
 def test_every_kernel_of_a_target_gets_launches_that_its_table_accepts(index):
-    target = tuning.targets(dry_run=True)[index]
+    target = tuning.tuning_targets(dry_run=True)[index]
     for key in target.keys:
         compiled = [(x, [Binary(key.kernel, 1000, 64, 0, 4096, 4)]) for x in target.candidates]
         ranked = tuning.rank(key, compiled, CPU)
@@ -406,7 +405,7 @@ def test_noise_does_not_choose(timings, chosen):
 
 
 def test_the_table_has_what_the_tuning_chose(session):
-    target, _ = tuning.targets(dry_run=True)
+    target, _ = tuning.tuning_targets(dry_run=True)
     launches = {key: target.today(key, CPU) for key in target.keys}
     launches[target.keys[0]]['tokens'] = 128
     chosen = tuning.changed(launches, {'waves': 1.5})

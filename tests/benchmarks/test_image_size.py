@@ -53,7 +53,7 @@ def test_the_figure_has_a_labelled_line_per_model(tmp_path, monkeypatch):
     ]
     path, png = tmp_path / 'image_size.json', tmp_path / 'image_size.png'
     path.write_text(json.dumps({'machine': 'cpu-2-threads', 'rows': rows}))
-    report.draw(path, png)
+    report.draw_image_size(path, png)
     assert png.read_bytes().startswith(b'\x89PNG')
     axes = figures[0].axes
     assert [each.get_title(loc='left') for each in axes] == [

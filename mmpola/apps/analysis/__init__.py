@@ -2,6 +2,7 @@
 
 from mmpola.apps.analysis.analyze import analyze, check_points, figure_paths, parse_points
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
+from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.apps.analysis.receptive_field import (
     areas,
     draw_receptive_fields,
@@ -10,8 +11,6 @@ from mmpola.apps.analysis.receptive_field import (
 from mmpola.apps.analysis.statistics import (
     EffectiveRanks,
     GateStatistics,
-    LayerAnalysis,
-    analyze_layer,
     effective_rank,
     effective_ranks,
     gate_statistics,

@@ -13,14 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
-from mmpola.apps.analysis.figures import (
-    AnalyzedImage,
-    draw_entropy,
-    draw_gates,
-    draw_maps,
-    draw_parameters,
-    draw_rank,
-)
+from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
 from mmpola.apps.analysis.geometry import (
     Point,
     centre,
@@ -29,8 +22,9 @@ from mmpola.apps.analysis.geometry import (
     token_stride,
     visible_pixels,
 )
+from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
+from mmpola.apps.analysis.maps import AnalyzedImage, draw_maps
 from mmpola.apps.analysis.saving import DEFAULT_FORMATS, DEFAULT_STYLE, Style, save_figure
-from mmpola.apps.analysis.statistics import LayerAnalysis, analyze_layer
 from mmpola.apps.image_reader import ImageReader, Size, network_input
 from mmpola.messages import UsageError, printable
 from mmpola.progress import progress

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
-from mmpola.apps.analysis.figures import TITLES, AnalyzedImage, draw_query, draw_query_entropy
+from mmpola.apps.analysis.charts import draw_query_entropy
 from mmpola.apps.analysis.geometry import (
     Geometry,
     Point,
@@ -28,6 +28,7 @@ from mmpola.apps.analysis.geometry import (
     token_stride,
     visible_pixels,
 )
+from mmpola.apps.analysis.maps import KIND_TITLES, AnalyzedImage, draw_query
 from mmpola.apps.analysis.statistics import Array, positive_sequence_entropy
 from mmpola.apps.analysis.weights import MAP_KINDS, attention_rows
 from mmpola.apps.image_reader import ImageReader, network_input
@@ -178,7 +179,7 @@ class Exploration:
         table = []
         for kind, values in entropies[chosen].items():
             value = values.mean() if head is None else values[head]
-            table.append((TITLES[kind], f'{value:.2f} ({value / layer.largest_entropy:.0%})'))
+            table.append((KIND_TITLES[kind], f'{value:.2f} ({value / layer.largest_entropy:.0%})'))
 
         row, column = self.token(layer, point)
         rows, columns = layer.grid
@@ -193,8 +194,9 @@ class Exploration:
         maps = draw_query(scene, self.maps(layer, point, head), layer.key_stride, title)
         shares = []
         for other, found in zip(self.layers, entropies, strict=True):
-            shares.append({kind: x / other.largest_entropy for kind, x in found.items()})
-        return View(text, table, maps, draw_query_entropy(names, shares, chosen, head))
+            shares.append({kind: value / other.largest_entropy for kind, value in found.items()})
+        entropy = draw_query_entropy(names, shares, chosen, head)
+        return View(text, table, maps, entropy)
 
     def picture(self, drawing: NDArray[Any], point: Point) -> Image.Image:
         """Return a drawing of the image with the point, dark where the network does not see.
@@ -205,11 +207,15 @@ class Exploration:
         """
         height, width = self.pixels.shape[:2]
         scale = self._picture_scale
-        size = max(1, round(width * scale)), max(1, round(height * scale))
-        bright = Image.fromarray(drawing).resize(size)
+        picture_width = max(1, round(width * scale))
+        picture_height = max(1, round(height * scale))
+        bright = Image.fromarray(drawing).resize((picture_width, picture_height))
         picture = bright.point(lambda value: value * UNSEEN_BRIGHTNESS)
-        visible = visible_pixels(self.geometry, (height, width))
-        left, top, right, bottom = (round(edge * scale) for edge in visible)
+        left, top, right, bottom = visible_pixels(self.geometry, (height, width))
+        left = round(left * scale)
+        top = round(top * scale)
+        right = round(right * scale)
+        bottom = round(bottom * scale)
         picture.paste(bright.crop((left, top, right, bottom)), (left, top))
 
         x = (point[0] + 0.5) * scale

@@ -93,8 +93,8 @@ def _transformed(
 def _scale_and_shift(coordinates: NDArray[Any]) -> tuple[float, float]:
     """Return scale and shift of input = scale * image + shift, from a row of image coordinates.
 
-    A row that shows a single pixel of the image is taken for the whole of it: where it is cropped
-    cannot be read.
+    A row that shows a single pixel of the image is treated as if it showed all of that pixel: where
+    the pixel is cropped is unknown.
     """
     count = len(coordinates)
     first = count // 4

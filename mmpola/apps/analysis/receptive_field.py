@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from timm.layers import Format
 from torch import Tensor, nn
 
-from mmpola.apps.analysis.figures import COLOUR_MAP
+from mmpola.apps.analysis.maps import COLOUR_MAP
 
 AREA_SHARES = (0.2, 0.5, 0.99)
 """Shares of a receptive field whose areas are reported."""
@@ -77,9 +77,13 @@ def _central_cell(model: nn.Module, image: Tensor) -> Tensor:
         channels_last = getattr(model, 'output_fmt', None) == Format.NHWC
     else:
         maps = get_intermediates(image, indices=1, intermediates_only=True)
-    last = maps[-1] if isinstance(maps, list | tuple) else maps
+    last = maps
+    if isinstance(maps, list | tuple):
+        last = maps[-1]
     if not isinstance(last, Tensor) or last.ndim != 4:
-        got = list(last.shape) if isinstance(last, Tensor) else type(last).__name__
+        got: object = type(last).__name__
+        if isinstance(last, Tensor):
+            got = list(last.shape)
         raise ValueError(f'model: expected a map [B, C, h, w] as its last result, got {got}')
     if channels_last:
         last = last.permute(0, 3, 1, 2)

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from mmpola.apps.analysis.figures import COLOUR_MAP
+from mmpola.apps.analysis.maps import COLOUR_MAP
 from mmpola.messages import UsageError, suggestion
 
 FORMATS = ('png', 'svg', 'pdf')

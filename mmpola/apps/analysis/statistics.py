@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +12,6 @@ from torch import Tensor
 
 from mmpola.apps.analysis.capture import LayerInputs
 from mmpola.apps.analysis.weights import (
-    MAP_KINDS,
     WEIGHT_KINDS,
     attention_rows,
     polarity_factors,
@@ -29,14 +25,8 @@ Array = NDArray[np.float32]
 PCA_TOKENS = 1024
 """Largest number of tokens whose gates the principal components are computed from."""
 
-SAMPLED_ROWS = 256
-"""Queries whose entropy is computed, and rows of the token mixing whose rank is."""
-
 CHUNK_WEIGHTS = 2**22
 """Weights of one kind that exist at a time, unless one row has more: 16 MB in float32."""
-
-SAMPLED_CHANNELS = 4
-"""Channels of each stream for whose convolution kernels the rank is computed."""
 
 
 def positive_sequence_entropy(x: Tensor) -> Tensor:
@@ -101,7 +91,8 @@ def gate_statistics(gate: Tensor, heads: int) -> GateStatistics:
     halves = torch.stack(gate[0].float().unflatten(-1, (heads, 2, -1)).unbind(-2))  # [2, N, H, D/2]
     per_head = halves.transpose(1, 2).flatten(2)  # [2, H, N * D/2]
     index = sample_tokens(gate.shape[1], PCA_TOKENS).to(gate.device)
-    components, explained = principal_components(halves[:, index].flatten(2).flatten(0, 1))
+    sampled = halves[:, index].flatten(2)  # [2, tokens, H * D/2]
+    components, explained = principal_components(sampled.flatten(0, 1))
     same, opposite = per_head
     same_means, opposite_means = halves.mean(-1).mT  # [H, N]
     return GateStatistics(
@@ -202,9 +193,9 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
                 squared = convolution @ convolution.mT  # T T^T
                 gram = gram + crossed + crossed.mT + squared  # (A + T) (A + T)^T
                 mixing_rows[stream, head] = _rank_from_gram(gram).mean()
-    return EffectiveRanks(
-        attention, len(index), attention_rows, mixing_rows if has_mixing_matrix else None
-    )
+    if not has_mixing_matrix:
+        return EffectiveRanks(attention, len(index), attention_rows, mixing_rows=None)
+    return EffectiveRanks(attention, len(index), attention_rows, mixing_rows)
 
 
 def singular_values(queries: Tensor, keys: Tensor) -> Tensor:
@@ -241,141 +232,3 @@ def convolution_rows(kernels: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor
 def _rank_from_gram(gram: Tensor) -> Tensor:
     """Return the effective rank of rows from their products with each other [..., R, R]."""
     return effective_rank(torch.linalg.eigvalsh(gram).clamp_min(0).sqrt())
-
-
-@dataclass(frozen=True, eq=False)
-class LayerAnalysis:
-    """What a linear attention layer does with one image.
-
-    Attributes:
-        name: of the layer.
-        grid, key_grid: (h, w) of its queries and of its keys.
-        sr_ratio: queries per key along each side.
-        tokens: (row, column) of the chosen queries.
-        maps: weights of the chosen queries over all keys, [P, H, h, w] of the key grid for each of
-            `MAP_KINDS`.
-        token_entropy: entropy of the same rows, [P, H] in nats for each of `WEIGHT_KINDS`.
-        entropy: mean over evenly spaced queries, [H] in nats for each of `WEIGHT_KINDS`.
-        rows: number of these queries.
-        empty_rows: share of them to which 'relu' gives no key any weight; its entropy leaves them
-            out.
-        parameters: learned exponents and scales, [H, D], or temperatures, [H, 2D], by name.
-        gate: statistics of the gate.
-        rank: effective ranks of the token mixing.
-    """
-
-    name: str
-    grid: Grid
-    key_grid: Grid
-    sr_ratio: int
-    tokens: list[tuple[int, int]]
-    maps: dict[str, Array]
-    token_entropy: dict[str, Array]
-    entropy: dict[str, Array]
-    rows: int
-    empty_rows: float
-    parameters: dict[str, Array]
-    gate: GateStatistics
-    rank: EffectiveRanks
-
-    @property
-    def largest_entropy(self) -> float:
-        """The entropy of equal weights for all keys, log M."""
-        return math.log(math.prod(self.key_grid))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything but maps and the gate's components; numbers per head are lists."""
-        points = []
-        for number, (row, column) in enumerate(self.tokens):
-            entropy = {kind: x[number] for kind, x in self.token_entropy.items()}
-            points.append({'row': row, 'column': column, 'entropy': _plain_dict(entropy)})
-        gate = dict(vars(self.gate))
-        del gate['components']
-        rank = self.rank
-        mixing_rows = None if rank.mixing_rows is None else _plain(rank.mixing_rows)
-        return {
-            'grid': list(self.grid),
-            'key_grid': list(self.key_grid),
-            'log_keys': self.largest_entropy,
-            'points': points,
-            'entropy': {
-                'queries': self.rows,
-                'relu_empty': self.empty_rows,
-                **_plain_dict(self.entropy),
-            },
-            'parameters': _plain_dict(self.parameters),
-            'gate': _plain_dict(gate),
-            'effective_rank': {
-                'attention': _plain(rank.attention),
-                'sampled_rows': rank.rows,
-                'sampled_channels': SAMPLED_CHANNELS,
-                'attention_rows': _plain(rank.attention_rows),
-                'mixing_rows': mixing_rows,
-            },
-        }
-
-
-def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> LayerAnalysis:
-    """Compute everything of one layer.
-
-    Args:
-        layer: its inputs, from `observe`.
-        tokens: (row, column) of the queries whose weights over all keys are returned.
-    """
-    inputs = layer.attention
-    columns = layer.grid[1]
-    chosen = torch.tensor([row * columns + column for row, column in tokens], dtype=torch.long)
-    sampled = sample_tokens(inputs.q.shape[1], SAMPLED_ROWS)
-
-    token_entropy = {}
-    entropy = {}
-    empty_rows = 0.0
-    for kind, entropies in row_entropies(inputs, torch.cat([chosen, sampled])).items():
-        of_chosen, of_sampled = entropies.float().split([len(chosen), len(sampled)], dim=1)
-        token_entropy[kind] = of_chosen.T.numpy()
-        entropy[kind] = of_sampled.nanmean(dim=1).numpy()
-        if kind == 'relu':
-            empty_rows = of_sampled.isnan().double().mean().item()
-
-    parameters = {}
-    for name, parameter in inputs.feature_map.parameters().items():
-        if parameter is not None:
-            parameters[name] = parameter.float().cpu().numpy()
-    return LayerAnalysis(
-        name=layer.name,
-        grid=layer.grid,
-        key_grid=layer.key_grid,
-        sr_ratio=layer.sr_ratio,
-        tokens=list(tokens),
-        maps=_maps(inputs, chosen, layer.key_grid),
-        token_entropy=token_entropy,
-        entropy=entropy,
-        rows=len(sampled),
-        empty_rows=empty_rows,
-        parameters=parameters,
-        gate=gate_statistics(layer.mixing.gate, heads=inputs.q.shape[2]),
-        rank=effective_ranks(layer, SAMPLED_ROWS, SAMPLED_CHANNELS),
-    )
-
-
-def _maps(inputs: AttentionInputs, index: Tensor, key_grid: Grid) -> dict[str, Array]:
-    """Return the weights of queries `index` [P] as maps [P, H, h, w], for each of `MAP_KINDS`."""
-    rows = attention_rows(inputs, MAP_KINDS)(index.to(inputs.q.device))  # [H, P, M]
-    maps = {}
-    for kind, weights in rows.items():
-        maps[kind] = weights.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy()
-    return maps
-
-
-def _plain_dict(arrays: dict[str, Array]) -> dict[str, Any]:
-    return {name: _plain(array) for name, array in arrays.items()}
-
-
-def _plain(x: Any) -> Any:
-    """Return an array as nested lists of numbers with five significant digits.
-
-    NaN, which JSON lacks, becomes None.
-    """
-    if np.ndim(x) > 0:
-        return [_plain(row) for row in x]
-    return None if np.isnan(x) else float(f'{x:.5g}')

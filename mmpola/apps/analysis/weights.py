@@ -37,7 +37,7 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Attention weights as products: those of stream s and head h are queries[s, h] @ keys[h].T.
+    """Two factors of attention weights, queries[s, h] @ keys[h].T for stream s and head h.
 
     Attributes:
         queries: [S, H, N, F], divided by the normaliser.

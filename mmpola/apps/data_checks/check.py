@@ -54,49 +54,58 @@ def check_data(
         UsageError: files are missing or invalid, or a batch has more images than there are; the
             message lists every problem, and the expected paths if files are missing.
     """
-    reports: dict[tuple[str, ...], DatasetReport] = {}
     missing: list[str] = []
     problems: list[str] = []
     is_root_missing = False
-    for split in splits:
-        loader = f'{split}_dataloader'
-        if not cfg.get(loader):
-            continue
-        for dataset in leaves(cfg[loader].dataset):
-            identity = identity_of(dataset)
-            if identity in reports:
-                known = reports[identity]
-                if split not in known.splits:
-                    known.splits.append(split)
-                continue
-            report = DatasetReport([split], kind_of(dataset), paths_of(dataset), identity)
-            reports[identity] = report
-            root = dataset.get('data_root')
-            absent = [path for path in report.paths if not path.exists()]
-            for path in absent:
-                missing.append(
-                    f'{loader}: {path}: not found (looked from {Path.cwd()}){beside(path, root)}'
-                )
-                if existing_folder(path, root) is None:
-                    is_root_missing = True
-            if not absent and is_first_of_machine(cfg):
-                problems += check_dataset(cfg, dataset, report, loader, whole)
-                if strict:
-                    problems += report.warnings
+    datasets = different_datasets(cfg, splits)
+    for dataset, report in datasets:
+        loader = f'{report.splits[0]}_dataloader'
+        root = dataset.get('data_root')
+        absent = [path for path in report.paths if not path.exists()]
+        for path in absent:
+            missing.append(
+                f'{loader}: {path}: not found (looked from {Path.cwd()}){beside(path, root)}'
+            )
+            if existing_folder(path, root) is None:
+                is_root_missing = True
+        if not absent and is_first_of_machine(cfg):
+            problems += check_dataset(cfg, dataset, report, loader, whole)
+            if strict:
+                problems += report.warnings
     for split in splits:
         truth = (cfg.get(f'{split}_evaluator') or {}).get('ann_file')
         if truth and not Path(truth).is_file():
             end = beside(Path(truth))
             missing.append(f'{truth}: not found ({split}_evaluator.ann_file){end}')
-    found = list(reports.values())
+    reports = [report for _, report in datasets]
     if 'train' in splits and not missing and not problems:
-        problems += batch_problems(cfg, found)
+        problems += batch_problems(cfg, reports)
     if missing or problems:
         layout = []
         if is_root_missing:
-            layout = [path for report in found for path in report.paths]
+            layout = [path for report in reports for path in report.paths]
         raise UsageError(refusal_text(missing, problems, layout))
-    return found
+    return reports
+
+
+def different_datasets(
+    cfg: Config, splits: tuple[str, ...]
+) -> list[tuple[dict[str, Any], DatasetReport]]:
+    """Return each data set of `splits` once, with a report that names all splits that use it."""
+    found: dict[tuple[str, ...], tuple[dict[str, Any], DatasetReport]] = {}
+    for split in splits:
+        loader = cfg.get(f'{split}_dataloader')
+        if not loader:
+            continue
+        for dataset in leaves(loader.dataset):
+            identity = identity_of(dataset)
+            if identity not in found:
+                report = DatasetReport([], kind_of(dataset), paths_of(dataset), identity)
+                found[identity] = (dataset, report)
+            _, report = found[identity]
+            if split not in report.splits:
+                report.splits.append(split)
+    return list(found.values())
 
 
 def kind_of(dataset: dict[str, Any]) -> str:
@@ -252,11 +261,10 @@ def batch_problems(cfg: Config, reports: list[DatasetReport]) -> list[str]:
     share = math.ceil(images / processes)
     if batch <= share:
         return []
-    divided = f', divided among {processes} processes' if processes > 1 else ''
-    return [
-        f'train_dataloader.batch_size: expected at most {share}, for {images} images{divided}, '
-        f'got {batch}'
-    ]
+    reason = f'for {images} images'
+    if processes > 1:
+        reason += f', divided among {processes} processes'
+    return [f'train_dataloader.batch_size: expected at most {share}, {reason}, got {batch}']
 
 
 def training_images(cfg: Config, reports: list[DatasetReport]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -80,6 +81,20 @@ def check_files(
         for rules in threads.map(check, files):
             broken += rules
             advance(1)
+    report.problems += grouped(broken)
+
+
+def check_sample(
+    report: DatasetReport,
+    files: Sequence[Item],
+    number: int,
+    check: Callable[[Item], list[BrokenRule]],
+) -> None:
+    """Check at most `number` of the files, evenly spaced, as `check_files` does."""
+    step = max(1, math.ceil(len(files) / number))
+    broken: list[BrokenRule] = []
+    for file in files[::step]:
+        broken += check(file)
     report.problems += grouped(broken)
 
 

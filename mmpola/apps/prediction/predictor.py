@@ -237,11 +237,11 @@ def load_predictor(
 def _dataset_meta(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, Any]:
     """Return class names and palette: the checkpoint's, else those of the config's test data."""
     dataset = next(leaves(cfg.test_dataloader.dataset))
-    of_dataset = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
-    of_checkpoint = checkpoint.meta.get('dataset_meta') or {}
+    config_meta = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
+    checkpoint_meta = checkpoint.meta.get('dataset_meta') or {}
     meta = {}
     for key in ('classes', 'palette'):
-        meta[key] = of_checkpoint.get(key) or of_dataset.get(key)
+        meta[key] = checkpoint_meta.get(key) or config_meta.get(key)
     return meta
 
 
@@ -309,18 +309,22 @@ def classifier_classes(
     if 'test_dataloader' in cfg:
         dataset = next(leaves(cfg.test_dataloader.dataset))
     source = class_source(dataset, count)
-    if isinstance(source, str) and source != IMAGENET and not Path(source).exists():
-        problems = [
+    where = 'test_dataloader.dataset.classes'
+    if isinstance(source, str):
+        where = source
+    is_path = isinstance(source, str) and source != IMAGENET
+    if is_path and not Path(where).exists():
+        problem = (
             f'{checkpoint.path}: has no class names, and {source}, which would define them, does '
             'not exist; set test_dataloader.dataset.classes to the training folder or to a text '
             'file with a name per line'
-        ]
+        )
     else:
         names = class_names(source)
-        where = source if isinstance(source, str) else 'test_dataloader.dataset.classes'
         problems = class_count_problems([('model.num_classes', count)], names, where)
         if not problems:
             return tuple(names)
+        problem = problems[0]
     if needs_names:
-        raise UsageError(problems[0])
+        raise UsageError(problem)
     return tuple(f'class {number}' for number in range(count))

@@ -232,8 +232,11 @@ def find_arch(weights: dict[str, Tensor]) -> str | None:
         _, report = fit_weights(backbone, backbone.rename_weights(weights), name)
         if not report.problems:
             resized[name] = len(report.resized)
-    best = [name for name, count in resized.items() if count == min(resized.values())]
-    return best[0] if len(best) == 1 else None
+    fewest = min(resized.values(), default=0)
+    best = [name for name, count in resized.items() if count == fewest]
+    if len(best) != 1:
+        return None
+    return best[0]
 
 
 @cache

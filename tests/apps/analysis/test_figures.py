@@ -7,15 +7,9 @@ from matplotlib.legend import Legend
 from PIL import Image
 
 from mmpola.apps.analysis import analyze_layer, observe
-from mmpola.apps.analysis.figures import (
-    AnalyzedImage,
-    draw_entropy,
-    draw_gates,
-    draw_maps,
-    draw_parameters,
-    draw_rank,
-)
+from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
 from mmpola.apps.analysis.geometry import Geometry
+from mmpola.apps.analysis.maps import AnalyzedImage, draw_maps
 from mmpola.apps.analysis.saving import Style, save_figure
 from mmpola.backbones import PolaPVT
 

@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 
 from mmpola.apps.data_checks import check_data
-from mmpola.apps.data_checks.coco import POLYGONS, SOME_POLYGON
+from mmpola.apps.data_checks.coco_file import POLYGONS, SOME_POLYGON
 from mmpola.read_image import size_as_loaded
 from tests.helpers.refusals import assert_lines, problems
 
