@@ -122,9 +122,9 @@ SPEED_TARGETS = (
         1,
     ),
     SpeedTarget(
-        "Pola-Swin-T, inference at 800x1344, times as fast as timm's",
+        "Pola-Swin-T, inference at 800x1344, times as fast as mmdet's Swin-T",
         SWIN,
-        'timm, inference',
+        'mmdet, inference',
         'at least',
         1.3,
     ),

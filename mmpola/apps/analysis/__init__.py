@@ -1,6 +1,12 @@
 """What trained linear attention does with an image: weights, entropy, exponents, gates, rank."""
 
 from mmpola.apps.analysis.analyze import analyze, check_points, figure_paths, parse_points
+from mmpola.apps.analysis.attention_weights import (
+    WEIGHT_KINDS,
+    Factors,
+    attention_rows,
+    polarity_factors,
+)
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.apps.analysis.receptive_field import (
@@ -17,7 +23,6 @@ from mmpola.apps.analysis.statistics import (
     positive_sequence_entropy,
     row_entropies,
 )
-from mmpola.apps.analysis.weights import WEIGHT_KINDS, Factors, attention_rows, polarity_factors
 
 __all__ = [
     'WEIGHT_KINDS',

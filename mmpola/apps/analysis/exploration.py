@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from mmpola.apps.analysis.attention_weights import MAP_KINDS, attention_rows
 from mmpola.apps.analysis.capture import LayerInputs, observe
 from mmpola.apps.analysis.charts import draw_query_entropy
 from mmpola.apps.analysis.geometry import (
@@ -30,7 +31,6 @@ from mmpola.apps.analysis.geometry import (
 )
 from mmpola.apps.analysis.maps import KIND_TITLES, AnalyzedImage, draw_query
 from mmpola.apps.analysis.statistics import Array, positive_sequence_entropy
-from mmpola.apps.analysis.weights import MAP_KINDS, attention_rows
 from mmpola.apps.image_reader import ImageReader, network_input
 from mmpola.layers import Grid
 from mmpola.messages import UsageError

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmpola.apps.analysis.attention_weights import MAP_KINDS, attention_rows, sample_tokens
 from mmpola.apps.analysis.capture import LayerInputs
 from mmpola.apps.analysis.statistics import (
     Array,
@@ -20,7 +21,6 @@ from mmpola.apps.analysis.statistics import (
     gate_statistics,
     row_entropies,
 )
-from mmpola.apps.analysis.weights import MAP_KINDS, attention_rows, sample_tokens
 from mmpola.layers import Grid
 from mmpola.ops.inputs import AttentionInputs
 

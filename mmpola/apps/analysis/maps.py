@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
+from mmpola.apps.analysis.attention_weights import MAP_KINDS
 from mmpola.apps.analysis.geometry import Geometry, Point, visible_pixels
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis
-from mmpola.apps.analysis.weights import MAP_KINDS
 
 COLOUR_MAP = 'viridis'
 """Perceptually uniform, and legible with every kind of colour blindness."""

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmpola.apps.analysis.capture import LayerInputs
-from mmpola.apps.analysis.weights import (
+from mmpola.apps.analysis.attention_weights import (
     WEIGHT_KINDS,
     attention_rows,
     polarity_factors,
     sample_tokens,
 )
+from mmpola.apps.analysis.capture import LayerInputs
 from mmpola.layers import Grid
 from mmpola.ops.inputs import AttentionInputs
 

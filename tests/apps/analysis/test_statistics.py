@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mmpola.apps.analysis.attention_weights import WEIGHT_KINDS, attention_rows
 from mmpola.apps.analysis.capture import observe
 from mmpola.apps.analysis.statistics import (
     convolution_rows,
@@ -17,7 +18,6 @@ from mmpola.apps.analysis.statistics import (
     principal_components,
     row_entropies,
 )
-from mmpola.apps.analysis.weights import WEIGHT_KINDS, attention_rows
 from mmpola.layers import PolaAttention, PolaFormerPPAttention, PolaSpatialReductionAttention
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import convolve_tokens

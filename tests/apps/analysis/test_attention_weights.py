@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmpola.apps.analysis.weights import (
+from mmpola.apps.analysis.attention_weights import (
     WEIGHT_KINDS,
     attention_rows,
     polarity_factors,
