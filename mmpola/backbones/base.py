@@ -123,8 +123,8 @@ class Backbone(Loadable):
         ValueError: `out_indices`, `frozen_stages` or `init_cfg` is invalid; the message names it.
     """
 
-    released_names: ClassVar[ReleasedNames]
-    """How the family's released files name the parameters."""
+    released_names: ClassVar[ReleasedNames] = ReleasedNames([], [])
+    """How the family's released files name the parameters; by default as ours."""
 
     chained_norms: ClassVar[bool] = False
     """Whether the next stage reads what the norm of a stage returns; then a file must have it."""
