@@ -434,7 +434,7 @@ def test_targets_are_judged_by_the_worst_result():
             'softmax, forward': 3.0,
         },
         'Pola-Swin-T, 800x1344': {
-            'timm, inference': 1.4,
+            'mmdet, inference': 1.4,
             'mmdet, training step': 1.2,
             MMDET_MEMORY: 0.9,
         },

@@ -413,7 +413,7 @@ def test_an_unknown_model_is_refused_without_a_network(name, meant, tmp_path, mo
 
 def test_the_names_are_those_of_the_models():
     names = [f'{family}_{size}' for family, sizes in FAMILIES.items() for size in sizes]
-    assert names == list(NAMED)
+    assert names == list(NAMED), 'FAMILIES of mmpola/checkpoint/hub.py must list NAMED in order'
 
 
 def test_files_are_matched_by_family_size_and_image_size():

@@ -13,15 +13,30 @@ from mmpola.layers import (
     PolaAttention,
     PolaFormerPPAttention,
     PolaSpatialReductionAttention,
+    position_tables,
 )
 from tests.helpers.models import Launches
 
-LAYERS = {
+
+def without_table(layer):
+    """Let a layer without a table of key positions take a `grid`, as those with one do."""
+    return lambda *args, grid, **kwargs: layer(*args, **kwargs)
+
+
+WITH_TABLE = {
     'joint': PolaAttention,
     'two projections': PolaSpatialReductionAttention,
     'stride 2': partial(PolaSpatialReductionAttention, sr_ratio=2),
 }
+"""Layers with `positional_encoding`, the table, and `alpha`."""
+LAYERS = {
+    **WITH_TABLE,
+    'no table': without_table(PolaAttention),
+    'polaformer_pp': without_table(PolaFormerPPAttention),
+}
+"""Every linear attention layer, called as layer(dim, num_heads, grid=..., backend=...)."""
 EVERY_LAYER = pytest.mark.parametrize('layer', LAYERS.values(), ids=LAYERS)
+EVERY_LAYER_WITH_TABLE = pytest.mark.parametrize('layer', WITH_TABLE.values(), ids=WITH_TABLE)
 ABLATIONS = [
     {'gate': False},
     {'mixing': None},
@@ -32,7 +47,7 @@ ABLATIONS = [
 EVERY_ABLATION = pytest.mark.parametrize('ablation', ABLATIONS, ids=str)
 
 
-@EVERY_LAYER
+@EVERY_LAYER_WITH_TABLE
 def test_exponents_and_scales_stay_in_their_ranges(layer):
     attention = layer(8, 2, grid=(4, 4), alpha=3)
     for parameter in attention.feature_map.parameters():
@@ -44,12 +59,10 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
     assert (feature_map.scale > 0).all()
 
 
-@pytest.mark.parametrize(
-    'layer', [partial(PolaAttention, grid=(4, 4)), PolaFormerPPAttention], ids=['pola', 'plus']
-)
+@EVERY_LAYER
 def test_no_gradient_of_a_parameter_fills_a_table_with_zeros_first(layer):
     """As that of an index would; a view has no such gradient."""
-    output = layer(8, 2)(torch.randn(2, 16, 8), (4, 4))
+    output = layer(8, 2, grid=(4, 4))(torch.randn(2, 16, 8), (4, 4))
     with Launches() as launches:
         output.sum().backward()
     assert 'select_backward' not in launches
@@ -58,7 +71,8 @@ def test_no_gradient_of_a_parameter_fills_a_table_with_zeros_first(layer):
 @EVERY_LAYER
 def test_every_parameter_gets_a_gradient_on_another_grid(layer):
     attention = layer(8, 2, grid=(4, 4))
-    torch.nn.init.normal_(attention.positional_encoding)
+    for name in position_tables(attention):
+        torch.nn.init.normal_(attention.get_parameter(name))
     output = attention(torch.randn(2, 15, 8), (3, 5))
     assert output.shape == (2, 15, 8)
     output.square().sum().backward()
@@ -80,17 +94,19 @@ class Adapter(nn.Module):
         return self.wrapped(x) + self.up(self.down(x))
 
 
-@pytest.mark.parametrize('layer', [PolaAttention, PolaFormerPPAttention])
+@EVERY_LAYER
 def test_projections_may_be_wrapped_by_adapters(layer):
-    attention, x = layer(8, 2), torch.randn(2, 8, 3, 5)
+    attention, x = layer(8, 2, grid=(4, 4)), torch.randn(2, 8, 3, 5)
     expected = attention(x)
-    attention.qkvg = Adapter(attention.qkvg)
-    attention.proj = Adapter(attention.proj)
+    linear = [name for name, m in attention.named_children() if isinstance(m, nn.Linear)]
+    assert 'proj' in linear
+    for name in linear:
+        setattr(attention, name, Adapter(attention.get_submodule(name)))
     output = attention(x)
     torch.testing.assert_close(output, expected)
     output.square().sum().backward()
-    for adapter in (attention.qkvg, attention.proj):
-        assert adapter.up.weight.grad.any()
+    for name in linear:
+        assert attention.get_submodule(name).up.weight.grad.any(), name
     with pytest.raises(ValueError, match=r'^x: .*C=8, got \[2, 6, 3, 5\]$'):
         attention(torch.randn(2, 6, 3, 5))
 
@@ -114,16 +130,10 @@ def test_both_projections_compute_the_same_attention():
     torch.testing.assert_close(other(x, (3, 5)), attention(x, (3, 5)))
 
 
-@pytest.mark.parametrize(
-    'build',
-    [
-        lambda: PolaAttention(8, 2, grid=(4, 4), backend='tritn'),
-        lambda: PolaFormerPPAttention(8, 2, backend='tritn'),
-    ],
-)
-def test_an_unknown_backend_is_refused(build):
+@EVERY_LAYER
+def test_an_unknown_backend_is_refused(layer):
     with pytest.raises(ValueError) as raised:
-        build()
+        layer(8, 2, grid=(4, 4), backend='tritn')
     assert str(raised.value) == "backend: expected one of ['auto', 'triton', 'torch'], got 'tritn'"
 
 
@@ -237,14 +247,7 @@ def test_wrong_ablations_are_refused(argument, value):
         AblatedPolaAttention(8, 2, grid=(4, 4), **{argument: value})
 
 
-SHAPES = {
-    **LAYERS,
-    'no table': lambda *args, grid, **kwargs: PolaAttention(*args, **kwargs),
-    'plus': lambda *args, grid, **kwargs: PolaFormerPPAttention(*args, **kwargs),
-}
-
-
-@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+@EVERY_LAYER
 def test_a_map_is_its_tokens_on_their_grid(layer):
     attention, maps = layer(8, 2, grid=(4, 4)), torch.randn(2, 8, 3, 5)
     found = attention(maps)
@@ -256,13 +259,13 @@ def test_a_map_is_its_tokens_on_their_grid(layer):
     )
 
 
-@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+@EVERY_LAYER
 def test_tokens_without_a_grid_are_refused(layer):
     with pytest.raises(ValueError, match=r'^grid: .*got None$'):
         layer(8, 2, grid=(4, 4))(torch.randn(1, 16, 8))
 
 
-@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+@EVERY_LAYER
 @pytest.mark.parametrize(
     ('shape', 'grid'),
     [
@@ -278,7 +281,7 @@ def test_an_input_that_does_not_fit_is_refused(layer, shape, grid):
     assert str(list(shape)) in str(raised.value)
 
 
-@pytest.mark.parametrize('layer', SHAPES.values(), ids=SHAPES)
+@EVERY_LAYER
 @pytest.mark.parametrize('grid', [(4, 5), 16, (4.0, 4.0), (-4, -4), (16,)])
 def test_a_grid_that_does_not_fit_is_refused(layer, grid):
     with pytest.raises(ValueError, match=r'^grid: .*N = 16') as raised:
@@ -286,11 +289,11 @@ def test_a_grid_that_does_not_fit_is_refused(layer, grid):
     assert f'got {grid}' in str(raised.value)
 
 
-@pytest.mark.parametrize('layer', [PolaAttention, PolaFormerPPAttention])
+@EVERY_LAYER
 @pytest.mark.parametrize(('dim', 'heads'), [(8, 3), (6, 2), (8, 0)])
 def test_heads_of_an_odd_dimension_are_refused(layer, dim, heads):
     with pytest.raises(ValueError) as raised:
-        layer(dim, heads)
+        layer(dim, heads, grid=(4, 4))
     assert str(raised.value).startswith(
         f'num_heads: expected a number that divides dim={dim} into heads of an even'
     )

@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mmpola import PolaAttention, PolaFormerPPAttention, PolaMultiheadAttention
-from mmpola.layers import PolaSpatialReductionAttention
+from mmpola.layers import LinearAttention, PolaSpatialReductionAttention
 
 
 class Net(nn.Module):
@@ -34,13 +34,21 @@ NETS = {
     'reduced map with table': lambda: Net(
         PolaSpatialReductionAttention(8, 2, grid=(2, 2), sr_ratio=2)
     ),
-    'plus': lambda: Net(PolaFormerPPAttention(8, 2)),
+    'polaformer_pp': lambda: Net(PolaFormerPPAttention(8, 2)),
     'tokens': lambda: Net(PolaAttention(8, 2), grid=(3, 4)),
-    'plus, tokens': lambda: Net(PolaFormerPPAttention(8, 2), grid=(3, 4)),
+    'polaformer_pp, tokens': lambda: Net(PolaFormerPPAttention(8, 2), grid=(3, 4)),
     'multihead': lambda: Net(PolaMultiheadAttention(8, 2, batch_first=True, gate=True)),
 }
-MAPS = ('map', 'reduced map with table', 'plus')
+"""Every public layer. Without a `grid`, the linear attention layers read maps."""
+MAPS = [
+    name
+    for name, make in NETS.items()
+    if isinstance(make().layer, LinearAttention) and 'grid' not in make().arguments
+]
+FIXED_GRID = [name for name, make in NETS.items() if 'grid' in make().arguments]
 EVERY_NET = pytest.mark.parametrize('name', NETS)
+SHARED_GRAPH = ('map', 'polaformer_pp', 'tokens')
+"""Nets whose operations other nets have too, so that they need not be compiled (15 s each)."""
 
 LIMITS = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.15}
 """Relative error against float64 of an output or gradient, by the dtype that computes it.
@@ -115,12 +123,12 @@ def test_gradients_are_averaged_between_processes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['reduced map with table', 'plus, tokens', 'multihead'])
+@pytest.mark.parametrize('name', [name for name in NETS if name not in SHARED_GRAPH])
 def test_compiles_as_one_graph_for_all_sizes(name):
     torch.compiler.reset()
     net = build(name)
     compiled = torch.compile(net, fullgraph=True, dynamic=True, backend='aot_eager')
-    for size in [(3, 4)] if 'tokens' in name else [(3, 4), (5, 6)]:
+    for size in [(3, 4)] if name in FIXED_GRID else [(3, 4), (5, 6)]:
         x = draw(name, *size)
         found = gradients(compiled, x)
         assert max(errors(found, exact_gradients(net, x))) < LIMITS[torch.float32]
@@ -136,7 +144,7 @@ def test_exports_for_all_sizes(name):
     with torch.no_grad():
         sizes = (dict.fromkeys(axes, torch.export.Dim.DYNAMIC),)
         program = torch.export.export(net, (draw(name),), dynamic_shapes=sizes).module()
-        x = draw(name, batch=3) if 'tokens' in name else draw(name, 5, 6, batch=3)
+        x = draw(name, batch=3) if name in FIXED_GRID else draw(name, 5, 6, batch=3)
         torch.testing.assert_close(program(x), net(x), rtol=1e-4, atol=1e-4)
 
 
@@ -177,7 +185,7 @@ def test_gradients_equal_those_of_float64(name, dtype):
 )
 def test_empty_batches_and_single_tokens_have_gradients(name, size, batch):
     net = build(name)
-    if 'tokens' in name:
+    if name in FIXED_GRID:
         net.arguments['grid'] = size
     for part in gradients(net, draw(name, *size, batch=batch)):
         assert part.isfinite().all()
