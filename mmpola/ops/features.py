@@ -22,7 +22,7 @@ second derivatives.
 """
 
 EXCLUDED_SHIFT = -1e30
-"""Shift of a channel in which the query or every key is 0: the level of (E13) leaves it out."""
+"""Shift of a channel in which the query or every key is 0, so that it does not set the level."""
 
 
 def swap_halves(x: Tensor, dim: int) -> Tensor:
@@ -118,7 +118,7 @@ class ExpMap:
         """Compute kappa [B, H, 1, 2D] (E11), a constant for autograd.
 
         It is 0 where no key is positive in the channel. None if no exponential can exceed float32's
-        range: then E9 is computed directly, in half the time. Only eager CPU tensors are inspected:
+        range: (E9) is then computed directly, in half the time. Only eager CPU tensors are inspected:
         another device would need a synchronisation, and values are unknown under tracing.
 
         Args:
