@@ -118,8 +118,9 @@ class ExpMap:
         """Compute kappa [B, H, 1, 2D] (E11), a constant for autograd.
 
         It is 0 where no key is positive in the channel. None if no exponential can exceed float32's
-        range: (E9) is then computed directly, in half the time. Only eager CPU tensors are inspected:
-        another device would need a synchronisation, and values are unknown under tracing.
+        range: (E9) is then computed directly, in half the time. Only eager CPU tensors are
+        inspected: another device would need a synchronisation, and values are unknown under
+        tracing.
 
         Args:
             q: [B, H, N, D].
