@@ -99,8 +99,8 @@ class PolaAttention(LinearAttention, WithPositionTable):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        grid: token grid (h, w) of the training images: size of a learned table of key positions,
-            which is resized bilinearly to other grids. None for no table.
+        grid: token grid (h, w) of the training images, for which a table of key positions is
+            learned; it is resized bilinearly to other grids. None for no table.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution (E14), odd.
         qkv_bias: bias of the projections to q, k, v and gate.
@@ -175,8 +175,8 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        grid: token grid (h, w) of the training images: gives the size of a learned table of key
-            positions, which is resized bilinearly to other grids. None for no table.
+        grid: token grid (h, w) of the training images, for whose reduced keys a table of positions
+            is learned; it is resized bilinearly to other grids. None for no table.
         sr_ratio: stride of a convolution that reduces the map before keys and values are projected;
             1 for none.
         alpha: exponents lie in (1, 1 + alpha) (E5).

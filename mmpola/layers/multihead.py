@@ -145,7 +145,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         if padding is not None:
             if padding.dtype != torch.bool:
                 padding = padding.isneginf()
-            # The weights' gradients are sums over all tokens, and 0 * NaN of a padded one is NaN
+            # The gradients of the projections' weights sum 0 * x over the padding: NaN for x = NaN
             key = key.masked_fill(padding[..., None], 0)
             value = value.masked_fill(padding[..., None], 0)
         q_weight, k_weight, v_weight = self._projection_weights()
@@ -196,8 +196,9 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         shapes = [list(query.shape), list(key.shape), list(value.shape)]
         dims = [self.embed_dim, self.kdim, self.vdim]
         fits = query.ndim in (2, 3) and query.ndim == key.ndim == value.ndim
-        fits = fits and key.shape[:-1] == value.shape[:-1]
-        fits = fits and [shape[-1] for shape in shapes] == dims
+        if fits:
+            channels = [query.shape[-1], key.shape[-1], value.shape[-1]]
+            fits = channels == dims and key.shape[:-1] == value.shape[:-1]
         if fits and query.ndim == 3:
             batch_axis = 0 if self.batch_first else 1
             fits = query.shape[batch_axis] == key.shape[batch_axis]
@@ -223,7 +224,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """Keep this layer's feature map if the weights have none, as in nn.MultiheadAttention."""
+        """Keep this layer's feature map if the weights, like nn.MultiheadAttention's, have none."""
         own = {}
         for name, parameter in self.feature_map.named_parameters():
             own[f'{prefix}feature_map.{name}'] = parameter.detach()

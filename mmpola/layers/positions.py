@@ -154,6 +154,7 @@ def cached_rotary_tables(
 def _cached_rotary_tables(
     stream: torch.cuda.Stream | None, *arguments: Any
 ) -> tuple[Tensor, Tensor]:
+    """Compute `rotary_tables`; `stream` is part of the key of the cache, see `stream_of`."""
     with torch.inference_mode(False):  # else autograd could not save them later
         return rotary_tables(*arguments)
 
@@ -201,6 +202,7 @@ def _complex_rotations(
 def _cached_complex_rotations(
     stream: torch.cuda.Stream | None, *arguments: Any
 ) -> tuple[Tensor, Tensor]:
+    """Compute `_complex_rotations`; `stream` is part of the key of the cache."""
     with torch.inference_mode(False):  # else autograd could not save them later
         return _complex_rotations(*arguments)
 

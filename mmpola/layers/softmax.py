@@ -165,7 +165,7 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         """x [B, N, C] and the windows of its map, see `find_windows` -> [B, N, C]."""
-        x = x.to(autocast_dtype(x))  # converted before `cut` copies it, not by the projection after
+        x = x.to(autocast_dtype(x))  # before `cut` copies x; the projection would convert it after
         q, k, v = self.qkv(windows.cut(x)).chunk(3, dim=-1)
         q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B * windows, H, s*s, D]
         k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -185,7 +185,7 @@ class WindowAttention(nn.Module):
 
 
 def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
-    """Return the windows of a map, in a form that whatever records the operations can record.
+    """Return the windows of a map, in the variant for an exporter, a compiler or eager PyTorch.
 
     Args:
         x: the tokens [B, N, C].

@@ -108,7 +108,7 @@ class Windows:
         window = index // tokens_per_window
         inside = index % tokens_per_window
         window_row = window // self.window_columns
-        # Not `%`: ONNX supports none by a number that depends on the image size
+        # Not `%`: ONNX has no remainder for a divisor that depends on the image size
         window_column = window - window_row * self.window_columns
         rows = window_row * self.window_size + inside // self.window_size
         columns = window_column * self.window_size + inside % self.window_size

@@ -57,7 +57,7 @@ BACKENDS: tuple[Backend, ...] = (
 )
 """Fastest first; 'auto' chooses the first one that can run and passes its self-check."""
 
-NAMES = ['auto', *(backend.name for backend in BACKENDS)]
+BACKEND_NAMES = ['auto'] + [backend.name for backend in BACKENDS]
 """Values of the argument `backend`."""
 
 
@@ -78,8 +78,8 @@ def unavailable_backends() -> dict[str, list[str]]:
 
 def check_backend_name(name: str) -> None:
     """Raise ValueError unless `name` is 'auto' or the name of a backend."""
-    if name not in NAMES:
-        raise ValueError(f'backend: expected one of {NAMES}, got {name!r}')
+    if name not in BACKEND_NAMES:
+        raise ValueError(f'backend: expected one of {BACKEND_NAMES}, got {name!r}')
 
 
 def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:

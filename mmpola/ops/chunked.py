@@ -322,8 +322,9 @@ class ExpAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, key_position, same, opposite, cos, sin, *results = ctx.saved_tensors
-        output, shift, state, key_mean = results
+        q, k, v, key_position, same, opposite, cos, sin, output, shift, state, key_mean = (
+            ctx.saved_tensors
+        )
         needed = ctx.needs_input_grad[:6]
         rotary = None
         if cos is not None:

@@ -42,7 +42,7 @@ def _signed_halves(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PowerMap:
-    """PolaFormer's map (E4-E8a): [(x+/s)^p ; (x-/s)^p], of a query divided by 2^level.
+    """PolaFormer's map (E4-E8a): [(x+/s)^p ; (x-/s)^p], for a query also divided by 2^level.
 
     One of x+ and x- is always zero, so the power is computed once per element, as
     2^(p log2|x| + c - level), where c = -p log2(s) applies the scale. Keys need no level: |x|^p of

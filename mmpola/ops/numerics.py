@@ -51,8 +51,8 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 #                      o        gradient of q   of k and v   of a scale
 #     float16          2.3e-4   6.5e-4          4.2e-4       2.2e-3
 #     bfloat16         1e-4     2.1e-3          1e-4         5.2e-3
-#     float32          0        up to 5.3e-7
-#     float32 as tf32  4.0e-4   up to 5.0e-4                               has float16's budget
+#     float32          0        all gradients up to 5.3e-7
+#     float32 as tf32  4.0e-4   all gradients up to 5.0e-4; float16's budget
 #
 # The gradients of q, exponent and scale are less accurate because they need do·o (E15), and a
 # PowerMap's kernel reads o rounded to the dtype of the inputs.

@@ -110,7 +110,7 @@ class Launch:
 
 
 LARGEST_SHARE = 50
-"""`share` without a launch table; with it, the published models have programs to fill a GPU."""
+"""`share` without a launch table: it lets the shapes of published models fill a GPU."""
 
 BLOCKS = (16, 32, 64)
 """BD, the channels of a program: the head dimension rounded up to a power of two."""
@@ -137,7 +137,7 @@ HALF_LAUNCHES: dict[tuple[str, str], LaunchRows] = {
     ('key_gradient', 'rotary'): ((16, 1, 3, 14), (32, 2, 2, 6), (16, 4, 2, 2)),
 }
 # Products in full precision keep their factors in registers. With eight warps there are launches
-# without spills, but they spend more time on shared memory than these spend on spills.
+# without spills, but they spend more on shared memory than these spend on spills.
 FULL_PRECISION_LAUNCHES: dict[tuple[str, str], LaunchRows] = {
     **HALF_LAUNCHES,
     ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),

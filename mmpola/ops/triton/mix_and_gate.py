@@ -1,4 +1,4 @@
-"""`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) under autograd.
+"""`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19), launched and under autograd.
 
 As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators
 of torch.library do where something must see the calls. The first five arguments of each are
