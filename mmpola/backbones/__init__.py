@@ -1,6 +1,6 @@
 """Backbones with polarity-aware linear attention, a module per family.
 
-A module is imported when its class is asked for.
+A family's module is imported when its class is first used.
 """
 
 from __future__ import annotations

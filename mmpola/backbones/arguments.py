@@ -13,7 +13,7 @@ STRIDES = (4, 8, 16, 32)
 """Pixels per token of the four stages of a pyramid."""
 
 AttnTypes = Sequence[str]
-"""Per stage 'L' (linear attention) or 'S' (softmax), or a string with a letter per block."""
+"""For each stage 'L' (linear attention) or 'S' (softmax), or a string with a letter per block."""
 
 
 def resolve_arch(
@@ -111,8 +111,8 @@ def check_heads(embed_dims: Sequence[int], num_heads: Sequence[int], multiple: i
     Args:
         embed_dims: channels of each stage.
         num_heads: heads of each stage.
-        multiple: what the channels of a head must be a multiple of: 2, since values split into two
-            streams, or 4, since rotary positions are pairs of rows and of columns.
+        multiple: number that must divide the channels of a head: 2, because values split into two
+            streams, or 4, because rotary positions are pairs, some for rows and some for columns.
     """
     for dim, heads in zip(embed_dims, num_heads, strict=True):
         if dim % heads:

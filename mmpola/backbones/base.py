@@ -84,15 +84,15 @@ class Stage(WithPositionTable):
         return x, grid
 
     def block_layouts(self, x: Tensor, grid: Grid) -> list[Any]:
-        """Return what each block is told about its tokens [B, N, C]: their grid, or windows."""
+        """Return the second argument of each block: the tokens' grid, or their windows."""
         return [grid] * len(self.blocks)
 
 
 class Backbone(Loadable):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per output.
 
-    A subclass calls this constructor, builds `stem`, then `stages` up to the last of `out_indices`
-    (DistributedDataParallel needs a gradient for every parameter), and ends with
+    The constructor of a subclass calls this one, builds `stem`, then `stages` up to the last of
+    `out_indices` (DistributedDataParallel needs a gradient for every parameter), and ends with
     `add_output_norms` and `freeze_stages`. Every module draws its initial weights in its own
     `reset_parameters`. Parameters have the same names in all families: `stem`,
     `stages.I.downsample`, `stages.I.pos_embed`, `stages.I.blocks.J`, `norms.I`, with I and J from
@@ -127,7 +127,7 @@ class Backbone(Loadable):
     """How the family's released files name the parameters; by default as this backbone does."""
 
     chained_norms: ClassVar[bool] = False
-    """Whether the next stage reads what the norm of a stage returns; then a file must have it."""
+    """Whether the next stage reads the normalised tokens of a stage; files must then have norms."""
 
     stem: nn.Module
     stages: nn.ModuleList
@@ -183,7 +183,7 @@ class Backbone(Loadable):
 
     @classmethod
     def stage_count(cls, arch: str | dict[str, Any]) -> int:
-        """Return how many stages, from which `out_indices` selects, an `arch` has."""
+        """Return how many stages an `arch` has, of which `out_indices` selects some."""
         return len(STRIDES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -194,8 +194,8 @@ class Backbone(Loadable):
         """
         tracer: Any = getattr(x, 'tracer', None)
         if isinstance(x, torch.fx.Proxy) and tracer.root is not self:
-            # torch.fx cannot record what depends on the image size (padding, masks, tables): the
-            # backbone is one node.
+            # torch.fx cannot record operations that depend on the image size (padding, masks,
+            # tables): the backbone becomes one node.
             return tracer.create_proxy('call_module', tracer.path_of_module(self), (x,), {})
         self.check_images(x)
         outputs = []
@@ -216,7 +216,11 @@ class Backbone(Loadable):
             )
 
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """Yield tokens [B, N, C] and grid (h, w) of each stage, without an optional output norm."""
+        """Yield tokens [B, N, C] and grid (h, w) of each stage.
+
+        They are normalised only with both `chained_norms` and `out_norm`; without `chained_norms`,
+        `forward` applies the output norms.
+        """
         tokens, grid = self.stem(x)
         for index, stage in enumerate(self.stages):
             tokens, grid = stage(tokens, grid, self.with_cp)
@@ -256,10 +260,10 @@ class Backbone(Loadable):
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Resize all position tables to the token grids of another image size, as if trained on it.
 
-        A forward pass interpolates the tables wherever the image's grid is another, so this changes
-        no output at `img_size`. It saves that interpolation and makes the tables of the new size
-        trainable. Tables that change are new parameters: call it before the optimizer is created.
-        Windows keep their size.
+        A forward pass interpolates tables that do not fit the image, so this changes no output at
+        `img_size`. It saves the interpolation and makes the tables of the new size trainable.
+        Tables that change are new parameters: call it before the optimizer is created. Windows keep
+        their size.
 
         Args:
             img_size: side of the images in pixels, or (height, width).
@@ -280,8 +284,8 @@ class Backbone(Loadable):
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename released names, with or without `backbone.`, to this backbone's; others stay."""
-        own = {name.removeprefix('backbone.'): x for name, x in weights.items()}
-        return to_ours(own, self.released_names)
+        without_prefix = {name.removeprefix('backbone.'): x for name, x in weights.items()}
+        return to_ours(without_prefix, self.released_names)
 
     def optional_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of tensors that a pretrained file may lack: the output norms."""
@@ -291,7 +295,11 @@ class Backbone(Loadable):
 
     @final
     def _norms_in_use(self) -> list[str]:
-        """Return the keys of `norms`: the outputs; with chained norms, all but the last stage."""
+        """Return the keys of `norms`.
+
+        A stage has a norm if it is an output and `out_norm` is set, or if the next stage reads the
+        norm (`chained_norms`).
+        """
         used: set[int] = set()
         if self.out_norm:
             used.update(self.out_indices)
@@ -303,7 +311,8 @@ class Backbone(Loadable):
     def _frozen_parts(self) -> list[nn.Module]:
         if self.frozen_stages < 0:
             return []
-        parts = [self.stem, *self.stages[: self.frozen_stages]]
+        parts: list[nn.Module] = [self.stem]
+        parts.extend(self.stages[: self.frozen_stages])
         for index, norm in self.norms.items():
             if int(index) < self.frozen_stages:
                 parts.append(norm)

@@ -93,9 +93,9 @@ class ModelWithBackbone(Loadable):
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename a file's tensors to `backbone.…` and the head's names."""
-        own, head = split_head(weights)
+        backbone, head = split_head(weights)
         renamed = {}
-        for name, tensor in self.backbone.rename_weights(own).items():
+        for name, tensor in self.backbone.rename_weights(backbone).items():
             renamed[f'backbone.{name}'] = tensor
         return renamed | head
 
@@ -122,8 +122,7 @@ class Classifier(ModelWithBackbone):
         projection: channels of `proj`; None: 2,048, or four times the backbone's if that is more
             (b5: 2,560).
         arguments: arguments of the backbone, without `out_norm`, which follows from the head.
-        base: arguments of the next class in the method resolution order, if this class is combined
-            with another.
+        base: arguments of the other base class, if a subclass has one.
 
     Raises:
         ValueError: an argument is invalid; the message names it.
@@ -143,8 +142,7 @@ class Classifier(ModelWithBackbone):
         if arguments['out_norm'] != spec.out_norm:
             raise ValueError(
                 f'out_norm: expected {spec.out_norm}, as in the published classifier of '
-                f'{backbone.__name__}, '
-                f'got {arguments["out_norm"]}'
+                f'{backbone.__name__}, got {arguments["out_norm"]}'
             )
         if projection is not None and not spec.projection:
             raise ValueError(
@@ -155,11 +153,12 @@ class Classifier(ModelWithBackbone):
         self.backbone = backbone(**arguments)
         self.backbone.out_indices = self.backbone.out_indices[-1:]  # the head reads no other map
         channels = self.backbone.embed_dims[self.backbone.out_indices[0]]
-        self.norm: nn.Module = (
-            nn.Identity() if spec.norm_eps is None else nn.LayerNorm(channels, eps=spec.norm_eps)
-        )
+        self.num_features = channels
+        self.head_hidden_size = channels
+        self.norm: nn.Module = nn.Identity()
+        if spec.norm_eps is not None:
+            self.norm = nn.LayerNorm(channels, eps=spec.norm_eps)
         self.proj: nn.Conv2d | None = None
-        self.num_features = self.head_hidden_size = channels
         if spec.projection:
             self.head_hidden_size = projection or max(2048, 4 * channels)
             self.proj = nn.Conv2d(channels, self.head_hidden_size, 1)
@@ -171,7 +170,8 @@ class Classifier(ModelWithBackbone):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images [B, in_channels, H, W] -> the last map [B, C, h, w], after a LayerNorm `norm`."""
-        return self.normed(self.backbone(images)[-1])
+        last_map = self.backbone(images)[-1]
+        return self.normed(last_map)
 
     def normed(self, x: Tensor) -> Tensor:
         """Apply the LayerNorm `norm`, if there is one, to a map [B, C, h, w] of the last stage."""
@@ -190,11 +190,15 @@ class Classifier(ModelWithBackbone):
             x = F.silu(self.norm(self.proj(x)))
         if self.global_pool:
             x = x.mean((2, 3), keepdim=True)
-        if not pre_logits and self.proj is not None:
-            x = self.head(x)
-        elif not pre_logits:  # a linear layer, which quantisation may have replaced
-            x = self.head(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return x.flatten(1) if self.global_pool else x
+        if not pre_logits:
+            # Not isinstance(self.head, nn.Linear), which quantisation may have replaced
+            if self.proj is not None:
+                x = self.head(x)
+            else:
+                x = self.head(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        if self.global_pool:
+            x = x.flatten(1)
+        return x
 
     def forward(self, images: Tensor) -> Any:
         """Images [B, in_channels, H, W] -> logits [B, num_classes]."""

@@ -16,8 +16,8 @@ NO_WEIGHT_DECAY = (
 )
 """Substrings of names of parameters without weight decay, in addition to norms and biases.
 
-Exponents, scales and temperatures of attention, position tables and layer scales: decay would pull
-exponents to the middle of their range and shrink tables and branches.
+They are the exponents, scales and temperatures of attention, position tables and layer scales.
+Decay would pull exponents to the middle of their range and shrink tables and branches.
 """
 
 BLOCK = re.compile(r'stages\.(\d+)\.blocks\.(\d+)(?:\.|$)')
@@ -32,9 +32,9 @@ def without_weight_decay(names: Iterable[str]) -> set[str]:
 class BackboneLayers:
     """Numbers the layers of a backbone by name: 0 is the stem, 1 ... `number` are the blocks.
 
-    Down-sampling and position table at the start of a stage belong to its first block, in the first
-    stage to the stem. A norm between stages belongs to the block before it. Output norms, which a
-    pretrained file need not have, belong to the heads: `number` + 1.
+    The down-sampling and the position table at the start of a stage belong to its first block; the
+    first stage's belong to the stem. A norm between stages belongs to the block before it. Output
+    norms, which a pretrained file may lack, belong to the layer `number` + 1, like the heads.
 
     Args:
         names: names of all parameters of the backbone.
@@ -44,12 +44,14 @@ class BackboneLayers:
     def __init__(self, names: Iterable[str], optional: tuple[str, ...] = ()) -> None:
         depths: dict[int, int] = {}
         for name in names:
-            if match := BLOCK.match(name):
-                stage, block = map(int, match.groups())
+            match = BLOCK.match(name)
+            if match:
+                stage = int(match[1])
+                block = int(match[2])
                 depths[stage] = max(depths.get(stage, 0), block + 1)
-        self.starts = [
-            sum(depths[before] for before in range(stage)) for stage in range(len(depths) + 1)
-        ]
+        self.starts = [0]  # blocks before each stage, and of all stages
+        for stage in range(len(depths)):
+            self.starts.append(self.starts[-1] + depths[stage])
         self.number = self.starts[-1]
         self.optional = optional
 
@@ -63,14 +65,17 @@ class BackboneLayers:
             return self.number + 1
         if name.partition('.')[0] == 'stem':
             return 0
-        if match := BLOCK.match(name):
-            stage, block = map(int, match.groups())
-            return self.starts[stage] + block + 1
-        if match := STAGE.match(name):
+        match = BLOCK.match(name)
+        if match:
+            return self.starts[int(match[1])] + int(match[2]) + 1
+        match = STAGE.match(name)
+        if match:
             stage = int(match[2])
             if match[1] == 'norms':
                 return self.starts[stage + 1]
-            return self.starts[stage] + 1 if stage else 0
+            if stage == 0:
+                return 0
+            return self.starts[stage] + 1
         raise ValueError(
             f'layer-wise decay: expected the name of a known layer of the backbone, got {name!r}'
         )

@@ -67,7 +67,7 @@ class Stem(PatchEmbed, WithPositionTable):
         draw_table(self.pos_embed)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C] and their grid, a 16th of the size."""
+        """Images [B, in_channels, H, W] -> tokens [B, N, C], grid (ceil(H / 16), ceil(W / 16))."""
         tokens, grid = super().forward(x)
         table = resize_table(self.pos_embed, self.grid, grid)
         return tokens + table, grid

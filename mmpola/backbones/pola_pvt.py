@@ -72,9 +72,9 @@ NORM_EPS = 1e-6
 class PolaPVT(Backbone):
     """Pola-PVT as a feature pyramid; `Backbone` describes the other arguments.
 
-    Position tables are resized from their own stage's training grid whenever the input's grid
-    differs from it. Images, and maps between stages, are padded with zeros below and on the right
-    where patches do not divide them.
+    A stage's position tables are resized whenever the grid of its tokens is not the training grid.
+    Images, and maps between stages, are padded with zeros below and on the right where patches do
+    not divide them.
 
     Args:
         arch: 'tiny', 'small', 'medium', 'large', or dict(embed_dims, depths, num_heads,

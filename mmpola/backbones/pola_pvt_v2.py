@@ -101,7 +101,7 @@ class OverlapPatchEmbed(nn.Module):
         _draw_convolution(self.proj)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """x [B, in_channels, H, W] -> tokens [B, N, C] and their grid, H and W by the stride."""
+        """Map [B, in_channels, H, W] -> tokens [B, N, C] and their grid, smaller by the stride."""
         maps = self.proj(x)
         tokens = self.norm(maps.flatten(2).transpose(1, 2))
         return tokens, (maps.shape[2], maps.shape[3])
@@ -159,7 +159,7 @@ class PvtV2Block(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the convolutions of the attention layer as PVT v2 does, instead of its own way."""
+        """Draw the convolutions of the attention layer as PVT v2 does, not as the layer did."""
         for layer in self.attn.modules():
             if isinstance(layer, nn.Conv2d):
                 _draw_convolution(layer)

@@ -92,7 +92,7 @@ class SwinStage(Stage):
     """A stage whose blocks with softmax attention share the windows of each shift."""
 
     def block_layouts(self, x: Tensor, grid: Grid) -> list[Any]:
-        """Return what each block is told about its tokens: their grid, or their windows."""
+        """Return the second argument of each block: the tokens' grid, or their windows."""
         windows: dict[int, Windows] = {}
         layouts: list[Grid | Windows] = []
         for block in self.blocks:
@@ -194,12 +194,14 @@ class PolaSwin(Backbone):
             for number in range(depths[index]):
                 attn: nn.Module
                 if letters[index][number] == 'S':
-                    is_shifted = number % 2 == 1
+                    shift = 0
+                    if number % 2 == 1:
+                        shift = window_size // 2
                     attn = WindowAttention(
                         dim,
                         num_heads[index],
                         window_size,
-                        shift=window_size // 2 if is_shifted else 0,
+                        shift=shift,
                         qkv_bias=qkv_bias,
                         proj_drop=drop_rate,
                     )

@@ -128,8 +128,8 @@ class Stem(nn.Module):
                 draw_layer(layer)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C] and grid, a quarter of the size."""
-        return _tokens(self.layers(self.proj(x)))
+        """Images [B, in_channels, H, W] -> tokens [B, N, C] and grid (ceil(H / 4), ceil(W / 4))."""
+        return _to_tokens(self.layers(self.proj(x)))
 
 
 class Downsample(nn.Module):
@@ -146,8 +146,8 @@ class Downsample(nn.Module):
         draw_layer(self.reduction)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Map [B, C, h, w] -> tokens [B, N, C'] and their grid, half of the size."""
-        return _tokens(self.norm(self.reduction(x)))
+        """Map [B, C, h, w] -> tokens [B, N, C'] and their grid (ceil(h / 2), ceil(w / 2))."""
+        return _to_tokens(self.norm(self.reduction(x)))
 
 
 class ConvMlp(nn.Module):
@@ -168,9 +168,8 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = self.drop(F.gelu(self.fc1(x)))
-        return self.drop(
-            self.fc2(x + convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid))
-        )
+        convolved = convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid)
+        return self.drop(self.fc2(x + convolved))
 
 
 class PolaFormerPPBlock(nn.Module):
@@ -329,6 +328,7 @@ class PolaFormerPP(Backbone):
         self.freeze_stages()
 
 
-def _tokens(maps: Tensor) -> tuple[Tensor, Grid]:
-    """[B, C, h, w] -> [B, N, C] and (h, w)."""
-    return maps.flatten(2).transpose(1, 2).contiguous(), (maps.shape[2], maps.shape[3])
+def _to_tokens(maps: Tensor) -> tuple[Tensor, Grid]:
+    """Map [B, C, h, w] -> contiguous tokens [B, N, C] and their grid (h, w)."""
+    tokens = maps.flatten(2).transpose(1, 2).contiguous()
+    return tokens, (maps.shape[2], maps.shape[3])

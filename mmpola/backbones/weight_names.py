@@ -1,8 +1,8 @@
 """The names of parameters in the authors' files, and in these backbones.
 
 Ours are the same in every family: `stem`, `stages.I.downsample`, `stages.I.pos_embed`,
-`stages.I.blocks.J`, `norms.I`, with I and J from 0. A family has pairs of a pattern and what
-replaces it, for both directions.
+`stages.I.blocks.J`, `norms.I`, with I and J from 0. Each family lists the substitutions that turn
+released names into ours, and those for the way back.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import NamedTuple, TypeVar
 Value = TypeVar('Value')
 
 COMPUTED_BUFFERS = ('relative_position_index', 'attn_mask', 'angle')
-"""Ends of names of buffers that are computed; they are never read from a file."""
+"""Suffixes of the names of buffers that are computed, never read from a file."""
 
 
 class ReleasedNames(NamedTuple):
     """How the names of a family's released files are turned into ours and back.
 
     Attributes:
-        to_ours: pairs (pattern, replacement) of re.sub, all of which are applied to a released
-            name, in this order.
-        to_released: the same for the other direction.
+        to_ours: (pattern, replacement) for `re.sub`; all pairs are applied to a released name, in
+            this order.
+        to_released: the same for our names.
     """
 
     to_ours: Sequence[tuple[str, str]] = ()
     to_released: Sequence[tuple[str, str]] = ()
 
 
-# The learned feature map is a module of its own here.
+# Here the learned feature map is a module inside the attention layer.
 FEATURE_MAP_TO_OURS = (r'\.attn\.(power|scale|s1|s2)$', r'.attn.feature_map.\1')
 FEATURE_MAP_TO_RELEASED = (r'\.attn\.feature_map\.', '.attn.')
 
@@ -67,7 +67,7 @@ POLA_PVT = ReleasedNames(
         (r'^block2\.', 'stages.1.blocks.'),
         (r'^block3\.', 'stages.2.blocks.'),
         (r'^block4\.', 'stages.3.blocks.'),
-        # The names of a fifth stage, so that strict loading refuses them
+        # A fifth stage: it becomes unknown names in `stages`, which strict loading refuses
         (r'^(patch_embed|pos_embed|block)\d', r'stages.\g<0>'),
         FEATURE_MAP_TO_OURS,
     ],
@@ -122,8 +122,8 @@ POLA_DEIT = ReleasedNames(
     ],
 )
 
-# The first convolution of the stem has a name of its own here, and a LayerNorm is no module inside
-# a module.
+# Here the stem's first convolution is `stem.proj`, as in the other families, and LayerNorms are
+# not wrapped in other modules.
 POLAFORMER_PP = ReleasedNames(
     to_ours=[
         (r'^patch_embed\.proj\.0\.', 'stem.proj.'),
@@ -167,6 +167,7 @@ def to_released(weights: Mapping[str, Value], names: ReleasedNames) -> dict[str,
 
 
 def _substitute(name: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """Apply all pairs (pattern, replacement) to a name."""
     for pattern, replacement in pairs:
         name = re.sub(pattern, replacement, name)
     return name

@@ -28,11 +28,11 @@ class AblatedPolaAttention(WithPositionTable):
         dim, num_heads, grid, alpha, dwc_kernel_size, qkv_bias, proj_drop, backend: see
             `PolaAttention`.
         gate: whether to multiply by a gate (E14).
-        mixing: what is added to the attended values (E14): 'dwc', their depth-wise convolution,
-            'dcn', their depth-wise deformable convolution, or None.
-        polarity: False drops the negative parts of queries and keys and with them the
+        mixing: what is added to the attended values (E14): 'dwc', a depth-wise convolution of the
+            values, 'dcn', a depth-wise deformable one, or None.
+        polarity: False drops the negative parts of queries and keys, and with them the
             opposite-signed stream: all value channels are averaged with the weights of the
-            same-signed one, in twice the operations.
+            same-signed stream, which takes twice the operations.
 
     Raises:
         ValueError: `num_heads`, `grid`, `alpha`, `gate`, `mixing`, `polarity` or `backend` is

@@ -1,8 +1,7 @@
 """The linear attention layers of the published models, each written from projection to projection.
 
 `PolaAttention` is Pola-Swin's, `PolaSpatialReductionAttention` Pola-PVT's, `PolaFormerPPAttention`
-PolaFormer++'s. The backbones are built from them, and any other network can be: they take maps and
-tokens of any size.
+PolaFormer++'s. Any other network can use them too: they take maps and tokens of any size.
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ from mmpola.ops.backends import check_backend_name
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs, is_grid
 from mmpola.ops.numerics import EPS
 
-INPUTS = 'tokens [B, N, C] and their grid, or a map [B, C, H, W] alone,'
-
 
 class LinearAttention(nn.Module):
-    """What the three layers share: maps as input, the backend, the names of released weights.
+    """Base class of the three layers: maps as input, the backend, the names of released weights.
 
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        feature_map: module that returns the feature map of queries and keys.
+        feature_map: module that returns the `PowerMap` or `ExpMap` of the layer.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or
             'torch'.
 
@@ -73,18 +70,20 @@ class LinearAttention(nn.Module):
     def forward_map(self, x: Tensor) -> Tensor:
         """Compute `forward` for a map [B, C, H, W] by way of its tokens."""
         if x.shape[1] != self.dim:
-            raise ValueError(f'x: expected {INPUTS} with C={self.dim}, got {list(x.shape)}')
+            raise ValueError(
+                f'x: expected a map [B, C, H, W] with C={self.dim}, got {list(x.shape)}'
+            )
         height, width = x.shape[2:]
         tokens = self.forward(x.flatten(2).transpose(1, 2), (height, width))
         maps = tokens.transpose(1, 2).unflatten(2, (height, width))
-        if x.stride(1) == 1:  # channels last, as `maps` is; vmap has no is_contiguous for it
+        if x.stride(1) == 1:  # channels last, like `maps`; vmap cannot ask is_contiguous for it
             return maps
         return maps.contiguous()
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """Take released names too, in which the layer itself has the feature map's parameters."""
+        """Load released names too: there the layer itself has the feature map's parameters."""
         for name, _ in self.feature_map.named_parameters():
             if prefix + name in state_dict:
                 state_dict[f'{prefix}feature_map.{name}'] = state_dict.pop(prefix + name)
@@ -100,8 +99,8 @@ class PolaAttention(LinearAttention, WithPositionTable):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        grid: token grid (h, w) of the training images, whose keys a position table is learned for;
-            for other grids it is resized bilinearly. None for no table.
+        grid: token grid (h, w) of the training images, for which a table of key positions is
+            learned; it is resized bilinearly to other grids. None for no table.
         alpha: exponents lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: side of the depth-wise convolution (E14), odd.
         qkv_bias: bias of the projections to q, k, v and gate.
@@ -176,8 +175,8 @@ class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        grid: token grid (h, w) of the training images, whose reduced keys a position table is
-            learned for; for other grids it is resized bilinearly. None for no table.
+        grid: token grid (h, w) of the training images, for whose reduced keys a table of positions
+            is learned; it is resized bilinearly to other grids. None for no table.
         sr_ratio: stride of a convolution that reduces the map before keys and values are projected;
             1 for none.
         alpha: exponents lie in (1, 1 + alpha) (E5).
@@ -270,8 +269,8 @@ class PolaFormerPPAttention(LinearAttention):
     """PolaFormer++'s linear attention: temperatures, rotary positions, LePE and gate (E9, E10).
 
     Source: github.com/ZacharyMeng/PolaFormerPP. The released weights of one layer load with
-    `load_state_dict`. The input is expected to be normalised: the normaliser is not rotated (E10),
-    so that large inputs make outputs that grow exponentially.
+    `load_state_dict`. Expects normalised inputs: the normaliser is not rotated (E10), so outputs
+    grow exponentially with the inputs.
 
     Args:
         dim: channels C.
@@ -322,10 +321,15 @@ class PolaFormerPPAttention(LinearAttention):
 def check_tokens(x: Tensor, dim: int, grid: Any) -> Grid:
     """Return `grid`, or raise ValueError unless x is tokens [B, N, C] on it."""
     if x.ndim != 3 or x.shape[2] != dim:
-        raise ValueError(f'x: expected {INPUTS} with C={dim}, got {list(x.shape)}')
+        raise ValueError(
+            f'x: expected a map [B, C, H, W], or tokens [B, N, C] and their grid, with C={dim}, '
+            f'got {list(x.shape)}'
+        )
     if not is_grid(grid) or grid[0] * grid[1] != x.shape[1]:
-        rule = f'(h, w) with h * w = N = {x.shape[1]}, since tokens [B, N, C] have rows and columns'
-        raise ValueError(f'grid: expected {rule}, got {grid}')
+        raise ValueError(
+            f'grid: expected rows and columns (h, w) of the tokens with h * w = N = {x.shape[1]}, '
+            f'got {grid}'
+        )
     return grid
 
 

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block of Swin, PVT and DeiT, and the sum of a block and its branch."""
+"""The pre-norm transformer block of Swin, PVT and DeiT, and the residual sum that blocks share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TransformerBlock(nn.Module):
     """x += attn(norm1(x)); x += mlp(norm2(x)), each branch with stochastic depth.
 
     Args:
-        attn: attention layer, called as attn(x, layout).
+        attn: attention layer, called as attn(x, layout), see `forward`.
         dim: channels C.
         mlp_ratio: hidden channels of the MLP, as a multiple of C.
         norm_eps: epsilon of both LayerNorms.
@@ -56,7 +56,7 @@ class TransformerBlock(nn.Module):
 
         Args:
             x: tokens [B, N, C].
-            layout: their token grid (h, w), N = h * w; their windows if `attn` has windows.
+            layout: the token grid (h, w), N = h * w, or the windows that a `WindowAttention` needs.
 
         Returns:
             [B, N, C].
@@ -70,8 +70,8 @@ def add_branch(
 ) -> Tensor:
     """Compute x + drop_path(gamma * branch).
 
-    In half precision, as under autocast, one pass over the tokens does it. Full precision takes a
-    pass per operation: one pass would round differently on a CPU.
+    In half precision, as under autocast, this is one pass over the tokens. In full precision it is
+    a pass per operation, because a single pass rounds differently on a CPU.
 
     Args:
         x: tokens [B, N, C].
@@ -89,7 +89,7 @@ def add_branch(
             branch = branch * gamma
         return x + drop_path(branch)
     kept = None
-    if drops:  # as timm's DropPath
+    if drops:  # the same mask as in timm's DropPath
         keep_rate = 1 - drop_path.drop_prob
         dtype = branch.dtype if gamma is None else gamma.dtype
         kept = torch.empty(len(branch), 1, 1, device=branch.device, dtype=dtype)
@@ -114,7 +114,7 @@ class _AddBranch(Function):
             scale = gamma * kept
         assert scale is not None
         ctx.save_for_backward(branch, kept, scale)
-        with without_autocast(x.device):  # which would convert the branch in a pass of its own
+        with without_autocast(x.device):  # autocast would convert the branch in another pass
             return torch.addcmul(x, branch, scale)
 
     @staticmethod

@@ -13,9 +13,8 @@ from mmpola.ops.numerics import accumulation_dtype, without_autocast
 class DepthwiseDeformableConv(nn.Module):
     """Depth-wise deformable convolution (Dai et al., ICCV 2017) with weights that all heads share.
 
-    The offsets of the taps are computed from the same tokens, per head, by a convolution of the
-    same kernel size. Its weights start at 0, so that this is an ordinary depth-wise convolution at
-    first.
+    Another convolution of the same kernel size computes the offsets of the taps from the tokens of
+    a head. Its weights start at 0, so this starts as an ordinary depth-wise convolution.
 
     Args:
         channels: channels D of a head.

@@ -1,4 +1,4 @@
-"""Learned feature maps: modules whose parameters give the `PowerMap` or `ExpMap` of a layer."""
+"""Learned feature maps: modules that return the `PowerMap` or `ExpMap` of a layer."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_head_dim(dim: int, num_heads: int) -> None:
 def mask_padding(x: Tensor, padding: Tensor) -> Tensor:
     """Zero keys or values [B, M, H, D] where `padding` [B, M] is True.
 
-    Both feature maps map a zero key to zero features: it adds nothing to any sum, and the operators
+    A zero key has zero features in both feature maps, so it adds nothing to any sum: the operators
     need no mask.
     """
     return x.masked_fill(padding[..., None, None], 0)

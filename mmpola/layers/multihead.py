@@ -1,4 +1,4 @@
-"""Polarity-aware linear attention in the place of torch.nn.MultiheadAttention."""
+"""Polarity-aware linear attention as a replacement of torch.nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
     """PolaFormer's linear attention (E4-E8) with the interface of torch.nn.MultiheadAttention.
 
     It attends from any number N of queries to any number M of keys, without convolution.
-    `load_state_dict` takes the weights of an nn.MultiheadAttention; if nothing but the feature map
-    is missing, that keeps its values. The two compute different functions: a converted network has
-    to be fine-tuned.
+    `load_state_dict` takes the weights of an nn.MultiheadAttention, which have no feature map: that
+    keeps its values. The two compute different functions: a converted network has to be fine-tuned.
 
-    In nn.TransformerEncoderLayer it can replace `self_attn`, whose fused inference it switches off;
-    build nn.TransformerEncoder from such a layer, or set `use_nested_tensor = False` in one that is
-    built already.
+    It can replace `self_attn` of an nn.TransformerEncoderLayer, and switches the fused inference of
+    that layer off. Build nn.TransformerEncoder from such a layer; if it is already built, set its
+    `use_nested_tensor = False`.
 
     Args:
         embed_dim: channels C of queries and outputs.
@@ -146,12 +145,13 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         if padding is not None:
             if padding.dtype != torch.bool:
                 padding = padding.isneginf()
-            # The gradients of the projections' weights are sums over all tokens: 0 * NaN would be
-            # NaN.
+            # The gradients of the projections' weights sum 0 * x over the padding: NaN for x = NaN
             key = key.masked_fill(padding[..., None], 0)
             value = value.masked_fill(padding[..., None], 0)
         q_weight, k_weight, v_weight = self._projection_weights()
-        q_bias = k_bias = v_bias = None
+        q_bias = None
+        k_bias = None
+        v_bias = None
         if self.in_proj_bias is not None:
             q_bias, k_bias, v_bias = self.in_proj_bias.chunk(3)
         q = F.linear(query, q_weight, q_bias).unflatten(-1, (self.num_heads, -1))
@@ -159,19 +159,19 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         v = F.linear(value, v_weight, v_bias).unflatten(-1, (self.num_heads, -1))
         feature_map = self.feature_map()
         if key_padding_mask is not None and key_padding_mask.is_floating_point():
-            # Adding one number to all keys of a sample changes nothing; 0 for the largest, no exp
-            # overflows.
+            # Adding the same number to the mask of all keys of a sample changes nothing. Subtract
+            # the largest, so that exp does not overflow.
             largest = key_padding_mask.amax(-1, keepdim=True)
             largest = largest.masked_fill(largest.isneginf(), 0)
             added = key_padding_mask - largest
             added = added.masked_fill(added.isneginf(), 0)[..., None, None]
             factor = (added / feature_map.exponent).exp()  # |k exp(m / p) / s|^p = exp(m) |k / s|^p
             k = (k * factor).to(k.dtype)
-        if padding is not None:  # a bias makes padded keys and values other than 0
+        if padding is not None:  # again: a bias of the projections has made them other than 0
             k = mask_padding(k, padding)
             v = mask_padding(v, padding)
-        # (E1) divides by M, padding included. With this epsilon the result does not depend on how
-        # much of it there is.
+        # (E1) divides by M, which counts the padding. With this epsilon the result does not depend
+        # on the amount of padding.
         eps = EPS / max(1, k.shape[1])
         attended = polarity_attention(q, k, v, feature_map, eps=eps, backend=self.backend)
         attended = attended.flatten(2)
@@ -196,8 +196,9 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         shapes = [list(query.shape), list(key.shape), list(value.shape)]
         dims = [self.embed_dim, self.kdim, self.vdim]
         fits = query.ndim in (2, 3) and query.ndim == key.ndim == value.ndim
-        fits = fits and key.shape[:-1] == value.shape[:-1]
-        fits = fits and [shape[-1] for shape in shapes] == dims
+        if fits:
+            channels = [query.shape[-1], key.shape[-1], value.shape[-1]]
+            fits = channels == dims and key.shape[:-1] == value.shape[:-1]
         if fits and query.ndim == 3:
             batch_axis = 0 if self.batch_first else 1
             fits = query.shape[batch_axis] == key.shape[batch_axis]
@@ -223,7 +224,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """Keep the own feature map if the weights, as nn.MultiheadAttention's, have none."""
+        """Keep this layer's feature map if the weights, like nn.MultiheadAttention's, have none."""
         own = {}
         for name, parameter in self.feature_map.named_parameters():
             own[f'{prefix}feature_map.{name}'] = parameter.detach()

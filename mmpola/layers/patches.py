@@ -27,15 +27,15 @@ def pad_to_cells(
         x: [B, C, h, w], or [B, h, w, C] with `channels_last`.
         grid: (h, w).
         size: side of a cell.
-        channels_last: where the channels are.
+        channels_last: whether x is [B, h, w, C].
         mode: of torch.nn.functional.pad: 'constant' pads with zeros, 'replicate' (not with
             `channels_last`) with the last row and column.
     """
     if not is_traced() and grid[0] % size == 0 and grid[1] % size == 0:
         return x
-    high, wide = covering_grid(grid, size)
-    below = high * size - grid[0]
-    right = wide * size - grid[1]
+    cell_rows, cell_columns = covering_grid(grid, size)
+    below = cell_rows * size - grid[0]
+    right = cell_columns * size - grid[1]
     if channels_last:
         return F.pad(x, (0, 0, 0, right, 0, below), mode=mode)
     return F.pad(x, (0, right, 0, below), mode=mode)
@@ -76,8 +76,8 @@ def reduce_tokens(
     """Reduce tokens [B, N, C] on `grid` to [B, M, C] and their grid by a strided convolution.
 
     The kernel of the convolution is as large as its stride. If the stride does not divide the map,
-    its last row and column are repeated, so that every token is read and no window of the
-    convolution is partly empty, even if the map is smaller than one window.
+    the last row and column are repeated: the convolution then reads every token and no zeros, even
+    if the map is smaller than its kernel.
     """
     ratio = conv.stride[0]
     maps = x.unflatten(1, grid).permute(0, 3, 1, 2)

@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
 from mmpola.ops.reference import rotate
-from mmpola.ops.tracing import is_recorded, is_traced, may_keep, stream_of
+from mmpola.ops.tracing import is_recorded, is_traced, may_cache, stream_of
 
 Grid = tuple[int, int]
 """(rows, columns) of a token map."""
@@ -99,8 +99,8 @@ def rotary_tables(
 
     On a map, the first half of the channels rotates with the row, the second half with the column;
     in a sequence, all channels rotate with the position. The angular frequencies are
-    10000^-linspace(0, 1, pairs), for the pairs of an axis; timm's rotary embeddings space theirs by
-    arange(n) / n instead.
+    10000^-linspace(0, 1, pairs), where `pairs` is the number of pairs per axis; timm's rotary
+    embeddings have arange(pairs) / pairs instead of linspace.
 
     Args:
         grid: (h, w), or (n,) for a sequence.
@@ -122,7 +122,7 @@ def rotary_tables(
 
 
 def _spread_over_tokens(axes: list[Tensor]) -> Tensor:
-    """Turn one table [side, pairs] per axis into [N, channels], equal for both of a pair."""
+    """Expand one table [side, pairs] per axis to [N, channels], equal for both of a pair."""
     doubled = [axis.repeat_interleave(2, dim=-1) for axis in axes]
     if len(axes) == 1:
         return doubled[0]
@@ -130,7 +130,7 @@ def _spread_over_tokens(axes: list[Tensor]) -> Tensor:
     width = axes[1].shape[0]
     rows = doubled[0].unsqueeze(1).expand(height, width, -1)
     columns = doubled[1].unsqueeze(0).expand(height, width, -1)
-    with without_autocast(rows.device):  # which cannot join float16 tables in a bfloat16 region
+    with without_autocast(rows.device):  # bfloat16 autocast cannot concatenate float16 tables
         return torch.cat([rows, columns], dim=-1).flatten(0, 1)
 
 
@@ -139,19 +139,22 @@ def cached_rotary_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return `rotary_tables` for x and on its device, from a cache that all layers share.
 
-    The default dtype is that of x, and float16 for half precision: float32 tables would be most of
-    what the kernels of linear attention read, and float16 is as accurate as their products. What a
-    compiler, an exporter, a dispatch mode or a CUDA graph records gets tables of its own.
+    The default dtype is that of x, but float16 for both half precisions: float32 tables would be
+    most of what the kernels of linear attention read, and float16 is as accurate as their products.
+    Where nothing may be cached (`may_cache`), the tables are computed.
     """
     if dtype is None:
         dtype = torch.float16 if x.dtype.itemsize == 2 else x.dtype
-    if not may_keep(x):
+    if not may_cache(x):
         return rotary_tables(grid, channels, x.device, dtype)
-    return _kept_rotary_tables(stream_of(x), tuple(grid), channels, x.device, dtype)
+    return _cached_rotary_tables(stream_of(x), tuple(grid), channels, x.device, dtype)
 
 
 @lru_cache(maxsize=8)  # the stages of a pyramid need four
-def _kept_rotary_tables(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+def _cached_rotary_tables(
+    stream: torch.cuda.Stream | None, *arguments: Any
+) -> tuple[Tensor, Tensor]:
+    """Compute `rotary_tables`; `stream` is part of the key of the cache, see `stream_of`."""
     with torch.inference_mode(False):  # else autograd could not save them later
         return rotary_tables(*arguments)
 
@@ -159,9 +162,9 @@ def _kept_rotary_tables(stream: torch.cuda.Stream | None, *arguments: Any) -> tu
 def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Rotate the interleaved channel pairs of queries and keys by the angles of `rotary_tables`.
 
-    It is computed in at least float32, whatever the dtype: in half precision the error of the
-    attended values would be 1.4 times as large, for less than 2 percent of a training step's memory
-    traffic.
+    Half-precision inputs are rotated in float32. Rotating them in half precision would save less
+    than 2 percent of a training step's memory traffic, and make the error of the attended values
+    1.4 times as large.
 
     Args:
         qk: [B, N, 2 * H, D], the heads of the queries before those of the keys.
@@ -176,14 +179,16 @@ def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Te
         rotated = rotate(qk.transpose(1, 2), rotary).to(qk.dtype).transpose(1, 2)
         q, k = rotated.chunk(2, dim=2)
         return q, k
-    if may_keep(qk):
-        turns = _kept_turns(stream_of(qk), tuple(grid), qk.shape[-1], qk.device, dtype)
+    if may_cache(qk):
+        rotation, inverse = _cached_complex_rotations(
+            stream_of(qk), tuple(grid), qk.shape[-1], qk.device, dtype
+        )
     else:
-        turns = _turns(grid, qk.shape[-1], qk.device, dtype)
-    return _RotateQueriesAndKeys.apply(qk, *turns)
+        rotation, inverse = _complex_rotations(grid, qk.shape[-1], qk.device, dtype)
+    return _RotateQueriesAndKeys.apply(qk, rotation, inverse)
 
 
-def _turns(
+def _complex_rotations(
     grid: Sequence[int], channels: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Compute exp(i angle) and exp(-i angle) of all tokens and pairs, each [N, 1, channels / 2]."""
@@ -194,33 +199,36 @@ def _turns(
 
 
 @lru_cache(maxsize=8)
-def _kept_turns(stream: torch.cuda.Stream | None, *arguments: Any) -> tuple[Tensor, Tensor]:
-    with torch.inference_mode(False):
-        return _turns(*arguments)
+def _cached_complex_rotations(
+    stream: torch.cuda.Stream | None, *arguments: Any
+) -> tuple[Tensor, Tensor]:
+    """Compute `_complex_rotations`; `stream` is part of the key of the cache."""
+    with torch.inference_mode(False):  # else autograd could not save them later
+        return _complex_rotations(*arguments)
 
 
 class _RotateQueriesAndKeys(Function):
-    """One complex product each way, where autograd's rule of the rotation would launch six."""
+    """One complex product per pass; recorded by autograd, the rotation would launch six kernels."""
 
     @staticmethod
-    def forward(ctx: Any, qk: Tensor, turn: Tensor, turn_back: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(turn_back)
-        rotated = _turned(qk.to(turn.real.dtype), turn).to(qk.dtype)
+    def forward(ctx: Any, qk: Tensor, rotation: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(inverse)
+        rotated = _rotate_pairs(qk.to(rotation.real.dtype), rotation).to(qk.dtype)
         q, k = rotated.chunk(2, dim=2)
         return q, k
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor, None, None]:
-        (turn_back,) = ctx.saved_tensors
+        (inverse,) = ctx.saved_tensors
         batch, tokens, heads, dim = dq.shape
-        dtype = turn_back.real.dtype
+        dtype = inverse.real.dtype
         grad = torch.empty(batch, tokens, 2 * heads, dim, device=dq.device, dtype=dtype)
         grad[:, :, :heads] = dq
         grad[:, :, heads:] = dk
-        return _turned(grad, turn_back).to(dq.dtype), None, None
+        return _rotate_pairs(grad, inverse).to(dq.dtype), None, None
 
 
-def _turned(x: Tensor, turn: Tensor) -> Tensor:
+def _rotate_pairs(x: Tensor, rotation: Tensor) -> Tensor:
     """Multiply the channel pairs of x [B, N, H, D] by complex numbers [N, 1, D / 2]."""
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turn).flatten(-2)
+    return torch.view_as_real(pairs * rotation).flatten(-2)

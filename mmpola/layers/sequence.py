@@ -26,7 +26,7 @@ GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class SequenceAttention(nn.Module):
-    """What the variants share: the projections to q, k and v, the output projection, dropout.
+    """Base class: the projections to q, k and v, the output projection, dropout.
 
     Args:
         dim: channels C.
@@ -75,8 +75,8 @@ class PolaSequenceAttention(SequenceAttention):
 
     Args:
         dim, num_heads, length, proj_drop: see `SequenceAttention`; D is even.
-        plus: PolaFormer++'s variant.
-        alpha: exponents of PolaFormer's lie in (1, 1 + alpha) (E5).
+        plus: whether it is PolaFormer++'s variant.
+        alpha: exponents of PolaFormer's variant lie in (1, 1 + alpha) (E5).
         dwc_kernel_size: taps of the convolution, odd.
         gate_init: initial weight of the gate's projection, one of GATE_INITS; its bias starts as
             nn.Linear's.
@@ -106,9 +106,11 @@ class PolaSequenceAttention(SequenceAttention):
         self.plus = plus
         self.backend = backend
         self.gate = nn.Linear(dim, dim)
-        kernels = dim if plus else dim // num_heads
+        channels = dim // num_heads
+        if plus:
+            channels = dim
         padding = dwc_kernel_size // 2
-        self.dwc = nn.Conv1d(kernels, kernels, dwc_kernel_size, padding=padding, groups=kernels)
+        self.dwc = nn.Conv1d(channels, channels, dwc_kernel_size, padding=padding, groups=channels)
         GATE_INITS[gate_init](self.gate.weight)
         self.feature_map: LearnedExpMap | LearnedPowerMap
         if plus:
@@ -122,8 +124,8 @@ class PolaSequenceAttention(SequenceAttention):
             k = mask_padding(k, ~valid)
             v = mask_padding(v, ~valid)
         tokens = x.shape[1]
-        # (E1) divides by the number of keys, padding included. With this epsilon the result does
-        # not depend on how much of the padding was cropped.
+        # (E1) divides by the number of keys, which counts the padding. With this epsilon the result
+        # does not depend on how much padding was cropped.
         eps = EPS * self.length / tokens
         rotary = None
         if self.plus:
@@ -166,7 +168,8 @@ class SoftmaxSequenceAttention(SequenceAttention):
         """Attend; a sample without any valid key attends to all."""
         mask = None
         if valid is not None:
-            mask = (valid | ~valid.any(dim=1, keepdim=True))[:, None, None]
+            has_no_key = ~valid.any(dim=1, keepdim=True)
+            mask = (valid | has_no_key)[:, None, None]  # [B, 1, 1, N]
         attn_drop = self.attn_drop if self.training else 0.0
         attended = F.scaled_dot_product_attention(
             q.transpose(1, 2),
@@ -201,4 +204,4 @@ SEQUENCE_ATTENTION: dict[str, Callable[..., SequenceAttention]] = {
     'softmax': SoftmaxSequenceAttention,
     'linear': EluSequenceAttention,
 }
-"""The variants by the word that a config uses."""
+"""The variants by their names in configs."""

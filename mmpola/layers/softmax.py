@@ -11,11 +11,11 @@ from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.patches import reduce_tokens
 from mmpola.layers.positions import Grid, rotate_queries_and_keys
 from mmpola.layers.traced_windows import CompiledWindows, ExportedWindows
-from mmpola.layers.windows import Windows, kept_windows
+from mmpola.layers.windows import Windows, cached_windows
 from mmpola.ops import mix_and_gate
 from mmpola.ops.backends import check_backend_name
 from mmpola.ops.numerics import autocast_dtype
-from mmpola.ops.tracing import is_compiled, is_exported, may_keep, stream_of
+from mmpola.ops.tracing import is_compiled, is_exported, may_cache, stream_of
 
 
 class SpatialReductionAttention(nn.Module):
@@ -150,9 +150,8 @@ class WindowAttention(nn.Module):
         self.relative_position_bias_table = nn.Parameter(
             torch.empty((2 * window_size - 1) ** 2, num_heads)
         )
-        index = gen_relative_position_index(
-            (window_size, window_size)
-        )  # [s*s, s*s], rows of the bias table
+        # [s*s, s*s]: the row of the bias table for each pair of tokens
+        index = gen_relative_position_index((window_size, window_size))
         self.register_buffer('relative_position_index', index, persistent=False)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -166,14 +165,15 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, windows: Windows) -> Tensor:
         """x [B, N, C] and the windows of its map, see `find_windows` -> [B, N, C]."""
-        x = x.to(autocast_dtype(x))  # before a copy: autocast would convert it for the projection
+        x = x.to(autocast_dtype(x))  # before `cut` copies x; the projection would convert it after
         q, k, v = self.qkv(windows.cut(x)).chunk(3, dim=-1)
         q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B * windows, H, s*s, D]
         k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         tokens = self.window_size**2
         bias = self.relative_position_bias_table[self.relative_position_index.flatten()]
-        bias = bias.to(q.dtype).unflatten(0, (tokens, tokens)).permute(2, 0, 1).unsqueeze(0)
+        bias = bias.to(q.dtype).unflatten(0, (tokens, tokens))
+        bias = bias.permute(2, 0, 1).unsqueeze(0)  # [1, H, s*s, s*s]
         if windows.mask is not None:
             bias = bias + windows.mask.to(q.dtype)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
@@ -185,7 +185,7 @@ class WindowAttention(nn.Module):
 
 
 def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
-    """Return the windows of a map for the layers that read it, by whoever records the operations.
+    """Return the windows of a map, in the variant for an exporter, a compiler or eager PyTorch.
 
     Args:
         x: the tokens [B, N, C].
@@ -197,7 +197,7 @@ def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows
         return ExportedWindows(x, grid, window_size, shift)
     if is_compiled():
         return CompiledWindows(x, grid, window_size, shift)
-    if may_keep(x):
+    if may_cache(x):
         dtype = autocast_dtype(x)
-        return kept_windows(stream_of(x), x.shape[0], grid, window_size, shift, x.device, dtype)
+        return cached_windows(stream_of(x), x.shape[0], grid, window_size, shift, x.device, dtype)
     return Windows(x, grid, window_size, shift)

@@ -1,4 +1,4 @@
-"""The windows of windows.py for exporters and compilers, which record them for any image size."""
+"""The windows of windows.py in forms that exporters and compilers record for any image size."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from torch import Tensor
 
 from mmpola.layers.patches import covering_grid
 from mmpola.layers.positions import Grid
-from mmpola.layers.windows import IndexedWindows, Windows, kept_windows
-from mmpola.ops.tracing import may_keep, stream_of
+from mmpola.layers.windows import IndexedWindows, Windows, cached_windows
+from mmpola.ops.tracing import may_cache, stream_of
 
 
 class ExportedWindows(Windows):
     """The windows for torch.export and ONNX: tokens are gathered by indices that are computed.
 
-    ONNX cannot roll by an amount that depends on the image size. A tensor with a dimension for the
-    rows and one for the columns of windows would restrict the program of torch.export to images
-    with as many of them, one or several, as its sample.
+    ONNX cannot roll by an amount that depends on the image size. And no tensor may have a dimension
+    for the rows or the columns of windows: torch.export treats dimensions of size 1 differently, so
+    its program would only serve images that, like the sample, have one or several of them.
     """
 
     def cut(self, x: Tensor) -> Tensor:
         """Cut tokens [B, N, C] into windows [B * windows, s*s, C]; padding repeats a token."""
         rows, columns = self.positions(x.device)
-        padded_rows = self.high * self.window_size
-        padded_columns = self.wide * self.window_size
+        padded_rows = self.window_rows * self.window_size
+        padded_columns = self.window_columns * self.window_size
         row = _unrolled(rows + self.shift_rows, padded_rows).clamp_max(self.grid[0] - 1)
         column = _unrolled(columns + self.shift_columns, padded_columns).clamp_max(self.grid[1] - 1)
         tokens = x.index_select(1, row * self.grid[1] + column).flatten(0, 1)
-        windows = x.shape[0] * self.high * self.wide
+        windows = x.shape[0] * self.window_rows * self.window_columns
         return tokens.unflatten(0, (windows, self.window_size**2))
 
     def join(self, windows: Tensor) -> Tensor:
@@ -38,11 +38,12 @@ class ExportedWindows(Windows):
         token = torch.arange(self.grid[0] * self.grid[1], device=windows.device)
         map_row = token // self.grid[1]
         map_column = token - map_row * self.grid[1]
-        row = _rolled(map_row - self.shift_rows, self.high * side)
-        column = _rolled(map_column - self.shift_columns, self.wide * side)
-        window = row // side * self.wide + column // side
+        row = _rolled(map_row - self.shift_rows, self.window_rows * side)
+        column = _rolled(map_column - self.shift_columns, self.window_columns * side)
+        window = row // side * self.window_columns + column // side
         inside = row % side * side + column % side
-        tokens = windows.flatten(0, 1).unflatten(0, (self.batch, self.high * self.wide * side**2))
+        places = self.window_rows * self.window_columns * side**2
+        tokens = windows.flatten(0, 1).unflatten(0, (self.batch, places))
         return tokens.index_select(1, window * side**2 + inside)
 
 
@@ -57,10 +58,10 @@ def _rolled(position: Tensor, side: int) -> Tensor:
 
 
 class CompiledWindows(Windows):
-    """The windows for torch.compile: one operator each, into which the compiler does not look.
+    """The windows for torch.compile: mask, cut and join are operators that it does not look into.
 
-    It would fuse the arithmetic of symbolic sizes into its kernels, which takes minutes and fails
-    for some models (torch 2.11).
+    Otherwise it fuses the arithmetic of symbolic sizes into its kernels, which takes minutes and
+    fails for some models (torch 2.11).
     """
 
     def __init__(self, x: Tensor, grid: Grid, window_size: int, shift: int) -> None:
@@ -69,38 +70,43 @@ class CompiledWindows(Windows):
 
     def cut(self, x: Tensor) -> Tensor:
         """Cut tokens [B, N, C] into windows [B * windows, s*s, C]."""
-        return cut_operator(x, *self.grid, self.window_size, self.shift)
+        rows, columns = self.grid
+        return cut_operator(x, rows, columns, self.window_size, self.shift)
 
     def join(self, windows: Tensor) -> Tensor:
         """Join windows [B * windows, s*s, C] to tokens [B, N, C]."""
-        return join_operator(windows, *self.grid, self.window_size, self.shift, self.batch)
+        rows, columns = self.grid
+        return join_operator(windows, rows, columns, self.window_size, self.shift, self.batch)
 
     def make_mask(self, x: Tensor) -> Tensor:
         """Compute the mask of `Windows`, never None."""
-        return mask_operator(x, *self.grid, self.window_size, self.shift)
+        rows, columns = self.grid
+        return mask_operator(x, rows, columns, self.window_size, self.shift)
 
 
-def _windows(x: Tensor, batch: int, grid: Grid, window_size: int, shift: int) -> Windows:
-    """Return windows for an operator that runs."""
-    if may_keep(x):
-        return kept_windows(stream_of(x), batch, grid, window_size, shift, x.device, x.dtype)
+def _eager_windows(x: Tensor, batch: int, grid: Grid, window_size: int, shift: int) -> Windows:
+    """Return the windows that the operators use when they run, if possible from the cache."""
+    if may_cache(x):
+        return cached_windows(stream_of(x), batch, grid, window_size, shift, x.device, x.dtype)
     return IndexedWindows(x.new_empty(batch, 0, 0), grid, window_size, shift)
 
 
 @torch.library.custom_op('mmpola::window_mask', mutates_args=())
 def mask_operator(x: Tensor, rows: int, columns: int, window_size: int, shift: int) -> Tensor:
     """Return the mask of `Windows` for the tokens x [B, N, C], in x's dtype."""
-    windows = _windows(x, x.shape[0], (rows, columns), window_size, shift)
+    windows = _eager_windows(x, x.shape[0], (rows, columns), window_size, shift)
     if windows.mask is not None:
         return windows.mask.clone()  # a compiled program may overwrite the result of an operator
     tokens = window_size**2
-    return x.new_zeros(x.shape[0] * windows.high * windows.wide, 1, tokens, tokens)
+    number = x.shape[0] * windows.window_rows * windows.window_columns
+    return x.new_zeros(number, 1, tokens, tokens)
 
 
 @torch.library.custom_op('mmpola::cut_windows', mutates_args=())
 def cut_operator(x: Tensor, rows: int, columns: int, window_size: int, shift: int) -> Tensor:
     """Compute `Windows.cut`."""
-    return _windows(x, x.shape[0], (rows, columns), window_size, shift).cut(x)
+    windows = _eager_windows(x, x.shape[0], (rows, columns), window_size, shift)
+    return windows.cut(x)
 
 
 @torch.library.custom_op('mmpola::join_windows', mutates_args=())
@@ -108,20 +114,21 @@ def join_operator(
     windows: Tensor, rows: int, columns: int, window_size: int, shift: int, batch: int
 ) -> Tensor:
     """Compute `Windows.join`."""
-    return _windows(windows, batch, (rows, columns), window_size, shift).join(windows)
+    eager = _eager_windows(windows, batch, (rows, columns), window_size, shift)
+    return eager.join(windows)
 
 
 @mask_operator.register_fake
 def _(x: Tensor, rows: int, columns: int, window_size: int, shift: int) -> Tensor:
-    high, wide = covering_grid((rows, columns), window_size)
+    window_rows, window_columns = covering_grid((rows, columns), window_size)
     tokens = window_size**2
-    return x.new_empty(x.shape[0] * high * wide, 1, tokens, tokens)
+    return x.new_empty(x.shape[0] * window_rows * window_columns, 1, tokens, tokens)
 
 
 @cut_operator.register_fake
 def _(x: Tensor, rows: int, columns: int, window_size: int, shift: int) -> Tensor:
-    high, wide = covering_grid((rows, columns), window_size)
-    return x.new_empty(x.shape[0] * high * wide, window_size**2, x.shape[2])
+    window_rows, window_columns = covering_grid((rows, columns), window_size)
+    return x.new_empty(x.shape[0] * window_rows * window_columns, window_size**2, x.shape[2])
 
 
 @join_operator.register_fake
@@ -129,22 +136,24 @@ def _(windows: Tensor, rows: int, columns: int, window_size: int, shift: int, ba
     return windows.new_empty(batch, rows * columns, windows.shape[2])
 
 
-def _keep_cut_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, *ctx.sizes = inputs
+def _save_cut_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.rows, ctx.columns, ctx.window_size, ctx.shift = inputs
     ctx.batch = x.shape[0]
 
 
 def _cut_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return join_operator(grad, *ctx.sizes, ctx.batch), None, None, None, None
+    dx = join_operator(grad, ctx.rows, ctx.columns, ctx.window_size, ctx.shift, ctx.batch)
+    return dx, None, None, None, None
 
 
-def _keep_join_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, *ctx.sizes, _ = inputs
+def _save_join_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, ctx.rows, ctx.columns, ctx.window_size, ctx.shift, _ = inputs
 
 
 def _join_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return cut_operator(grad, *ctx.sizes), None, None, None, None, None
+    d_windows = cut_operator(grad, ctx.rows, ctx.columns, ctx.window_size, ctx.shift)
+    return d_windows, None, None, None, None, None
 
 
-cut_operator.register_autograd(_cut_gradient, setup_context=_keep_cut_sizes)
-join_operator.register_autograd(_join_gradient, setup_context=_keep_join_sizes)
+cut_operator.register_autograd(_cut_gradient, setup_context=_save_cut_sizes)
+join_operator.register_autograd(_join_gradient, setup_context=_save_join_sizes)

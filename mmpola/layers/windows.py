@@ -1,9 +1,9 @@
 """Shifted windows of a token map of any size (Swin, ICCV 2021, sec. 3.2): cut, mask and join.
 
-`Windows` does it as one would write it down: pad the map, roll it, cut it. `IndexedWindows`
-computes the same faster, by moving whole tokens with indices that are kept for the next forward
-pass; eager PyTorch uses it. Compilers and exporters need the variants in traced_windows.py. The
-choice is made in one place, `mmpola.layers.softmax.find_windows`.
+`Windows` is the definition: pad the map, roll it, cut it. `IndexedWindows` computes the same
+faster, by moving whole tokens with indices that are cached between forward passes; eager PyTorch
+uses it. Compilers and exporters need the variants in traced_windows.py. `find_windows` in
+softmax.py chooses between them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mmpola.layers.patches import covering_grid, pad_to_cells
 from mmpola.layers.positions import Grid
 from mmpola.ops.tracing import is_traced
 
-KEPT_WINDOWS = 16
-"""Windows of so many grids and shifts are kept: the stages of a pyramid need four."""
+CACHE_SIZE = 16
+"""Combinations of grid and shift whose windows are cached: the stages of a pyramid need four."""
 
 
 class Windows:
@@ -31,26 +31,27 @@ class Windows:
     would only separate its tokens.
 
     Args:
-        x: tokens [B, N, C], of which B, the device and the dtype are read; N and C may be 0.
+        x: tokens [B, N, C]; only B, device and dtype are read, so N and C may be 0.
         grid: (h, w) of the map before padding, in tokens.
         window_size: s.
         shift: cyclic shift in tokens, 0 or s // 2.
 
     Attributes:
+        window_rows, window_columns: number of windows below and beside each other.
         mask: [B * windows, 1, s*s, s*s], added to attention logits: -inf between two tokens of a
             window if only the shift brought them together, or if exactly one of them is padding,
-            else 0. None if every entry is 0. Compilers and exporters always get a mask: the
-            question would fix the image size.
+            else 0. None if every entry is 0; never None for compilers and exporters, because that
+            decision would fix the image size.
     """
 
     def __init__(self, x: Tensor, grid: Grid, window_size: int, shift: int) -> None:
         self.batch = x.shape[0]
         self.grid = grid
         self.window_size = window_size
-        self.high, self.wide = covering_grid(grid, window_size)
-        # 1 // high is 1 for one window and 0 for more, without a branch, which would fix the size
-        self.shift_rows = shift * (1 - 1 // self.high)
-        self.shift_columns = shift * (1 - 1 // self.wide)
+        self.window_rows, self.window_columns = covering_grid(grid, window_size)
+        # 0 for one window, else `shift`; an `if` would fix the image size for compilers
+        self.shift_rows = shift * (1 - 1 // self.window_rows)
+        self.shift_columns = shift * (1 - 1 // self.window_columns)
         self.mask = self.make_mask(x)
 
     def cut(self, x: Tensor) -> Tensor:
@@ -67,8 +68,8 @@ class Windows:
             windows,
             '(b wh ww) (s t) c -> b (wh s) (ww t) c',
             b=self.batch,
-            wh=self.high,
-            ww=self.wide,
+            wh=self.window_rows,
+            ww=self.window_columns,
             s=self.window_size,
             t=self.window_size,
         )
@@ -77,8 +78,8 @@ class Windows:
 
     def make_mask(self, x: Tensor) -> Tensor | None:
         """Compute the attribute `mask`."""
-        padded_rows = self.high * self.window_size
-        padded_columns = self.wide * self.window_size
+        padded_rows = self.window_rows * self.window_size
+        padded_columns = self.window_columns * self.window_size
         if not is_traced():
             shifted = self.shift_rows > 0 or self.shift_columns > 0
             if not shifted and self.grid == (padded_rows, padded_columns):
@@ -89,7 +90,8 @@ class Windows:
         is_padding = (row_region == PADDING_REGION) | (column_region == PADDING_REGION)
         region = (3 * row_region + column_region).masked_fill(is_padding, 9)  # 0 ... 8 are in use
         region = region.repeat(self.batch)
-        region = region.view(self.batch * self.high * self.wide, 1, self.window_size**2)
+        windows = self.batch * self.window_rows * self.window_columns
+        region = region.view(windows, 1, self.window_size**2)
         is_hidden = region.unsqueeze(2) != region.unsqueeze(3)
         zeros = torch.zeros(is_hidden.shape, device=x.device, dtype=x.dtype)
         return zeros.masked_fill(is_hidden, float('-inf'))
@@ -101,12 +103,13 @@ class Windows:
             Two int64 tensors [windows * s*s].
         """
         tokens_per_window = self.window_size**2
-        index = torch.arange(self.high * self.wide * tokens_per_window, device=device)
+        tokens = self.window_rows * self.window_columns * tokens_per_window
+        index = torch.arange(tokens, device=device)
         window = index // tokens_per_window
         inside = index % tokens_per_window
-        window_row = window // self.wide
-        # ONNX has no remainder of a divisor that depends on the image size
-        window_column = window - window_row * self.wide
+        window_row = window // self.window_columns
+        # Not `%`: ONNX has no remainder for a divisor that depends on the image size
+        window_column = window - window_row * self.window_columns
         rows = window_row * self.window_size + inside // self.window_size
         columns = window_column * self.window_size + inside % self.window_size
         return rows, columns
@@ -117,7 +120,7 @@ PADDING_REGION = 2
 
 
 def _region(position: Tensor, side: int, padded_side: int, shift: int) -> Tensor:
-    """Number the parts of a rolled side: 0 in place, 1 from the other end, PADDING_REGION."""
+    """Number the parts of a rolled side: 0 in place, 1 from its other end, PADDING_REGION."""
     is_wrapped = position >= padded_side - shift
     is_padding = (position + shift >= side) & ~is_wrapped
     return torch.where(is_padding, PADDING_REGION, is_wrapped.long())
@@ -126,11 +129,11 @@ def _region(position: Tensor, side: int, padded_side: int, shift: int) -> Tensor
 class IndexedWindows(Windows):
     """The same windows, cut and joined by the indices of whole tokens.
 
-    Each way is one pass over memory, and the gradient of one is the other: padding is 0 on the way
-    in and dropped on the way out.
+    Each way is one pass over memory, and its gradient is the other way: padding is 0 in the windows
+    and dropped when they are joined.
 
     Attributes:
-        token: int64 [windows * s*s], the token at each place; any token where there is padding.
+        token: int64 [windows * s*s], the token at each place in the windows; at padding any token.
         place: int64 [N], the place of each token.
         padding: int64, the places of padding.
     """
@@ -181,8 +184,8 @@ class _JoinByIndex(Function):
         return _CutByIndex.apply(grad, ctx.windows), None
 
 
-@lru_cache(maxsize=KEPT_WINDOWS)
-def kept_windows(
+@lru_cache(maxsize=CACHE_SIZE)
+def cached_windows(
     stream: torch.cuda.Stream | None,
     batch: int,
     grid: Grid,
@@ -191,7 +194,7 @@ def kept_windows(
     device: torch.device,
     dtype: torch.dtype,
 ) -> IndexedWindows:
-    """Return windows that are made once; `stream` is what `stream_of` returns."""
+    """Return windows from a cache; `stream` is what `stream_of` returns."""
     with torch.inference_mode(False):  # else autograd could not save them later
         x = torch.empty(batch, 0, 0, device=device, dtype=dtype)
         return IndexedWindows(x, grid, window_size, shift)

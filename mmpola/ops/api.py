@@ -30,7 +30,7 @@ def polarity_attention(
 ) -> Tensor:
     """Compute polarity-aware linear attention (E1-E3) with the features of a map (E4-E13).
 
-    The time is O((N + M) D^2).
+    Its time is O((N + M) D^2) per head.
 
     Source: PolaFormer (ICLR 2025), eq. 3-9, and PolaFormer++; equation numbers are those of
     mmpola/ops/README.md. Differentiable with respect to every tensor except `rotary`. Features,
@@ -61,7 +61,8 @@ def polarity_attention(
     """
     inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, max(eps, SMALLEST_EPS))
     validate_attention(inputs)
-    return choose_backend(backend, inputs, q.device).polarity_attention(inputs)
+    chosen = choose_backend(backend, inputs, q.device)
+    return chosen.polarity_attention(inputs)
 
 
 def mix_and_gate(
@@ -104,4 +105,5 @@ def mix_and_gate(
     validate_mix_and_gate(inputs)
     if len(grid) == 1:
         inputs = inputs.as_map()
-    return choose_backend(backend, inputs, attended.device).mix_and_gate(inputs)
+    chosen = choose_backend(backend, inputs, attended.device)
+    return chosen.mix_and_gate(inputs)

@@ -23,8 +23,7 @@ class Backend:
     Args:
         name: value of the argument `backend` that selects it.
         missing: returns the reasons why it cannot run on this machine at all.
-        unsupported: returns the reasons why it cannot handle given inputs; their type tells which
-            operator is meant.
+        unsupported: returns the reasons why it cannot handle the inputs of an operator.
         polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
         mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
         automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any
@@ -56,9 +55,9 @@ BACKENDS: tuple[Backend, ...] = (
         mix_and_gate=mix_and_gate_reference,
     ),
 )
-"""Fastest first; 'auto' chooses the first one that is eligible."""
+"""Fastest first; 'auto' chooses the first one that can run and passes its self-check."""
 
-NAMES = ['auto', *(backend.name for backend in BACKENDS)]
+BACKEND_NAMES = ['auto'] + [backend.name for backend in BACKENDS]
 """Values of the argument `backend`."""
 
 
@@ -79,12 +78,12 @@ def unavailable_backends() -> dict[str, list[str]]:
 
 def check_backend_name(name: str) -> None:
     """Raise ValueError unless `name` is 'auto' or the name of a backend."""
-    if name not in NAMES:
-        raise ValueError(f'backend: expected one of {NAMES}, got {name!r}')
+    if name not in BACKEND_NAMES:
+        raise ValueError(f'backend: expected one of {BACKEND_NAMES}, got {name!r}')
 
 
 def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
-    """Return the backend called `name`, or for 'auto' the first one that can and may serve.
+    """Return the backend called `name`, or for 'auto' the first one that can run.
 
     Args:
         name: of a backend, or 'auto'.

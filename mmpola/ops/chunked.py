@@ -1,11 +1,11 @@
 """The attention of the backend `torch`: the equations in chunks of tokens, with their gradients.
 
-Between the forward and the backward pass only q, k, v, o and the small state are kept; features
-exist for one chunk at a time and are computed again in the backward pass. Because a chunk fits into
-a CPU's cache, this is also faster there than computing the whole sequence at once.
+Only q, k, v, o and the small state are saved for the backward pass; features exist for one chunk at
+a time and are recomputed in the backward pass. Because a chunk fits into a CPU's cache, this is
+also faster there than computing the whole sequence at once.
 
-Each feature map has a forward and a backward function. They compute in place, unseen by autograd;
-the gradients are E15-E18. Tensors are [B, H, n, D] inside, n tokens of a chunk.
+Each feature map has a forward and a backward function, which compute in place, unseen by autograd;
+the gradients are (E15-E18). Inside, tensors are [B, H, n, D] for the n tokens of a chunk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Gradients = list[Tensor | None]
 
 
 def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
-    """Compute o [B, N, H, D] in q's dtype. Where `is_recorded`, compute the reference instead."""
+    """Compute o [B, N, H, D] in q's dtype; by the reference if the call is recorded."""
     dtype = inputs.q.dtype
     with without_autocast(inputs.q.device):
         inputs = inputs.to(accumulation_dtype(dtype))
@@ -59,7 +59,10 @@ def polarity_attention_chunked(inputs: AttentionInputs) -> Tensor:
             else:
                 output, _, _ = power_forward(inputs, inputs.feature_map)
         elif torch.is_grad_enabled():
-            cos, sin = inputs.rotary or (None, None)
+            cos = None
+            sin = None
+            if inputs.rotary is not None:
+                cos, sin = inputs.rotary
             output = ExpAttention.apply(*inputs.tensors(), cos, sin, inputs.eps)
         else:
             output, _, _, _ = exp_forward(inputs, inputs.feature_map)
@@ -92,25 +95,25 @@ class PowerAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, output, states, key_means = ctx.saved_tensors
+        q, k, v, key_position, exponent, scale, output, states, key_means = ctx.saved_tensors
         needed = ctx.needs_input_grad[:6]
-        with without_autocast(grad.device):  # in which `backward` may be called
+        with without_autocast(grad.device):  # `backward` may be called inside autocast
             if torch.is_grad_enabled():
+                tensors = (q, k, v, key_position, exponent, scale)
                 gradients = recorded_gradients(tensors, PowerMap, None, ctx.eps, grad, needed)
             else:
-                q, k, v, key_position, exponent, scale = tensors
                 feature_map = PowerMap(exponent, scale)
                 inputs = AttentionInputs(q, k, v, feature_map, key_position, None, ctx.eps)
                 gradients = power_backward(
                     inputs, feature_map, states, key_means, output, grad, needed
                 )
-        return *gradients, None
+        return (*gradients, None)
 
 
 def power_forward(inputs: AttentionInputs, feature_map: PowerMap) -> tuple[Tensor, Tensor, Tensor]:
     """Compute o [B, N, H, D], and state [B, H, 2D, D] and key means [B, H, 2D, 2] of both streams.
 
-    The rows of the state are those of `swap_opposite`.
+    State and key means are as `swap_opposite` returns them.
     """
     k = add_key_position(inputs).transpose(1, 2)  # (E4)
     v = inputs.v.transpose(1, 2)
@@ -176,13 +179,13 @@ def power_backward(
         o_streams = o[:, :, begin:end].unflatten(-1, (2, -1))  # [B, H, n, 2, D/2]
         do_streams = do[:, :, begin:end].unflatten(-1, (2, -1))
         inverse = normaliser(phi, key_means, eps).reciprocal()  # 1/r  [B, H, n, 2]
-        c = (do_streams * o_streams).sum(-1) * -inverse
-        y = (do_streams * inverse.unsqueeze(-1)).flatten(-2)  # [B, H, n, D]
-        d_phi = _add_outer(y @ states.mT, c, key_means)  # (E15)
+        c = (do_streams * o_streams).sum(-1) * -inverse  # (E15)
+        y = (do_streams * inverse.unsqueeze(-1)).flatten(-2)  # [B, H, n, D]  (E15)
+        d_phi = _add_outer(y @ states.mT, c, key_means)  # (E16)
         d_states = _add(d_states, phi.mT @ y)  # (E16)
         d_means = _add(d_means, (c.mT @ phi).mT)
-        # Where a large query shares no feature with large keys, the gradient may be infinite at
-        # features of 0.
+        # The gradient at features of 0 may be infinite, where a large query and large keys share no
+        # feature: replace it by 0
         torch.ops.aten.threshold_backward(d_phi, phi, 0, grad_input=d_phi)
         d_chunk, part_exponent, part_scale = _power_gradients(
             q_chunk, phi, log2, d_phi, feature_map, (needs_q, needs_exponent, needs_scale)
@@ -257,7 +260,7 @@ def _power_gradients(
     feature_map: PowerMap,
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Compute the gradients of x, exponent and scale (E18), and those that come through c."""
+    """Compute the gradients of x, exponent and scale (E18), also through `log2_offset`."""
     needs_x, needs_exponent, needs_scale = needed
     if not (needs_x or needs_exponent or needs_scale):
         return None, None, None
@@ -265,11 +268,11 @@ def _power_gradients(
     scale = feature_map.scale
     positive, negative = features.chunk(2, dim=-1)
     d_positive, d_negative = d_features.chunk(2, dim=-1)
-    weighted = torch.addcmul(positive * d_positive, negative, d_negative)  # a da
+    weighted = torch.addcmul(positive * d_positive, negative, d_negative)  # a da of (E18)
     d_x = None
     if needs_x:
-        # dx = p a / x da with the sign of the half. At x = 0 the feature a is 0, so any divisor
-        # gives the 0 of (E18); for subnormal x the slope is too small.
+        # dx = p a da / x, of which x carries the sign. At x = 0 the feature a is 0, so any divisor
+        # gives the 0 of (E18); at subnormal x the result is too small.
         divisor = torch.copysign(x.abs().clamp_min_(torch.finfo(x.dtype).tiny), x)
         d_x = weighted * exponent / divisor
     d_exponent = None
@@ -319,22 +322,24 @@ class ExpAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, cos, sin, output, shift, state, key_mean = ctx.saved_tensors
+        q, k, v, key_position, same, opposite, cos, sin, output, shift, state, key_mean = (
+            ctx.saved_tensors
+        )
         needed = ctx.needs_input_grad[:6]
         rotary = None
         if cos is not None:
             rotary = (cos, sin)
-        with without_autocast(grad.device):  # in which `backward` may be called
+        with without_autocast(grad.device):  # `backward` may be called inside autocast
             if torch.is_grad_enabled():
+                tensors = (q, k, v, key_position, same, opposite)
                 gradients = recorded_gradients(tensors, ExpMap, rotary, ctx.eps, grad, needed)
             else:
-                q, k, v, key_position, same, opposite = tensors
                 feature_map = ExpMap(same, opposite)
                 inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, ctx.eps)
                 gradients = exp_backward(
                     inputs, feature_map, shift, state, key_mean, output, grad, needed
                 )
-        return *gradients, None, None, None
+        return (*gradients, None, None, None)
 
 
 def exp_forward(
@@ -345,13 +350,13 @@ def exp_forward(
     k = add_key_position(inputs).transpose(1, 2)
     v = inputs.v.transpose(1, 2)
     keys = k.shape[-2]
-    turns = _rotations(inputs.rotary)
-    shift = feature_map.key_shift(q, k, paired=turns is not None)  # (E11)
+    rotations = _complex_rotations(inputs.rotary)
+    shift = feature_map.key_shift(q, k, paired=rotations is not None)  # (E11)
     state = None
     key_mean = None
     for begin, end in chunk_bounds(k):
         psi = _key_exponentials(k[:, :, begin:end], shift)  # (E9, E12)
-        rotated = _rotate(psi, turns, begin, end)
+        rotated = _rotate(psi, _tokens_of(rotations, begin, end))
         state = _add(state, rotated.mT @ (v[:, :, begin:end] / keys))  # (E2, E10)
         key_mean = _add(key_mean, psi.sum(dim=-2).unsqueeze(-1) / keys)  # (E1)
     assert state is not None and key_mean is not None
@@ -366,8 +371,9 @@ def exp_forward(
         opposite, eps_opposite, _ = _query_exponentials(
             swapped, feature_map.opposite, shift, inputs.eps
         )
-        numerator_same = _rotate(same, turns, begin, end) @ state_same
-        numerator_opposite = _rotate(opposite, turns, begin, end) @ state_opposite
+        rotation = _tokens_of(rotations, begin, end)
+        numerator_same = _rotate(same, rotation) @ state_same
+        numerator_opposite = _rotate(opposite, rotation) @ state_opposite
         denominator_same = normaliser(same, key_mean, eps_same)
         denominator_opposite = normaliser(opposite, key_mean, eps_opposite)
         # (E3)
@@ -396,7 +402,7 @@ def exp_backward(
         needed: which of the six gradients are needed; the others are None.
     """
     needs_q, needs_k, needs_v, needs_position, needs_same, needs_opposite = needed
-    turns = _rotations(inputs.rotary)
+    rotations = _complex_rotations(inputs.rotary)
     temperature_same = feature_map.same.unsqueeze(-2)
     temperature_opposite = feature_map.opposite.unsqueeze(-2)
     state_same, state_opposite = state.chunk(2, dim=-1)
@@ -421,13 +427,13 @@ def exp_backward(
         opposite, eps_opposite, offset_opposite = _query_exponentials(
             swapped, feature_map.opposite, shift, inputs.eps
         )
-        turn = None if turns is None else turns[begin:end]
+        rotation = _tokens_of(rotations, begin, end)
         d_same, part_state, part_mean = _stream_gradients(
             same,
             eps_same,
             state_same,
             key_mean,
-            turn,
+            rotation,
             o_same[:, :, begin:end],
             do_same[:, :, begin:end],
         )
@@ -438,7 +444,7 @@ def exp_backward(
             eps_opposite,
             state_opposite,
             key_mean,
-            turn,
+            rotation,
             o_opposite[:, :, begin:end],
             do_opposite[:, :, begin:end],
         )
@@ -469,11 +475,12 @@ def exp_backward(
     for begin, end in chunk_bounds(k):
         k_chunk = k[:, :, begin:end]
         psi = _key_exponentials(k_chunk, shift)
-        turn = None if turns is None else turns[begin:end]
-        rotated = _rotate_features(psi, turn)
+        rotation = _tokens_of(rotations, begin, end)
+        rotated = _rotate(psi, rotation)
         torch.matmul(rotated, d_state, out=dv.transpose(1, 2)[:, :, begin:end])  # (E17)
         if needs_k or needs_position:
-            d_psi = _rotate_back(v[:, :, begin:end] @ d_state.mT, turn).add_(d_mean.mT)  # (E17)
+            d_rotated = v[:, :, begin:end] @ d_state.mT
+            d_psi = _rotate_back(d_rotated, rotation).add_(d_mean.mT)  # (E17)
             offset = None if shift is None else -shift
             d_halves = _expm1_gradient(d_psi, psi, offset)
             dk.transpose(1, 2)[:, :, begin:end] = _signed_halves_gradient(k_chunk, d_halves)
@@ -524,16 +531,16 @@ def _stream_gradients(
     eps: Tensor | float,
     state: Tensor,
     key_mean: Tensor,
-    turn: Tensor | None,
+    rotation: Tensor | None,
     output: Tensor,
     grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of phi, state and key mean in one stream (E15, E16)."""
     inverse = normaliser(phi, key_mean, eps).reciprocal()  # 1/r  [B, H, n, 1]
-    c = (grad * output).sum(-1, keepdim=True) * -inverse
-    y = grad * inverse
-    d_phi = _add_outer(_rotate_back(y @ state.mT, turn), c, key_mean)  # (E15)
-    d_state = _rotate_features(phi, turn).mT @ y  # (E16)
+    c = (grad * output).sum(-1, keepdim=True) * -inverse  # (E15)
+    y = grad * inverse  # (E15)
+    d_phi = _add_outer(_rotate_back(y @ state.mT, rotation), c, key_mean)  # (E16)
+    d_state = _rotate(phi, rotation).mT @ y  # (E16)
     d_mean = (c.mT @ phi).mT
     return d_phi, d_state, d_mean
 
@@ -549,7 +556,9 @@ def recorded_gradients(
     grad: Tensor,
     needed: Sequence[bool],
 ) -> Gradients:
-    """Compute gradients that autograd can derive again, for `create_graph=True`, by the reference.
+    """Compute gradients that autograd can differentiate again (`create_graph=True`).
+
+    The reference computes them.
 
     Args:
         tensors: q, k, v, key position and the two of the feature map.
@@ -558,16 +567,21 @@ def recorded_gradients(
         grad: gradient of the output, [B, N, H, D].
         needed: which gradients are needed; the others are None.
     """
-    # Views: one tensor may be several arguments, or computed from another one, and each gets its
-    # own part only.
-    views: list[Any] = [None if x is None else x.view_as(x) for x in tensors]
+    # Views, so that each argument gets its own gradient only, even if one tensor is several
+    # arguments or is computed from another
+    views: list[Any] = []
+    for x in tensors:
+        views.append(None if x is None else x.view_as(x))
     q, k, v, key_position, first, second = views
     inputs = AttentionInputs(q, k, v, map_type(first, second), key_position, rotary, eps)
     output = polarity_attention_reference(inputs)
-    wanted = [x for x, is_needed in zip(views, needed, strict=True) if is_needed]
-    found = torch.autograd.grad(output, wanted, grad, create_graph=True, allow_unused=True)
-    remaining = iter(found)
-    return [next(remaining) if is_needed else None for is_needed in needed]
+    indices = [index for index, is_needed in enumerate(needed) if is_needed]
+    leaves = [views[index] for index in indices]
+    found = torch.autograd.grad(output, leaves, grad, create_graph=True, allow_unused=True)
+    gradients: Gradients = [None] * len(views)
+    for index, gradient in zip(indices, found, strict=True):
+        gradients[index] = gradient
+    return gradients
 
 
 def chunk_bounds(x: Tensor) -> list[tuple[int, int]]:
@@ -575,7 +589,7 @@ def chunk_bounds(x: Tensor) -> list[tuple[int, int]]:
     batch, heads, tokens, dim = x.shape
     budget = CHUNK_ELEMENTS.get(x.device.type, CHUNK_ELEMENTS['cuda'])
     size = max(1, budget // max(1, batch * heads * 2 * dim))
-    bounds = [(0, min(size, tokens))]
+    bounds = [(0, min(size, tokens))]  # also without tokens, so that sums have a shape
     for begin in range(size, tokens, size):
         bounds.append((begin, min(begin + size, tokens)))
     return bounds
@@ -616,31 +630,31 @@ def _signed_halves_gradient(x: Tensor, grad: Tensor) -> Tensor:
     return torch.addcmul(is_positive * d_positive, is_positive - sign, d_negative, value=-1)
 
 
-def _rotations(rotary: tuple[Tensor, Tensor] | None) -> Tensor | None:
-    """Return exp(i angle) [N, D], one per pair of channels, since the two share their angle."""
+def _complex_rotations(rotary: tuple[Tensor, Tensor] | None) -> Tensor | None:
+    """Return exp(i angle) [N, D], one per pair of channels, because a pair has one angle."""
     if rotary is None:
         return None
     cos, sin = rotary
     return torch.complex(cos[:, ::2].contiguous(), sin[:, ::2].contiguous())
 
 
-def _rotate(features: Tensor, turns: Tensor | None, begin: int, end: int) -> Tensor:
-    """Rotate the features of the tokens from `begin` to `end`."""
-    if turns is None:
-        return features
-    return _rotate_features(features, turns[begin:end])
+def _tokens_of(rotations: Tensor | None, begin: int, end: int) -> Tensor | None:
+    """Return the rotations of a chunk's tokens."""
+    if rotations is None:
+        return None
+    return rotations[begin:end]
 
 
-def _rotate_features(features: Tensor, turn: Tensor | None) -> Tensor:
+def _rotate(features: Tensor, rotation: Tensor | None) -> Tensor:
     """Compute `reference.rotate` in one pass over memory instead of five."""
-    if turn is None:
+    if rotation is None:
         return features
     pairs = torch.view_as_complex(features.unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turn).flatten(-2)
+    return torch.view_as_real(pairs * rotation).flatten(-2)
 
 
-def _rotate_back(grad: Tensor, turn: Tensor | None) -> Tensor:
-    """Apply the transpose of `_rotate_features`: a rotation by the opposite angles."""
-    if turn is None:
+def _rotate_back(grad: Tensor, rotation: Tensor | None) -> Tensor:
+    """Apply the transpose of `_rotate`: a rotation by the opposite angles."""
+    if rotation is None:
         return grad
-    return _rotate_features(grad, turn.conj())
+    return _rotate(grad, rotation.conj())

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.ops.features import ExpMap, PowerMap
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.features import ExpMap, FeatureMap, PowerMap
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs, Rotary
 from mmpola.ops.numerics import EPS
 
 
@@ -51,31 +51,33 @@ def attention_problem(
         has_rotary: whether there are rotary tables, for which `queries` must equal `keys`.
         std: standard deviation of queries, keys and values.
     """
-    tensors: dict[str, Tensor | None] = {
-        name: _normal(device, dtype, batch, tokens, heads, dim, seed=seed, std=std)
-        for seed, (name, tokens) in enumerate((('q', queries), ('k', keys), ('v', keys)))
-    }
+    is_power = feature_map == 'PowerMap'
+    tensors: dict[str, Tensor | None] = {}
+    tensors['q'] = _normal(device, dtype, batch, queries, heads, dim, seed=0, std=std)
+    tensors['k'] = _normal(device, dtype, batch, keys, heads, dim, seed=1, std=std)
+    tensors['v'] = _normal(device, dtype, batch, keys, heads, dim, seed=2, std=std)
     tensors['key_position'] = None
     if position_dtype is not None:
         tensors['key_position'] = _normal(device, position_dtype, keys, heads, dim, seed=3)
-    size = dim if feature_map == 'PowerMap' else 2 * dim
-    first, second = (
-        _normal(device, torch.float32, heads, size, seed=seed).sigmoid() for seed in (4, 5)
-    )
-    if feature_map == 'PowerMap':
-        tensors |= {'exponent': 1 + 3 * first, 'scale': 0.5 + second if has_scale else None}
+    features = dim if is_power else 2 * dim
+    first = _normal(device, torch.float32, heads, features, seed=4).sigmoid()
+    second = _normal(device, torch.float32, heads, features, seed=5).sigmoid()
+    if is_power:
+        tensors['exponent'] = 1 + 3 * first
+        tensors['scale'] = 0.5 + second if has_scale else None
     else:
-        tensors |= {'same': first, 'opposite': second}
-    rotary = None
+        tensors['same'] = first
+        tensors['opposite'] = second
+    rotary: Rotary = None
     if has_rotary:
         angle = _normal(device, torch.float32, keys, dim, seed=6).repeat_interleave(2, dim=-1)
-        rotary = angle.cos(), angle.sin()
+        rotary = (angle.cos(), angle.sin())
 
     def build(
         q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any
     ) -> AttentionInputs:
-        make = PowerMap if feature_map == 'PowerMap' else ExpMap
-        return AttentionInputs(q, k, v, make(**parameters), key_position, rotary, EPS)
+        built: FeatureMap = PowerMap(**parameters) if is_power else ExpMap(**parameters)
+        return AttentionInputs(q, k, v, built, key_position, rotary, EPS)
 
     return Problem(tensors, build)
 
@@ -101,46 +103,60 @@ def mix_and_gate_problem(
         weight_dtype: of the convolution kernel and its bias.
     """
     tokens = grid[0] * grid[1]
+    height, width = window
     channels = dim if is_shared else heads * dim
+    weight = _normal(device, weight_dtype, channels, 1, height, width, seed=3)
+    bias = None
+    if has_bias:
+        bias = _normal(device, weight_dtype, channels, seed=4)
     tensors = {
         'attended': _normal(device, dtype, batch, tokens, heads, dim, seed=0),
         'values': _normal(device, dtype, batch, tokens, heads, dim, seed=1),
         'gate': _normal(device, dtype, batch, tokens, heads * dim, seed=2),
-        'weight': _normal(device, weight_dtype, channels, 1, *window, seed=3) / window[1],
-        'bias': _normal(device, weight_dtype, channels, seed=4) if has_bias else None,
+        'weight': weight / width,
+        'bias': bias,
     }
-    return Problem(tensors, lambda **leaves: MixAndGateInputs(**leaves, grid=grid))
+
+    def build(**drawn: Any) -> MixAndGateInputs:
+        return MixAndGateInputs(**drawn, grid=grid)
+
+    return Problem(tensors, build)
 
 
 def outputs_and_gradients(
     run: Callable[[Any], Tensor], problem: Problem, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
     """Return output and gradients, computed in `dtype` or in the dtypes of the tensors."""
-    leaves = {
-        name: None if x is None else x.detach().to(dtype or x.dtype).requires_grad_()
-        for name, x in problem.tensors.items()
-    }
-    output = run(problem.build(**leaves))
-    wanted = {f'gradient of {name}': x for name, x in leaves.items() if x is not None}
-    grad = _normal(output.device, torch.bfloat16, *output.shape, seed=7).to(
-        output.dtype
-    )  # the same in every dtype
-    return {
-        'output': output.detach(),
-        **dict(zip(wanted, torch.autograd.grad(output, [*wanted.values()], grad), strict=True)),
-    }
+    arguments: dict[str, Tensor | None] = {}
+    leaves: dict[str, Tensor] = {}
+    for name, x in problem.tensors.items():
+        arguments[name] = None
+        if x is not None:
+            leaves[name] = x.detach().to(dtype or x.dtype).requires_grad_()
+            arguments[name] = leaves[name]
+    output = run(problem.build(**arguments))
+    # Drawn in bfloat16, so that the gradient of the output is the same in every dtype
+    grad = _normal(output.device, torch.bfloat16, *output.shape, seed=7).to(output.dtype)
+    gradients = torch.autograd.grad(output, list(leaves.values()), grad)
+    results = {'output': output.detach()}
+    for name, gradient in zip(leaves, gradients, strict=True):
+        results[f'gradient of {name}'] = gradient
+    return results
 
 
 def relative_errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
     """Return the relative error of each tensor; NaN if one has NaN or the exact one is 0."""
-    return {name: float((found[name].double() - x).norm() / x.norm()) for name, x in exact.items()}
+    errors = {}
+    for name, x in exact.items():
+        error = (found[name].double() - x).norm() / x.norm()
+        errors[name] = float(error)
+    return errors
 
 
 def _normal(
     device: torch.device, dtype: torch.dtype, *shape: int, seed: int, std: float = 1.0
 ) -> Tensor:
-    """Draw normal numbers on the CPU with a generator of its own: the global one stays as it is."""
+    """Draw normal numbers on the CPU; the global generator stays as it is."""
     generator = torch.Generator().manual_seed(seed)
-    return (std * torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu')).to(
-        device, dtype
-    )
+    numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device='cpu')
+    return (std * numbers).to(device, dtype)

@@ -22,7 +22,7 @@ second derivatives.
 """
 
 EXCLUDED_SHIFT = -1e30
-"""Shift of a channel in which the query or every key is 0: the level of (E13) leaves it out."""
+"""Shift of a channel in which the query or every key is 0, so that it does not set the level."""
 
 
 def swap_halves(x: Tensor, dim: int) -> Tensor:
@@ -42,7 +42,7 @@ def _signed_halves(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PowerMap:
-    """PolaFormer's map (E4-E8a): [(x+/s)^p ; (x-/s)^p], of a query divided by 2^level.
+    """PolaFormer's map (E4-E8a): [(x+/s)^p ; (x-/s)^p], for a query also divided by 2^level.
 
     One of x+ and x- is always zero, so the power is computed once per element, as
     2^(p log2|x| + c - level), where c = -p log2(s) applies the scale. Keys need no level: |x|^p of
@@ -118,8 +118,9 @@ class ExpMap:
         """Compute kappa [B, H, 1, 2D] (E11), a constant for autograd.
 
         It is 0 where no key is positive in the channel. None if no exponential can exceed float32's
-        range: then E9 is computed directly, in half the time. Only eager CPU tensors are inspected:
-        another device would need a synchronisation, and values are unknown under tracing.
+        range: (E9) is then computed directly, in half the time. Only eager CPU tensors are
+        inspected: another device would need a synchronisation, and values are unknown under
+        tracing.
 
         Args:
             q: [B, H, N, D].

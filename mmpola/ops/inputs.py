@@ -30,7 +30,8 @@ class AttentionInputs:
 
     def tensors(self) -> tuple[Any, ...]:
         """Return the differentiable tensors: q, k, v, key position, two of the feature map."""
-        return self.q, self.k, self.v, self.key_position, *self.feature_map.parameters().values()
+        first, second = self.feature_map.parameters().values()
+        return self.q, self.k, self.v, self.key_position, first, second
 
     def to(self, dtype: torch.dtype) -> AttentionInputs:
         """Convert every tensor to a dtype."""
@@ -61,9 +62,9 @@ class MixAndGateInputs:
     attended: Tensor  # [B, N, H, D]
     values: Tensor  # [B, N, H, D]
     gate: Tensor  # [B, N, C], C = H * D
-    weight: Tensor  # [D or C, 1, k, k], k odd; of a sequence [D or C, 1, k]
+    weight: Tensor  # [D or C, 1, k, k], k odd; for a sequence [D or C, 1, k]
     bias: Tensor | None  # [D or C]
-    grid: Sequence[int]  # (h, w), h * w = N; of a sequence (N,)
+    grid: Sequence[int]  # (h, w), h * w = N; for a sequence (N,)
 
     def tensors(self) -> tuple[Any, ...]:
         """Return the differentiable tensors: all but the grid."""
@@ -76,6 +77,9 @@ class MixAndGateInputs:
 
 TOKENS = ('B', 'N', 'H', 'D')
 KEYS = ('B', 'M', 'H', 'D')
+
+Row = tuple[str, Tensor, tuple[str, ...] | None]
+"""Name, tensor and axes of an argument; None: any shape."""
 
 
 def validate_attention(inputs: AttentionInputs) -> None:
@@ -110,7 +114,7 @@ def validate_attention(inputs: AttentionInputs) -> None:
             raise TypeError(f'rotary: expected (cos, sin), got {type(rotary).__name__}')
         table.append(('rotary cos', rotary[0], ('N', '2D')))
         table.append(('rotary sin', rotary[1], ('N', '2D')))
-    sizes = _check(table)
+    sizes = _check_tensors(table)
     if sizes['D'] % 2 or sizes['D'] == 0:
         rule = 'an even head dimension D (values split into two streams)'
         raise ValueError(f'q: expected {rule}, got D={sizes["D"]}')
@@ -140,7 +144,7 @@ def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
     ]
     if bias is not None:
         table.append(('bias', bias, None))
-    sizes = _check(table)
+    sizes = _check_tensors(table)
     tokens = sizes['N']
     dim = sizes['D']
     channels = sizes['C']
@@ -164,15 +168,11 @@ def is_grid(value: Any, axes: int = 2) -> bool:
     return all(not isinstance(side, float) and side >= 0 for side in value)
 
 
-Row = tuple[str, Tensor, tuple[str, ...] | None]
-"""Name, tensor and axes of an argument; None: any shape."""
-
-
-def _check(table: Sequence[Row]) -> dict[str, int]:
+def _check_tensors(table: Sequence[Row]) -> dict[str, int]:
     """Check types, dtypes, devices and axes, and return the size of each axis.
 
-    The first row has the axes [B, N, H, D], from which 2D and C = H * D follow. Every tensor has
-    its device, and every tensor with a batch axis its dtype.
+    The tensor of the first row has the axes [B, N, H, D], which give 2D and C = H * D. All tensors
+    must have its device, and those with a batch axis its dtype.
     """
     like_name, like, _ = table[0]
     sizes: dict[str, int] = {}

@@ -1,9 +1,9 @@
 """Numerical rules of both operators: epsilon, dtypes, autocast, error budget.
 
 float16 cannot hold the features: |x|^p with p up to 5 overflows from |x| of about 9, exp(k) from k
-of about 11, and 1e-6 is subnormal. Features, sums and the normaliser are therefore kept in the
-accumulation dtype for every input dtype. Exponential features would overflow even float32 from 88
-on, so they are shifted (E11-E13 in README.md).
+of about 11, and 1e-6 is subnormal. Features, sums and the normaliser therefore have the
+accumulation dtype, whatever the dtype of the inputs. Exponential features would overflow even
+float32 from 88 on, so they are shifted (E11-E13 in README.md).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +15,11 @@ from torch import Tensor
 from mmpola.ops.tracing import is_traced
 
 EPS = 1e-6
+"""Default epsilon of the normaliser (E3)."""
+
 SMALLEST_EPS = torch.finfo(torch.float32).tiny
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Dtypes that the operators take."""
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -41,13 +44,18 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-# Measured (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1) on 9 shapes in Triton's
-# interpreter, with tf32 products cut and bfloat16 results rounded as on the hardware. The budget is
-# 1.3 to 2.5 times the largest excess:   float16   o 2.3e-4, gradients 2.2e-3 (of a scale, summed
-# over 20 queries; of q 6.5e-4, of k and v 4.2e-4)   bfloat16  o 1e-4, gradients 5.2e-3 (of a scale;
-# of q 2.1e-3, of k and v 1e-4)   float32   o 0, gradients 5.3e-7, in full precision; with torch's
-# tf32 switch on: o 4.0e-4, gradients 5.0e-4 Gradients of q, exponent and scale need do·o of (E15),
-# for which a PowerMap's kernel reads o as it was rounded.
+# The budget is 1.3 to 2.5 times the largest excess that was measured on 9 shapes in Triton's
+# interpreter, with tf32 products cut and bfloat16 results rounded as on the hardware
+# (tests/ops/test_triton_values.py with MMPOLA_PRINT_ERRORS=1):
+#
+#                      o        gradient of q   of k and v   of a scale
+#     float16          2.3e-4   6.5e-4          4.2e-4       2.2e-3
+#     bfloat16         1e-4     2.1e-3          1e-4         5.2e-3
+#     float32          0        all gradients up to 5.3e-7
+#     float32 as tf32  4.0e-4   all gradients up to 5.0e-4; float16's budget
+#
+# The gradients of q, exponent and scale are less accurate because they need do·o (E15), and a
+# PowerMap's kernel reads o rounded to the dtype of the inputs.
 BACKEND_EXCESS = {
     torch.float16: (4e-4, 3e-3),
     torch.bfloat16: (2.5e-4, 7e-3),

@@ -30,20 +30,21 @@ from mmpola.ops.numerics import BACKEND_EXCESS
 
 MARGIN = 20
 """Allowed multiple of BACKEND_EXCESS, which was measured without a GPU's exp2 and log2."""
+
 SIZES: dict[tuple[Any, str], dict[str, Any]] = {
-    # So long that up to D = 64 several programs share a head, and so many heads that each loops
-    # over several blocks: that checks the sum of partial states with different shifts and
-    # pipelining too.
+    # Enough tokens that several programs share a head up to D = 64, and enough heads that each
+    # program loops over several blocks. This also checks pipelining and the sum of partial states
+    # with different shifts.
     (attention_problem, 'cuda'): {'batch': 8, 'queries': 1100, 'keys': 1100, 'heads': 2},
     (attention_problem, 'cpu'): {'batch': 1, 'queries': 70, 'keys': 70, 'heads': 2},
-    **{
-        (mix_and_gate_problem, device): {'batch': 1, 'grid': (9, 17), 'heads': 2}
-        for device in ('cuda', 'cpu')
-    },
+    (mix_and_gate_problem, 'cuda'): {'batch': 1, 'grid': (9, 17), 'heads': 2},
+    (mix_and_gate_problem, 'cpu'): {'batch': 1, 'grid': (9, 17), 'heads': 2},
 }
 """Sizes by device: small, yet several blocks or tiles of tokens, the last one partly filled."""
 
 _results: dict[tuple[Any, ...], str] = {}
+"""Outcome of the checks that have run: '', or why the check failed."""
+
 _logged: set[str] = set()
 
 
@@ -54,18 +55,15 @@ def failures(
 ) -> list[str]:
     """Return why `run` failed its self-check for such inputs; empty if it passed.
 
-    The first call runs the check.
+    The first call for a kind of inputs runs the check.
     """
-    # `index` turns a compiler's symbolic sizes into numbers, because the result holds for this
-    # kernel only.
+    # A compiler's sizes may be symbols. `index` makes them numbers: kernels differ by these sizes.
     draw: Callable[..., Problem]
     if isinstance(inputs, AttentionInputs):
-        draw, x, feature_map, position = (
-            attention_problem,
-            inputs.q,
-            inputs.feature_map,
-            inputs.key_position,
-        )
+        draw = attention_problem
+        x = inputs.q
+        feature_map = inputs.feature_map
+        position = inputs.key_position
         variant: dict[str, Any] = {
             'feature_map': 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap',
             'has_scale': isinstance(feature_map, PowerMap) and feature_map.scale is not None,
@@ -73,15 +71,20 @@ def failures(
             'has_rotary': inputs.rotary is not None,
         }
     else:
-        draw, x, weight = mix_and_gate_problem, inputs.attended, inputs.weight
+        draw = mix_and_gate_problem
+        x = inputs.attended
+        weight = inputs.weight
         variant = {
             'window': (index(weight.shape[2]), index(weight.shape[3])),
             'is_shared': weight.shape[0] == x.shape[3],
             'weight_dtype': weight.dtype,
             'has_bias': inputs.bias is not None,
         }
-    failure = _failure(run, reference, draw, x.device, x.dtype, index(x.shape[3]), **variant)
-    return [failure] if failure else []
+    dim = index(x.shape[3])
+    failure = _failure(run, reference, draw, x.device, x.dtype, dim, **variant)
+    if failure:
+        return [failure]
+    return []
 
 
 @torch.compiler.assume_constant_result
@@ -94,20 +97,25 @@ def log_once(message: str) -> None:
 
 @torch.compiler.assume_constant_result
 def too_low_capability(device: torch.device | None, lowest: tuple[int, int]) -> str:
-    """Return a device's compute capability if it is below `lowest`, else ''.
+    """Return a device's compute capability, as '7.5', if it is below `lowest`, else ''.
 
-    For None it is the highest on this machine.
+    The result is a string because compilers take a string for a constant, but not a tuple.
 
-    A constant for compilers, which can compare such a text, but no tuple.
+    Args:
+        device: None for the device with the highest capability on this machine.
+        lowest: capability that is needed.
     """
-    found = _highest_compute_capability(device)
-    return '' if found >= lowest else '{}.{}'.format(*found)
+    major, minor = _highest_compute_capability(device)
+    if (major, minor) >= lowest:
+        return ''
+    return f'{major}.{minor}'
 
 
 @cache  # needed by every call of an operator, and asking the driver is slow
 def _highest_compute_capability(device: torch.device | None) -> tuple[int, int]:
-    devices = range(torch.cuda.device_count()) if device is None else [device]
-    return max(torch.cuda.get_device_capability(i) for i in devices)
+    if device is not None:
+        return torch.cuda.get_device_capability(device)
+    return max(torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count()))
 
 
 @torch.compiler.assume_constant_result
@@ -120,35 +128,35 @@ def _failure(
     dim: int,
     **variant: Any,
 ) -> str:
-    """Return why the check failed, or ''. For a compiler that traces the caller: a constant."""
+    """Return why the check failed, or ''; a constant for a compiler that traces the caller."""
     from mmpola.ops.triton.launch import product_precision
     from mmpola.ops.triton.tables import launch_table
 
-    launch_table(device)  # raises if it is invalid, which is no failure of the kernels
-    is_tf32 = dtype == torch.float32 and product_precision(dtype) == 'tf32'
-    excess = BACKEND_EXCESS[torch.float16 if is_tf32 else dtype]
+    launch_table(device)  # raises an error if it is invalid, which is no failure of the kernels
+    excess = BACKEND_EXCESS[dtype]
+    if dtype == torch.float32 and product_precision(dtype) == 'tf32':
+        excess = BACKEND_EXCESS[torch.float16]
     key = (run, device, dtype, excess, dim, *variant.items())
-    if key not in _results:
-        if _is_capturing(device):
-            return 'a CUDA graph is captured, which allows no self-check; run the model once before'
-        try:
-            with _isolated(device):
-                problem = draw(device, dtype, dim, **SIZES[draw, device.type], **variant)
-                found = _compare(run, reference, problem, excess)
-        except torch.cuda.OutOfMemoryError:
-            # Not stored, since it says nothing about the kernels
-            return 'not enough memory for the self-check'
-        except Exception as error:  # compilers and drivers may raise anything
-            found = f'{type(error).__name__}: {error}'
-            _check_device(device, found)
-        operator, name = (
-            variant.get('feature_map', 'mix_and_gate'),
-            str(dtype).removeprefix('torch.'),
-        )
-        _results[key] = (
-            found and f'self-check of {operator}, {name}, D={dim}, on {device} failed: {found}'
-        )
-    return _results[key]
+    if key in _results:
+        return _results[key]
+    if _is_capturing(device):
+        return 'a CUDA graph is captured, which allows no self-check; run the model once before'
+    try:
+        with _isolated(device):
+            problem = draw(device, dtype, dim, **SIZES[draw, device.type], **variant)
+            found = _compare(run, reference, problem, excess)
+    except torch.cuda.OutOfMemoryError:
+        # Not stored, since it says nothing about the kernels
+        return 'not enough memory for the self-check'
+    except Exception as error:  # compilers and drivers may raise anything
+        found = f'{type(error).__name__}: {error}'
+        _check_device(device, found)
+    if found:
+        operator = variant.get('feature_map', 'mix_and_gate')
+        dtype_name = str(dtype).removeprefix('torch.')
+        found = f'self-check of {operator}, {dtype_name}, D={dim}, on {device} failed: {found}'
+    _results[key] = found
+    return found
 
 
 def _check_device(device: torch.device, failure: str) -> None:
@@ -174,14 +182,16 @@ def _isolated(device: torch.device) -> Iterator[None]:
     """Run in plain eager autograd, whatever surrounds the caller: no_grad, autocast, tracing."""
     from torch.utils._python_dispatch import _disable_current_modes
 
+    def unchanged(x: Tensor) -> Tensor:
+        return x
+
     with (
         _disable_current_modes(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),
-        torch.autograd.graph.saved_tensors_hooks(
-            lambda x: x, lambda x: x
-        ),  # only the innermost pair is called
+        # Only the innermost pair of hooks is called: not that of activation checkpointing
+        torch.autograd.graph.saved_tensors_hooks(unchanged, unchanged),
     ):
         yield
 
@@ -194,11 +204,12 @@ def _compare(
 ) -> str:
     """Return the first result whose error is too much larger than the reference's, or ''."""
     exact = outputs_and_gradients(reference, problem, torch.float64)
-    found, expected = (
-        relative_errors(outputs_and_gradients(f, problem), exact) for f in (run, reference)
-    )
-    for name, error in found.items():
-        allowed = expected[name] + MARGIN * excess[name != 'output']
+    errors = relative_errors(outputs_and_gradients(run, problem), exact)
+    reference_errors = relative_errors(outputs_and_gradients(reference, problem), exact)
+    output_excess, gradient_excess = excess
+    for name, error in errors.items():
+        larger_by = output_excess if name == 'output' else gradient_excess
+        allowed = reference_errors[name] + MARGIN * larger_by
         if not error <= allowed:  # also true for NaN
             return f'error of the {name} is {error:.1e}, allowed is {allowed:.1e}'
     return ''

@@ -1,4 +1,4 @@
-"""Who is recording the operations of a call, and whether a call may keep tensors for the next."""
+"""Whether something records the operations of a call, and whether tensors may be cached."""
 
 import torch
 from torch import Tensor
@@ -15,14 +15,14 @@ def is_recorded() -> bool:
 
 
 def is_observed(x: Tensor) -> bool:
-    """Whether something records, or x is of a dispatch mode (FLOP counter) or tensor subclass."""
+    """Whether a recorder, a dispatch mode (FLOP counter) or a tensor subclass sees operations."""
     return is_recorded() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0
 
 
 def is_exported() -> bool:
     """Whether torch.export is recording, by itself or for ONNX; False in torch < 2.7.
 
-    Reads the flag behind `torch.compiler.is_exporting`, which torch.compile replaces by True.
+    Reads the flag behind `torch.compiler.is_exporting`, since torch.compile replaces that by True.
     """
     return getattr(torch.compiler, '_is_exporting_flag', False)
 
@@ -32,11 +32,11 @@ def is_compiled() -> bool:
     return torch.compiler.is_compiling() and not is_exported()
 
 
-def may_keep(x: Tensor) -> bool:
-    """Whether constant tensors that a call on x makes may be kept for later calls.
+def may_cache(x: Tensor) -> bool:
+    """Whether a call on x may cache constant tensors and read cached ones.
 
-    Not while something records (`is_observed`). Nor may a CUDA graph read kept tensors: their
-    memory may be gone when it runs.
+    Not while something sees the operations (`is_observed`), and not in a CUDA graph: the cache may
+    have freed a tensor by the time the graph runs.
     """
     if is_observed(x):
         return False
@@ -44,9 +44,9 @@ def may_keep(x: Tensor) -> bool:
 
 
 def stream_of(x: Tensor) -> torch.cuda.Stream | None:
-    """Return the CUDA stream that work on x is in order with; None on other devices.
+    """Return the current CUDA stream of x's device; None on other devices.
 
-    It is part of the key under which tensors are kept.
+    It belongs into the key of a cache: tensors made on one stream may not be ready on another.
     """
     if x.is_cuda:
         return torch.cuda.current_stream(x.device)

@@ -49,8 +49,8 @@ def computed_tables(monkeypatch):
         return rotary_tables(*args)
 
     monkeypatch.setattr(positions, 'rotary_tables', recorded)
-    positions._kept_rotary_tables.cache_clear()
-    positions._kept_turns.cache_clear()
+    positions._cached_rotary_tables.cache_clear()
+    positions._cached_complex_rotations.cache_clear()
     return calls
 
 
@@ -123,7 +123,7 @@ def test_the_rotation_has_derivatives_of_every_order():
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
 def test_a_rotation_launches_at_most_ten_operations(dtype, monkeypatch):
     qk = images(1, 6, 2, 8).to(dtype).requires_grad_()
-    monkeypatch.setattr(positions, 'may_keep', lambda x: True)
+    monkeypatch.setattr(positions, 'may_cache', lambda x: True)
     with Launches() as launches:
         positions.rotate_queries_and_keys(qk, (2, 3))
         launches.clear()  # of the tables, which are kept

@@ -8,7 +8,7 @@ import torch
 from mmpola.backbones import PolaSwin
 from mmpola.layers import WindowAttention, find_windows, windows
 from mmpola.layers.traced_windows import cut_operator, join_operator, mask_operator
-from mmpola.layers.windows import IndexedWindows, Windows, kept_windows
+from mmpola.layers.windows import IndexedWindows, Windows, cached_windows
 from tests.helpers.models import Launches
 
 
@@ -116,7 +116,7 @@ def made(monkeypatch):
         make(self, x, grid, window_size, shift)
 
     monkeypatch.setattr(IndexedWindows, '__init__', recorded)
-    kept_windows.cache_clear()
+    cached_windows.cache_clear()
     return calls
 
 
@@ -141,9 +141,9 @@ def test_other_batches_grids_and_dtypes_have_other_masks(made):
 
 
 def test_windows_of_few_grids_are_kept(made):
-    for side in range(4, 4 + 3 * windows.KEPT_WINDOWS):
+    for side in range(4, 4 + 3 * windows.CACHE_SIZE):
         find_windows(torch.randn(1, side * side, 8), (side, side), 3, 1)
-    assert kept_windows.cache_info().currsize == windows.KEPT_WINDOWS
+    assert cached_windows.cache_info().currsize == windows.CACHE_SIZE
 
 
 def test_what_something_records_gets_windows_of_its_own(made):
@@ -152,7 +152,7 @@ def test_what_something_records_gets_windows_of_its_own(made):
     with Launches():
         find_windows(x, (5, 7), 3, 1).cut(x)
     torch.func.grad(lambda x: find_windows(x, (5, 7), 3, 1).cut(x).sum())(x)
-    assert kept_windows.cache_info().currsize == 0
+    assert cached_windows.cache_info().currsize == 0
 
 
 def test_windows_of_inference_mode_serve_training(made):

@@ -23,7 +23,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _installed_version() -> str:
-    """Return Triton's version without importing it, as '3.6'; '' if no distribution tells it."""
+    """Return Triton's version without importing it, as '3.6'; '' if it is unknown."""
     for distribution in DISTRIBUTIONS:
         try:
             return '.'.join(version(distribution).split('.')[:2])
@@ -34,9 +34,10 @@ def _installed_version() -> str:
 
 def _is_too_old(installed: str) -> bool:
     """Whether a version such as '3.2' is below LOWEST_VERSION; an unknown one ('') is not."""
-    return (
-        installed != '' and tuple(int(number) for number in installed.split('.')) < LOWEST_VERSION
-    )
+    if installed == '':
+        return False
+    numbers = tuple(int(number) for number in installed.split('.'))
+    return numbers < LOWEST_VERSION
 
 
 # Read once at import, so that a compiler that traces `backend.missing` sees constants.

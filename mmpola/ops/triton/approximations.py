@@ -1,9 +1,9 @@
 """Device functions that decide the speed of the kernels: logarithm, exponential, rounding.
 
-With PRECISION 'ieee' (float32 inputs) each is what Triton makes of `tl.log2`, `tl.exp` and a
-division: on a GPU their errors are 1 to 2 units in the last place, those of `tl.exp` grow with its
-argument, as it is 2^(x log2 e). With 'tf32' the factors of products keep 11 bits, so the hardware's
-approximations are used; relative errors stay below 5e-5.
+With PRECISION 'ieee' (float32 inputs) they are `tl.log2`, `tl.exp` and a division. On a GPU their
+errors are 1 to 2 units in the last place; the error of `tl.exp` grows with its argument, because it
+is computed as 2^(x log2 e). With 'tf32', where products read only 11 bits of their factors, they
+are the hardware's approximations, with relative errors below 5e-5.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # ruff: noqa: N803
@@ -17,12 +17,10 @@ from mmpola.ops.triton import IS_INTERPRETED
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 SMALLEST_NORMAL = tl.constexpr(2.0**-126)
-LOG2_FLOOR = tl.constexpr(
-    -1e30
-)  # so small that the slope 2^((p - 1) log2|x|) is 0 at x = 0, even for p near 1
-COMPILED = tl.constexpr(
-    not IS_INTERPRETED
-)  # the interpreter has neither libdevice nor inline assembly
+# Stands for log2(0): the slope 2^((p - 1) log2|x|) is then 0, even for p near 1
+LOG2_FLOOR = tl.constexpr(-1e30)
+# The interpreter has neither libdevice nor inline assembly
+COMPILED = tl.constexpr(not IS_INTERPRETED)
 
 
 @triton.jit
@@ -38,9 +36,8 @@ def log2_of_magnitude(x, PRECISION: tl.constexpr):
 @triton.jit
 def compute_once(x):
     """Return x; the compiler moves it between register layouts instead of computing it again."""
-    if (
-        COMPILED
-    ):  # Triton 3.6: an instruction with side effects, as far as it knows; ptxas removes it
+    if COMPILED:
+        # Triton 3.6 takes this for an instruction with side effects; ptxas removes it
         x = tl.inline_asm_elementwise(
             'mov.b32 $0, $1;', '=r,r', [x], tl.float32, is_pure=False, pack=1
         )
@@ -51,9 +48,9 @@ def compute_once(x):
 def in_product_layout(x, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Return x [BN, BD] in the register layout of products, to compute with their results.
 
-    Triton 3.6 computes a value in the layout of a load or a product that it depends on. Adding a
-    product of zeros, which changes nothing, makes that the layout of products: one instruction
-    instead of many conversions in between.
+    Triton 3.6 computes a value in the layout of the load or the product that it depends on. Adding
+    a product of zeros changes no value, but makes it depend on a product: one instruction instead
+    of many conversions between layouts.
     """
     if COMPILED and PRECISION == 'tf32':
         return tl.dot(tl.zeros((BN, 16), tl.float16), tl.zeros((16, BD), tl.float16), x)
@@ -78,7 +75,7 @@ def to_exponent(x, PRECISION: tl.constexpr):
 
 @triton.jit
 def from_exponent(x, PRECISION: tl.constexpr):
-    """Convert an exponent back to a number."""
+    """Convert x back from the unit of exponents."""
     return x * LN_2 if PRECISION == 'tf32' else x
 
 
@@ -105,10 +102,9 @@ def one_minus_exponential(x, PRECISION: tl.constexpr):
 def round_feature(x, PRECISION: tl.constexpr):
     """Prepare a feature as a factor of a product: for 'tf32' round to the nearest 11-bit mantissa.
 
-    The hardware cuts the 13 lower bits instead. On features, which are not negative, that is a
-    bias: it shrinks the output by 4e-4 for each factor that is cut. The minimum keeps the
-    hardware's NaN, 0x7FFFFFFF, which would be rounded to -0.0: a key that is NaN has to reach the
-    loss.
+    The hardware cuts the 13 lower bits instead. Features are not negative, so that is a bias: it
+    shrinks the output by 4e-4 for each factor that is cut. The minimum keeps the hardware's NaN,
+    0x7FFFFFFF, which would otherwise be rounded to -0.0: a key that is NaN has to reach the loss.
     """
     if PRECISION == 'tf32':
         bits = tl.minimum(x.to(tl.int32, bitcast=True), 0x7FFFE000) + 0x1000

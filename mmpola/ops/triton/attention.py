@@ -1,8 +1,9 @@
 """`mmpola::polarity_attention` and its gradient: the attention kernels under autograd.
 
-In ordinary eager mode an autograd function launches the kernels, which takes the host a third of
-the time of an operator of torch.library. Where something must see the calls (torch.compile, FLOP
-counters, torch.func), they are such operators. The first six tensors of each are those of `Wanted`.
+In ordinary eager mode an autograd function launches the kernels, which takes a third of the host
+time of an operator of torch.library. Where something must see the calls (torch.compile, FLOP
+counters, torch.func), they are operators of torch.library. The first six tensors of each are the
+fields of `Wanted`.
 """
 
 from typing import Any
@@ -160,20 +161,25 @@ def polarity_attention_gradient_operator(
     wanted: list[bool],
 ) -> list[Tensor]:
     """Compute `run_backward`; an empty tensor where a gradient is not wanted."""
-    found = run_backward(
-        do, q, k, v, key_position, first, second, cos, sin, eps, o, state, Wanted._make(wanted)
-    )
+    wants = Wanted._make(wanted)
+    found = run_backward(do, q, k, v, key_position, first, second, cos, sin, eps, o, state, wants)
     return without_none(found, q)
 
 
 def wanted_only(found: list[Tensor], wanted: tuple[bool, ...]) -> PassGradients:
     """Replace gradients that are not wanted, for which an operator returns empty tensors."""
-    return tuple(d if want else None for d, want in zip(found, wanted, strict=True))
+    gradients = []
+    for gradient, want in zip(found, wanted, strict=True):
+        gradients.append(gradient if want else None)
+    return tuple(gradients)
 
 
 def without_none(found: PassGradients, like: Tensor) -> list[Tensor]:
-    """Replace None by empty tensors, one each: results of an operator must not share memory."""
-    return [like.new_empty(0) if d is None else d for d in found]
+    """Replace each None by its own empty tensor: results of an operator must not share memory."""
+    tensors = []
+    for gradient in found:
+        tensors.append(like.new_empty(0) if gradient is None else gradient)
+    return tensors
 
 
 def empty_gradients(tensors: list[Tensor | None], wanted: list[bool], like: Tensor) -> list[Tensor]:
@@ -225,8 +231,9 @@ def _(
 
 
 def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # the state's would be zeros
+    _, state = output
+    ctx.mark_non_differentiable(state)
+    ctx.set_materialize_grads(False)  # else the state's gradient would be a tensor of zeros
     keep_for_backward(ctx, inputs, output)
 
 

@@ -24,14 +24,16 @@ def missing() -> list[str]:
         reasons.append(
             f'triton: expected 3.3 or newer, which torch 2.7 and newer have, got {VERSION}'
         )
-    if not (IS_INTERPRETED or torch.cuda.is_available()):
+    if not IS_INTERPRETED and not torch.cuda.is_available():
         reasons.append(
             "no CUDA device (TRITON_INTERPRET=1 runs the kernels in Triton's interpreter)"
         )
-    elif not IS_INTERPRETED and (found := _too_low_capability(None)):
-        reasons.append(
-            f'a GPU of compute capability 8.0 or more is needed, the best here has {found}'
-        )
+    elif not IS_INTERPRETED:
+        too_low = _too_low_capability(None)
+        if too_low:
+            reasons.append(
+                f'a GPU of compute capability 8.0 or more is needed, the best here has {too_low}'
+            )
     if torch.version.hip is not None:
         reasons.append('written for NVIDIA GPUs, this torch is built for AMD')
     return reasons
@@ -39,15 +41,22 @@ def missing() -> list[str]:
 
 def unsupported(inputs: AttentionInputs | MixAndGateInputs) -> list[str]:
     """Return the reasons why the kernels cannot handle these inputs."""
-    name, x = (
-        ('q', inputs.q) if isinstance(inputs, AttentionInputs) else ('attended', inputs.attended)
-    )
+    if isinstance(inputs, AttentionInputs):
+        name = 'q'
+        x = inputs.q
+    else:
+        name = 'attended'
+        x = inputs.attended
     device = 'cpu' if IS_INTERPRETED else 'cuda'
     reasons = []
     if x.device.type != device:
         reasons.append(f'{name}: expected a {device} tensor, got {x.device.type}')
-    elif x.is_cuda and (found := _too_low_capability(x.device)):
-        reasons.append(f'{name}: expected a GPU of compute capability 8.0 or more, got {found}')
+    elif x.is_cuda:
+        too_low = _too_low_capability(x.device)
+        if too_low:
+            reasons.append(
+                f'{name}: expected a GPU of compute capability 8.0 or more, got {too_low}'
+            )
     if x.dtype == torch.float64:
         reasons.append(f'{name}: expected float16, bfloat16 or float32, got float64')
     if isinstance(inputs, AttentionInputs) and x.shape[3] > LARGEST_HEAD_DIM:

@@ -100,7 +100,7 @@ def store_halves(p_x, b_1, b_2, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.co
 
 @triton.jit
 def sign_mask(x):
-    """Return all bits set where x < 0, else none: a thread has only seven predicates to compare."""
+    """Return a mask of all bits where x < 0, else of none: a thread has only seven predicates."""
     if COMPILED:
         # Triton 3.6: assembly, because it turns arithmetic on the sign back into comparisons.
         return tl.inline_asm_elementwise(
@@ -114,8 +114,8 @@ def sign_mask(x):
 def split_by_sign(x, b_a):
     """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0."""
     mask, bits = sign_mask(x), b_a.to(tl.int32, bitcast=True)
-    # Not a - b_2: the compiler would fuse that with a product that a is, and leave its rounding
-    # error instead of 0.
+    # The second tile is not a minus the first: where a is a product, the compiler would fuse the
+    # subtraction with it and leave its rounding error instead of 0.
     return (bits & ~mask).to(tl.float32, bitcast=True), (bits & mask).to(tl.float32, bitcast=True)
 
 
@@ -136,9 +136,9 @@ def with_sign_of(x, b_y):
 
 @triton.jit
 def split_for_product(x, b_a):
-    """Split features like `split_by_sign`, but not NaN, in the register layout of factors.
+    """Split features like `split_by_sign`, in the register layout of factors; NaN is not kept.
 
-    One tile, which carries the sign of x, is moved to that layout instead of two.
+    A single tile, which has the sign of x, is moved to that layout instead of two.
     """
     b_signed = compute_once(with_sign_of(x, b_a))  # Triton 3.6: else it computes a in both layouts
     return tl.maximum(b_signed, 0.0), tl.maximum(-b_signed, 0.0)
@@ -148,8 +148,8 @@ def split_for_product(x, b_a):
 def add_by_sign(b_sum_1, b_sum_2, x, b_terms, BN: tl.constexpr, BD: tl.constexpr):
     """Add terms [BN, BD], 0 at x = 0, to the sums [BN / 2, BD] of x > 0 and of x < 0.
 
-    The rows r and r + 8 of 16 rows go into one: in Triton 3.6's layout of products one thread holds
-    both.
+    Rows r and r + 8 of every 16 rows are added first: in Triton 3.6's layout of products, one
+    thread holds both.
     """
     b_1, b_2 = split_by_sign(x, b_terms)
     b_sum_1 += tl.reshape(tl.sum(tl.reshape(b_1, (BN // 16, 2, 8, BD)), 1), (BN // 2, BD))

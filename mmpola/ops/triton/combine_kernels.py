@@ -16,8 +16,8 @@ def combine_states_kernel(
     """Add partial states or gradients [B * H, chunks, SIZE]; multiply the sums by `factor`.
 
     A program adds BR rows of S with their entries of k̄, BP chunks at a time. With shifts (E11) all
-    parts are brought to the largest one first. `p_products` [B * H, 2D] receives the row sums of S
-    ⊙ dS + k̄ ⊙ dk̄ of a state and its gradient. None: not computed.
+    parts are first brought to the largest shift. `p_products` [B * H, 2D], unless it is None,
+    receives w of (E18a): the parts are then those of the gradient of the state `p_state`.
     """
     size: tl.constexpr = 2 * D * (D + 2) if HAS_SHIFT else 2 * D * (D + 1)
     i_bh = tl.program_id(0).to(tl.int64)

@@ -59,9 +59,9 @@ def polarity_attention_exp_state_kernel(
 ):  # fmt: skip
     """Compute partial states and shifts [B * H, chunks, 2D * (D + 2)], `tokens` keys per program.
 
-    1/M = shrink * grow. Values are multiplied by the power of two `shrink`, which keeps half values
-    exact in a tf32 product, and sums by `grow`; without `shrink` the sums could overflow. The shift
-    is the largest of the program's own keys (E11), which a loop of its own finds before.
+    1 / M = shrink * grow. Values are multiplied by the power of two `shrink`, because the sums
+    could overflow without it; half values stay exact in a tf32 product. Sums are multiplied by
+    `grow`. The shift (E11) is that of the program's own keys; the first loop finds it.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
@@ -69,7 +69,7 @@ def polarity_attention_exp_state_kernel(
     o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
     start = i_chunk * tokens
     end = tl.minimum(start + tokens, keys)
-    o_w = tl.arange(0, 4 * BN)  # four blocks at a time, because this loop waits for its loads only
+    o_w = tl.arange(0, 4 * BN)  # four blocks at a time, because this loop only waits for loads
     b_max, b_min = tl.zeros((BD,), tl.float32), tl.zeros((BD,), tl.float32)
     for i_n in range(start, end, 4 * BN):
         m_k = (i_n + o_w < end)[:, None] & (o_d < D)[None, :]
@@ -79,10 +79,8 @@ def polarity_attention_exp_state_kernel(
     if p_cos is not None:
         b_shift_1, b_shift_2 = largest_of_pairs(b_shift_1, BD), largest_of_pairs(b_shift_2, BD)
     b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    b_mean_1, b_mean_2 = (
-        tl.zeros((BN, BD), tl.float32),
-        tl.zeros((BN, BD), tl.float32),
-    )  # summed over BN at the end
+    # Summed over BN at the end
+    b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
     for i_n in range(start, end, BN):
         m_n = i_n + o_n < keys
         m_k = m_n[:, None] & (o_d < D)[None, :]
@@ -167,8 +165,8 @@ def query_gradient_of_stream(
 ):  # fmt: skip
     """Compute a stream's share of dq, dS and the temperatures' gradient for a run of queries.
 
-    dq of the opposite-signed stream is added to what the same-signed one has stored. Returns the
-    halves [BD] of dk̄.
+    The opposite-signed stream adds its dq to the dq that the same-signed one has stored. Returns
+    the halves [BD] of dk̄.
     """
     o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
     b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)

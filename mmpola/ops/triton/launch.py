@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mmpola.ops.triton.tables import Key, kept_per_table, launch_table
+from mmpola.ops.triton.tables import Key, cached_per_table, launch_table
 
 
 class SmallTensors(NamedTuple):
@@ -39,7 +39,7 @@ class SmallTensors(NamedTuple):
         return self.first.shape[1] == dim
 
     def kind(self, dim: int) -> str:
-        """The feature map by its name in HALF_LAUNCHES."""
+        """Return the name of the feature map in HALF_LAUNCHES."""
         if self.is_power(dim):
             return 'power'
         if self.cos is None:
@@ -54,7 +54,7 @@ def contiguous(
     cos: Tensor | None,
     sin: Tensor | None,
 ) -> SmallTensors:
-    """Return the small tensors, contiguous: `contiguous` copies only what is not."""
+    """Bundle the small tensors; those that are not contiguous are copied."""
     if key_position is not None:
         key_position = key_position.contiguous()
     if second is not None:
@@ -69,7 +69,7 @@ FUSION_OPTIONS: dict[str, Any] = {'enable_fp_fusion': True}
 """Options of every launch: fused multiply-adds, which Triton 3.10 must be asked for."""
 
 LARGEST_TOKEN_STRIDE = 2**22
-"""Largest stride of tokens: offsets inside four blocks of up to 128 tokens are 32-bit."""
+"""Token strides must be below it: offsets in four blocks of up to 128 tokens are 32-bit."""
 
 
 def as_tokens(x: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def token_strides(x: Tensor) -> tuple[int, int, int]:
 
 
 def ceil_div(number: int, size: int) -> int:
-    """Return how many parts of a size hold a number."""
+    """Return number / size, rounded up."""
     return (number + size - 1) // size
 
 
@@ -98,8 +98,8 @@ class Launch:
         warps: warps per program.
         stages: blocks in flight, loaded ahead of use.
         waves: programs per multiprocessor.
-        share: of a kernel that writes partial states: the most that these may take of the memory
-            traffic, written and read, in percent of four token tensors.
+        share: limit for kernels that write partial states: the memory traffic of writing and
+            reading them, in percent of that of four token tensors.
     """
 
     tokens: int
@@ -110,7 +110,7 @@ class Launch:
 
 
 LARGEST_SHARE = 50
-"""`share` without a launch table: programs fill the GPU at the shapes of published models."""
+"""`share` without a launch table: it lets the shapes of published models fill a GPU."""
 
 BLOCKS = (16, 32, 64)
 """BD, the channels of a program: the head dimension rounded up to a power of two."""
@@ -129,15 +129,15 @@ HALF_LAUNCHES: dict[tuple[str, str], LaunchRows] = {
     ('output', 'exp'): ((16, 1, 3, 16), (16, 1, 3, 12), (32, 2, 1, 6)),
     ('query_gradient', 'exp'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
     ('key_gradient', 'exp'): ((16, 1, 2, 16), (32, 2, 3, 6), (32, 4, 3, 2)),
-    # Blocks of rotary tables are loaded ahead too, and take four times the shared memory of those
-    # of k and v.
+    # Blocks of rotary tables are loaded ahead too; they take four times the shared memory of the
+    # blocks of k and v.
     ('state', 'rotary'): ((16, 1, 3, 16), (16, 1, 3, 8), (16, 2, 2, 4)),
     ('output', 'rotary'): ((16, 1, 3, 16), (16, 1, 3, 8), (16, 2, 2, 4)),
     ('query_gradient', 'rotary'): ((16, 1, 2, 8), (32, 2, 2, 4), (32, 4, 2, 2)),
     ('key_gradient', 'rotary'): ((16, 1, 3, 14), (32, 2, 2, 6), (16, 4, 2, 2)),
 }
-# Products in full precision keep their factors in registers. Launches without any spills exist,
-# with eight warps, but spend more on shared memory than these do on spills.
+# Products in full precision keep their factors in registers. With eight warps there are launches
+# without spills, but they spend more on shared memory than these spend on spills.
 FULL_PRECISION_LAUNCHES: dict[tuple[str, str], LaunchRows] = {
     **HALF_LAUNCHES,
     ('state', 'power'): ((32, 1, 3, 16), (16, 2, 2, 6), (16, 4, 3, 2)),
@@ -166,7 +166,7 @@ class Tile:
 TILES = {'mix_and_gate': ((8, 16, 1), (8, 8, 1)), 'mix_and_gate_taps': ((8, 16, 1), (8, 8, 1))}
 
 TAPS_WAVES = 12
-"""Programs per multiprocessor of the kernel that adds gradients of taps; each writes a part."""
+"""Programs per multiprocessor of the kernel of the taps' gradient; each writes a partial sum."""
 
 INTERPRETED_PROCESSORS = 2
 """Number of multiprocessors in Triton's interpreter, so that tests cover the split of tokens."""
@@ -187,7 +187,7 @@ class Plan:
     options: dict[str, Any]
 
 
-@kept_per_table
+@cached_per_table
 def find_launch(
     name: str,
     kind: str,
@@ -198,8 +198,8 @@ def find_launch(
 ) -> Launch:
     """Return the launch of an attention kernel: from the device's launch table, or this module's.
 
-    Products of float32 inputs in tf32 are launched like those of half inputs; launch tables have
-    only products in full precision.
+    float32 inputs with tf32 products are launched like half inputs; their entries in launch tables
+    are for products in full precision.
 
     Args:
         name: of the pass.
@@ -221,13 +221,13 @@ def find_launch(
 def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
     """Split the tokens of x [B, N, H, D] over programs for the pass `name` of a feature map.
 
-    B * H is on the grid's first axis, whose limit is 2^31 - 1; the second axis, limited to 65,535,
-    holds the chunks.
+    The launch grid's first axis, limited to 2^31 - 1, has B * H programs; the second, limited to
+    65,535, has a program per chunk.
     """
     return _plan_tokens(name, kind, x.shape, x.dtype, x.device, product_precision(x.dtype))
 
 
-@kept_per_table
+@cached_per_table
 def _plan_tokens(
     name: str,
     kind: str,
@@ -243,9 +243,10 @@ def _plan_tokens(
     slots = launch.waves * processors_of(device)
     most = ceil_div(tokens, launch.tokens)
     if name in ('state', 'query_gradient'):
-        # Each chunk has a partial state [2D, D + 1], written and read
-        states = 4 * tokens * dim * dtype.itemsize / (2 * 4 * 2 * dim * (dim + 1))
-        most = min(most, int(launch.share / 100 * states))
+        # Each chunk writes a float32 state [2D, D + 1], which is read again
+        state_bytes = 2 * 4 * (2 * dim * (dim + 1))
+        token_bytes = 4 * tokens * dim * dtype.itemsize
+        most = min(most, int(launch.share / 100 * (token_bytes / state_bytes)))
     chunks = _chunks(rows, slots, most)
     tokens_per_chunk = ceil_div(tokens, chunks * launch.tokens) * launch.tokens
     options = {
@@ -264,14 +265,19 @@ def _plan_tokens(
 
 
 GOOD_USE = (9, 10)
-"""Share of the slots in use, a fraction, beyond which more programs are not worth their states."""
+"""Share of slots in use, as a fraction, above which more programs are not worth their states."""
 
 
 def _chunks(rows: int, slots: int, most: int) -> int:
-    """Return how many programs share a row, at most `most`, so that they fill the slots of the GPU.
+    """Return into how many chunks to split each row, at most `most`, to fill the GPU with programs.
 
     Programs run in rounds of `slots`. Avoid a last round that is nearly empty: the GPU would idle
     for most of it.
+
+    Args:
+        rows: B * H; there is a program for each row and chunk.
+        slots: programs that the GPU runs at a time.
+        most: largest number of chunks.
     """
     rows = max(1, rows)
     first = max(1, min(most, slots // rows))
@@ -292,21 +298,26 @@ def _chunks(rows: int, slots: int, most: int) -> int:
 def useful_splits(rows: int, slots: int, first: int, last: int) -> list[int]:
     """Return the numbers of chunks from `first` to `last` that fill their rounds best.
 
-    In each number of rounds these are the smallest one with a use of `GOOD_USE` and the largest
-    one.
+    For each number of rounds these are the largest one, and the smallest one that uses the share
+    `GOOD_USE` of the slots.
     """
     part, whole = GOOD_USE
     found = {first}
-    for rounds in range(ceil_div(rows * first, slots), ceil_div(rows * last, slots) + 1):
+    fewest_rounds = ceil_div(rows * first, slots)
+    most_rounds = ceil_div(rows * last, slots)
+    for rounds in range(fewest_rounds, most_rounds + 1):
         largest = min(last, slots * rounds // rows)
         enough = ceil_div(part * slots * rounds, whole * rows)
-        found.update(chunks for chunks in (enough, largest) if first <= chunks <= largest)
+        if first <= enough <= largest:
+            found.add(enough)
+        if first <= largest:
+            found.add(largest)
     return sorted(found)
 
 
-@kept_per_table
+@cached_per_table
 def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
-    """Return the launch of a kernel of `mix_and_gate`: from the launch table, or TILES."""
+    """Return the launch of a kernel of `mix_and_gate`: from the launch table or from TILES."""
     measured = launch_table(device).get(Key.of(name, 'any', dtype, block))
     if measured:
         return Tile(**measured)
@@ -314,7 +325,7 @@ def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -
     return Tile(2 * rows // dtype.itemsize, columns, warps)
 
 
-@kept_per_table
+@cached_per_table
 def plan_tiles(
     name: str,
     shape: torch.Size,
@@ -325,7 +336,7 @@ def plan_tiles(
 ) -> tuple[int, int, dict[str, Any]]:
     """Split the token grids of a tensor over programs for a pass of `mix_and_gate`.
 
-    A window of one row, as for a sequence, gets tiles of one row.
+    For a window of one row, as for a sequence, tiles have one row.
 
     Args:
         name: of the pass.
@@ -340,10 +351,10 @@ def plan_tiles(
     """
     batch, _, heads, dim = shape
     block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]
-    launch = find_tile(name, dtype, block, device)
-    rows = launch.rows
-    columns = launch.columns
-    warps = launch.warps
+    tile = find_tile(name, dtype, block, device)
+    rows = tile.rows
+    columns = tile.columns
+    warps = tile.warps
     if window[0] == 1:
         columns = rows * columns
         warps = min(4, rows * warps)
@@ -363,7 +374,7 @@ def plan_tiles(
 
 
 def product_precision(dtype: torch.dtype) -> str:
-    """Return 'tf32' for half inputs, whose mantissa it holds; float32 follows torch's switch."""
+    """Return 'tf32' for half inputs, which it holds exactly; float32 follows torch's switch."""
     if dtype != torch.float32:
         return 'tf32'
     matmul = torch.backends.cuda.matmul
@@ -389,5 +400,5 @@ def processors_of(device: torch.device) -> int:
 
 
 def block_of(dim: int) -> int:
-    """Return the block that holds so many channels, a power of two; products need at least 16."""
+    """Return the smallest power of two >= dim, but at least 16, which products need."""
     return max(16, 1 << (dim - 1).bit_length())

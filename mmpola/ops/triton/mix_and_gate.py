@@ -1,7 +1,7 @@
-"""`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19) under autograd.
+"""`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19), launched and under autograd.
 
 As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators
-of torch.library do where something must see the calls. The first five tensors of each are
+of torch.library do where something must see the calls. The first five arguments of each are
 `MixAndGateInputs.tensors()`.
 """
 
@@ -20,7 +20,15 @@ from mmpola.ops.triton.attention import (
     wanted_only,
     without_none,
 )
-from mmpola.ops.triton.mix_and_gate_kernels import launch_mix_and_gate, launch_taps_gradient
+from mmpola.ops.triton.launch import (
+    TAPS_WAVES,
+    ceil_div,
+    on_device_of,
+    plan_tiles,
+    processors_of,
+    token_strides,
+)
+from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_kernel, mix_and_gate_taps_kernel
 from mmpola.ops.triton.passes import PassGradients
 
 
@@ -175,6 +183,118 @@ def mix_and_gate_gradient_operator(
     """Compute `run_backward`; an empty tensor where a gradient is not wanted."""
     found = run_backward(attended, values, gate, weight, bias, rows, columns, dy, tuple(wanted))
     return without_none(found, attended)
+
+
+def launch_mix_and_gate(
+    values: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    attended: Tensor | None,
+    factor: Tensor | None,
+    grid: tuple[int, int],
+    *,
+    gate: Tensor | None = None,
+    flip: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute (o + DWC(v)) * factor and factor * gate, both [B, N, C], without what is None.
+
+    Args:
+        values: v [B, N, H, D], unit stride in D like `attended`.
+        taps: the convolution kernel [KR, KW, D or C], contiguous.
+        attended: o [B, N, H, D] or None.
+        factor: [B, N, C], unit stride in C like `gate`, or None.
+        flip: use the transpose of DWC.
+    """
+    batch, tokens, heads, dim = values.shape
+    height, width, channels = taps.shape
+    tiles, blocks, options = plan_tiles(
+        'mix_and_gate', values.shape, values.dtype, values.device, grid, (height, width)
+    )
+    output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
+    do = None
+    if gate is not None:
+        do = torch.empty_like(output)
+    attended_strides = (0, 0, 0)
+    if attended is not None:
+        attended_strides = token_strides(attended)
+    factor_strides = (0, 0)
+    if factor is not None:
+        factor_strides = (factor.stride(0), factor.stride(1))
+    gate_strides = (0, 0)
+    if gate is not None:
+        gate_strides = (gate.stride(0), gate.stride(1))
+    taps_head_stride = 0  # the heads share the taps
+    if channels > dim:
+        taps_head_stride = dim
+    rows, columns = grid
+    if tiles * blocks > 0:
+        with on_device_of(values):
+            mix_and_gate_kernel[(tiles * blocks,)](
+                values,
+                taps,
+                bias,
+                attended,
+                factor,
+                output,
+                gate,
+                do,
+                *token_strides(values),
+                taps.stride(1),
+                taps_head_stride,
+                *attended_strides,
+                *factor_strides,
+                *gate_strides,
+                heads,
+                rows,
+                columns,
+                FLIP=flip,
+                **options,
+            )
+    return output, do
+
+
+def launch_taps_gradient(
+    do: Tensor, values: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int]
+) -> tuple[Tensor, Tensor | None]:
+    """Compute dW and db (E19) of do [B, N, C], shaped like weight [D or C, 1, KR, KW] and bias."""
+    _, _, heads, dim = values.shape
+    channels, _, height, width = weight.shape
+    rows, columns = grid
+    tiles, blocks, options = plan_tiles(
+        'mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width)
+    )
+    # A program per channel block, column of the window and run of tiles
+    slots = TAPS_WAVES * processors_of(values.device)
+    most_runs = max(1, slots // max(1, blocks * width))
+    tiles_per_run = max(1, ceil_div(tiles, most_runs))
+    runs = ceil_div(tiles, tiles_per_run)
+    parts = do.new_empty((runs, height * width + 1, heads, dim), dtype=torch.float32)
+    if runs > 0:
+        with on_device_of(values):
+            mix_and_gate_taps_kernel[blocks, width, runs](
+                do,
+                values,
+                parts,
+                do.stride(0),
+                do.stride(1),
+                *token_strides(values),
+                heads,
+                rows,
+                columns,
+                tiles,
+                tiles_per_run,
+                **options,
+            )
+    if channels == dim:  # shared by all heads
+        total = parts.sum((0, 2))
+    else:
+        total = parts.sum(0)
+    total = total.view(-1, channels)  # [KR * KW + 1, D or C], the bias last
+    d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)
+    d_bias = None
+    if bias is not None:
+        d_bias = bias.new_empty(channels).copy_(total[-1])
+    return d_weight, d_bias
 
 
 def _with_unit_stride(x: Tensor) -> Tensor:

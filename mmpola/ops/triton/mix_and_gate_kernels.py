@@ -1,19 +1,15 @@
 """Kernels of `mix_and_gate` (E14, E19): convolution of tiles of tokens, addition, gate, gradients.
 
 A tile is a tuple of BR rows of BW tokens, [BW, BD] each. For each column of the window, a row of
-tokens is loaded and converted to float32 once and serves all the tile's rows that it is a neighbour
-of.
+tokens is loaded and converted to float32 once; all rows of the tile that have it in their windows
+use it.
 """
 # Tuples are extended by `+`, because Triton 3.6 knows no starred elements.
 # mypy: allow-untyped-defs, allow-incomplete-defs, disable-error-code=assignment
 # ruff: noqa: N803, RUF005
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from mmpola.ops.triton.launch import TAPS_WAVES, on_device_of, plan_tiles, processors_of
 
 
 @triton.jit
@@ -42,7 +38,7 @@ def is_inside(i, size):
 def load_rows(p_x, stride, i_r, o_c, m_d, rows, columns, R: tl.constexpr):
     """Load R rows of tokens, [BW, BD] each, from row i_r, columns o_c on; 0 outside the grid.
 
-    They are converted to float32 later: between loads, Triton 3.6 would wait for each.
+    Convert them to float32 only after all loads: otherwise Triton 3.6 waits for each load.
     """
     m_c = is_inside(o_c, columns)[:, None] & m_d[None, :]
     p_row, step = point_to_row(p_x, stride, i_r, o_c, columns)
@@ -70,11 +66,11 @@ def mix_and_gate_kernel(
     BR: tl.constexpr, BW: tl.constexpr, BD: tl.constexpr,
     FLIP: tl.constexpr,
 ):  # fmt: skip
-    """Compute y = (o + DWC(v)) * factor [B, N, C] and do = factor * g, without what is None.
+    """Compute y = (o + DWC(v)) * factor [B, N, C] and do = factor * g, without terms that are None.
 
-    The factor of (E14) is g, that of (E19) is dy: y is then dg. FLIP: the transpose of DWC.
-    Consecutive programs take channel blocks, then heads, then tiles, so that those that run at the
-    same time read whole tokens.
+    The factor is g in (E14) and dy in (E19), where y is dg. FLIP stands for the transpose of DWC.
+    Consecutive programs take channel blocks, then heads, then tiles, so that programs that run at
+    the same time read whole tokens.
     """
     i_p = tl.program_id(0)
     i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
@@ -140,8 +136,8 @@ def mix_and_gate_taps_kernel(
 ):  # fmt: skip
     """Compute parts [parts, KR * KW + 1, H, D] of dW and db (E19): a column of taps per program.
 
-    The sums of the taps stay [BW, BD] to the end, so tokens are added without communication between
-    threads.
+    The sums of the taps stay [BW, BD] until the last tile, so that adding tokens needs no
+    communication between threads.
     """
     i_p, j, i_part = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     i_h, o_d = (i_p // tl.cdiv(D, BD)).to(tl.int64), (i_p % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
@@ -174,71 +170,3 @@ def mix_and_gate_taps_kernel(
         tl.store(p_parts + (t * KW + j) * heads * D, tl.sum(b_taps[t], 0), mask=m_d)
     if j == 0:
         tl.store(p_parts + KR * KW * heads * D, tl.sum(b_bias, 0), mask=m_d)
-
-
-def launch_mix_and_gate(
-    values: Tensor,
-    taps: Tensor,
-    bias: Tensor | None,
-    attended: Tensor | None,
-    factor: Tensor | None,
-    grid: tuple[int, int],
-    *,
-    gate: Tensor | None = None,
-    flip: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute (o + DWC(v)) * factor and factor * gate, both [B, N, C], without what is None.
-
-    Args:
-        values: v [B, N, H, D], unit stride in D like `attended`.
-        taps: the convolution kernel [KR, KW, D or C], contiguous.
-        attended: o [B, N, H, D] or None.
-        factor: [B, N, C], unit stride in C like `gate`, or None.
-        flip: use the transpose of DWC.
-    """
-    batch, tokens, heads, dim = values.shape
-    window = taps.shape[0], taps.shape[1]
-    tiles, blocks, options = plan_tiles(
-        'mix_and_gate', values.shape, values.dtype, values.device, grid, window
-    )
-    output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
-    do = None if gate is None else torch.empty_like(output)
-    if tiles * blocks:
-        with on_device_of(values):
-            mix_and_gate_kernel[(tiles * blocks,)](
-                values, taps, bias, attended, factor, output, gate, do,
-                *values.stride()[:3], taps.stride(1), dim if taps.shape[2] > dim else 0,
-                *((0, 0, 0) if attended is None else attended.stride()[:3]),
-                *((0, 0) if factor is None else factor.stride()[:2]),
-                *((0, 0) if gate is None else gate.stride()[:2]),
-                heads, *grid, FLIP=flip, **options,
-            )  # fmt: skip
-    return output, do
-
-
-def launch_taps_gradient(
-    do: Tensor, values: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int]
-) -> tuple[Tensor, Tensor | None]:
-    """Compute dW and db (E19) of do [B, N, C], shaped like weight [D or C, 1, KR, KW] and bias."""
-    heads, dim = values.shape[2:]
-    channels, _, height, width = weight.shape
-    window = height, width
-    tiles, blocks, options = plan_tiles(
-        'mix_and_gate_taps', values.shape, values.dtype, values.device, grid, window
-    )
-    programs = max(1, TAPS_WAVES * processors_of(values.device) // max(1, blocks * width))
-    tiles_each = max(1, -(-tiles // programs))
-    count = -(-tiles // tiles_each)
-    parts = do.new_empty((count, height * width + 1, heads, dim), dtype=torch.float32)
-    if count:
-        with on_device_of(values):
-            mix_and_gate_taps_kernel[blocks, width, count](
-                do, values, parts, *do.stride()[:2], *values.stride()[:3],
-                heads, *grid, tiles, tiles_each,
-                **options,
-            )  # fmt: skip
-    total = parts.sum((0, 2) if channels == dim else 0).view(
-        -1, channels
-    )  # one kernel for all heads, or one for each
-    d_weight = weight.new_empty(channels, height * width).copy_(total[:-1].t()).view(weight.shape)
-    return d_weight, None if bias is None else bias.new_empty(channels).copy_(total[-1])

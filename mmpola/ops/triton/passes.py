@@ -74,8 +74,8 @@ def backward(
 ) -> PassGradients:
     """Compute the gradients of the wanted tensors (E15-E18); the others are None.
 
-    The gradient of an ExpMap needs no o. That of the key position is the sum over the batch of dk
-    as stored, which adds one rounding to q's dtype.
+    An ExpMap needs no o. The gradient of the key position is the sum over the batch of dk as it is
+    stored, that is, rounded to q's dtype.
     """
     do = as_tokens(do)
     q = as_tokens(q)
@@ -134,7 +134,7 @@ def _compute_state(k: Tensor, v: Tensor, small: SmallTensors) -> Tensor:
     parts = _floats(k, rows, chunks, state_size(dim, small))
     if rows > 0 and chunks > 0:
         bits = (keys - 1).bit_length()
-        grow = 2.0**bits / keys  # 1/M = 2^-bits * grow
+        grow = 2.0**bits / keys  # 1 / M = 2^-bits * grow, of (E1) and (E2)
         if small.is_power(dim):
             power_kernels.polarity_attention_power_state_kernel[plan.launch_grid](
                 k,
@@ -226,9 +226,9 @@ def _query_gradient(
     """Compute dq and the chunks' parts of the gradients of the state and of the feature map.
 
     Returns:
-        dq; the parts of the state's gradient [B * H, chunks, SIZE]; those of the map's, of a
-        PowerMap the sums of dp / ln 2 [B * H, chunks, D], of an ExpMap of both temperatures
-        [B * H, chunks, 4D]. None where they are not wanted.
+        dq; the parts of the state's gradient [B * H, chunks, 2D * (D + 1)]; the parts of the
+        feature map's: sums of dp / ln 2 [B * H, chunks, D] of a PowerMap, gradients of both
+        temperatures [B * H, chunks, 4D] of an ExpMap. None where they are not wanted.
     """
     _, queries, heads, dim = q.shape
     is_power = small.is_power(dim)
@@ -297,7 +297,8 @@ def _combine(
 ) -> Tensor:
     """Add the parts [B * H, chunks, SIZE] of a state and multiply the sum by `factor`.
 
-    `products`, [B * H, 2D], gets the row sums of (E18a) with `state`.
+    `products` [B * H, 2D], if given, receives w of (E18a), for which `parts` are those of the
+    gradient of `state`.
     """
     rows, chunks, size = parts.shape
     combined = _floats(parts, rows, size)
@@ -392,7 +393,7 @@ def _map_gradients(
     key_parts: Tensor | None,
     products: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Add up the gradients of `first` and `second` from the parts of queries and keys."""
+    """Compute the gradients of `first` and `second` from the parts of queries and keys."""
     batch, _, heads, dim = q.shape
     first = small.first
     second = small.second

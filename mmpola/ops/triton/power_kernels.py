@@ -42,7 +42,7 @@ from mmpola.ops.triton.blocks import (
 
 @triton.jit
 def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
-    """Load p and compute log2(s) of a head, [BD] each; outside, and without a scale, 2 and 0."""
+    """Load p and compute log2(s) of a head, [BD] each: 2 and 0 outside D, 0 without a scale."""
     o_d = tl.arange(0, BD)
     b_exponent = tl.load(p_exponent + i_h * D + o_d, mask=o_d < D, other=2.0).to(tl.float32)
     if p_scale is None:
@@ -72,8 +72,8 @@ def state_scale(b_mean_1, b_mean_2):
     """Compute the power of two that brings the largest key mean below 2; 1 if it is smaller.
 
     A query's features are in float32's range, but their products with a large state need not be.
-    Dividing the state and eps leaves (E3) unchanged like the query's level (E8a), and costs nothing
-    per token.
+    Multiplying the state and eps by it leaves (E3) unchanged, like the query's level (E8a), and
+    costs nothing per token.
     """
     b_largest = tl.maximum(tl.max(b_mean_1, 0), tl.max(b_mean_2, 0))
     exponent = tl.minimum(
@@ -96,7 +96,7 @@ def inverse_or_zero(b_sum, eps, PRECISION: tl.constexpr):
 
 @triton.jit
 def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
-    """Compute offsets and mask [BD, BD] of what queries of a sign (HALF 0: above 0) read."""
+    """Compute offsets and mask [BD, BD] of what queries above 0 (HALF 0) or below 0 (1) read."""
     o_d = tl.arange(0, BD)
     first_row = tl.where(o_d < D // 2, HALF * D, (1 - HALF) * D)  # of each column
     return (first_row[None, :] + o_d[:, None]) * D + o_d[None, :], (o_d < D)[:, None] & (o_d < D)[
@@ -106,7 +106,7 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
-    """Load what queries of both signs read from a state, factors [BD, BD], and key means [BD].
+    """Load the entries of a state that queries of either sign read, [BD, BD], and key means [BD].
 
     All are multiplied by `state_scale`, which is returned too.
     """
@@ -139,8 +139,8 @@ def polarity_attention_power_state_kernel(
 ):  # fmt: skip
     """Compute partial states [B * H, chunks, 2D * (D + 1)] of `tokens` keys per program.
 
-    1/M = 2^log2_shrink * grow. Features are computed with the first factor, a power of two, without
-    which their sums could overflow; sums are multiplied by the second.
+    1 / M = 2^log2_shrink * grow. Features contain the first factor, a power of two, because their
+    sums could overflow without it; the sums are multiplied by the second.
     """
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
@@ -149,10 +149,8 @@ def polarity_attention_power_state_kernel(
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     b_offset = log2_shrink - b_exponent * b_log2_scale
     b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
-    b_mean_1, b_mean_2 = (
-        tl.zeros((BN, BD), tl.float32),
-        tl.zeros((BN, BD), tl.float32),
-    )  # summed over BN at the end
+    # Summed over BN at the end
+    b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, keys), BN):
         m_k = (i_n + o_n < keys)[:, None] & (o_d < D)[None, :]
@@ -324,10 +322,8 @@ def polarity_attention_power_key_gradient_kernel(
                 )
         if p_dv is not None:
             b_a = round_feature(b_slope * tl.abs(b_k), PRECISION)
-            # Triton 3.6: of 32 channels two tiles are cheaper.
-            b_psi_1, b_psi_2 = (
-                split_for_product(b_k, b_a) if BD > 32 else split_by_sign(b_k, b_a)
-            )  # (E6)
+            # (E6). Triton 3.6: up to 32 channels, moving two tiles is cheaper than splitting one
+            b_psi_1, b_psi_2 = split_for_product(b_k, b_a) if BD > 32 else split_by_sign(b_k, b_a)
             b_dv = multiply(b_psi_1, b_psi_2, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             tl.store(p_dv + o_row, b_dv.to(p_dv.dtype.element_ty), mask=m_k)
     if p_dexponent is not None:

@@ -1,9 +1,9 @@
 """Launch tables: the launches that `python -m benchmarks.gpu` found to be fastest on a GPU.
 
-A table is the file that the environment variable MMPOLA_LAUNCHES names, else `tables/sm_XY.json`
-next to this module, which is shipped for the compute capability X.Y; if MMPOLA_LAUNCHES is set but
-empty, there is none. A file that was measured with another release of Triton is not used. launch.py
-has the launches that a table lacks. A file is read once per process and device.
+The environment variable MMPOLA_LAUNCHES names the file of a table; if it is set but empty, there is
+no table. If it is not set, the file is `tables/sm_XY.json` next to this module, as far as one is
+shipped for the compute capability X.Y. A file that was measured with another release of Triton is
+not used. launch.py has the launches that a table lacks. A file is read once per process and device.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,8 +31,12 @@ FOLDER = Path(__file__).resolve().parent
 ATTENTION_FIELDS = ('tokens', 'warps', 'stages', 'waves', 'share')
 TILE_FIELDS = ('rows', 'columns', 'warps')
 LAUNCH_FIELDS = {
-    **dict.fromkeys(('state', 'output', 'query_gradient', 'key_gradient'), ATTENTION_FIELDS),
-    **dict.fromkeys(('mix_and_gate', 'mix_and_gate_taps'), TILE_FIELDS),
+    'state': ATTENTION_FIELDS,
+    'output': ATTENTION_FIELDS,
+    'query_gradient': ATTENTION_FIELDS,
+    'key_gradient': ATTENTION_FIELDS,
+    'mix_and_gate': TILE_FIELDS,
+    'mix_and_gate_taps': TILE_FIELDS,
 }
 """Kernel -> the fields of its launch, which are those of `Launch` or `Tile` in launch.py."""
 
@@ -49,8 +53,8 @@ LIMITS = {
 
 POWERS_OF_TWO = ('tokens', 'warps', 'rows', 'columns')
 
-NAME = re.compile(r'(\w+) (power|exp|rotary|any) (float16|bfloat16|float32) (16|32|64)')
-"""Of a launch in a file: the words of a `Key`."""
+KEY_PATTERN = re.compile(r'(\w+) (power|exp|rotary|any) (float16|bfloat16|float32) (16|32|64)')
+"""The four words of a `Key` in a file."""
 
 
 class Key(NamedTuple):
@@ -75,23 +79,26 @@ class Key(NamedTuple):
         return cls(kernel, feature_map, str(dtype).removeprefix('torch.'), block)
 
     def __str__(self) -> str:
-        return ' '.join(map(str, self))
+        return f'{self.kernel} {self.feature_map} {self.dtype} {self.block}'
 
 
 LaunchTable = dict[Key, dict[str, int]]
 """The launches of a GPU: fields of a `Launch` or a `Tile` by key."""
 
 
-_replaced: list[LaunchTable] = []
-_kept: list[Any] = []
+_tables_in_use: list[LaunchTable] = []
+"""Tables of `use_table`, the innermost one last."""
+
+_cached_functions: list[Any] = []
 
 F = TypeVar('F', bound=Callable[..., Any])
 
 
-def kept_per_table(function: F) -> F:
-    """Keep a function's results until another table is used."""
-    _kept.append(lru_cache(maxsize=4096)(function))
-    return cast(F, _kept[-1])
+def cached_per_table(function: F) -> F:
+    """Cache a function's results until another table is used."""
+    cached = lru_cache(maxsize=4096)(function)
+    _cached_functions.append(cached)
+    return cast(F, cached)
 
 
 def launch_table(device: torch.device) -> LaunchTable:
@@ -100,28 +107,30 @@ def launch_table(device: torch.device) -> LaunchTable:
     Raises:
         ValueError: the file is missing or invalid; the message says what is wrong in it.
     """
-    return _replaced[-1] if _replaced else _read_table(device)
+    if _tables_in_use:
+        return _tables_in_use[-1]
+    return _read_table(device)
 
 
 @contextmanager
 def use_table(table: LaunchTable) -> Iterator[None]:
     """Use `table` on every device instead of any file, as the tuning does."""
-    _replaced.append(table)
-    _forget()
+    _tables_in_use.append(table)
+    _clear_caches()
     try:
         yield
     finally:
-        _replaced.pop()
-        _forget()
+        _tables_in_use.pop()
+        _clear_caches()
 
 
-def _forget() -> None:
-    for function in _kept:
+def _clear_caches() -> None:
+    for function in _cached_functions:
         function.cache_clear()
 
 
 def gpu_of(device: torch.device) -> tuple[str, tuple[int, int]]:
-    """Return name and compute capability of a device, 0.0 for the interpreter on a CPU."""
+    """Return the name and the compute capability of a device, (0, 0) for the interpreter."""
     if device.type != 'cuda':
         return 'interpreter', (0, 0)
     return torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
@@ -143,40 +152,54 @@ def parse_table(content: Any, capability: tuple[int, int]) -> LaunchTable:
     for name, expected in (('format', FORMAT), ('capability', list(capability))):
         if content.get(name) != expected:
             raise ValueError(f'{name}: expected {expected}, got {content.get(name)}')
-    return dict(_parse_launch(name, launch) for name, launch in content['launches'].items())
+    table = {}
+    for name, launch in content['launches'].items():
+        key = _parse_key(name)
+        table[key] = _parse_launch(name, LAUNCH_FIELDS[key.kernel], launch)
+    return table
 
 
-def _parse_launch(name: str, launch: Any) -> tuple[Key, dict[str, int]]:
-    words = NAME.fullmatch(name)
-    if not words or words[1] not in LAUNCH_FIELDS:
+def _parse_key(name: str) -> Key:
+    words = KEY_PATTERN.fullmatch(name)
+    if words is None or words[1] not in LAUNCH_FIELDS:
         raise ValueError(
             f"{name}: expected a name like 'state power float16 32', its first word one of "
             f'{list(LAUNCH_FIELDS)}'
         )
-    given = launch if isinstance(launch, dict) else {}
-    fields: dict[str, Any] = {field: given.get(field) for field in LAUNCH_FIELDS[words[1]]}
-    for field, value in fields.items():
-        (least, most), is_power = LIMITS[field], field in POWERS_OF_TWO
-        if (
-            type(value) is not int
-            or not least <= value <= most
-            or (is_power and value & (value - 1))
-        ):
-            rule = f'{"a power of two" if is_power else "an integer"} from {least} to {most}'
+    return Key(words[1], words[2], words[3], int(words[4]))
+
+
+def _parse_launch(name: str, required: Sequence[str], launch: Any) -> dict[str, int]:
+    """Return the required fields of the launch called `name`; ValueError if one is invalid."""
+    if not isinstance(launch, dict):
+        launch = {}
+    fields = {}
+    for field in required:
+        value = launch.get(field)
+        least, most = LIMITS[field]
+        rule = f'an integer from {least} to {most}'
+        fits = type(value) is int and least <= value <= most
+        if field in POWERS_OF_TWO:
+            rule = f'a power of two from {least} to {most}'
+            fits = fits and value.bit_count() == 1
+        if not fits:
             raise ValueError(f'{name}: {field}: expected {rule}, got {value}')
-    return Key(words[1], words[2], words[3], int(words[4])), fields
+        fields[field] = value
+    return fields
 
 
 @cache
 def _read_table(device: torch.device) -> LaunchTable:
     _, capability = gpu_of(device)
-    shipped, named = (
-        FOLDER / 'tables' / 'sm_{}{}.json'.format(*capability),
-        os.environ.get(ENVIRONMENT),
-    )
-    if (named is None and not shipped.is_file()) or named == '':
+    named = os.environ.get(ENVIRONMENT)
+    if named is None:
+        path = FOLDER / 'tables' / f'sm_{capability[0]}{capability[1]}.json'
+        if not path.is_file():
+            return LaunchTable()
+    elif named == '':
         return LaunchTable()
-    path = Path(named or shipped)
+    else:
+        path = Path(named)
     try:
         content = json.loads(path.read_bytes())
         table = parse_table(content, capability)
@@ -196,5 +219,5 @@ def _read_table(device: torch.device) -> LaunchTable:
 
 
 def _release(version: Any) -> list[str]:
-    """Return major and minor version: another release compiles kernels differently, a patch not."""
+    """Return major and minor version: a patch release compiles kernels as the release does."""
     return str(version).split('.')[:2]
