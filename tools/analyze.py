@@ -36,15 +36,12 @@ from pathlib import Path
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.saving import DEFAULT_FORMATS, FORMATS, add_style_arguments, style_of
-from mmpola.apps.arguments import load_image_config, usable_device
+from mmpola.apps.arguments import SOME_IMAGES_SKIPPED, load_image_config, usable_device
 from mmpola.apps.image_reader import open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_fitting
 from mmpola.messages import counted, printable, run_main
 from mmpola.read_image import check_outputs, find_images
-
-SOME_IMAGES_SKIPPED = 3
-"""Exit status."""
 
 
 def parse_args() -> argparse.Namespace:

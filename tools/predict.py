@@ -28,16 +28,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmpola.apps.arguments import load_image_config, score, usable_device
+from mmpola.apps.arguments import SOME_IMAGES_SKIPPED, load_image_config, score, usable_device
 from mmpola.apps.prediction.predict import output_paths, predict
 from mmpola.apps.prediction.predictor import load_predictor
 from mmpola.engine.config import CHECKPOINT_HELP, add_compile_argument, add_options_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
 from mmpola.messages import UsageError, counted, printable, run_main
 from mmpola.read_image import check_outputs, find_images
-
-SOME_IMAGES_SKIPPED = 3
-"""Exit status."""
 
 
 def parse_args() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Arguments of the scripts that read images with the model of a config: config, device, score."""
+"""Arguments and exit status of the scripts that run the model of a config on images."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from torch import nn
 from mmpola.engine.config import load_config
 from mmpola.engine.validate import PREDICTION_KEYS, validate_config
 from mmpola.messages import UsageError
+
+SOME_IMAGES_SKIPPED = 3
+"""Exit status of a script that could not read all images."""
 
 IRRELEVANT_WARNINGS = (
     'Warning: The [a-z]+ is out of bounds',  # boxes that extend to the edge of the image

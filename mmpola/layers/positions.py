@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
-from mmpola.ops.reference import rotate
+from mmpola.ops.reference import rotate, rotate_by_complex
 from mmpola.ops.tracing import is_recorded, is_traced, may_cache, stream_of
 
 Grid = tuple[int, int]
@@ -213,7 +213,7 @@ class _RotateQueriesAndKeys(Function):
     @staticmethod
     def forward(ctx: Any, qk: Tensor, rotation: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(inverse)
-        rotated = _rotate_pairs(qk.to(rotation.real.dtype), rotation).to(qk.dtype)
+        rotated = rotate_by_complex(qk.to(rotation.real.dtype), rotation).to(qk.dtype)
         q, k = rotated.chunk(2, dim=2)
         return q, k
 
@@ -225,10 +225,4 @@ class _RotateQueriesAndKeys(Function):
         grad = torch.empty(batch, tokens, 2 * heads, dim, device=dq.device, dtype=dtype)
         grad[:, :, :heads] = dq
         grad[:, :, heads:] = dk
-        return _rotate_pairs(grad, inverse).to(dq.dtype), None, None
-
-
-def _rotate_pairs(x: Tensor, rotation: Tensor) -> Tensor:
-    """Multiply the channel pairs of x [B, N, H, D] by complex numbers [N, 1, D / 2]."""
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * rotation).flatten(-2)
+        return rotate_by_complex(grad, inverse).to(dq.dtype), None, None

@@ -33,6 +33,7 @@ from mmpola.ops.reference import (
     add_key_position,
     normaliser,
     polarity_attention_reference,
+    rotate_by_complex,
     swap_opposite,
 )
 from mmpola.ops.tracing import is_recorded
@@ -646,11 +647,10 @@ def _tokens_of(rotations: Tensor | None, begin: int, end: int) -> Tensor | None:
 
 
 def _rotate(features: Tensor, rotation: Tensor | None) -> Tensor:
-    """Compute `reference.rotate` in one pass over memory instead of five."""
+    """Rotate the features of a chunk (E10), if there are rotary tables."""
     if rotation is None:
         return features
-    pairs = torch.view_as_complex(features.unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * rotation).flatten(-2)
+    return rotate_by_complex(features, rotation)
 
 
 def _rotate_back(grad: Tensor, rotation: Tensor | None) -> Tensor:

@@ -121,8 +121,8 @@ class ClassificationPredictor(Predictor):
         return predictions
 
 
-class DetectionPredictor(Predictor):
-    """A detector in mmdet's `DetInferencer`; its JSON has all instances, whatever their score."""
+class InferencerPredictor(Predictor):
+    """A model in an inferencer of mmdet or mmseg."""
 
     def __init__(self, inferencer: Any, reader: ImageReader) -> None:
         super().__init__(reader, tuple(inferencer.model.dataset_meta['classes']))
@@ -131,6 +131,10 @@ class DetectionPredictor(Predictor):
     @property
     def model(self) -> Any:
         return self.inferencer.model
+
+
+class DetectionPredictor(InferencerPredictor):
+    """A detector in mmdet's `DetInferencer`; its JSON has all instances, whatever their score."""
 
     def __call__(self, batch: Sequence[ReadImage], threshold: float) -> list[Prediction]:
         found = self.inferencer(
@@ -152,19 +156,11 @@ class DetectionPredictor(Predictor):
         return predictions
 
 
-class SegmentationPredictor(Predictor):
+class SegmentationPredictor(InferencerPredictor):
     """A segmenter in mmseg's `MMSegInferencer`, which stacks the images of a batch as they are."""
 
     result_suffix = '.png'
     mixed_sizes = False
-
-    def __init__(self, inferencer: Any, reader: ImageReader) -> None:
-        super().__init__(reader, tuple(inferencer.model.dataset_meta['classes']))
-        self.inferencer = inferencer
-
-    @property
-    def model(self) -> Any:
-        return self.inferencer.model
 
     def read(self, path: Path) -> NDArray[Any]:
         pixels = super().read(path)

@@ -16,6 +16,12 @@ from torch.utils.flop_counter import register_flop_formula
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.tracing import is_observed
 from mmpola.ops.triton.launch import SmallTensors, contiguous
+from mmpola.ops.triton.operator_gradients import (
+    empty_gradients,
+    no_second_gradient,
+    wanted_only,
+    without_none,
+)
 from mmpola.ops.triton.passes import PassGradients, Wanted, backward, forward, state_size
 
 
@@ -166,33 +172,6 @@ def polarity_attention_gradient_operator(
     return without_none(found, q)
 
 
-def wanted_only(found: list[Tensor], wanted: tuple[bool, ...]) -> PassGradients:
-    """Replace gradients that are not wanted, for which an operator returns empty tensors."""
-    gradients = []
-    for gradient, want in zip(found, wanted, strict=True):
-        gradients.append(gradient if want else None)
-    return tuple(gradients)
-
-
-def without_none(found: PassGradients, like: Tensor) -> list[Tensor]:
-    """Replace each None by its own empty tensor: results of an operator must not share memory."""
-    tensors = []
-    for gradient in found:
-        tensors.append(like.new_empty(0) if gradient is None else gradient)
-    return tensors
-
-
-def empty_gradients(tensors: list[Tensor | None], wanted: list[bool], like: Tensor) -> list[Tensor]:
-    """Allocate a contiguous gradient for each wanted tensor, and an empty tensor for the others."""
-    gradients = []
-    for x, want in zip(tensors, wanted, strict=True):
-        if want and x is not None:
-            gradients.append(torch.empty(x.shape, device=x.device, dtype=x.dtype))
-        else:
-            gradients.append(like.new_empty(0))
-    return gradients
-
-
 @polarity_attention_operator.register_fake
 def _(
     q: Tensor,
@@ -239,11 +218,6 @@ def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
 
 def _operator_gradients(ctx: Any, do: Tensor, d_state: None) -> PassGradients:
     return attention_gradients(ctx, do)
-
-
-def no_second_gradient(ctx: Any, *grads: Any) -> None:
-    """Refuse the derivative of a gradient operator."""
-    raise RuntimeError("backend 'triton' has no second derivative: choose backend='torch'")
 
 
 polarity_attention_operator.register_autograd(_operator_gradients, setup_context=_setup_operator)

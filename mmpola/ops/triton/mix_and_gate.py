@@ -14,12 +14,6 @@ from torch.utils.flop_counter import register_flop_formula
 
 from mmpola.ops.inputs import MixAndGateInputs
 from mmpola.ops.tracing import is_observed
-from mmpola.ops.triton.attention import (
-    empty_gradients,
-    no_second_gradient,
-    wanted_only,
-    without_none,
-)
 from mmpola.ops.triton.launch import (
     TAPS_WAVES,
     ceil_div,
@@ -29,6 +23,12 @@ from mmpola.ops.triton.launch import (
     token_strides,
 )
 from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_kernel, mix_and_gate_taps_kernel
+from mmpola.ops.triton.operator_gradients import (
+    empty_gradients,
+    no_second_gradient,
+    wanted_only,
+    without_none,
+)
 from mmpola.ops.triton.passes import PassGradients
 
 
