@@ -13,7 +13,12 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch.utils.data import DataLoader
 
-from tests.helpers.configs import TINY, TINY_SEGMENTATION, hasten_configs
+from tests.helpers.configs import (
+    TINY,
+    TINY_SEGMENTATION,
+    leave_configs_unformatted,
+    remember_packages,
+)
 from tests.helpers.processes import environment
 from tests.helpers.training import write_images
 
@@ -46,14 +51,21 @@ def pytest_runtest_setup():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope='session', autouse=True)
+def _remember_packages():
+    with pytest.MonkeyPatch.context() as patch:
+        remember_packages(patch)
+        yield
+
+
 @pytest.fixture(scope='module')
-def quick_configs():
-    """Make MMEngine read and write configs faster, in modules that train or read many of them.
+def unformatted_configs():
+    """Let MMEngine write configs without formatting them, in modules that start many runs.
 
     All other tests run MMEngine as it is.
     """
     with pytest.MonkeyPatch.context() as patch:
-        hasten_configs(patch)
+        leave_configs_unformatted(patch)
         yield
 
 

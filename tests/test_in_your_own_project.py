@@ -19,6 +19,8 @@ from mmpola.engine.schedule_advice import schedule_advice
 from mmpola.engine.train import register_mmengine_reader
 from tests.helpers.configs import code_with, config_files, shrink_input, shrink_model
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 NEEDS_AN_INSTALLATION = 'my_mask_rcnn.py'
 """This config is tested in test_packaging.py; here it inherits from the repository's configs."""
 

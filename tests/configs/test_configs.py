@@ -21,7 +21,7 @@ from mmpola.lra.encoder import SequenceEncoder
 from tests.helpers.configs import OTHER_HEADS, shrink
 from tools.dev import model_table
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 NORMS = (nn.LayerNorm, nn.BatchNorm2d)
 

@@ -29,7 +29,7 @@ import mmpola.timm  # noqa: F401  registers the models
 from mmpola.classification.class_folders import ClassFolders
 from tests.helpers.training import run, small_config
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 ABLATIONS = {
     'no_gate': {'gate': False},

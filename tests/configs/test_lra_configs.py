@@ -19,7 +19,7 @@ from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.training import Signal, assert_same, run, saved
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 TASKS = {
     'listops': (32, 1e-4, 1000, 500, 'ListOps', 'listops-1000', 209_802),

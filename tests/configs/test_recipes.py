@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, build_scheduler_from_cfg, init_default_scope
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 GPUS = 8
 RECORDED = json.loads(

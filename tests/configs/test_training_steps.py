@@ -12,7 +12,7 @@ from mmengine.structures import BaseDataElement
 
 from tests.backbones.test_golden import relative_error, settings_of
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 CONFIGS = {
     'pola_pvt': 'imagenet_pola_pvt_m',

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.training import CONFIGS, interrupt_and_resume, small
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from tests.helpers.training import (
     small_config,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('quick_configs')]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
 
 AVERAGED = {
     'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.1, 'update_buffers': True},

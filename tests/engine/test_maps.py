@@ -9,6 +9,8 @@ from mmpola.engine.maps import check_batch_norm
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 ONE_IMAGE = Config({'train_dataloader': {'batch_size': 1}, 'launcher': 'pytorch'})
 
 

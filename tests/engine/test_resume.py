@@ -14,6 +14,8 @@ from tests.helpers.configs import STATE
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 
 @pytest.fixture
 def cfg(tiny_config, work):

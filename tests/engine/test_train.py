@@ -18,6 +18,8 @@ from tests.helpers.configs import STATE
 from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import refusal
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 
 @pytest.fixture
 def train(tiny_config, monkeypatch):

@@ -12,6 +12,8 @@ from mmengine.config import Config
 from tests.helpers.configs import OTHER_HEADS, shrink
 from tests.helpers.processes import run_script
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), OTHER_HEADS.items())

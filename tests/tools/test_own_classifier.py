@@ -8,6 +8,8 @@ import pytest
 from tests.helpers.processes import run_script
 from tests.helpers.training import run, small_config
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 
 @pytest.fixture
 def trained(colours, tmp_path):

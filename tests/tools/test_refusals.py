@@ -9,6 +9,8 @@ from tests.helpers.processes import load_script, run_script
 from tests.helpers.refusals import assert_lines
 from tests.helpers.refusals import refusal as refusal_of
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 CONFIG = 'configs/mask_rcnn_pola_swin_t_1x.py'
 
 

@@ -22,7 +22,7 @@ from mmpola.engine.hooks.atomic_checkpoint import AtomicBackend, AtomicCheckpoin
 from tests.helpers.refusals import refusal
 from tests.helpers.training import assert_same, run, saved, small_config
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 
 def files(folder):

@@ -12,7 +12,7 @@ from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.hooks.finite import FiniteLossHook, NonFiniteError, refuse_non_finite
 from tests.helpers.training import run, small_config
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 NAN = float('nan')
 INF = float('inf')

@@ -8,7 +8,7 @@ import pytest
 from mmpola.engine.hooks.preemption import PreemptionHook
 from tests.helpers.training import Signal, assert_refused_at_the_start, run, small_config
 
-pytestmark = pytest.mark.usefixtures('quick_configs')
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
 
 @pytest.mark.parametrize(
