@@ -249,6 +249,7 @@ def network_row(
     our_arguments: dict[str, Any] = {'backend': 'triton', 'drop_path_rate': 0.0}
     if session.dry_run:
         our_arguments['arch'] = DRY_ARCH
+        our_arguments['attn_types'] = 'LSSS'  # the interpreter takes two seconds for a linear layer
     timm_arguments: dict[str, Any] = {}
     if timm_name.startswith('swin'):
         timm_arguments['img_size'] = size

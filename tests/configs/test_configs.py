@@ -197,6 +197,7 @@ def test_a_training_step_on_real_coco_images(root, real_data):
             node['scales'] = [(266, 160)]
         if 'crop_size' in node:
             node['crop_size'] = (80, 120)
+    cfg.model.train_cfg.rcnn.sampler.num = 64  # of 512, which take ten seconds
     loader = Runner.build_dataloader(cfg.train_dataloader, seed=0)
     model = MODELS.build(cfg.model)
     data = model.data_preprocessor(next(iter(loader)), training=True)

@@ -18,7 +18,7 @@ from torch import distributed, nn
 
 from mmpola.engine.hooks.finite import NonFiniteError
 from mmpola.engine.hooks.mean_buffers import MeanBuffersHook
-from tests.helpers.configs import hasten_configs
+from tests.helpers.configs import leave_configs_unformatted, remember_packages
 from tests.helpers.training import (
     CONFIGS,
     distribute,
@@ -87,7 +87,9 @@ def average_buffers(event):
 
 
 def main(colours, shapes, out):
-    hasten_configs(pytest.MonkeyPatch())
+    patch = pytest.MonkeyPatch()
+    remember_packages(patch)
+    leave_configs_unformatted(patch)
     distributed.init_process_group('gloo')
     out = Path(out)
     results = {

@@ -125,9 +125,11 @@ def test_gradients_are_averaged_between_processes():
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [name for name in NETS if name not in SHARED_GRAPH])
 def test_compiles_as_one_graph_for_all_sizes(name):
+    """In the hardest case, with padding and interpolation, gradients are compiled too."""
     torch.compiler.reset()
     net = build(name)
-    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend='aot_eager')
+    backend = 'aot_eager' if name == 'reduced map with table' else 'eager'
+    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend=backend)
     for size in [(3, 4)] if name in FIXED_GRID else [(3, 4), (5, 6)]:
         x = draw(name, *size)
         found = gradients(compiled, x)

@@ -69,20 +69,21 @@ def test_two_processes_train_and_evaluate_a_segmenter(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('config', 'option', 'message'),
+    ('config', 'processes', 'option', 'message'),
     [
-        ('none.py', [], 'error: none.py: no such config file'),
+        ('none.py', 2, [], 'error: none.py: no such config file'),
         (
             'configs/mask_rcnn_pola_swin_t_1x.py',
+            1,
             ['--ampp'],
             'train.py: error: unrecognized arguments: --ampp',
         ),
     ],
 )
 def test_mistakes_in_the_arguments_are_not_followed_by_a_traceback(
-    config, option, message, run_tool
+    config, processes, option, message, run_tool
 ):
-    result = run_tool('dist_train.sh', config, 2, *option, check=False)
+    result = run_tool('dist_train.sh', config, processes, *option, check=False)
     assert result.returncode == 2
     assert message in result.stdout.splitlines()
     assert 'Traceback' not in result.stdout

@@ -23,7 +23,7 @@ from mmpola.messages import UsageError, run_main
 
 FOLDER = Path(__file__).resolve().parents[2] / 'docs' / 'notebooks'
 
-SHORT_RUN = {'IMAGES': 120, 'EPOCHS': 1, 'STEPS': 20}
+SHORT_RUN = {'IMAGES': 104, 'EPOCHS': 1, 'STEPS': 10}
 """Variables at the top of a notebook -> their values with `--check`."""
 
 
