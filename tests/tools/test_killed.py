@@ -15,6 +15,8 @@ from tests.helpers.configs import SMALL_ARCHS
 from tests.helpers.processes import left_of, run_script, running
 from tests.helpers.training import assert_same, saved
 
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
 KILLS = int(os.environ.get('MMPOLA_KILLS', '1'))
 OPTIONS = (
     '--cfg-options',
