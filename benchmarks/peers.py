@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmpola.ops import ExpMap, PowerMap
-from mmpola.ops.features import FeatureMap
+from mmpola.ops.inputs import FeatureMap
 
 Grid = tuple[int, int]
 Rotary = tuple[Tensor, Tensor] | None

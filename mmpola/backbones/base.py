@@ -197,7 +197,6 @@ class Backbone(Loadable):
             # torch.fx cannot record operations that depend on the image size (padding, masks,
             # tables): the backbone becomes one node.
             return tracer.create_proxy('call_module', tracer.path_of_module(self), (x,), {})
-        self.check_images(x)
         outputs = []
         for index, (tokens, grid) in enumerate(self.stage_maps(x)):
             if index not in self.out_indices:
@@ -208,19 +207,16 @@ class Backbone(Loadable):
             outputs.append(maps.contiguous())
         return tuple(outputs)
 
-    def check_images(self, x: Tensor) -> None:
-        """Raise ValueError unless x is [B, in_channels, H, W]."""
-        if x.ndim != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(
-                f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}'
-            )
-
     def stage_maps(self, x: Tensor) -> Iterator[tuple[Tensor, Grid]]:
-        """Yield tokens [B, N, C] and grid (h, w) of each stage.
+        """Yield tokens [B, N, C] and grid (h, w) of each stage of images [B, in_channels, H, W].
 
         They are normalised only with both `chained_norms` and `out_norm`; without `chained_norms`,
         `forward` applies the output norms.
         """
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}'
+            )
         tokens, grid = self.stem(x)
         for index, stage in enumerate(self.stages):
             tokens, grid = stage(tokens, grid, self.with_cp)

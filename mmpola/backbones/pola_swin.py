@@ -32,7 +32,6 @@ from mmpola.layers import (
     TransformerBlock,
     WindowAttention,
     Windows,
-    covering_grid,
     draw_layer,
     find_windows,
     pad_to_cells,
@@ -85,7 +84,7 @@ class PatchMerging(nn.Module):
         maps = pad_to_cells(x.permute(0, 2, 3, 1), grid, 2, channels_last=True)
         merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
         tokens = self.reduction(self.norm(merged))
-        return tokens, covering_grid(grid, 2)
+        return tokens, (maps.shape[1] // 2, maps.shape[2] // 2)
 
 
 class SwinStage(Stage):

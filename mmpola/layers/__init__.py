@@ -2,6 +2,8 @@
 
 from mmpola.layers.ablations import AblatedPolaAttention
 from mmpola.layers.attention import (
+    LearnedExpMap,
+    LearnedPowerMap,
     LinearAttention,
     PolaAttention,
     PolaFormerPPAttention,
@@ -9,18 +11,9 @@ from mmpola.layers.attention import (
 )
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
-from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
-from mmpola.layers.patches import PatchEmbed, covering_grid, pad_to_cells
-from mmpola.layers.positions import (
-    Grid,
-    WithPositionTable,
-    position_tables,
-    resize_bias_table,
-    resize_table,
-    rotary_tables,
-)
+from mmpola.layers.rotary import rotary_tables
 from mmpola.layers.sequence import (
     SEQUENCE_ATTENTION,
     EluSequenceAttention,
@@ -28,13 +21,17 @@ from mmpola.layers.sequence import (
     SequenceAttention,
     SoftmaxSequenceAttention,
 )
-from mmpola.layers.softmax import (
-    RotarySoftmaxAttention,
-    SpatialReductionAttention,
-    WindowAttention,
-    find_windows,
+from mmpola.layers.softmax import RotarySoftmaxAttention, SpatialReductionAttention
+from mmpola.layers.token_maps import (
+    Grid,
+    PatchEmbed,
+    WithPositionTable,
+    covering_grid,
+    pad_to_cells,
+    position_tables,
+    resize_table,
 )
-from mmpola.layers.windows import Windows
+from mmpola.layers.windows import WindowAttention, Windows, find_windows, resize_bias_table
 
 __all__ = [
     'SEQUENCE_ATTENTION',

@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mmpola.layers.attention import check_tokens, depthwise_conv, key_position_table
+from mmpola.layers.attention import (
+    LearnedPowerMap,
+    check_tokens,
+    depthwise_conv,
+    key_position_table,
+)
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
-from mmpola.layers.features import LearnedPowerMap
 from mmpola.layers.initial_weights import draw_layer
-from mmpola.layers.positions import Grid, WithPositionTable, resize_table
+from mmpola.layers.token_maps import Grid, WithPositionTable, resize_table
 from mmpola.ops import polarity_attention
-from mmpola.ops.backends import check_backend_name
+from mmpola.ops.api import check_backend_name
 from mmpola.ops.reference import convolve_tokens
 
 MIXINGS = ('dwc', 'dcn', None)

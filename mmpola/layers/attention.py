@@ -1,25 +1,34 @@
 """The linear attention layers of the published models, each written from projection to projection.
 
 `PolaAttention` is Pola-Swin's, `PolaSpatialReductionAttention` Pola-PVT's, `PolaFormerPPAttention`
-PolaFormer++'s. Any other network can use them too: they take maps and tokens of any size.
+PolaFormer++'s. Any other network can use them too: they take maps and tokens of any size. Their
+learned feature maps follow below them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.features import LearnedExpMap, LearnedPowerMap
 from mmpola.layers.initial_weights import draw_layer
-from mmpola.layers.patches import covering_grid, interpolate_tokens, reduce_tokens
-from mmpola.layers.positions import Grid, WithPositionTable, cached_rotary_tables, resize_table
-from mmpola.ops import mix_and_gate, polarity_attention
-from mmpola.ops.backends import check_backend_name
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs, is_grid
-from mmpola.ops.numerics import EPS
+from mmpola.layers.rotary import cached_rotary_tables
+from mmpola.layers.token_maps import (
+    Grid,
+    WithPositionTable,
+    covering_grid,
+    interpolate_tokens,
+    reduce_tokens,
+    resize_table,
+)
+from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
+from mmpola.ops.api import check_backend_name, is_grid
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.numerics import EPS, accumulation_dtype
 
 
 class LinearAttention(nn.Module):
@@ -318,6 +327,82 @@ class PolaFormerPPAttention(LinearAttention):
         return self.proj_drop(self.proj(mixed))
 
 
+# ---- Learned feature maps: modules that return the `PowerMap` or `ExpMap` of a layer
+
+
+class LearnedPowerMap(nn.Module):
+    """PolaFormer's feature map with a learned exponent and a learned scale per channel (E4, E5).
+
+    Parameters have the shapes of the released weights: power [1, H, 1, D], scale [1, 1, C].
+
+    Args:
+        dim: channels C.
+        num_heads: heads H; D = C / H is even.
+        alpha: exponents lie in (1, 1 + alpha).
+
+    Raises:
+        ValueError: `num_heads` does not fit, or `alpha` is not positive and finite.
+    """
+
+    def __init__(self, dim: int, num_heads: int, alpha: float) -> None:
+        super().__init__()
+        if not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
+            raise ValueError(f'alpha: expected a positive number, got {alpha!r}')
+        check_head_dim(dim, num_heads)
+        self.alpha = alpha
+        self.power = nn.Parameter(torch.zeros(1, num_heads, 1, dim // num_heads))
+        self.scale = nn.Parameter(torch.zeros(1, 1, dim))
+
+    def forward(self) -> PowerMap:
+        """Return the exponent and the scale, [H, D] in the accumulation dtype."""
+        dtype = accumulation_dtype(self.power.dtype)
+        # squeeze and view_as: the gradient of an index would fill a table with zeros first
+        power = self.power.squeeze((0, 2)).to(dtype)
+        scale = self.scale.view_as(power).to(dtype)
+        exponent = 1 + self.alpha * power.sigmoid()  # (E5)
+        return PowerMap(exponent, F.softplus(scale))  # (E4)
+
+
+class LearnedExpMap(nn.Module):
+    """PolaFormer++'s feature map with a learned temperature per feature (E9).
+
+    Parameters have the shapes of the released weights: s1, s2 [1, H, 1, 2D].
+
+    Args:
+        dim: channels C.
+        num_heads: heads H; D = C / H is even.
+
+    Raises:
+        ValueError: `num_heads` does not fit.
+    """
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        check_head_dim(dim, num_heads)
+        features = 2 * dim // num_heads  # two signs per channel
+        self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
+        self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
+
+    def forward(self) -> ExpMap:
+        """Return sigmoid(s1) and sigmoid(s2), each [H, 2D] in the accumulation dtype."""
+        dtype = accumulation_dtype(self.s1.dtype)
+        same = self.s1.squeeze((0, 2)).to(dtype).sigmoid()
+        opposite = self.s2.squeeze((0, 2)).to(dtype).sigmoid()
+        return ExpMap(same, opposite)
+
+
+def check_head_dim(dim: int, num_heads: int) -> None:
+    """Raise ValueError unless `dim` splits into heads of an even dimension."""
+    if num_heads < 1 or dim % (2 * num_heads):
+        raise ValueError(
+            f'num_heads: expected a number that divides dim={dim} into heads of an even '
+            f'dimension (values split into two streams), got {num_heads}'
+        )
+
+
+# ---- Parts of the layers
+
+
 def check_tokens(x: Tensor, dim: int, grid: Any) -> Grid:
     """Return `grid`, or raise ValueError unless x is tokens [B, N, C] on it."""
     if x.ndim != 3 or x.shape[2] != dim:
@@ -345,3 +430,12 @@ def key_position_table(grid: Grid | None, dim: int) -> nn.Parameter | None:
 def depthwise_conv(channels: int, kernel_size: int) -> nn.Conv2d:
     """Return a depth-wise convolution that keeps the size of a map; `kernel_size` is odd."""
     return nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
+
+
+def mask_padding(x: Tensor, padding: Tensor) -> Tensor:
+    """Zero keys or values [B, M, H, D] where `padding` [B, M] is True.
+
+    A zero key has zero features in both feature maps, so it adds nothing to any sum: the operators
+    need no mask.
+    """
+    return x.masked_fill(padding[..., None, None], 0)

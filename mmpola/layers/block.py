@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from mmpola.layers.initial_weights import draw_layer
-from mmpola.layers.positions import Grid
+from mmpola.layers.token_maps import Grid
 from mmpola.layers.windows import Windows
 from mmpola.ops.numerics import without_autocast
 from mmpola.ops.tracing import is_recorded

@@ -6,7 +6,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torchvision.ops import DeformConv2d, deform_conv2d
 
-from mmpola.layers.positions import Grid
+from mmpola.layers.token_maps import Grid
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
 
 

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.features import LearnedPowerMap, mask_padding
+from mmpola.layers.attention import LearnedPowerMap, mask_padding
 from mmpola.messages import listed
 from mmpola.ops import polarity_attention
-from mmpola.ops.backends import check_backend_name
+from mmpola.ops.api import check_backend_name
 from mmpola.ops.numerics import EPS
 
 SUMMED_KEYS = 'linear attention sums the keys before queries read them'

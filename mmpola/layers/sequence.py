@@ -9,10 +9,10 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.features import LearnedExpMap, LearnedPowerMap, mask_padding
-from mmpola.layers.positions import cached_rotary_tables
+from mmpola.layers.attention import LearnedExpMap, LearnedPowerMap, mask_padding
+from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.ops import mix_and_gate, polarity_attention
-from mmpola.ops.backends import check_backend_name
+from mmpola.ops.api import check_backend_name
 from mmpola.ops.numerics import EPS, accumulation_dtype, without_autocast
 
 GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -1,21 +1,15 @@
-"""Softmax attention of the `S` stages: over all tokens, or in Swin's shifted windows."""
+"""Softmax attention over all tokens: the `S` stages of Pola-PVT and PolaFormer++."""
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
-from timm.layers import gen_relative_position_index
 from torch import Tensor, nn
 
-from mmpola.layers.initial_weights import draw_layer, draw_table
-from mmpola.layers.patches import reduce_tokens
-from mmpola.layers.positions import Grid, rotate_queries_and_keys
-from mmpola.layers.traced_windows import CompiledWindows, ExportedWindows
-from mmpola.layers.windows import Windows, cached_windows
+from mmpola.layers.initial_weights import draw_layer
+from mmpola.layers.rotary import rotate_queries_and_keys
+from mmpola.layers.token_maps import Grid, reduce_tokens
 from mmpola.ops import mix_and_gate
-from mmpola.ops.backends import check_backend_name
-from mmpola.ops.numerics import autocast_dtype
-from mmpola.ops.tracing import is_compiled, is_exported, may_cache, stream_of
+from mmpola.ops.api import check_backend_name
 
 
 class SpatialReductionAttention(nn.Module):
@@ -113,91 +107,3 @@ class RotarySoftmaxAttention(nn.Module):
         bias = self.lepe.bias
         mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
         return self.proj_drop(self.proj(mixed))
-
-
-class WindowAttention(nn.Module):
-    """Multi-head softmax attention in shifted windows with position biases (Swin, sec. 3.2).
-
-    Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets
-    tokens of a map that the window does not divide attend to the padding.
-
-    Args:
-        dim: channels C.
-        num_heads: heads H.
-        window_size: side s of a window, in tokens.
-        shift: cyclic shift of the map in tokens: 0, or s // 2 in every second block.
-        qkv_bias: bias of the projection to q, k and v.
-        proj_drop: dropout rate after the output projection.
-    """
-
-    relative_position_index: Tensor
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        window_size: int,
-        *,
-        shift: int = 0,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.window_size = window_size
-        self.shift = shift
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.relative_position_bias_table = nn.Parameter(
-            torch.empty((2 * window_size - 1) ** 2, num_heads)
-        )
-        # [s*s, s*s]: the row of the bias table for each pair of tokens
-        index = gen_relative_position_index((window_size, window_size))
-        self.register_buffer('relative_position_index', index, persistent=False)
-        self.proj = nn.Linear(dim, dim)
-        self.proj_drop = nn.Dropout(proj_drop)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the projections and the table of biases as Swin and the authors do."""
-        draw_layer(self.qkv)
-        draw_table(self.relative_position_bias_table)
-        draw_layer(self.proj)
-
-    def forward(self, x: Tensor, windows: Windows) -> Tensor:
-        """x [B, N, C] and the windows of its map, see `find_windows` -> [B, N, C]."""
-        x = x.to(autocast_dtype(x))  # before `cut` copies x; the projection would convert it after
-        q, k, v = self.qkv(windows.cut(x)).chunk(3, dim=-1)
-        q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B * windows, H, s*s, D]
-        k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        tokens = self.window_size**2
-        bias = self.relative_position_bias_table[self.relative_position_index.flatten()]
-        bias = bias.to(q.dtype).unflatten(0, (tokens, tokens))
-        bias = bias.permute(2, 0, 1).unsqueeze(0)  # [1, H, s*s, s*s]
-        if windows.mask is not None:
-            bias = bias + windows.mask.to(q.dtype)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
-        if isinstance(windows, ExportedWindows):
-            # The exporter may replace the attention by one with other strides after recording views
-            attended = attended.clone(memory_format=torch.contiguous_format)
-        out = self.proj(attended.flatten(2))
-        return self.proj_drop(windows.join(out))
-
-
-def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
-    """Return the windows of a map, in the variant for an exporter, a compiler or eager PyTorch.
-
-    Args:
-        x: the tokens [B, N, C].
-        grid: (h, w) of the map, N = h * w.
-        window_size: side s of a window, in tokens.
-        shift: cyclic shift in tokens, see `WindowAttention`.
-    """
-    if is_exported():
-        return ExportedWindows(x, grid, window_size, shift)
-    if is_compiled():
-        return CompiledWindows(x, grid, window_size, shift)
-    if may_cache(x):
-        dtype = autocast_dtype(x)
-        return cached_windows(stream_of(x), x.shape[0], grid, window_size, shift, x.device, dtype)
-    return Windows(x, grid, window_size, shift)

@@ -7,10 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.layers.patches import covering_grid
-from mmpola.layers.positions import Grid
+from mmpola.layers.token_maps import Grid, covering_grid
 from mmpola.layers.windows import IndexedWindows, Windows, cached_windows
-from mmpola.ops.tracing import may_cache, stream_of
+from mmpola.ops.tracing import cache_key, is_compiled, is_exported
+
+
+def traced_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
+    """Return the windows of a map for what records the call, see `find_windows`."""
+    if is_exported():
+        return ExportedWindows(x, grid, window_size, shift)
+    if is_compiled():
+        return CompiledWindows(x, grid, window_size, shift)
+    return Windows(x, grid, window_size, shift)  # for torch.jit.trace
 
 
 class ExportedWindows(Windows):
@@ -20,6 +28,8 @@ class ExportedWindows(Windows):
     for the rows or the columns of windows: torch.export treats dimensions of size 1 differently, so
     its program would only serve images that, like the sample, have one or several of them.
     """
+
+    is_exported = True
 
     def cut(self, x: Tensor) -> Tensor:
         """Cut tokens [B, N, C] into windows [B * windows, s*s, C]; padding repeats a token."""
@@ -86,9 +96,10 @@ class CompiledWindows(Windows):
 
 def _eager_windows(x: Tensor, batch: int, grid: Grid, window_size: int, shift: int) -> Windows:
     """Return the windows that the operators use when they run, if possible from the cache."""
-    if may_cache(x):
-        return cached_windows(stream_of(x), batch, grid, window_size, shift, x.device, x.dtype)
-    return IndexedWindows(x.new_empty(batch, 0, 0), grid, window_size, shift)
+    key = cache_key(x)
+    if key is None:
+        return IndexedWindows(x.new_empty(batch, 0, 0), grid, window_size, shift)
+    return cached_windows(key, batch, grid, window_size, shift, x.dtype)
 
 
 @torch.library.custom_op('mmpola::window_mask', mutates_args=())

@@ -1,9 +1,9 @@
-"""Shifted windows of a token map of any size (Swin, ICCV 2021, sec. 3.2): cut, mask and join.
+"""Softmax attention in shifted windows of a token map of any size (Swin, ICCV 2021, sec. 3.2).
 
-`Windows` is the definition: pad the map, roll it, cut it. `IndexedWindows` computes the same
-faster, by moving whole tokens with indices that are cached between forward passes; eager PyTorch
-uses it. Compilers and exporters need the variants in traced_windows.py. `find_windows` in
-softmax.py chooses between them.
+`Windows` is the definition of cutting, masking and joining: pad the map, roll it, cut it.
+`IndexedWindows` computes the same faster, by moving whole tokens with indices that are cached
+between forward passes; eager PyTorch uses it. Compilers and exporters need the variants in
+traced_windows.py. `find_windows` chooses between them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,107 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
-from torch import Tensor
+from timm.layers import gen_relative_position_index, resize_rel_pos_bias_table_simple
+from torch import Tensor, nn
 from torch.autograd import Function
 
-from mmpola.layers.patches import covering_grid, pad_to_cells
-from mmpola.layers.positions import Grid
-from mmpola.ops.tracing import is_traced
+from mmpola.layers.initial_weights import draw_layer, draw_table
+from mmpola.layers.token_maps import Grid, covering_grid, pad_to_cells
+from mmpola.ops.numerics import accumulation_dtype, autocast_dtype
+from mmpola.ops.tracing import CacheKey, cache_key, is_traced
 
 CACHE_SIZE = 16
 """Combinations of grid and shift whose windows are cached: the stages of a pyramid need four."""
+
+
+class WindowAttention(nn.Module):
+    """Multi-head softmax attention in shifted windows with position biases (Swin, sec. 3.2).
+
+    Parameter names are those of the released Swin weights. timm's Swin, unlike this layer, lets
+    tokens of a map that the window does not divide attend to the padding.
+
+    Args:
+        dim: channels C.
+        num_heads: heads H.
+        window_size: side s of a window, in tokens.
+        shift: cyclic shift of the map in tokens: 0, or s // 2 in every second block.
+        qkv_bias: bias of the projection to q, k and v.
+        proj_drop: dropout rate after the output projection.
+    """
+
+    relative_position_index: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        window_size: int,
+        *,
+        shift: int = 0,
+        qkv_bias: bool = True,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.window_size = window_size
+        self.shift = shift
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.relative_position_bias_table = nn.Parameter(
+            torch.empty((2 * window_size - 1) ** 2, num_heads)
+        )
+        # [s*s, s*s]: the row of the bias table for each pair of tokens
+        index = gen_relative_position_index((window_size, window_size))
+        self.register_buffer('relative_position_index', index, persistent=False)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections and the table of biases as Swin and the authors do."""
+        draw_layer(self.qkv)
+        draw_table(self.relative_position_bias_table)
+        draw_layer(self.proj)
+
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+        """x [B, N, C] and the windows of its map, see `find_windows` -> [B, N, C]."""
+        x = x.to(autocast_dtype(x))  # before `cut` copies x; the projection would convert it after
+        q, k, v = self.qkv(windows.cut(x)).chunk(3, dim=-1)
+        q = q.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [B * windows, H, s*s, D]
+        k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        tokens = self.window_size**2
+        bias = self.relative_position_bias_table[self.relative_position_index.flatten()]
+        bias = bias.to(q.dtype).unflatten(0, (tokens, tokens))
+        bias = bias.permute(2, 0, 1).unsqueeze(0)  # [1, H, s*s, s*s]
+        if windows.mask is not None:
+            bias = bias + windows.mask.to(q.dtype)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
+        if windows.is_exported:
+            # The exporter may replace the attention by one with other strides after recording views
+            attended = attended.clone(memory_format=torch.contiguous_format)
+        out = self.proj(attended.flatten(2))
+        return self.proj_drop(windows.join(out))
+
+
+def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:
+    """Return the windows of a map, in the variant for an exporter, a compiler or eager PyTorch.
+
+    Args:
+        x: the tokens [B, N, C].
+        grid: (h, w) of the map, N = h * w.
+        window_size: side s of a window, in tokens.
+        shift: cyclic shift in tokens, see `WindowAttention`.
+    """
+    if is_traced():
+        from mmpola.layers.traced_windows import traced_windows  # a variant of the classes below
+
+        return traced_windows(x, grid, window_size, shift)
+    key = cache_key(x)
+    if key is None:
+        return Windows(x, grid, window_size, shift)
+    return cached_windows(key, x.shape[0], grid, window_size, shift, autocast_dtype(x))
 
 
 class Windows:
@@ -42,7 +133,10 @@ class Windows:
             window if only the shift brought them together, or if exactly one of them is padding,
             else 0. None if every entry is 0; never None for compilers and exporters, because that
             decision would fix the image size.
+        is_exported: whether an exporter records the windows.
     """
+
+    is_exported = False
 
     def __init__(self, x: Tensor, grid: Grid, window_size: int, shift: int) -> None:
         self.batch = x.shape[0]
@@ -186,15 +280,31 @@ class _JoinByIndex(Function):
 
 @lru_cache(maxsize=CACHE_SIZE)
 def cached_windows(
-    stream: torch.cuda.Stream | None,
+    key: CacheKey,
     batch: int,
     grid: Grid,
     window_size: int,
     shift: int,
-    device: torch.device,
     dtype: torch.dtype,
 ) -> IndexedWindows:
-    """Return windows from a cache; `stream` is what `stream_of` returns."""
+    """Return windows from a cache; `key` is what `cache_key` returns."""
+    device, _ = key
     with torch.inference_mode(False):  # else autograd could not save them later
         x = torch.empty(batch, 0, 0, device=device, dtype=dtype)
         return IndexedWindows(x, grid, window_size, shift)
+
+
+def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
+    """Resize Swin's table of relative position biases bicubically to another window size.
+
+    Half-precision tables are interpolated in float32 (timm would do it in their own dtype); the
+    dtype is kept.
+
+    Args:
+        table: [(2s-1)^2, H] for windows of side s.
+        window_size: the new s.
+    """
+    shape = ((2 * window_size - 1) ** 2, table.shape[1])
+    wide = table.to(accumulation_dtype(table.dtype))
+    resized = resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape)
+    return resized.to(table.dtype).contiguous()

@@ -1,8 +1,12 @@
 """The attention core: two operators, their feature maps and their backends."""
 
-from mmpola.ops.api import mix_and_gate, polarity_attention
-from mmpola.ops.backends import available_backends, unavailable_backends
-from mmpola.ops.features import ExpMap, PowerMap
+from mmpola.ops.api import (
+    available_backends,
+    mix_and_gate,
+    polarity_attention,
+    unavailable_backends,
+)
+from mmpola.ops.inputs import ExpMap, PowerMap
 
 __all__ = [
     'ExpMap',

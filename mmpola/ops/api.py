@@ -1,20 +1,20 @@
-"""The two public operators, `polarity_attention` and `mix_and_gate`: contracts and errors."""
+"""The two public operators: their contracts, backends, and checks of the arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from mmpola.ops.backends import choose_backend
-from mmpola.ops.features import FeatureMap
-from mmpola.ops.inputs import (
-    AttentionInputs,
-    MixAndGateInputs,
-    validate_attention,
-    validate_mix_and_gate,
-)
-from mmpola.ops.numerics import EPS, SMALLEST_EPS
+from mmpola.ops.chunked import polarity_attention_chunked
+from mmpola.ops.inputs import AttentionInputs, ExpMap, FeatureMap, MixAndGateInputs, PowerMap
+from mmpola.ops.numerics import DTYPES, EPS, SMALLEST_EPS
+from mmpola.ops.reference import mix_and_gate_reference
+from mmpola.ops.triton import backend as triton_backend
 
 
 def polarity_attention(
@@ -107,3 +107,253 @@ def mix_and_gate(
         inputs = inputs.as_map()
     chosen = choose_backend(backend, inputs, attended.device)
     return chosen.mix_and_gate(inputs)
+
+
+# ---- Backends
+
+Inputs = AttentionInputs | MixAndGateInputs
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute both operators.
+
+    Args:
+        name: value of the argument `backend` that selects it.
+        missing: returns the reasons why it cannot run on this machine at all.
+        unsupported: returns the reasons why it cannot handle the inputs of an operator.
+        polarity_attention: computes o [B, N, H, D], differentiable, in q's dtype.
+        mix_and_gate: computes y [B, N, C], differentiable, in the dtype of `attended`.
+        automatic_on: the device type on which 'auto' may choose it, after a self-check. None: any
+            device, without one.
+    """
+
+    name: str
+    missing: Callable[[], list[str]]
+    unsupported: Callable[[Inputs], list[str]]
+    polarity_attention: Callable[[AttentionInputs], Tensor]
+    mix_and_gate: Callable[[MixAndGateInputs], Tensor]
+    automatic_on: str | None = None
+
+
+BACKENDS: tuple[Backend, ...] = (
+    Backend(
+        'triton',
+        missing=triton_backend.missing,
+        unsupported=triton_backend.unsupported,
+        polarity_attention=triton_backend.polarity_attention_triton,
+        mix_and_gate=triton_backend.mix_and_gate_triton,
+        automatic_on='cuda',
+    ),
+    Backend(
+        'torch',
+        missing=list,
+        unsupported=lambda inputs: [],
+        polarity_attention=polarity_attention_chunked,
+        mix_and_gate=mix_and_gate_reference,
+    ),
+)
+"""Fastest first; 'auto' chooses the first one that can run and passes its self-check."""
+
+BACKEND_NAMES = ['auto'] + [backend.name for backend in BACKENDS]
+"""Values of the argument `backend`."""
+
+
+def available_backends() -> list[str]:
+    """Return the names of the backends that can run on this machine, fastest first."""
+    return [backend.name for backend in BACKENDS if not backend.missing()]
+
+
+def unavailable_backends() -> dict[str, list[str]]:
+    """Return the backends that cannot run on this machine, each with every reason."""
+    unavailable = {}
+    for backend in BACKENDS:
+        reasons = backend.missing()
+        if reasons:
+            unavailable[backend.name] = reasons
+    return unavailable
+
+
+def check_backend_name(name: str) -> None:
+    """Raise ValueError unless `name` is 'auto' or the name of a backend."""
+    if name not in BACKEND_NAMES:
+        raise ValueError(f'backend: expected one of {BACKEND_NAMES}, got {name!r}')
+
+
+def choose_backend(name: str, inputs: Inputs, device: torch.device) -> Backend:
+    """Return the backend called `name`, or for 'auto' the first one that can run.
+
+    Args:
+        name: of a backend, or 'auto'.
+        inputs: arguments of the operator.
+        device: their device.
+
+    Raises:
+        ValueError: `name` is unknown.
+        RuntimeError: the named backend cannot handle the inputs; the message lists every reason.
+    """
+    for backend in BACKENDS:
+        if name == 'auto':
+            if backend.automatic_on is None:
+                return backend
+            if backend.automatic_on == device.type and _passes_self_check(backend, inputs):
+                return backend
+        elif name == backend.name:
+            reasons = backend.missing() or backend.unsupported(inputs)
+            if reasons:
+                raise RuntimeError(f'backend {name!r} cannot run: ' + '; '.join(reasons))
+            return backend
+    check_backend_name(name)
+    raise RuntimeError('no backend can serve these inputs')
+
+
+def _passes_self_check(backend: Backend, inputs: Inputs) -> bool:
+    """Whether 'auto' may choose a backend on its device; if not, log the reasons once."""
+    from mmpola.ops.self_check import failures, log_once  # imports torch._dynamo, which is slow
+
+    reasons = backend.missing() or backend.unsupported(inputs)
+    if not reasons:
+        if isinstance(inputs, AttentionInputs):
+            reasons = failures(backend.polarity_attention, polarity_attention_chunked, inputs)
+        else:
+            reasons = failures(backend.mix_and_gate, mix_and_gate_reference, inputs)
+    for reason in reasons:
+        log_once(f"backend='auto' does not use {backend.name!r}: {reason}")
+    return not reasons
+
+
+# ---- Checks of the arguments
+
+TOKENS = ('B', 'N', 'H', 'D')
+KEYS = ('B', 'M', 'H', 'D')
+
+Row = tuple[str, Tensor, tuple[str, ...] | None]
+"""Name, tensor and axes of an argument; None: any shape."""
+
+
+def validate_attention(inputs: AttentionInputs) -> None:
+    """Check types, dtypes, devices and shapes of the arguments of `polarity_attention`.
+
+    Raises:
+        TypeError: an argument is not a tensor or feature map, has an unsupported dtype, or is k or
+            v with another dtype than q.
+        ValueError: a shape or a device does not fit.
+    """
+    feature_map = inputs.feature_map
+    position = inputs.key_position
+    rotary = inputs.rotary
+    if not isinstance(feature_map, (PowerMap, ExpMap)):
+        raise TypeError(
+            f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}'
+        )
+    table: list[Row] = [('q', inputs.q, TOKENS), ('k', inputs.k, KEYS), ('v', inputs.v, KEYS)]
+    if position is not None:
+        table.append(('key_position', position, ('M', 'H', 'D')))
+    if isinstance(feature_map, PowerMap):
+        table.append(('feature_map.exponent', feature_map.exponent, ('H', 'D')))
+        if feature_map.scale is not None:
+            table.append(('feature_map.scale', feature_map.scale, ('H', 'D')))
+    else:
+        table.append(('feature_map.same', feature_map.same, ('H', '2D')))
+        table.append(('feature_map.opposite', feature_map.opposite, ('H', '2D')))
+    if rotary is not None:
+        if not isinstance(feature_map, ExpMap):
+            raise ValueError('rotary: expected feature_map to be an ExpMap, got PowerMap')
+        if not isinstance(rotary, tuple) or len(rotary) != 2:
+            raise TypeError(f'rotary: expected (cos, sin), got {type(rotary).__name__}')
+        table.append(('rotary cos', rotary[0], ('N', '2D')))
+        table.append(('rotary sin', rotary[1], ('N', '2D')))
+    sizes = _check_tensors(table)
+    if sizes['D'] % 2 or sizes['D'] == 0:
+        rule = 'an even head dimension D (values split into two streams)'
+        raise ValueError(f'q: expected {rule}, got D={sizes["D"]}')
+    if sizes['M'] == 0:
+        raise ValueError('k: expected at least one key (M >= 1), got M=0')
+    if rotary is not None and sizes['N'] != sizes['M']:
+        rule = 'as many keys as queries (one table serves both)'
+        raise ValueError(f'rotary: expected {rule}, got N={sizes["N"]}, M={sizes["M"]}')
+
+
+def validate_mix_and_gate(inputs: MixAndGateInputs) -> None:
+    """Check types, dtypes, devices and shapes of the arguments of `mix_and_gate`.
+
+    Raises:
+        TypeError: an argument is not a tensor, has an unsupported dtype, or is values or gate with
+            another dtype than attended.
+        ValueError: a shape or a device does not fit.
+    """
+    weight = inputs.weight
+    bias = inputs.bias
+    grid = inputs.grid
+    table: list[Row] = [
+        ('attended', inputs.attended, TOKENS),
+        ('values', inputs.values, TOKENS),
+        ('gate', inputs.gate, ('B', 'N', 'C')),
+        ('weight', weight, None),
+    ]
+    if bias is not None:
+        table.append(('bias', bias, None))
+    sizes = _check_tensors(table)
+    tokens = sizes['N']
+    dim = sizes['D']
+    channels = sizes['C']
+    if not (is_grid(grid) or is_grid(grid, axes=1)) or prod(grid) != tokens:
+        raise ValueError(f'grid: expected (N,) or (h, w) with h * w = N = {tokens}, got {grid!r}')
+    shape = weight.shape
+    fits = weight.ndim == 2 + len(grid) and shape[0] in (dim, channels) and shape[1] == 1
+    fits = fits and shape[2] == shape[-1] and shape[2] % 2 == 1
+    if not fits:
+        window = 'k' if len(grid) == 1 else 'k, k'
+        rule = f'[D, 1, {window}] or [C, 1, {window}] with D={dim}, C={channels} and k odd'
+        raise ValueError(f'weight: expected {rule}, got {list(shape)}')
+    if bias is not None and tuple(bias.shape) != (shape[0],):
+        raise ValueError(f'bias: expected {[shape[0]]} like weight, got {list(bias.shape)}')
+
+
+def is_grid(value: Any, axes: int = 2) -> bool:
+    """Whether a value is a sequence of `axes` sides, which may be tensors or symbols."""
+    if not isinstance(value, Sequence) or len(value) != axes:
+        return False
+    return all(not isinstance(side, float) and side >= 0 for side in value)
+
+
+def _check_tensors(table: Sequence[Row]) -> dict[str, int]:
+    """Check types, dtypes, devices and axes, and return the size of each axis.
+
+    The tensor of the first row has the axes [B, N, H, D], which give 2D and C = H * D. All tensors
+    must have its device, and those with a batch axis its dtype.
+    """
+    like_name, like, _ = table[0]
+    sizes: dict[str, int] = {}
+    for name, x, axes in table:
+        if not isinstance(x, Tensor):
+            raise TypeError(f'{name}: expected a tensor, got {type(x).__name__}')
+        if x.dtype not in DTYPES:
+            rule = 'float16, bfloat16, float32 or float64'
+            raise TypeError(f'{name}: expected {rule}, got {_dtype_name(x.dtype)}')
+        if x.device != like.device:
+            rule = f'the device of {like_name}, {like.device}'
+            raise ValueError(f'{name}: expected {rule}, got {x.device}')
+        if axes is None:
+            continue
+        if axes[0] == 'B' and x.dtype != like.dtype:
+            rule = f'the dtype of {like_name}, {_dtype_name(like.dtype)}'
+            raise TypeError(f'{name}: expected {rule}, got {_dtype_name(x.dtype)}')
+        fits = x.ndim == len(axes)
+        if fits:
+            for axis, size in zip(axes, x.shape, strict=True):
+                fits = fits and sizes.setdefault(axis, size) == size
+        if not fits:
+            rule = f'[{", ".join(axes)}]'
+            known = [f'{axis}={sizes[axis]}' for axis in axes if axis in sizes]
+            if known:
+                rule += f' with {", ".join(known)}'
+            raise ValueError(f'{name}: expected {rule}, got {list(x.shape)}')
+        if x is like:
+            sizes['2D'] = 2 * sizes['D']
+            sizes['C'] = sizes['H'] * sizes['D']
+    return sizes
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix('torch.')

@@ -18,16 +18,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mmpola.ops.features import (
+from mmpola.ops.inputs import (
+    AttentionInputs,
     ExpMap,
     PowerMap,
-    leveled_eps,
     query_offset,
     smallest_eps,
     swap_halves,
-    token_level,
 )
-from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
 from mmpola.ops.reference import (
     add_key_position,
@@ -125,10 +123,14 @@ def power_forward(inputs: AttentionInputs, feature_map: PowerMap) -> tuple[Tenso
     key_mean = None
     for begin, end in chunk_bounds(k):
         psi, _ = _key_powers(k[:, :, begin:end], exponent, offset)  # (E6)
-        d_state = psi.mT @ (v[:, :, begin:end] / keys)  # (E2)
-        d_mean = psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
-        state = _add(state, d_state)
-        key_mean = _add(key_mean, d_mean)
+        part_state = psi.mT @ (v[:, :, begin:end] / keys)  # (E2)
+        part_mean = psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
+        if state is None or key_mean is None:
+            state = part_state
+            key_mean = part_mean
+        else:
+            state += part_state
+            key_mean += part_mean
     assert state is not None and key_mean is not None
     states, key_means = swap_opposite(state, key_mean)
 
@@ -247,10 +249,11 @@ def _query_powers(
     """Compute phi_same [B, H, n, 2D], log2 |q| [B, H, n, D] and epsilon [B, H, n, 1] (E7, E8a)."""
     log2 = q.abs().log2_().clamp_min_(LOG2_OF_ZERO)
     size = torch.addcmul(offset, log2, exponent)
-    level = token_level(size)
+    level = size.amax(-1, keepdim=True).clamp_min_(0).ceil_()
     size -= level
     phi = _signed_halves(size.exp2_().copysign_(q))
-    return phi, log2, leveled_eps(level, eps)
+    leveled_eps = (-level).exp2_().mul_(eps).clamp_min_(torch.finfo(level.dtype).tiny)
+    return phi, log2, leveled_eps
 
 
 def _power_gradients(
@@ -358,8 +361,14 @@ def exp_forward(
     for begin, end in chunk_bounds(k):
         psi = _key_exponentials(k[:, :, begin:end], shift)  # (E9, E12)
         rotated = _rotate(psi, _tokens_of(rotations, begin, end))
-        state = _add(state, rotated.mT @ (v[:, :, begin:end] / keys))  # (E2, E10)
-        key_mean = _add(key_mean, psi.sum(dim=-2).unsqueeze(-1) / keys)  # (E1)
+        part_state = rotated.mT @ (v[:, :, begin:end] / keys)  # (E2, E10)
+        part_mean = psi.sum(dim=-2).unsqueeze(-1) / keys  # (E1)
+        if state is None or key_mean is None:
+            state = part_state
+            key_mean = part_mean
+        else:
+            state += part_state
+            key_mean += part_mean
     assert state is not None and key_mean is not None
     state_same, state_opposite = state.chunk(2, dim=-1)
 
@@ -516,7 +525,7 @@ def _query_exponentials(
 
 
 def _shifted_expm1(size: Tensor, offset: Tensor) -> Tensor:
-    """Compute (exp(size) - 1) exp(offset) for size >= 0, as features.py does."""
+    """Compute (exp(size) - 1) exp(offset) for size >= 0, as inputs.py does."""
     return -size.neg().expm1_().mul_((size + offset).exp_())
 
 

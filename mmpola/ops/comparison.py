@@ -9,8 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.ops.features import ExpMap, FeatureMap, PowerMap
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs, Rotary
+from mmpola.ops.inputs import (
+    AttentionInputs,
+    ExpMap,
+    FeatureMap,
+    MixAndGateInputs,
+    PowerMap,
+    Rotary,
+)
 from mmpola.ops.numerics import EPS
 
 

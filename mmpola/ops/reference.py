@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmpola.ops.features import ExpMap, PowerMap, swap_halves
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.inputs import AttentionInputs, ExpMap, MixAndGateInputs, PowerMap
 from mmpola.ops.numerics import without_autocast
 from mmpola.ops.tracing import is_traced
 
@@ -81,9 +80,10 @@ def swap_opposite(state: Tensor, key_mean: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The state [..., 2D, D], and the key means of both streams [..., 2D, 2].
     """
+    dim = state.shape[-1]
     same, opposite = state.chunk(2, dim=-1)
-    states = torch.cat([same, swap_halves(opposite, -2)], dim=-1)
-    key_means = torch.cat([key_mean, swap_halves(key_mean, -2)], dim=-1)
+    states = torch.cat([same, opposite.roll(dim, -2)], dim=-1)
+    key_means = torch.cat([key_mean, key_mean.roll(dim, -2)], dim=-1)
     return states, key_means
 
 

@@ -24,8 +24,7 @@ from mmpola.ops.comparison import (
     outputs_and_gradients,
     relative_errors,
 )
-from mmpola.ops.features import ExpMap, PowerMap
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
+from mmpola.ops.inputs import AttentionInputs, ExpMap, MixAndGateInputs, PowerMap
 from mmpola.ops.numerics import BACKEND_EXCESS
 
 MARGIN = 20

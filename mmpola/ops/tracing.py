@@ -1,4 +1,4 @@
-"""Whether something records the operations of a call, and whether tensors may be cached."""
+"""Whether something records the operations of a call, and the key by which tensors are cached."""
 
 import torch
 from torch import Tensor
@@ -32,22 +32,21 @@ def is_compiled() -> bool:
     return torch.compiler.is_compiling() and not is_exported()
 
 
-def may_cache(x: Tensor) -> bool:
-    """Whether a call on x may cache constant tensors and read cached ones.
+CacheKey = tuple[torch.device, torch.cuda.Stream | None]
 
-    Not while something sees the operations (`is_observed`), and not in a CUDA graph: the cache may
-    have freed a tensor by the time the graph runs.
+
+def cache_key(x: Tensor) -> CacheKey | None:
+    """Return what the key of a cache of constant tensors for x must contain, or None.
+
+    The key has x's device and, on a GPU, the current stream: tensors made on one stream may not be
+    ready on another. None if a call on x may neither cache tensors nor read cached ones: while
+    something sees the operations (`is_observed`), and in a CUDA graph, because the cache may have
+    freed a tensor by the time the graph runs.
     """
     if is_observed(x):
-        return False
-    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def stream_of(x: Tensor) -> torch.cuda.Stream | None:
-    """Return the current CUDA stream of x's device; None on other devices.
-
-    It belongs into the key of a cache: tensors made on one stream may not be ready on another.
-    """
-    if x.is_cuda:
-        return torch.cuda.current_stream(x.device)
-    return None
+        return None
+    if not x.is_cuda:
+        return x.device, None
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    return x.device, torch.cuda.current_stream(x.device)

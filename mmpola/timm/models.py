@@ -213,7 +213,6 @@ class TimmClassifier(TimmModel, Classifier):
             ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no
                 such `output_fmt`.
         """
-        self.backbone.check_images(x)
         wanted = _stages(indices, self.backbone.num_stages)
         layout = Format(output_fmt)
         maps = []

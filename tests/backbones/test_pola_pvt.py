@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaPVT
-from mmpola.layers.patches import reduce_tokens
+from mmpola.layers.token_maps import reduce_tokens
 
 SMALL = {
     'embed_dims': (16, 32, 40, 64),

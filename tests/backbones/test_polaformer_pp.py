@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaFormerPP
-from mmpola.layers import positions, rotary_tables
+from mmpola.layers import rotary, rotary_tables
 from tests.helpers.models import Launches
 
 SMALL = {
@@ -48,9 +48,9 @@ def computed_tables(monkeypatch):
         calls.append(args)
         return rotary_tables(*args)
 
-    monkeypatch.setattr(positions, 'rotary_tables', recorded)
-    positions._cached_rotary_tables.cache_clear()
-    positions._cached_complex_rotations.cache_clear()
+    monkeypatch.setattr(rotary, 'rotary_tables', recorded)
+    rotary._cached_rotary_tables.cache_clear()
+    rotary._cached_complex_rotations.cache_clear()
     return calls
 
 
@@ -101,7 +101,7 @@ def test_queries_and_keys_are_rotated_in_at_least_float32(dtype):
     """With the head dimension of the published models every bit is that of the equation."""
     grid, exact = (5, 7), torch.float64 if dtype == torch.float64 else torch.float32
     qk = images(2, 35, 4, 64).to(dtype).requires_grad_()
-    outputs = [positions.rotate_queries_and_keys(qk, grid), rotated(qk, grid, exact)]
+    outputs = [rotary.rotate_queries_and_keys(qk, grid), rotated(qk, grid, exact)]
     grads = [images(2, 35, 2, 64).to(dtype), 2 * images(2, 35, 2, 64).to(dtype)]
     found, expected = (
         torch.autograd.grad(q_and_k, qk, grads, retain_graph=True)[0] for q_and_k in outputs
@@ -114,20 +114,18 @@ def test_queries_and_keys_are_rotated_in_at_least_float32(dtype):
 
 def test_the_rotation_has_derivatives_of_every_order():
     qk = images(1, 6, 2, 4, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk)
-    assert torch.autograd.gradgradcheck(
-        lambda qk: positions.rotate_queries_and_keys(qk, (2, 3)), qk
-    )
+    assert torch.autograd.gradcheck(lambda qk: rotary.rotate_queries_and_keys(qk, (2, 3)), qk)
+    assert torch.autograd.gradgradcheck(lambda qk: rotary.rotate_queries_and_keys(qk, (2, 3)), qk)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
 def test_a_rotation_launches_at_most_ten_operations(dtype, monkeypatch):
     qk = images(1, 6, 2, 8).to(dtype).requires_grad_()
-    monkeypatch.setattr(positions, 'may_cache', lambda x: True)
+    monkeypatch.setattr(rotary, 'cache_key', lambda x: (x.device, None))
     with Launches() as launches:
-        positions.rotate_queries_and_keys(qk, (2, 3))
+        rotary.rotate_queries_and_keys(qk, (2, 3))
         launches.clear()  # of the tables, which are kept
-        q, k = positions.rotate_queries_and_keys(qk, (2, 3))
+        q, k = rotary.rotate_queries_and_keys(qk, (2, 3))
         torch.autograd.backward([q, k], [q.detach(), k.detach()])
     assert len(launches) <= 10, launches
 

@@ -8,12 +8,12 @@ import torch
 from mmpola.ops import (
     ExpMap,
     PowerMap,
+    api,
     available_backends,
-    backends,
     polarity_attention,
     unavailable_backends,
 )
-from mmpola.ops.backends import Backend
+from mmpola.ops.api import Backend
 
 Q, K, V = (torch.zeros(2, 5, 3, 4), torch.zeros(2, 7, 3, 4), torch.zeros(2, 7, 3, 4))
 POWER = PowerMap(torch.full((3, 4), 2.0))
@@ -119,7 +119,7 @@ def test_a_named_backend_that_cannot_serve_the_inputs_says_every_reason(monkeypa
     refusing = Backend(
         'torch', list, lambda inputs: ['D is odd', 'H is 3'], *[lambda inputs: inputs.q] * 2
     )
-    monkeypatch.setattr(backends, 'BACKENDS', (refusing,))
+    monkeypatch.setattr(api, 'BACKENDS', (refusing,))
     with pytest.raises(RuntimeError, match=r"^backend 'torch' cannot run: D is odd; H is 3$"):
         polarity_attention(Q, K, V, POWER, backend='torch')
 

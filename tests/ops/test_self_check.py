@@ -11,8 +11,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmpola.ops import PowerMap, backends, mix_and_gate, polarity_attention, self_check
-from mmpola.ops.backends import Backend
+from mmpola.ops import PowerMap, api, mix_and_gate, polarity_attention, self_check
+from mmpola.ops.api import Backend
 from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import mix_and_gate_reference
@@ -37,7 +37,7 @@ class Kernels:
             self.mix_and_gate,
             'cpu',
         )
-        monkeypatch.setattr(backends, 'BACKENDS', (fast, backends.BACKENDS[-1]))
+        monkeypatch.setattr(api, 'BACKENDS', (fast, api.BACKENDS[-1]))
         monkeypatch.setattr(self_check, '_results', {})
         monkeypatch.setattr(self_check, '_logged', set())
 

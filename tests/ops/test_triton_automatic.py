@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmpola.ops import ExpMap, PowerMap, backends, mix_and_gate, polarity_attention, self_check
+from mmpola.ops import ExpMap, PowerMap, api, mix_and_gate, polarity_attention, self_check
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
 from mmpola.ops.triton import passes
 from tests.helpers.attention import DEVICE
@@ -19,8 +19,8 @@ GRID = (3, 4)
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch):
-    triton, plain = backends.BACKENDS
-    monkeypatch.setattr(backends, 'BACKENDS', (replace(triton, automatic_on=DEVICE), plain))
+    triton, plain = api.BACKENDS
+    monkeypatch.setattr(api, 'BACKENDS', (replace(triton, automatic_on=DEVICE), plain))
     monkeypatch.setattr(self_check, '_results', {})
     monkeypatch.setattr(self_check, '_logged', set())
 

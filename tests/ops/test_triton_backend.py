@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
-from mmpola.ops.features import PowerMap
+from mmpola.ops.inputs import PowerMap
 from mmpola.ops.triton import backend
 from tests.helpers.processes import interpret
 

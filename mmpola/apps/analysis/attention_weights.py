@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmpola.ops.features import PowerMap, swap_halves
-from mmpola.ops.inputs import AttentionInputs
+from mmpola.ops.inputs import AttentionInputs, PowerMap, swap_halves
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import add_key_position, normaliser, rotate
 

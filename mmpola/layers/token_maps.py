@@ -1,12 +1,17 @@
-"""Patches of images and maps: padding, embedding, and Pola-PVT's reduction of keys and values."""
+"""Token maps of any size: patches of images, padding, reduction, and learned position tables."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmpola.layers.positions import Grid
+from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.tracing import is_traced
+
+Grid = tuple[int, int]
+"""(rows, columns) of a token map."""
 
 
 def covering_grid(grid: Grid, size: int) -> Grid:
@@ -95,3 +100,56 @@ def interpolate_tokens(x: Tensor, tokens: int) -> Tensor:
         return x
     interpolated = F.interpolate(x.transpose(1, 2), size=tokens, mode='linear')
     return interpolated.transpose(1, 2).to(x.dtype)
+
+
+class WithPositionTable(nn.Module):
+    """A module with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
+
+    Attributes:
+        table_name: name of the table's parameter.
+        grid: (h, w) of the table.
+    """
+
+    table_name: ClassVar[str]
+    grid: Grid
+
+    def set_token_grid(self, grid: Grid) -> None:
+        """Replace the table by one for another grid; with an equal grid, keep the parameter."""
+        table = getattr(self, self.table_name)
+        if table is not None and grid != self.grid:
+            resized = resize_table(table.detach(), self.grid, grid).contiguous()
+            parameter = nn.Parameter(resized, requires_grad=table.requires_grad)
+            setattr(self, self.table_name, parameter)
+        self.grid = grid
+
+
+def position_tables(model: nn.Module) -> dict[str, Grid]:
+    """Return the grid of each learned position table inside a model, by the parameter's name."""
+    grids = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, WithPositionTable):
+            continue
+        if getattr(module, module.table_name) is not None:
+            parameter_name = f'{name}.{module.table_name}'.removeprefix('.')
+            grids[parameter_name] = module.grid
+    return grids
+
+
+def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bilinear') -> Tensor:
+    """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`.
+
+    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table
+    itself is returned, except while tracing, where comparing would fix the image size.
+
+    Args:
+        table: the table.
+        source: its grid.
+        target: the grid to resize it to.
+        mode: 'bilinear' or 'bicubic', of `torch.nn.functional.interpolate` without aligned corners.
+    """
+    if not is_traced() and source == target:
+        return table
+    maps = table.unflatten(1, source).permute(0, 3, 1, 2)
+    wide = maps.to(accumulation_dtype(table.dtype))
+    resized = F.interpolate(wide, size=target, mode=mode, align_corners=False)
+    return resized.to(table.dtype).flatten(2).transpose(1, 2)

@@ -1,93 +1,18 @@
-"""Positions: learned tables, resized to other grids and windows, and rotary angles (E10)."""
+"""Rotary positions (E10): the angles of token maps and sequences, and their rotation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from timm.layers import resize_rel_pos_bias_table_simple
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 
 from mmpola.ops.numerics import accumulation_dtype, without_autocast
 from mmpola.ops.reference import rotate, rotate_by_complex
-from mmpola.ops.tracing import is_recorded, is_traced, may_cache, stream_of
-
-Grid = tuple[int, int]
-"""(rows, columns) of a token map."""
-
-
-class WithPositionTable(nn.Module):
-    """A module with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
-
-    Attributes:
-        table_name: name of the table's parameter.
-        grid: (h, w) of the table.
-    """
-
-    table_name: ClassVar[str]
-    grid: Grid
-
-    def set_token_grid(self, grid: Grid) -> None:
-        """Replace the table by one for another grid; with an equal grid, keep the parameter."""
-        table = getattr(self, self.table_name)
-        if table is not None and grid != self.grid:
-            resized = resize_table(table.detach(), self.grid, grid).contiguous()
-            parameter = nn.Parameter(resized, requires_grad=table.requires_grad)
-            setattr(self, self.table_name, parameter)
-        self.grid = grid
-
-
-def position_tables(model: nn.Module) -> dict[str, Grid]:
-    """Return the grid of each learned position table inside a model, by the parameter's name."""
-    grids = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, WithPositionTable):
-            continue
-        if getattr(module, module.table_name) is not None:
-            parameter_name = f'{name}.{module.table_name}'.removeprefix('.')
-            grids[parameter_name] = module.grid
-    return grids
-
-
-def resize_table(table: Tensor, source: Grid, target: Grid, mode: str = 'bilinear') -> Tensor:
-    """Resize a position table [1, h*w, C] of grid `source` to [1, h'*w', C] of grid `target`.
-
-    Half-precision tables are interpolated in float32; the dtype is kept. With equal grids the table
-    itself is returned, except while tracing, where comparing would fix the image size.
-
-    Args:
-        table: the table.
-        source: its grid.
-        target: the grid to resize it to.
-        mode: 'bilinear' or 'bicubic', of `torch.nn.functional.interpolate` without aligned corners.
-    """
-    if not is_traced() and source == target:
-        return table
-    maps = table.unflatten(1, source).permute(0, 3, 1, 2)
-    wide = maps.to(accumulation_dtype(table.dtype))
-    resized = F.interpolate(wide, size=target, mode=mode, align_corners=False)
-    return resized.to(table.dtype).flatten(2).transpose(1, 2)
-
-
-def resize_bias_table(table: Tensor, window_size: int) -> Tensor:
-    """Resize Swin's table of relative position biases bicubically to another window size.
-
-    Half-precision tables are interpolated in float32 (timm would do it in their own dtype); the
-    dtype is kept.
-
-    Args:
-        table: [(2s-1)^2, H] for windows of side s.
-        window_size: the new s.
-    """
-    shape = ((2 * window_size - 1) ** 2, table.shape[1])
-    wide = table.to(accumulation_dtype(table.dtype))
-    resized = resize_rel_pos_bias_table_simple(wide, (window_size, window_size), shape)
-    return resized.to(table.dtype).contiguous()
-
+from mmpola.ops.tracing import CacheKey, cache_key, is_recorded
 
 ROTARY_BASE = 10000.0
 
@@ -141,22 +66,24 @@ def cached_rotary_tables(
 
     The default dtype is that of x, but float16 for both half precisions: float32 tables would be
     most of what the kernels of linear attention read, and float16 is as accurate as their products.
-    Where nothing may be cached (`may_cache`), the tables are computed.
+    Where nothing may be cached (`cache_key`), the tables are computed.
     """
     if dtype is None:
         dtype = torch.float16 if x.dtype.itemsize == 2 else x.dtype
-    if not may_cache(x):
+    key = cache_key(x)
+    if key is None:
         return rotary_tables(grid, channels, x.device, dtype)
-    return _cached_rotary_tables(stream_of(x), tuple(grid), channels, x.device, dtype)
+    return _cached_rotary_tables(key, tuple(grid), channels, dtype)
 
 
 @lru_cache(maxsize=8)  # the stages of a pyramid need four
 def _cached_rotary_tables(
-    stream: torch.cuda.Stream | None, *arguments: Any
+    key: CacheKey, grid: tuple[int, ...], channels: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Compute `rotary_tables`; `stream` is part of the key of the cache, see `stream_of`."""
+    """Compute `rotary_tables`; `key` is what `cache_key` returns."""
+    device, _ = key
     with torch.inference_mode(False):  # else autograd could not save them later
-        return rotary_tables(*arguments)
+        return rotary_tables(grid, channels, device, dtype)
 
 
 def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -179,12 +106,11 @@ def rotate_queries_and_keys(qk: Tensor, grid: Sequence[int]) -> tuple[Tensor, Te
         rotated = rotate(qk.transpose(1, 2), rotary).to(qk.dtype).transpose(1, 2)
         q, k = rotated.chunk(2, dim=2)
         return q, k
-    if may_cache(qk):
-        rotation, inverse = _cached_complex_rotations(
-            stream_of(qk), tuple(grid), qk.shape[-1], qk.device, dtype
-        )
-    else:
+    key = cache_key(qk)
+    if key is None:
         rotation, inverse = _complex_rotations(grid, qk.shape[-1], qk.device, dtype)
+    else:
+        rotation, inverse = _cached_complex_rotations(key, tuple(grid), qk.shape[-1], dtype)
     return _RotateQueriesAndKeys.apply(qk, rotation, inverse)
 
 
@@ -200,11 +126,12 @@ def _complex_rotations(
 
 @lru_cache(maxsize=8)
 def _cached_complex_rotations(
-    stream: torch.cuda.Stream | None, *arguments: Any
+    key: CacheKey, grid: tuple[int, ...], channels: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Compute `_complex_rotations`; `stream` is part of the key of the cache."""
+    """Compute `_complex_rotations`; `key` is what `cache_key` returns."""
+    device, _ = key
     with torch.inference_mode(False):  # else autograd could not save them later
-        return _complex_rotations(*arguments)
+        return _complex_rotations(grid, channels, device, dtype)
 
 
 class _RotateQueriesAndKeys(Function):
