@@ -44,6 +44,5 @@ selection=(-m "not kernels")
 if .venv/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     selection=()
 fi
-workers=${PYTEST_WORKERS:-$((workers + 1))} # one more than cores, because some tests wait: for processes, locks, time-outs
 run ${selection[@]+"${selection[@]}"} "$@" || status=$?
 exit "$status"

@@ -65,7 +65,7 @@ def test_two_processes_train_and_evaluate_a_segmenter(
     tensors = torch.load(checkpoint, map_location='cpu', weights_only=True)['state_dict'].values()
     assert all(torch.isfinite(x).all() for x in tensors)
     output = run_tool(
-        'dist_test.sh', tiny_segmentation, checkpoint, 2, '--work-dir', tmp_path / 'tested'
+        'dist_test.sh', config, checkpoint, 2, '--work-dir', tmp_path / 'tested'
     ).stdout
     assert 'mIoU: ' in output
 
