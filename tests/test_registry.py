@@ -29,17 +29,6 @@ def test_scoped_names_build_inside_an_openmmlab_package_without_imports(package)
 
 
 @pytest.mark.slow
-def test_backbones_work_without_triton_and_openmmlab():
-    code = """
-    import torch
-    from mmpola.backbones import PolaSwin
-    model = PolaSwin(dict(embed_dims=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8)))
-    print(len(model(torch.zeros(1, 3, 32, 32))))
-    """
-    assert output_of(code, without=('triton', 'mmcv', 'mmdet', 'mmseg', 'mmengine')) == '4\n'
-
-
-@pytest.mark.slow
 def test_importing_the_package_imports_nothing_else():
     output = output_of("import sys, mmpola; print('torch' in sys.modules, mmpola.__version__)")
     assert output.startswith('False ')
@@ -49,10 +38,11 @@ def test_importing_the_package_imports_nothing_else():
 def test_a_backbone_imports_neither_the_runner_nor_data_sets():
     output = output_of(
         """
-        import sys
+        import sys, torch
         from mmengine.registry import MODELS
-        for name in ('PolaSwin', 'PolaPVT', 'PolaFormerPP'):
-            MODELS.build(dict(type=f'mmpola.{name}'))
+        with torch.device('meta'):
+            for name in ('PolaSwin', 'PolaPVT', 'PolaFormerPP'):
+                MODELS.build(dict(type=f'mmpola.{name}'))
         print(*sys.modules)
         """
     )

@@ -2,18 +2,17 @@
 is needed.
 """
 
-import ast
-import os
+import runpy
 import subprocess
 import sys
 
 import pytest
 import torch
 
+import mmpola.ops.triton
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
 from mmpola.ops.inputs import PowerMap
 from mmpola.ops.triton import backend
-from tests.helpers.processes import interpret
 
 
 def test_importing_the_operators_imports_no_triton(root):
@@ -43,7 +42,7 @@ def test_every_reason_is_listed(monkeypatch):
     ('version', 'reasons'), [('3.2.0', ['3.3', '3.2']), ('3.3.0+git1', []), ('3.10.0', [])]
 )
 def test_a_triton_that_aborts_the_process_is_refused_by_its_version(
-    version, reasons, root, tmp_path
+    version, reasons, tmp_path, monkeypatch
 ):
     """Triton 3.2, of torch 2.6, ends the process while it compiles; no self-check could catch
     that.
@@ -51,12 +50,11 @@ def test_a_triton_that_aborts_the_process_is_refused_by_its_version(
     information = tmp_path / f'triton-{version}.dist-info' / 'METADATA'
     information.parent.mkdir()
     information.write_text(f'Metadata-Version: 2.1\nName: triton\nVersion: {version}\n')
-    paths = f'{tmp_path}{os.pathsep}{root}'
-    result = interpret(
-        'from mmpola.ops.triton.backend import missing; '
-        'print([x for x in missing() if x.startswith("triton: ")])',
-        environment={**os.environ, 'PYTHONPATH': paths},
-    )
-    found = ast.literal_eval(result.stdout)
-    assert len(found) == bool(reasons)
-    assert all(number in ''.join(found) for number in reasons)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = runpy.run_path(mmpola.ops.triton.__file__)
+    assert version.startswith(f'{found["VERSION"]}.')
+    for name in ('VERSION', 'IS_TOO_OLD'):
+        monkeypatch.setattr(backend, name, found[name])
+    named = [reason for reason in backend.missing() if reason.startswith('triton: ')]
+    assert len(named) == bool(reasons)
+    assert all(number in ''.join(named) for number in reasons)
