@@ -7,10 +7,14 @@ initializers, for which MMEngine must be installed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
 from mmpola.checkpoint.load import Loadable, load_weights
-from mmpola.messages import first_line
+from mmpola.config_tree import nodes
+from mmpola.messages import UsageError, first_line
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None
 
@@ -81,3 +85,44 @@ def _check_initializer(entry: dict[str, Any]) -> None:
     if isinstance(initializer, BaseInit) and not initializer.layer and 'override' not in entry:
         rule = "an initializer with layer='Linear' or other classes of layers"
         raise ValueError(f'init_cfg: expected {rule}, got {entry}')
+
+
+# ---- All files that the config of a model names
+
+
+def check_pretrained(model: dict[str, Any]) -> None:
+    """Check that the pretrained weights of a model exist, and download them if they have a URL.
+
+    Args:
+        model: the config's model, which has not been built yet.
+
+    Raises:
+        UsageError: a file is missing or cannot be downloaded; the message names its key and says
+            how to train without it.
+    """
+    for key, _, name in _pretrained(model):
+        scheme, separator, _ = name.partition('://')
+        if separator and scheme not in SCHEMES:  # MMEngine's, such as torchvision://
+            continue
+        try:
+            resolve_checkpoint(name)
+        except (CheckpointError, FileNotFoundError) as error:
+            raise UsageError(
+                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options '
+                f'{key}.init_cfg=None'
+            ) from None
+
+
+def remove_pretrained(model: dict[str, Any]) -> None:
+    """Set every `init_cfg` in a model's config that names a file to None."""
+    parts = list(_pretrained(model))
+    for _, node, _ in parts:
+        node['init_cfg'] = None
+
+
+def _pretrained(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield (config key, dict, file) of every part of a model whose init_cfg names a file."""
+    for key, node in nodes(model, 'model'):
+        for entry in _entries(node.get('init_cfg')):
+            if entry.get('type') == 'Pretrained':
+                yield key, node, str(entry['checkpoint'])

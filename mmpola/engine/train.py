@@ -16,6 +16,7 @@ from mmengine.dist import is_main_process
 from mmengine.runner.checkpoint import CheckpointLoader
 from torch import nn
 
+from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import nodes
 from mmpola.engine.hooks.atomic_checkpoint import SaveError
@@ -25,10 +26,8 @@ from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.resume import newest_checkpoint, written_folders
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
-    check_pretrained,
     check_start,
     read_training_checkpoint,
-    remove_pretrained,
 )
 from mmpola.engine.training_state import Runner
 from mmpola.messages import CTRL_C, UsageError, info
@@ -60,7 +59,7 @@ def train(
         # The checkpoint holds all weights, and the pretrained file may have been removed.
         remove_pretrained(cfg.model)
     else:
-        check_pretrained(cfg)
+        check_pretrained(cfg.model)
         if cfg.get('resume'):
             print(
                 f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first '

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
-from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
+from mmpola.checkpoint.hub import resolve_checkpoint
+from mmpola.checkpoint.init_cfg import remove_pretrained
 from mmpola.checkpoint.load import Loadable, LoadReport, find_weights, fit_weights
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.config_tree import nodes, predicted_classes
+from mmpola.config_tree import predicted_classes
 from mmpola.messages import UsageError, listed
 
 TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
@@ -225,46 +225,6 @@ def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -
     if new:
         line += f'; as initialised: {listed(new)}'
     return line
-
-
-def check_pretrained(cfg: Config) -> None:
-    """Check that the pretrained weights of the config exist, and download them if they have a URL.
-
-    It does so before the model is built.
-
-    Raises:
-        UsageError: a file is missing or cannot be downloaded; the message names its key and says
-            how to train without it.
-    """
-    for key, _, name in _pretrained(cfg.model):
-        scheme, separator, _ = name.partition('://')
-        if separator and scheme not in SCHEMES:  # MMEngine's, such as torchvision://
-            continue
-        try:
-            resolve_checkpoint(name)
-        except (CheckpointError, FileNotFoundError) as error:
-            raise UsageError(
-                f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options '
-                f'{key}.init_cfg=None'
-            ) from None
-
-
-def remove_pretrained(model: Any) -> None:
-    """Set every `init_cfg` in a model's config that names a file to None."""
-    parts = list(_pretrained(model))
-    for _, node, _ in parts:
-        node['init_cfg'] = None
-
-
-def _pretrained(model: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield (config key, dict, file) of every part of a model whose init_cfg names a file."""
-    for key, node in nodes(model, 'model'):
-        entries = node.get('init_cfg') or []
-        if not isinstance(entries, list):
-            entries = [entries]
-        for entry in entries:
-            if entry.get('type') == 'Pretrained':
-                yield key, node, str(entry['checkpoint'])
 
 
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:

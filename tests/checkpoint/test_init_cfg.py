@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.model import PretrainedInit
 from mmengine.registry import MODELS
 
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.init_cfg import check_init_cfg
+from mmpola.checkpoint.init_cfg import check_init_cfg, remove_pretrained
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
 LINEAR = {'type': 'Constant', 'layer': 'Linear', 'val': 0.25, 'bias': 0.5}
@@ -87,3 +88,15 @@ def test_other_values_are_refused(wrong):
         check_init_cfg(entry)
     given = wrong[0] if isinstance(wrong, list) else wrong
     assert f'got {given!r}' in str(refused.value)
+
+
+def test_pretrained_weights_are_removed_everywhere():
+    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
+    random = {'type': 'Normal', 'std': 0.01}
+    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
+    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
+    remove_pretrained(cfg.model)
+    assert cfg.model.to_dict() == {
+        'init_cfg': None,
+        'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}],
+    }

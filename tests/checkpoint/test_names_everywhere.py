@@ -11,9 +11,10 @@ from safetensors.torch import save_file
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import RELEASED_REPOSITORY
+from mmpola.checkpoint.init_cfg import check_pretrained
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.train import register_mmengine_reader
-from mmpola.engine.training_checkpoint import check_pretrained, read_training_checkpoint
+from mmpola.engine.training_checkpoint import read_training_checkpoint
 from tests.helpers.refusals import refusal
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
@@ -48,7 +49,7 @@ def same(one, other):
 )
 def test_backbones_mmengine_the_tools_and_trainings_read_a_name(name, hub, released):
     name = name.format(url=hub.url)
-    check_pretrained(pretrained(name))  # before the model is built
+    check_pretrained(pretrained(name).model)  # before the model is built
     assert any(hub.file_of(path) == 'pola_swin_t.pth' for path in hub.gets)
 
     model = PolaSwin(ARCH, init_cfg={'type': 'Pretrained', 'checkpoint': name})
@@ -66,17 +67,17 @@ def test_what_cannot_be_downloaded_is_named_with_its_key(hub):
     name = f'{hub.url}/none.pth'
     assert refusal(read_training_checkpoint, name).startswith(f'{name}: cannot be downloaded (')
     cfg = pretrained(name)
-    message = refusal(check_pretrained, cfg)
+    message = refusal(check_pretrained, cfg.model)
     assert message.startswith(f'{name}: cannot be downloaded (')
     assert '(model.backbone.init_cfg.checkpoint)' in message
     assert message.endswith('--cfg-options model.backbone.init_cfg=None')
     # MMEngine's modules also take a list.
     cfg.model.backbone.init_cfg = [{'type': 'Normal'}, cfg.model.backbone.init_cfg]
-    assert refusal(check_pretrained, cfg).startswith(f'{name}: cannot be downloaded (')
+    assert refusal(check_pretrained, cfg.model).startswith(f'{name}: cannot be downloaded (')
 
 
 def test_names_of_mmengine_are_left_to_mmengine():
-    check_pretrained(pretrained('torchvision://resnet50'))
+    check_pretrained(pretrained('torchvision://resnet50').model)
 
 
 def test_safetensors_files(tmp_path):

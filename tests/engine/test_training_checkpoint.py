@@ -148,15 +148,3 @@ def test_weights_of_which_none_fits_the_backbone_are_refused(
     assert message.startswith(
         f'load_from: {path}: expected weights for the backbone of {tiny_config}, got '
     )
-
-
-def test_pretrained_weights_are_removed_everywhere():
-    pretrained = {'type': 'Pretrained', 'checkpoint': 'none.pth'}
-    random = {'type': 'Normal', 'std': 0.01}
-    heads = [{'conv': {'init_cfg': [dict(pretrained)]}}, {'init_cfg': random}]
-    cfg = Config({'model': {'init_cfg': dict(pretrained), 'heads': heads}})
-    training_checkpoint.remove_pretrained(cfg.model)
-    assert cfg.model.to_dict() == {
-        'init_cfg': None,
-        'heads': [{'conv': {'init_cfg': None}}, {'init_cfg': random}],
-    }
