@@ -57,6 +57,7 @@ def check_data(
     missing: list[str] = []
     problems: list[str] = []
     is_root_missing = False
+    opens_files = place(cfg.get('launcher', 'none')).local_rank == 0
     datasets = different_datasets(cfg, splits)
     for dataset, report in datasets:
         loader = f'{report.splits[0]}_dataloader'
@@ -68,7 +69,7 @@ def check_data(
             )
             if existing_folder(path, root) is None:
                 is_root_missing = True
-        if not absent and is_first_of_machine(cfg):
+        if not absent and opens_files:
             problems += check_dataset(cfg, dataset, report, loader, whole)
             if strict:
                 problems += report.warnings
@@ -98,71 +99,44 @@ def different_datasets(
         if not loader:
             continue
         for dataset in leaves(loader.dataset):
-            identity = identity_of(dataset)
-            if identity not in found:
-                report = DatasetReport([], kind_of(dataset), paths_of(dataset), identity)
-                found[identity] = (dataset, report)
-            _, report = found[identity]
+            new = empty_report(dataset)
+            _, report = found.setdefault(new.identity, (dataset, new))
             if split not in report.splits:
                 report.splits.append(split)
     return list(found.values())
 
 
-def kind_of(dataset: dict[str, Any]) -> str:
-    """Return the kind of a data set, by its config; the type of a data set of no known kind."""
-    name = class_name(dataset)
-    prefix = dataset.get('data_prefix')
-    folders = set(prefix) if isinstance(prefix, dict) else set()
-    if 'img' in folders and str(dataset.get('ann_file')).endswith('.json'):
-        return COCO
-    if {'img_path', 'seg_map_path'} <= folders:
-        return LABEL_MAPS
+def empty_report(dataset: dict[str, Any]) -> DatasetReport:
+    """Return the report of a data set before it is opened: its kind, and the paths it names."""
+    name = str(dataset.get('type')).removeprefix('mmpola.')
     if name == 'ClassFolders':
-        return CLASS_FOLDERS
-    if name in SEQUENCE_TYPES:
-        return SEQUENCES
-    return str(dataset.get('type'))
-
-
-def class_name(dataset: dict[str, Any]) -> str:
-    return str(dataset.get('type')).removeprefix('mmpola.')
-
-
-def paths_of(dataset: dict[str, Any]) -> list[Path]:
-    """Return the files and folders that the config of a data set names."""
-    kind = kind_of(dataset)
-    if kind == CLASS_FOLDERS:
+        kind = CLASS_FOLDERS
         paths = []
         if dataset.get('root'):
             paths.append(Path(dataset['root']))
         classes = dataset.get('classes')  # names, or a file or folder that has them
         if classes and classes != IMAGENET and not isinstance(classes, (list, tuple)):
             paths.append(Path(classes))
-        return paths
-    if kind == SEQUENCES:
-        dataset_class = DATASETS.get(f'mmpola.{class_name(dataset)}')
-        return [dataset_class.folder(dataset['root'])]
-    # data sets of mmdet and mmseg
-    root = Path(dataset.get('data_root') or '')
-    prefix = dataset.get('data_prefix') or {}
-    names = [dataset.get('ann_file')]
-    if isinstance(prefix, dict):
-        names += prefix.values()
-    else:
-        names.append(prefix)
-    paths = [root / name for name in names if name]
-    return paths or [root]
-
-
-def identity_of(dataset: dict[str, Any]) -> tuple[str, ...]:
-    """Return what configs have in common if they mean the same data, which is checked once."""
-    arguments = [str(dataset.get(name)) for name in ('type', 'split', 'classes', 'indices')]
-    paths = [str(path) for path in paths_of(dataset)]
-    return tuple(arguments + paths)
-
-
-def is_first_of_machine(cfg: Config) -> bool:
-    return place(cfg.get('launcher', 'none')).local_rank == 0
+    elif name in SEQUENCE_TYPES:
+        kind = SEQUENCES
+        paths = [DATASETS.get(f'mmpola.{name}').folder(dataset['root'])]
+    else:  # data sets of OpenMMLab
+        kind = str(dataset.get('type'))
+        root = Path(dataset.get('data_root') or '')
+        annotations = dataset.get('ann_file')
+        folders = dataset.get('data_prefix') or {}
+        if not isinstance(folders, dict):
+            folders = {'': folders}
+        if 'img' in folders and str(annotations).endswith('.json'):
+            kind = COCO
+        elif 'img_path' in folders and 'seg_map_path' in folders:
+            kind = LABEL_MAPS
+        paths = [root / part for part in (annotations, *folders.values()) if part]
+        if not paths:
+            paths = [root]
+    arguments = [dataset.get(argument) for argument in ('type', 'split', 'classes', 'indices')]
+    identity = [str(value) for value in arguments + paths]
+    return DatasetReport([], kind, paths, tuple(identity))
 
 
 def check_dataset(
@@ -274,8 +248,6 @@ def training_images(cfg: Config, reports: list[DatasetReport]) -> float:
         cfg: config of the run.
         reports: what `check_data` returned for it, 'train' among the splits.
     """
-    if not is_first_of_machine(cfg):  # it opened no file
-        return math.inf
     by_identity = {report.identity: report for report in reports}
     return samples_in(cfg.train_dataloader.dataset, by_identity)
 
@@ -290,8 +262,10 @@ def samples_in(dataset: dict[str, Any], reports: dict[tuple[str, ...], DatasetRe
     elif dataset.get('datasets'):
         length = sum(samples_in(inner, reports) for inner in dataset['datasets'])
     else:
-        report = reports[identity_of(dataset)]
+        report = reports[empty_report(dataset).identity]
         length = report.images if report.is_counted else math.inf
+    if length == math.inf:  # then `indices` may name more samples than there are
+        return math.inf
     indices = dataset.get('indices')
     if isinstance(indices, int):
         length = min(length, abs(indices))

@@ -42,7 +42,7 @@ class DatasetReport:
     splits: list[str]
     kind: str
     paths: list[Path]
-    identity: tuple[str, ...] = ()
+    identity: tuple[str, ...]
     is_counted: bool = False
     images: int = 0
     annotations: int = 0
