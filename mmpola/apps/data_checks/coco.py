@@ -14,7 +14,7 @@ from typing import Any
 
 from pycocotools import mask as run_lengths
 
-from mmpola.apps.data_checks.coco_file import CocoFile, is_number, read_coco_file
+from mmpola.apps.data_checks.coco_file import CocoFile, read_coco_file
 from mmpola.apps.data_checks.report import DatasetReport, add_line, check_files, check_sample
 from mmpola.messages import BrokenRule, listed
 from mmpola.read_image import size_as_loaded, unreadable
@@ -50,7 +50,6 @@ def check_coco(dataset: Any, report: DatasetReport, whole: bool) -> None:
     check_ids(file, report)
     check_classes(file, report)
     check_references(file, report)
-    check_polygons(file, report)
 
     # What mmdet's loader drops, and how much it returns.
     usable = check_boxes(file, report)
@@ -139,31 +138,16 @@ def check_references(file: CocoFile, report: DatasetReport) -> None:
     add_line(report.problems, rule, sorted(unknown, key=str))
 
 
-def check_polygons(file: CocoFile, report: DatasetReport) -> None:
-    """The coordinates of polygons are finite numbers."""
-    wrong = []
-    for annotation in file.annotations:
-        segmentation = annotation.get('segmentation')
-        if not isinstance(segmentation, list):
-            continue
-        numbers = [number for polygon in segmentation for number in polygon]
-        if not all(is_number(number) and math.isfinite(number) for number in numbers):
-            wrong.append(annotation['id'])
-    rule = f'{file.path}: polygons with NaN, infinite or no numbers, annotations'
-    add_line(report.problems, rule, wrong)
-
-
 # What mmdet's loader drops, and how much it returns: see `CocoDataset.parse_data_info` and
 # `CocoDataset.filter_data`.
 
 
 def check_boxes(file: CocoFile, report: DatasetReport) -> list[Entry]:
-    """Boxes are finite, and those without area or outside of their image are dropped.
+    """Boxes without area or outside of their image are dropped.
 
     Returns:
         The annotations whose boxes the loader takes.
     """
-    infinite = []
     without_area = []
     outside = []
     beyond = []
@@ -172,9 +156,6 @@ def check_boxes(file: CocoFile, report: DatasetReport) -> list[Entry]:
         key = annotation['id']
         area = annotation['area']
         left, top, width, height = annotation['bbox']
-        if not all(math.isfinite(value) for value in (left, top, width, height, area)):
-            infinite.append(key)
-            continue
         if width < 1 or height < 1 or area <= 0:
             without_area.append(key)
             continue
@@ -191,8 +172,6 @@ def check_boxes(file: CocoFile, report: DatasetReport) -> list[Entry]:
             beyond.append(key)
         usable.append(annotation)
 
-    rule = f'{file.path}: boxes with NaN or infinite values, annotations'
-    add_line(report.problems, rule, infinite)
     rule = f'{file.path}: dropped boxes narrower than a pixel or without area, annotations'
     add_line(report.warnings, rule, without_area)
     rule = f'{file.path}: dropped boxes outside their image, annotations'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import reprlib
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def is_text(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     if isinstance(value, int):
         return abs(value) <= LARGEST_EXACT_INTEGER
-    return isinstance(value, float)
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def is_box(value: Any) -> bool:
@@ -86,7 +87,7 @@ def is_box(value: Any) -> bool:
 
 
 def is_segmentation(value: Any) -> bool:
-    """Whether mmdet reads a value as polygons, run lengths or no mask, whatever its numbers are."""
+    """Whether a value is polygons, run lengths or no mask, as mmdet tells them apart."""
     if isinstance(value, list):
         return all(is_polygon(polygon) for polygon in value)
     is_run_lengths = isinstance(value, dict)
@@ -95,25 +96,27 @@ def is_segmentation(value: Any) -> bool:
 
 
 def is_polygon(value: Any) -> bool:
-    if not isinstance(value, list):
-        return False
-    return not any(isinstance(number, list | dict) for number in value)
+    return isinstance(value, list) and all(is_number(number) for number in value)
 
 
 FIELDS_OF_LISTS = {
     'images': (
         Field('id', 'a number or a text', is_id),
         Field('file_name', 'a text', is_text),
-        Field('width', 'a number', is_number),
-        Field('height', 'a number', is_number),
+        Field('width', 'a finite number', is_number),
+        Field('height', 'a finite number', is_number),
     ),
     'annotations': (
         Field('id', 'a number or a text', is_id),
         Field('image_id', 'a number or a text', is_id),
         Field('category_id', 'a number or a text', is_id),
-        Field('bbox', '4 numbers', is_box),
-        Field('area', 'a number', is_number),
-        Field('segmentation', 'polygons [[x, y, …], …] or run lengths', is_segmentation),
+        Field('bbox', '4 finite numbers', is_box),
+        Field('area', 'a finite number', is_number),
+        Field(
+            'segmentation',
+            'polygons [[x, y, …], …] of finite numbers, or run lengths',
+            is_segmentation,
+        ),
     ),
     'categories': (
         Field('id', 'a number or a text', is_id),

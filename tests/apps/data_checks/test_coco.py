@@ -111,14 +111,22 @@ def test_boxes_that_mmdet_drops(detection, annotations):
     )
     assert_lines(train.notes, (path, 'beyond their image', f'(1): {beyond["id"]}'))
     assert problems(detection, strict=True) == train.warnings
-    flat['bbox'][3] = float('nan')
+
+
+@pytest.mark.parametrize('wrong', [float('nan'), float('inf'), '7', None])
+def test_values_that_are_no_finite_numbers(detection, annotations, wrong):
+    box, area, polygon, *_ = annotations['annotations']
+    box['bbox'][3] = wrong
+    area['area'] = wrong
+    polygon['segmentation'] = [[1.0, 2.0, wrong, 4.0, 5.0, 6.0]]
     annotations.save()
-    assert_lines(problems(detection), (path, 'boxes with NaN', f'(1): {flat["id"]}'))
-    flat['bbox'][3] = '7'
-    annotations.save()
-    (line,) = problems(detection)
-    assert line.startswith(f'{path}: annotations: expected 4 numbers as bbox')
-    assert line.endswith(f"'7'] (id {flat['id']})")
+    start = f'{annotations.path}: annotations: expected'
+    assert_lines(
+        problems(detection),
+        (start, '4 finite numbers as bbox', f'(id {box["id"]})'),
+        (start, 'a finite number as area', f'(1): {wrong!r} (id {area["id"]})'),
+        (start, 'of finite numbers, or run lengths as segmentation', f'(id {polygon["id"]})'),
+    )
 
 
 def test_counts_are_those_of_mmdet(detection, annotations):
@@ -204,16 +212,6 @@ def test_segmentations_with_other_brackets_than_polygons(detection, annotations,
     (line,) = problems(detection)
     assert line.startswith(f'{annotations.path}: annotations: expected polygons')
     assert line.endswith(f' (1): {reprlib.repr(segmentation)} (id {odd["id"]})')
-
-
-def test_polygons_that_are_no_finite_numbers(detection, annotations):
-    first, second, third, *_ = annotations['annotations']
-    first['segmentation'] = [[1.0, 2.0, float('nan'), 4.0, 5.0, 6.0]]
-    second['segmentation'] = [[float('inf'), 2.0, 3.0, 4.0, 5.0, 6.0]]
-    third['segmentation'] = [['1', 2.0, 3.0, 4.0, 5.0, 6.0]]
-    annotations.save()
-    ids = f'{first["id"]}, {second["id"]}, {third["id"]}'
-    assert_lines(problems(detection), (annotations.path, 'polygons with NaN', f'(3): {ids}'))
 
 
 @pytest.mark.parametrize('content', [[], ['images'], 'text', None, 7, 1.5, True])
