@@ -18,7 +18,8 @@ from mmpola.ops.triton.approximations import COMPILED, compute_once, round_facto
 @triton.jit
 def locate_program(heads):
     """Return the program's row of the grid [B * H], chunk, sample and head; 64-bit, for offsets."""
-    i_bh, i_chunk = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    i_bh = tl.program_id(0).to(tl.int64)
+    i_chunk = tl.program_id(1).to(tl.int64)
     return i_bh, i_chunk, i_bh // heads, i_bh % heads
 
 
@@ -60,7 +61,8 @@ def load_state(
     PRECISION: tl.constexpr,
 ):
     """Load D rows and `columns` columns of a state [2D, D] as a factor [BD, BC]; 0 outside."""
-    o_d, o_c = tl.arange(0, BD), tl.arange(0, BC)
+    o_d = tl.arange(0, BD)
+    o_c = tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
     b_state = tl.load(
         p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :], mask=mask, other=0.0
@@ -73,7 +75,8 @@ def store_state(
     p_state, row, column, columns, b_state, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
 ):
     """Store the part of a state that `load_state` loads."""
-    o_d, o_c = tl.arange(0, BD), tl.arange(0, BC)
+    o_d = tl.arange(0, BD)
+    o_c = tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
     tl.store(p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :], b_state, mask=mask)
 
@@ -113,7 +116,8 @@ def sign_mask(x):
 @triton.jit
 def split_by_sign(x, b_a):
     """Split features a(|x|), 0 at x = 0, into the tiles of x > 0 and of x < 0."""
-    mask, bits = sign_mask(x), b_a.to(tl.int32, bitcast=True)
+    mask = sign_mask(x)
+    bits = b_a.to(tl.int32, bitcast=True)
     # The second tile is not a minus the first: where a is a product, the compiler would fuse the
     # subtraction with it and leave its rounding error instead of 0.
     return (bits & ~mask).to(tl.float32, bitcast=True), (bits & mask).to(tl.float32, bitcast=True)
@@ -123,7 +127,8 @@ def split_by_sign(x, b_a):
 def select_by_sign(x, b_1, b_2):
     """Select the value of the one non-zero feature of each x: b_2 for x < 0, else b_1."""
     mask = sign_mask(x)
-    b_1, b_2 = b_1.to(tl.int32, bitcast=True), b_2.to(tl.int32, bitcast=True)
+    b_1 = b_1.to(tl.int32, bitcast=True)
+    b_2 = b_2.to(tl.int32, bitcast=True)
     return ((b_1 & ~mask) | (b_2 & mask)).to(tl.float32, bitcast=True)
 
 

@@ -21,8 +21,11 @@ def combine_states_kernel(
     """
     size: tl.constexpr = 2 * D * (D + 2) if HAS_SHIFT else 2 * D * (D + 1)
     i_bh = tl.program_id(0).to(tl.int64)
-    o_p, o_r, o_d = tl.arange(0, BP), tl.program_id(1) * BR + tl.arange(0, BR), tl.arange(0, BD)
-    m_r, m_d = o_r < 2 * D, o_d < D
+    o_p = tl.arange(0, BP)
+    o_r = tl.program_id(1) * BR + tl.arange(0, BR)
+    o_d = tl.arange(0, BD)
+    m_r = o_r < 2 * D
+    m_d = o_d < D
     o_rows = o_r[:, None] * D + o_d[None, :]
     p_parts += i_bh * chunks * size
     p_combined += i_bh * size
@@ -35,7 +38,8 @@ def combine_states_kernel(
             b_shifts = tl.maximum(b_shifts, tl.load(p_shift, mask=m_p, other=0.0))
         b_shift = tl.max(b_shifts, 0)
         tl.store(p_combined + 2 * D * (D + 1) + o_r, b_shift, mask=m_r)
-    b_rows, b_means = tl.zeros((BP, BR, BD), tl.float32), tl.zeros((BP, BR), tl.float32)
+    b_rows = tl.zeros((BP, BR, BD), tl.float32)
+    b_means = tl.zeros((BP, BR), tl.float32)
     for i_p in range(0, chunks, BP):
         m_p = (i_p + o_p < chunks)[:, None] & m_r[None, :]
         p_part = p_parts + (i_p + o_p) * size
@@ -52,7 +56,8 @@ def combine_states_kernel(
             b_mean *= b_decay
         b_rows += b_part
         b_means += b_mean
-    b_row, b_mean = tl.sum(b_rows, 0), tl.sum(b_means, 0)
+    b_row = tl.sum(b_rows, 0)
+    b_mean = tl.sum(b_means, 0)
     m_rows = m_r[:, None] & m_d[None, :]
     tl.store(p_combined + o_rows, b_row * factor, mask=m_rows)
     tl.store(p_combined + 2 * D * D + o_r, b_mean * factor, mask=m_r)
@@ -80,7 +85,8 @@ def sum_over_batch(
     o_p = tl.arange(0, BP)
     b_sum = tl.zeros((BP, BW), tl.float32)
     for i_p in range(0, batch * chunks, BP):
-        i_b, i_chunk = (i_p + o_p) // chunks, (i_p + o_p) % chunks
+        i_b = (i_p + o_p) // chunks
+        i_chunk = (i_p + o_p) % chunks
         o_part = ((i_b * heads + i_h) * chunks + i_chunk).to(tl.int64) * W
         b_sum += tl.load(
             p_parts + o_part[:, None] + o_w[None, :],

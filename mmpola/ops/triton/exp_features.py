@@ -39,7 +39,8 @@ def shifted_expm1(b_size, b_offset, PRECISION: tl.constexpr):
 @triton.jit
 def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
     """Compute a [BN, BD] of ψ' and its slope (E12), 0 at k = 0, from both shifts [BD]."""
-    b_shift_1, b_shift_2 = to_exponent(b_shift_1, PRECISION), to_exponent(b_shift_2, PRECISION)
+    b_shift_1 = to_exponent(b_shift_1, PRECISION)
+    b_shift_2 = to_exponent(b_shift_2, PRECISION)
     b_shift = select_channels(b_k, b_shift_1, b_shift_2)
     b_a, b_slope = shifted_expm1(to_exponent(tl.abs(b_k), PRECISION), -b_shift, PRECISION)
     return b_a, tl.where(b_k == 0, 0.0, b_slope)
@@ -124,7 +125,8 @@ def load_half_rotation(
     p_cos, p_sin, i_n, first, m_n, D: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr
 ):
     """Load cos and sin of pairs [BN, BD / 2]: tokens from i_n on, channels from `first` on."""
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     mask = m_n[:, None] & (o_d < D)[None, :]
     b_cos, _ = even_and_odd(load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
     b_sin, _ = even_and_odd(load_tokens(p_sin + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
@@ -158,10 +160,8 @@ def rotate_pairs(x, b_cos, b_sin, BN: tl.constexpr, BD: tl.constexpr):
 @triton.jit
 def rotate_factors(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr):
     """Rotate both tiles of a feature tensor and round them for a product."""
-    b_1, b_2 = (
-        rotate_pairs(b_1, rotation[0][0], rotation[0][1], BN, BD),
-        rotate_pairs(b_2, rotation[1][0], rotation[1][1], BN, BD),
-    )
+    b_1 = rotate_pairs(b_1, rotation[0][0], rotation[0][1], BN, BD)
+    b_2 = rotate_pairs(b_2, rotation[1][0], rotation[1][1], BN, BD)
     return round_feature(b_1, PRECISION), round_feature(b_2, PRECISION)
 
 

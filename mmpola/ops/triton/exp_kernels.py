@@ -66,21 +66,28 @@ def polarity_attention_exp_state_kernel(
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     start = i_chunk * tokens
     end = tl.minimum(start + tokens, keys)
     o_w = tl.arange(0, 4 * BN)  # four blocks at a time, because this loop only waits for loads
-    b_max, b_min = tl.zeros((BD,), tl.float32), tl.zeros((BD,), tl.float32)
+    b_max = tl.zeros((BD,), tl.float32)
+    b_min = tl.zeros((BD,), tl.float32)
     for i_n in range(start, end, 4 * BN):
         m_k = (i_n + o_w < end)[:, None] & (o_d < D)[None, :]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_w, o_d, m_k, D)
-        b_max, b_min = tl.maximum(b_max, tl.max(b_k, 0)), tl.minimum(b_min, tl.min(b_k, 0))
-    b_shift_1, b_shift_2 = tl.ceil(b_max), tl.ceil(-b_min)  # (E11)
+        b_max = tl.maximum(b_max, tl.max(b_k, 0))
+        b_min = tl.minimum(b_min, tl.min(b_k, 0))
+    b_shift_1 = tl.ceil(b_max)  # (E11)
+    b_shift_2 = tl.ceil(-b_min)
     if p_cos is not None:
-        b_shift_1, b_shift_2 = largest_of_pairs(b_shift_1, BD), largest_of_pairs(b_shift_2, BD)
-    b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
+        b_shift_1 = largest_of_pairs(b_shift_1, BD)
+        b_shift_2 = largest_of_pairs(b_shift_2, BD)
+    b_state_1 = tl.zeros((BD, BD), tl.float32)
+    b_state_2 = tl.zeros((BD, BD), tl.float32)
     # Summed over BN at the end
-    b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
+    b_mean_1 = tl.zeros((BN, BD), tl.float32)
+    b_mean_2 = tl.zeros((BN, BD), tl.float32)
     for i_n in range(start, end, BN):
         m_n = i_n + o_n < keys
         m_k = m_n[:, None] & (o_d < D)[None, :]
@@ -114,7 +121,9 @@ def output_of_stream(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute one stream's columns of o for the queries from `start` to `end`."""
-    o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
+    o_c = tl.arange(0, BC)
     b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
     b_state_1, b_state_2 = load_stream(p_state, STREAM, D, BD, BC, PRECISION)
     b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD, STREAM)
@@ -168,15 +177,20 @@ def query_gradient_of_stream(
     The opposite-signed stream adds its dq to the dq that the same-signed one has stored. Returns
     the halves [BD] of dk̄.
     """
-    o_n, o_d, o_c = tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BC)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
+    o_c = tl.arange(0, BC)
     b_t_1, b_t_2 = load_temperature(p_temperature, i_h, STREAM, D, BD, PRECISION)
     b_state_1, b_state_2 = load_stream(p_state, STREAM, D, BD, BC, PRECISION)
     b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD, STREAM)
     b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), STREAM, D, BD, PRECISION)
-    b_dstate_1, b_dstate_2 = tl.zeros((BD, BC), tl.float32), tl.zeros((BD, BC), tl.float32)
+    b_dstate_1 = tl.zeros((BD, BC), tl.float32)
+    b_dstate_2 = tl.zeros((BD, BC), tl.float32)
     # Sums over tokens stay [BN / 2, BD] to the end, which needs no shuffles per block.
-    b_dmean_1, b_dmean_2 = tl.zeros((BN // 2, BD), tl.float32), tl.zeros((BN // 2, BD), tl.float32)
-    b_dt_1, b_dt_2 = tl.zeros((BN // 2, BD), tl.float32), tl.zeros((BN // 2, BD), tl.float32)
+    b_dmean_1 = tl.zeros((BN // 2, BD), tl.float32)
+    b_dmean_2 = tl.zeros((BN // 2, BD), tl.float32)
+    b_dt_1 = tl.zeros((BN // 2, BD), tl.float32)
+    b_dt_2 = tl.zeros((BN // 2, BD), tl.float32)
     for i_n in range(start, end, BN):
         m_n = i_n + o_n < queries
         m_q = m_n[:, None] & (o_d < D)[None, :]
@@ -279,7 +293,8 @@ def polarity_attention_exp_key_gradient_kernel(
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     b_shift_1, b_shift_2 = load_halves(p_state + i_bh * 2 * D * (D + 2) + 2 * D * (D + 1), D, BD)
     p_dstate += i_bh * 2 * D * (D + 1)
     b_dstate_1 = load_state(p_dstate, 0, 0, D, D, BD, BD, PRECISION)
@@ -293,7 +308,8 @@ def polarity_attention_exp_key_gradient_kernel(
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_a, b_slope = shifted_key(b_k, b_shift_1, b_shift_2, PRECISION)  # (E9, E12)
         if BD > 32 or p_cos is not None:  # Triton 3.6: otherwise they are cheaper to compute again
-            b_a, b_slope = compute_once(b_a), compute_once(b_slope)
+            b_a = compute_once(b_a)
+            b_slope = compute_once(b_slope)
         if p_cos is not None:
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, 0, D, BN, BD)
         if p_dk is not None:

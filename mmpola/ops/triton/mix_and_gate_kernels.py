@@ -17,7 +17,8 @@ def place_tile(i_tile, rows, columns, BR: tl.constexpr, BW: tl.constexpr):
     """Return the sample of a tile, numbered over all samples, its first row, its columns [BW]."""
     across = tl.cdiv(columns, BW)
     tiles = across * tl.cdiv(rows, BR)
-    i_b, i_tile = i_tile // tiles, i_tile % tiles
+    i_b = i_tile // tiles
+    i_tile = i_tile % tiles
     return i_b.to(tl.int64), (i_tile // across) * BR, (i_tile % across) * BW + tl.arange(0, BW)
 
 
@@ -73,7 +74,8 @@ def mix_and_gate_kernel(
     the same time read whole tokens.
     """
     i_p = tl.program_id(0)
-    i_d, i_p = i_p % tl.cdiv(D, BD), i_p // tl.cdiv(D, BD)
+    i_d = i_p % tl.cdiv(D, BD)
+    i_p = i_p // tl.cdiv(D, BD)
     i_h = (i_p % heads).to(tl.int64)
     i_b, i_r, o_c = place_tile(i_p // heads, rows, columns, BR, BW)
     o_d = i_d * BD + tl.arange(0, BD)
@@ -139,8 +141,11 @@ def mix_and_gate_taps_kernel(
     The sums of the taps stay [BW, BD] until the last tile, so that adding tokens needs no
     communication between threads.
     """
-    i_p, j, i_part = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    i_h, o_d = (i_p // tl.cdiv(D, BD)).to(tl.int64), (i_p % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
+    i_p = tl.program_id(0)
+    j = tl.program_id(1)
+    i_part = tl.program_id(2).to(tl.int64)
+    i_h = (i_p // tl.cdiv(D, BD)).to(tl.int64)
+    o_d = (i_p % tl.cdiv(D, BD)) * BD + tl.arange(0, BD)
     m_d = o_d < D
     b_bias = tl.zeros((BW, BD), tl.float32)
     b_taps = zeros_of_rows(KR, BW, BD)

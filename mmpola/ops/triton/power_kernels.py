@@ -112,13 +112,12 @@ def load_read_state(p_state, D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.co
     """
     o_1, mask = read_offsets(0, D, BD)
     o_2, _ = read_offsets(1, D, BD)
-    b_1, b_2 = (
-        tl.load(p_state + o_1, mask=mask, other=0.0),
-        tl.load(p_state + o_2, mask=mask, other=0.0),
-    )
+    b_1 = tl.load(p_state + o_1, mask=mask, other=0.0)
+    b_2 = tl.load(p_state + o_2, mask=mask, other=0.0)
     b_mean_1, b_mean_2 = load_halves(p_state + 2 * D * D, D, BD)
     scale = state_scale(b_mean_1, b_mean_2)
-    b_1, b_2 = round_factor(b_1, PRECISION) * scale, round_factor(b_2, PRECISION) * scale
+    b_1 = round_factor(b_1, PRECISION) * scale
+    b_2 = round_factor(b_2, PRECISION) * scale
     return b_1, b_2, b_mean_1 * scale, b_mean_2 * scale, scale
 
 
@@ -145,12 +144,15 @@ def polarity_attention_power_state_kernel(
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     b_offset = log2_shrink - b_exponent * b_log2_scale
-    b_state_1, b_state_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
+    b_state_1 = tl.zeros((BD, BD), tl.float32)
+    b_state_2 = tl.zeros((BD, BD), tl.float32)
     # Summed over BN at the end
-    b_mean_1, b_mean_2 = tl.zeros((BN, BD), tl.float32), tl.zeros((BN, BD), tl.float32)
+    b_mean_1 = tl.zeros((BN, BD), tl.float32)
+    b_mean_2 = tl.zeros((BN, BD), tl.float32)
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, keys), BN):
         m_k = (i_n + o_n < keys)[:, None] & (o_d < D)[None, :]
@@ -180,7 +182,8 @@ def polarity_attention_power_output_kernel(
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
     p_o += (i_b * queries * heads + i_h) * D
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     b_offset = -b_exponent * b_log2_scale
     p_state += i_bh * 2 * D * (D + 1)
@@ -213,15 +216,18 @@ def polarity_attention_power_query_gradient_kernel(
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_q += i_b * q_b + i_h * q_h
     p_do += i_b * do_b + i_h * do_h
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_state += i_bh * 2 * D * (D + 1)
     b_state_1, b_state_2, b_mean_1, b_mean_2, scale = load_read_state(p_state, D, BD, PRECISION)
     eps = tl.maximum(eps * scale, SMALLEST_NORMAL)
-    b_dstate_1, b_dstate_2 = tl.zeros((BD, BD), tl.float32), tl.zeros((BD, BD), tl.float32)
+    b_dstate_1 = tl.zeros((BD, BD), tl.float32)
+    b_dstate_2 = tl.zeros((BD, BD), tl.float32)
     # Triton 3.6: dk̄ is a product with the columns [c_same, c_opposite], padded to 16: fewer
     # registers than sums.
-    b_dmean_1, b_dmean_2 = tl.zeros((BD, 16), tl.float32), tl.zeros((BD, 16), tl.float32)
+    b_dmean_1 = tl.zeros((BD, 16), tl.float32)
+    b_dmean_2 = tl.zeros((BD, 16), tl.float32)
     b_dexponent = tl.zeros((BN, BD), tl.float32)  # summed over BN at the end
     o_c = tl.arange(0, 16)[None, :]
     start = i_chunk * tokens
@@ -232,7 +238,8 @@ def polarity_attention_power_query_gradient_kernel(
         )
         b_q = compute_once(load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q))
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
-        b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
+        b_slope = compute_once(b_slope)
+        b_log2 = compute_once(b_log2)
         b_a = b_slope * tl.abs(b_q)
         b_mean_same = select_channels(b_q, b_mean_1, b_mean_2)
         b_mean_opposite = select_channels(b_q, b_mean_2, b_mean_1)
@@ -295,7 +302,8 @@ def polarity_attention_power_key_gradient_kernel(
     i_bh, i_chunk, i_b, i_h = locate_program(heads)
     p_k += i_b * k_b + i_h * k_h
     p_v += i_b * v_b + i_h * v_h
-    o_n, o_d = tl.arange(0, BN), tl.arange(0, BD)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, BD)
     b_exponent, b_log2_scale = load_power(p_exponent, p_scale, i_h, D, BD)
     p_dstate += i_bh * 2 * D * (D + 1)
     b_dstate_1 = load_state(p_dstate, 0, 0, D, D, BD, BD, PRECISION)
@@ -309,7 +317,8 @@ def polarity_attention_power_key_gradient_kernel(
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, PRECISION)
         if BD > 32:  # Triton 3.6: narrower ones are cheaper to compute again
-            b_slope, b_log2 = compute_once(b_slope), compute_once(b_log2)
+            b_slope = compute_once(b_slope)
+            b_log2 = compute_once(b_log2)
         if (p_dk is not None) or (p_dexponent is not None):
             b_v = load_values(p_v + i_n * v_n, v_n, o_n, o_d, m_k, PRECISION)
             b_1, b_2 = multiply_transposed(b_v, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
