@@ -26,10 +26,10 @@ COMPILED = tl.constexpr(not IS_INTERPRETED)
 @triton.jit
 def log2_of_magnitude(x, PRECISION: tl.constexpr):
     """Compute log2|x| with a finite floor, so that 0 * log(0) is 0; NaN stays NaN."""
-    # One instruction; `tl.log2` is 26.
-    log2 = (
-        libdevice.fast_log2f(tl.abs(x)) if COMPILED and PRECISION == 'tf32' else tl.log2(tl.abs(x))
-    )
+    if COMPILED and PRECISION == 'tf32':
+        log2 = libdevice.fast_log2f(tl.abs(x))  # one instruction; `tl.log2` is 26
+    else:
+        log2 = tl.log2(tl.abs(x))
     return tl.maximum(log2, LOG2_FLOOR, propagate_nan=tl.PropagateNan.ALL)
 
 

@@ -26,9 +26,8 @@ def locate_program(heads):
 @triton.jit
 def load_tokens(p_x, stride, o_n, o_c, mask):
     """Load rows o_n [BN], channels o_c [BD] of the tokens at p_x as float32; 0 outside the mask."""
-    return tl.load(p_x + (o_n * stride)[:, None] + o_c[None, :], mask=mask, other=0.0).to(
-        tl.float32
-    )
+    p_rows = p_x + (o_n * stride)[:, None] + o_c[None, :]
+    return tl.load(p_rows, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -64,10 +63,8 @@ def load_state(
     o_d = tl.arange(0, BD)
     o_c = tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
-    b_state = tl.load(
-        p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :], mask=mask, other=0.0
-    )
-    return round_factor(b_state, PRECISION)
+    p_rows = p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :]
+    return round_factor(tl.load(p_rows, mask=mask, other=0.0), PRECISION)
 
 
 @triton.jit
@@ -78,7 +75,8 @@ def store_state(
     o_d = tl.arange(0, BD)
     o_c = tl.arange(0, BC)
     mask = (o_d < D)[:, None] & (o_c < columns)[None, :]
-    tl.store(p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :], b_state, mask=mask)
+    p_rows = p_state + (row + o_d)[:, None] * D + (column + o_c)[None, :]
+    tl.store(p_rows, b_state, mask=mask)
 
 
 @triton.jit
@@ -90,7 +88,8 @@ def load_halves(p_x, D: tl.constexpr, BD: tl.constexpr, STREAM: tl.constexpr = 0
     """
     o_d = tl.arange(0, BD)
     b_1 = tl.load(p_x + STREAM * D + o_d, mask=o_d < D, other=0.0)
-    return b_1, tl.load(p_x + (1 - STREAM) * D + o_d, mask=o_d < D, other=0.0)
+    b_2 = tl.load(p_x + (1 - STREAM) * D + o_d, mask=o_d < D, other=0.0)
+    return b_1, b_2
 
 
 @triton.jit
@@ -120,7 +119,9 @@ def split_by_sign(x, b_a):
     bits = b_a.to(tl.int32, bitcast=True)
     # The second tile is not a minus the first: where a is a product, the compiler would fuse the
     # subtraction with it and leave its rounding error instead of 0.
-    return (bits & ~mask).to(tl.float32, bitcast=True), (bits & mask).to(tl.float32, bitcast=True)
+    b_1 = (bits & ~mask).to(tl.float32, bitcast=True)
+    b_2 = (bits & mask).to(tl.float32, bitcast=True)
+    return b_1, b_2
 
 
 @triton.jit

@@ -33,7 +33,8 @@ def shifted_expm1(b_size, b_offset, PRECISION: tl.constexpr):
     Size and offset are in the unit of `to_exponent`.
     """
     b_slope = exponential(b_size + b_offset, PRECISION)
-    return one_minus_exponential(b_size, PRECISION) * b_slope, b_slope
+    b_a = one_minus_exponential(b_size, PRECISION) * b_slope
+    return b_a, b_slope
 
 
 @triton.jit
@@ -43,7 +44,8 @@ def shifted_key(b_k, b_shift_1, b_shift_2, PRECISION: tl.constexpr):
     b_shift_2 = to_exponent(b_shift_2, PRECISION)
     b_shift = select_channels(b_k, b_shift_1, b_shift_2)
     b_a, b_slope = shifted_expm1(to_exponent(tl.abs(b_k), PRECISION), -b_shift, PRECISION)
-    return b_a, tl.where(b_k == 0, 0.0, b_slope)
+    b_slope = tl.where(b_k == 0, 0.0, b_slope)
+    return b_a, b_slope
 
 
 @triton.jit
@@ -57,9 +59,9 @@ def load_temperature(
 ):
     """Load a stream's halves [BD] of a head's temperatures [2D] in the unit of `to_exponent`."""
     b_t_1, b_t_2 = load_halves(p_temperature + i_h * 2 * D, D, BD, STREAM)
-    return to_exponent(b_t_1.to(tl.float32), PRECISION), to_exponent(
-        b_t_2.to(tl.float32), PRECISION
-    )
+    b_t_1 = to_exponent(b_t_1.to(tl.float32), PRECISION)
+    b_t_2 = to_exponent(b_t_2.to(tl.float32), PRECISION)
+    return b_t_1, b_t_2
 
 
 @triton.jit
@@ -81,16 +83,18 @@ def shifted_query(
     b_level = tl.ceil(tl.maximum(tl.max(b_size + b_shift, 1), 0.0))
     b_a, b_slope = shifted_expm1(b_size, b_shift - b_level[:, None], PRECISION)
     b_mean = select_channels(b_q, b_mean_1, b_mean_2)
-    r = tl.sum(b_a * b_mean, 1) + tl.maximum(
-        eps * exponential(-b_level, PRECISION), SMALLEST_NORMAL
-    )
-    return b_a, b_slope, b_t, b_mean, tl.where(m_n, reciprocal(r, PRECISION), 0.0)
+    r = tl.sum(b_a * b_mean, 1)
+    r += tl.maximum(eps * exponential(-b_level, PRECISION), SMALLEST_NORMAL)
+    inverse = tl.where(m_n, reciprocal(r, PRECISION), 0.0)
+    return b_a, b_slope, b_t, b_mean, inverse
 
 
 @triton.jit
 def split_factor(x, b_a, PRECISION: tl.constexpr, ROTATED: tl.constexpr):
     """Split features by sign for a product; rounded unless a rotation follows."""
-    return split_by_sign(x, b_a if ROTATED else round_feature(b_a, PRECISION))
+    if not ROTATED:
+        b_a = round_feature(b_a, PRECISION)
+    return split_by_sign(x, b_a)
 
 
 @triton.jit
@@ -128,8 +132,10 @@ def load_half_rotation(
     o_n = tl.arange(0, BN)
     o_d = tl.arange(0, BD)
     mask = m_n[:, None] & (o_d < D)[None, :]
-    b_cos, _ = even_and_odd(load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
-    b_sin, _ = even_and_odd(load_tokens(p_sin + i_n * 2 * D + first, 2 * D, o_n, o_d, mask), BN, BD)
+    b_cos = load_tokens(p_cos + i_n * 2 * D + first, 2 * D, o_n, o_d, mask)
+    b_cos, _ = even_and_odd(b_cos, BN, BD)
+    b_sin = load_tokens(p_sin + i_n * 2 * D + first, 2 * D, o_n, o_d, mask)
+    b_sin, _ = even_and_odd(b_sin, BN, BD)
     return b_cos, b_sin
 
 
@@ -146,7 +152,8 @@ def load_rotation(
 ):
     """Load the rotations of both halves, (cos, sin) each, in the order of `load_halves`."""
     first = load_half_rotation(p_cos, p_sin, i_n, STREAM * D, m_n, D, BN, BD)
-    return first, load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
+    second = load_half_rotation(p_cos, p_sin, i_n, (1 - STREAM) * D, m_n, D, BN, BD)
+    return first, second
 
 
 @triton.jit
@@ -162,14 +169,17 @@ def rotate_factors(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr, PRECI
     """Rotate both tiles of a feature tensor and round them for a product."""
     b_1 = rotate_pairs(b_1, rotation[0][0], rotation[0][1], BN, BD)
     b_2 = rotate_pairs(b_2, rotation[1][0], rotation[1][1], BN, BD)
-    return round_feature(b_1, PRECISION), round_feature(b_2, PRECISION)
+    b_1 = round_feature(b_1, PRECISION)
+    b_2 = round_feature(b_2, PRECISION)
+    return b_1, b_2
 
 
 @triton.jit
 def rotate_back(b_1, b_2, rotation, BN: tl.constexpr, BD: tl.constexpr):
     """Rotate both tiles of a feature tensor by the opposite angles."""
     b_1 = rotate_pairs(b_1, rotation[0][0], -rotation[0][1], BN, BD)
-    return b_1, rotate_pairs(b_2, rotation[1][0], -rotation[1][1], BN, BD)
+    b_2 = rotate_pairs(b_2, rotation[1][0], -rotation[1][1], BN, BD)
+    return b_1, b_2
 
 
 @triton.jit
@@ -182,10 +192,10 @@ def load_stream(
     PRECISION: tl.constexpr,
 ):
     """Load a stream's columns of a state [2D, D] as factors [BD, BC], ordered as `load_halves`."""
-    b_1 = load_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION)
-    return b_1, load_state(
-        p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, D, BD, BC, PRECISION
-    )
+    column = STREAM * (D // 2)
+    b_1 = load_state(p_state, STREAM * D, column, D // 2, D, BD, BC, PRECISION)
+    b_2 = load_state(p_state, (1 - STREAM) * D, column, D // 2, D, BD, BC, PRECISION)
+    return b_1, b_2
 
 
 @triton.jit
@@ -193,5 +203,6 @@ def store_stream(
     p_state, b_1, b_2, STREAM: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr
 ):
     """Store the tiles that `load_stream` loads."""
-    store_state(p_state, STREAM * D, STREAM * (D // 2), D // 2, b_1, D, BD, BC)
-    store_state(p_state, (1 - STREAM) * D, STREAM * (D // 2), D // 2, b_2, D, BD, BC)
+    column = STREAM * (D // 2)
+    store_state(p_state, STREAM * D, column, D // 2, b_1, D, BD, BC)
+    store_state(p_state, (1 - STREAM) * D, column, D // 2, b_2, D, BD, BC)

@@ -108,9 +108,9 @@ def polarity_attention_exp_state_kernel(
     store_state(p_state, 0, 0, D, b_state_1 * grow, D, BD, BD)
     store_state(p_state, D, 0, D, b_state_2 * grow, D, BD, BD)
     p_mean = p_state + 2 * D * D
-    store_halves(
-        p_mean, tl.sum(b_mean_1, 0) * (shrink * grow), tl.sum(b_mean_2, 0) * (shrink * grow), D, BD
-    )
+    b_mean_1 = tl.sum(b_mean_1, 0) * (shrink * grow)
+    b_mean_2 = tl.sum(b_mean_2, 0) * (shrink * grow)
+    store_halves(p_mean, b_mean_1, b_mean_2, D, BD)
     store_halves(p_mean + 2 * D, b_shift_1, b_shift_2, D, BD)
 
 
@@ -130,7 +130,8 @@ def output_of_stream(
     b_shift_1, b_shift_2 = load_query_shift(p_state + 2 * D * (D + 1), STREAM, D, BD, PRECISION)
     for i_n in range(start, end, BN):
         m_n = i_n + o_n < queries
-        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_n[:, None] & (o_d < D)[None, :])
+        m_q = m_n[:, None] & (o_d < D)[None, :]
+        b_q = load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q)
         b_a, _, _, _, inverse = shifted_query(
             b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
         )
@@ -142,7 +143,8 @@ def output_of_stream(
             b_phi_1, b_phi_2 = rotate_factors(b_phi_1, b_phi_2, rotation, BN, BD, PRECISION)
         b_o = multiply(b_phi_1, b_phi_2, b_state_1, b_state_2, PRECISION) * inverse[:, None]
         p_rows = p_o + i_n * o_stride + STREAM * (D // 2) + (o_n * o_stride)[:, None] + o_c[None, :]
-        tl.store(p_rows, b_o.to(p_o.dtype.element_ty), mask=m_n[:, None] & (o_c < D // 2)[None, :])
+        m_o = m_n[:, None] & (o_c < D // 2)[None, :]
+        tl.store(p_rows, b_o.to(p_o.dtype.element_ty), mask=m_o)
 
 
 @triton.jit(do_not_specialize=['heads', 'queries', 'tokens', 'eps'])
@@ -199,13 +201,9 @@ def query_gradient_of_stream(
         b_a, b_slope, b_t, b_mean, inverse = shifted_query(
             b_q, b_t_1, b_t_2, b_shift_1, b_shift_2, b_mean_1, b_mean_2, m_n, eps, PRECISION
         )
-        b_y = load_tokens(
-            p_do + i_n * do_n + STREAM * (D // 2),
-            do_n,
-            o_n,
-            o_c,
-            m_n[:, None] & (o_c < D // 2)[None, :],
-        )
+        p_rows = p_do + i_n * do_n + STREAM * (D // 2)
+        m_o = m_n[:, None] & (o_c < D // 2)[None, :]
+        b_y = load_tokens(p_rows, do_n, o_n, o_c, m_o)
         b_y = round_factor(b_y * inverse[:, None], PRECISION)  # (E15)
         if p_cos is not None:
             rotation = load_rotation(p_cos, p_sin, i_n, m_n, STREAM, D, BN, BD)
@@ -319,9 +317,8 @@ def polarity_attention_exp_key_gradient_kernel(
             )  # (E17)
             if p_cos is not None:
                 b_dpsi_1, b_dpsi_2 = rotate_back(b_dpsi_1, b_dpsi_2, rotation, BN, BD)
-            b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2) + select_channels(
-                b_k, b_dmean_1, b_dmean_2
-            )
+            b_da = select_by_sign(b_k, b_dpsi_1, b_dpsi_2)
+            b_da += select_channels(b_k, b_dmean_1, b_dmean_2)
             b_dk = with_sign_of(b_k, b_da * b_slope)
             tl.store(p_dk + o_row + o_d[None, :], b_dk.to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:

@@ -17,16 +17,19 @@ def place_tile(i_tile, rows, columns, BR: tl.constexpr, BW: tl.constexpr):
     """Return the sample of a tile, numbered over all samples, its first row, its columns [BW]."""
     across = tl.cdiv(columns, BW)
     tiles = across * tl.cdiv(rows, BR)
-    i_b = i_tile // tiles
+    i_b = (i_tile // tiles).to(tl.int64)
     i_tile = i_tile % tiles
-    return i_b.to(tl.int64), (i_tile // across) * BR, (i_tile % across) * BW + tl.arange(0, BW)
+    i_r = (i_tile // across) * BR
+    o_c = (i_tile % across) * BW + tl.arange(0, BW)
+    return i_b, i_r, o_c
 
 
 @triton.jit
 def point_to_row(p_x, stride, i_r, o_c, columns):
     """Return pointers [BW, BD] to tokens of row i_r, columns o_c, and the next row's offset."""
     step = columns.to(tl.int64) * stride
-    return p_x[None, :] + o_c.to(tl.int64)[:, None] * stride + i_r * step, step
+    p_row = p_x[None, :] + o_c.to(tl.int64)[:, None] * stride + i_r * step
+    return p_row, step
 
 
 @triton.jit
@@ -86,7 +89,9 @@ def mix_and_gate_kernel(
     for j in range(KW):
         b_taps = ()
         for i in tl.static_range(KR):
-            tap = KR * KW - 1 - (i * KW + j) if FLIP else i * KW + j
+            tap = i * KW + j
+            if FLIP:
+                tap = KR * KW - 1 - tap
             b_taps = b_taps + (tl.load(p_weight + tap * w_k, mask=m_d, other=0.0),)
         b_v = load_rows(p_v, v_n, i_r - KR // 2, o_c + j - KW // 2, m_d, rows, columns, BR + KR - 1)
         for i in tl.static_range(BR + KR - 1):
@@ -101,13 +106,14 @@ def mix_and_gate_kernel(
     if p_bias is not None:
         b_bias = tl.load(p_bias + i_h * w_h + o_d, mask=m_d, other=0.0)
     if p_o is not None:
-        b_o = load_rows(p_o + i_b * o_b + i_h * o_h + o_d, o_n, i_r, o_c, m_d, rows, columns, BR)
+        p_o += i_b * o_b + i_h * o_h + o_d
+        b_o = load_rows(p_o, o_n, i_r, o_c, m_d, rows, columns, BR)
     if p_factor is not None:
-        b_factor = load_rows(
-            p_factor + i_b * f_b + i_h * D + o_d, f_n, i_r, o_c, m_d, rows, columns, BR
-        )
+        p_factor += i_b * f_b + i_h * D + o_d
+        b_factor = load_rows(p_factor, f_n, i_r, o_c, m_d, rows, columns, BR)
     if p_g is not None:
-        b_g = load_rows(p_g + i_b * g_b + i_h * D + o_d, g_n, i_r, o_c, m_d, rows, columns, BR)
+        p_g += i_b * g_b + i_h * D + o_d
+        b_g = load_rows(p_g, g_n, i_r, o_c, m_d, rows, columns, BR)
     m_y = is_inside(o_c, columns)[:, None] & m_d[None, :]
     o_y = (i_b * rows * columns * heads + i_h) * D + o_d
     p_row, step = point_to_row(p_y + o_y, heads * D, i_r, o_c, columns)
@@ -164,11 +170,10 @@ def mix_and_gate_taps_kernel(
             b_row = b_v[i].to(tl.float32)
             b_sums = ()
             for t in tl.static_range(KR):
-                b_sums = b_sums + (
-                    b_taps[t] + b_do[i - t].to(tl.float32) * b_row
-                    if i >= t and i - t < BR
-                    else b_taps[t],
-                )
+                if i >= t and i - t < BR:
+                    b_sums = b_sums + (b_taps[t] + b_do[i - t].to(tl.float32) * b_row,)
+                else:
+                    b_sums = b_sums + (b_taps[t],)
             b_taps = b_sums
     p_parts += (i_part * (KR * KW + 1) * heads + i_h) * D + o_d
     for t in tl.static_range(KR):

@@ -46,11 +46,11 @@ def load_power(p_exponent, p_scale, i_h, D: tl.constexpr, BD: tl.constexpr):
     o_d = tl.arange(0, BD)
     b_exponent = tl.load(p_exponent + i_h * D + o_d, mask=o_d < D, other=2.0).to(tl.float32)
     if p_scale is None:
-        return b_exponent, tl.zeros((BD,), tl.float32)
-    else:  # noqa: RET505 - as in `reciprocal`
-        return b_exponent, tl.log2(
-            tl.load(p_scale + i_h * D + o_d, mask=o_d < D, other=1.0).to(tl.float32)
-        )
+        b_log2_scale = tl.zeros((BD,), tl.float32)
+    else:
+        b_scale = tl.load(p_scale + i_h * D + o_d, mask=o_d < D, other=1.0).to(tl.float32)
+        b_log2_scale = tl.log2(b_scale)
+    return b_exponent, b_log2_scale
 
 
 @triton.jit
@@ -64,7 +64,8 @@ def power_slope(x, b_exponent, b_log2_scale, PRECISION: tl.constexpr):
     """Compute a / |x|, where a is (|x| / s)^p, and log2(|x| / s), each [BN, BD] (E18)."""
     b_log2 = log2_of_magnitude(x, PRECISION)
     b_slope = tl.exp2((b_exponent - 1.0)[None, :] * b_log2 - (b_exponent * b_log2_scale)[None, :])
-    return b_slope, b_log2 - b_log2_scale[None, :]
+    b_scaled_log2 = b_log2 - b_log2_scale[None, :]
+    return b_slope, b_scaled_log2
 
 
 @triton.jit
@@ -76,16 +77,16 @@ def state_scale(b_mean_1, b_mean_2):
     costs nothing per token.
     """
     b_largest = tl.maximum(tl.max(b_mean_1, 0), tl.max(b_mean_2, 0))
-    exponent = tl.minimum(
-        tl.maximum(b_largest.to(tl.int32, bitcast=True) & 0x7F800000, 127 << 23), 253 << 23
-    )
+    exponent = b_largest.to(tl.int32, bitcast=True) & 0x7F800000  # its bits in a float32
+    exponent = tl.minimum(tl.maximum(exponent, 127 << 23), 253 << 23)
     return ((254 << 23) - exponent).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def by_stream(b_same, b_opposite, D: tl.constexpr, BD: tl.constexpr):
     """Give the first D/2 columns [BN, BD] their token's `b_same` [BN], the others `b_opposite`."""
-    return tl.where((tl.arange(0, BD) < D // 2)[None, :], b_same[:, None], b_opposite[:, None])
+    is_same = (tl.arange(0, BD) < D // 2)[None, :]
+    return tl.where(is_same, b_same[:, None], b_opposite[:, None])
 
 
 @triton.jit
@@ -99,9 +100,9 @@ def read_offsets(HALF: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Compute offsets and mask [BD, BD] of what queries above 0 (HALF 0) or below 0 (1) read."""
     o_d = tl.arange(0, BD)
     first_row = tl.where(o_d < D // 2, HALF * D, (1 - HALF) * D)  # of each column
-    return (first_row[None, :] + o_d[:, None]) * D + o_d[None, :], (o_d < D)[:, None] & (o_d < D)[
-        None, :
-    ]
+    offsets = (first_row[None, :] + o_d[:, None]) * D + o_d[None, :]
+    mask = (o_d < D)[:, None] & (o_d < D)[None, :]
+    return offsets, mask
 
 
 @triton.jit
@@ -233,9 +234,8 @@ def polarity_attention_power_query_gradient_kernel(
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, queries), BN):
         m_q = (i_n + o_n < queries)[:, None] & (o_d < D)[None, :]
-        o_row = (
-            ((i_b * queries + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
-        )
+        o_first = ((i_b * queries + i_n) * heads + i_h) * D
+        o_row = o_first + (o_n * heads * D)[:, None] + o_d[None, :]
         b_q = compute_once(load_tokens(p_q + i_n * q_n, q_n, o_n, o_d, m_q))
         b_slope, b_log2 = power_slope(b_q, b_exponent, b_log2_scale, PRECISION)
         b_slope = compute_once(b_slope)
@@ -248,42 +248,38 @@ def polarity_attention_power_query_gradient_kernel(
         b_y = load_tokens(p_do + i_n * do_n, do_n, o_n, o_d, m_q)  # (E15)
         b_y *= by_stream(inverse_same, inverse_opposite, D, BD)
         b_yo = b_y * tl.load(p_o + o_row, mask=m_q, other=0.0).to(tl.float32)
-        c_same = -tl.sum(tl.where((o_d < D // 2)[None, :], b_yo, 0.0), 1)[:, None]
-        c_opposite = -tl.sum(tl.where((o_d < D // 2)[None, :], 0.0, b_yo), 1)[:, None]
+        is_same = (o_d < D // 2)[None, :]
+        c_same = -tl.sum(tl.where(is_same, b_yo, 0.0), 1)[:, None]
+        c_opposite = -tl.sum(tl.where(is_same, 0.0, b_yo), 1)[:, None]
         b_y = compute_once(round_factor(b_y, PRECISION))
         if p_dstate is not None:  # (E16)
             b_phi_1, b_phi_2 = split_by_sign(b_q, round_feature(b_a, PRECISION))  # (E7, E8)
             b_dstate_1, b_dstate_2 = add_products(
                 b_dstate_1, b_dstate_2, b_phi_1, b_phi_2, b_y, PRECISION
             )
-            b_c = round_factor(
-                tl.where(o_c == 0, c_same, tl.where(o_c == 1, c_opposite, 0.0)), PRECISION
-            )
+            b_c = tl.where(o_c == 1, c_opposite, 0.0)
+            b_c = round_factor(tl.where(o_c == 0, c_same, b_c), PRECISION)
             b_dmean_1, b_dmean_2 = add_products(
                 b_dmean_1, b_dmean_2, b_phi_1, b_phi_2, b_c, PRECISION
             )
         if (p_dq is not None) or (p_dexponent is not None):
             b_1, b_2 = multiply_transposed(b_y, b_state_1, b_state_2, PRECISION)
-            b_da = (
-                select_by_sign(b_q, b_1, b_2) + c_same * b_mean_same + c_opposite * b_mean_opposite
-            )  # (E16)
+            b_da = select_by_sign(b_q, b_1, b_2)
+            b_da = b_da + c_same * b_mean_same + c_opposite * b_mean_opposite  # (E16)
             b_dx = b_slope * select_by_sign(b_q, b_da, -b_da)  # dq / p  (E18)
             b_dexponent += b_dx * b_q * b_log2
             if p_dq is not None:
-                tl.store(
-                    p_dq + o_row, (b_exponent[None, :] * b_dx).to(p_dq.dtype.element_ty), mask=m_q
-                )
+                b_dq = b_exponent[None, :] * b_dx
+                tl.store(p_dq + o_row, b_dq.to(p_dq.dtype.element_ty), mask=m_q)
 
     i_part = i_bh * tl.num_programs(1) + i_chunk
     if p_dstate is not None:
         p_dstate += i_part * 2 * D * (D + 1)
         store_read_state(p_dstate, b_dstate_1 * scale, b_dstate_2 * scale, D, BD)
-        b_mean_1 = tl.sum(
-            tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0), 1
-        )
-        b_mean_2 = tl.sum(
-            tl.where(o_c == 1, b_dmean_1, 0.0) + tl.where(o_c == 0, b_dmean_2, 0.0), 1
-        )
+        b_dmean = tl.where(o_c == 0, b_dmean_1, 0.0) + tl.where(o_c == 1, b_dmean_2, 0.0)
+        b_mean_1 = tl.sum(b_dmean, 1)
+        b_dmean = tl.where(o_c == 1, b_dmean_1, 0.0) + tl.where(o_c == 0, b_dmean_2, 0.0)
+        b_mean_2 = tl.sum(b_dmean, 1)
         store_halves(p_dstate + 2 * D * D, b_mean_1 * scale, b_mean_2 * scale, D, BD)
     if p_dexponent is not None:
         tl.store(p_dexponent + i_part * D + o_d, tl.sum(b_dexponent, 0), mask=o_d < D)
@@ -313,7 +309,8 @@ def polarity_attention_power_key_gradient_kernel(
     start = i_chunk * tokens
     for i_n in range(start, tl.minimum(start + tokens, keys), BN):
         m_k = (i_n + o_n < keys)[:, None] & (o_d < D)[None, :]
-        o_row = ((i_b * keys + i_n) * heads + i_h) * D + (o_n * heads * D)[:, None] + o_d[None, :]
+        o_first = ((i_b * keys + i_n) * heads + i_h) * D
+        o_row = o_first + (o_n * heads * D)[:, None] + o_d[None, :]
         b_k = load_keys(p_k, p_position, k_n, i_n, i_h, heads, o_n, o_d, m_k, D)
         b_slope, b_log2 = power_slope(b_k, b_exponent, b_log2_scale, PRECISION)
         if BD > 32:  # Triton 3.6: narrower ones are cheaper to compute again
@@ -326,13 +323,14 @@ def polarity_attention_power_key_gradient_kernel(
             b_dx = b_slope * b_da  # dk / p  (E18)
             b_dexponent += b_dx * b_k * b_log2
             if p_dk is not None:
-                tl.store(
-                    p_dk + o_row, (b_exponent[None, :] * b_dx).to(p_dk.dtype.element_ty), mask=m_k
-                )
+                b_dk = b_exponent[None, :] * b_dx
+                tl.store(p_dk + o_row, b_dk.to(p_dk.dtype.element_ty), mask=m_k)
         if p_dv is not None:
             b_a = round_feature(b_slope * tl.abs(b_k), PRECISION)
-            # (E6). Triton 3.6: up to 32 channels, moving two tiles is cheaper than splitting one
-            b_psi_1, b_psi_2 = split_for_product(b_k, b_a) if BD > 32 else split_by_sign(b_k, b_a)
+            if BD > 32:  # (E6). Triton 3.6: narrower ones are cheaper to move as two tiles
+                b_psi_1, b_psi_2 = split_for_product(b_k, b_a)
+            else:
+                b_psi_1, b_psi_2 = split_by_sign(b_k, b_a)
             b_dv = multiply(b_psi_1, b_psi_2, b_dstate_1, b_dstate_2, PRECISION)  # (E17)
             tl.store(p_dv + o_row, b_dv.to(p_dv.dtype.element_ty), mask=m_k)
     if p_dexponent is not None:
