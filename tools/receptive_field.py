@@ -35,7 +35,7 @@ from mmpola.apps.arguments import usable_device
 from mmpola.messages import UsageError, first_line, listed, run_main, suggestion
 from mmpola.progress import progress
 from mmpola.read_image import find_images, read_pixels
-from mmpola.timm import NAMED
+from mmpola.zoo import NAMED
 
 
 def parse_args() -> argparse.Namespace:
