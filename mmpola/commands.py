@@ -18,7 +18,6 @@ SCRIPTS = {
     'predict': 'predict.py',
     'analyze': 'analyze.py',
     'explore': 'explore.py',
-    'receptive-field': 'receptive_field.py',
     'check-data': 'check_data.py',
     'convert': 'convert_checkpoint.py',
     'export': 'export.py',

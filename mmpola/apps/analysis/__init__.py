@@ -9,11 +9,6 @@ from mmpola.apps.analysis.attention_weights import (
 )
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
-from mmpola.apps.analysis.receptive_field import (
-    areas,
-    draw_receptive_fields,
-    effective_receptive_field,
-)
 from mmpola.apps.analysis.statistics import (
     EffectiveRanks,
     GateStatistics,
@@ -33,14 +28,11 @@ __all__ = [
     'LayerInputs',
     'analyze',
     'analyze_layer',
-    'areas',
     'attention_rows',
     'check_points',
     'choose_layers',
-    'draw_receptive_fields',
     'effective_rank',
     'effective_ranks',
-    'effective_receptive_field',
     'figure_paths',
     'gate_statistics',
     'linear_layers',
