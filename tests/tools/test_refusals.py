@@ -77,7 +77,7 @@ def test_scripts_that_do_not_train_ignore_mistakes_in_what_only_training_reads(
     others = {
         'predict': [image, '--out', tmp_path / 'out'],
         'analyze': [image, '--out', tmp_path / 'out'],
-        'explore': [image],
+        'explore': [],
         'export': [tmp_path / 'out.onnx'],
         'test': ['--cfg-options', 'custom_hooks=[]'],  # which are built for an evaluation too
     }
