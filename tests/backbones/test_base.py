@@ -96,6 +96,25 @@ def test_images_are_independent_of_their_batch(name):
             assert_close(together[1:2], alone)
 
 
+def gradients(model, x):
+    """Return the gradient of the sum of squares for each parameter; eval mode."""
+    maps = model.eval()(x)
+    loss = sum(y.square().sum() for y in maps)
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+@EVERY_SMALL
+@pytest.mark.parametrize('size', [(64, 64), (97, 130)])
+def test_gradients_of_one_image_are_half_of_those_of_the_image_twice(name, size):
+    """On a CPU, PyTorch's BatchNorm reads some gradients of a batch of one in the wrong order."""
+    model = build(name).double()
+    image = torch.randn(1, 3, *size, dtype=torch.float64)
+    once = gradients(model, image)
+    twice = gradients(model, image.repeat(2, 1, 1, 1))
+    for (key, _), found, expected in zip(model.named_parameters(), once, twice, strict=True):
+        assert_close(2 * found, expected, msg=lambda text, key=key: f'{key}: {text}')
+
+
 @EVERY_SMALL
 @pytest.mark.parametrize(
     ('outputs', 'out_norm'), [('all', True), ('last', False), ('inner', True), ('first', False)]

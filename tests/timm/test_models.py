@@ -131,6 +131,18 @@ def test_recomputed_activations_change_no_gradient(name):
 
 
 @pytest.mark.parametrize('name', SMALL)
+def test_gradients_of_one_image_equal_those_of_the_image_twice(name):
+    """The mean over the batch of a loss has the same gradients for both."""
+    model = timm.create_model(name, num_classes=3, **SMALL[name]).double().eval()
+    image = images(1, 3, 64, 64).double()
+    gradients = []
+    for batch in (image, torch.cat([image, image])):
+        loss = model(batch).square().sum(1).mean()
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    assert_close(*gradients)
+
+
+@pytest.mark.parametrize('name', SMALL)
 def test_another_input_size(name):
     """The tables are resized as the forward pass would do at that size; frozen ones stay frozen."""
     model = timm.create_model(name, num_classes=3, **SMALL[name]).eval()

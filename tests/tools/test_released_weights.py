@@ -14,11 +14,10 @@ from safetensors.torch import save_file
 
 from mmpola.backbones.weight_names import POLA_SWIN, POLAFORMER_PP, to_released
 from mmpola.engine import train as engine_train
-from mmpola.engine.train import register_mmengine_reader
 from mmpola.engine.training_checkpoint import load_model, read_fitting, read_training_checkpoint
 from mmpola.engine.validate import build_on_meta
 from tests.helpers.models import PYRAMID
-from tests.helpers.processes import load_script, run_script
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 from tests.helpers.training import small_config
 
@@ -134,9 +133,7 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     )
 
 
-def test_analysis_needs_no_class_names_and_no_class_folders(
-    classifier, photo, tmp_path, monkeypatch
-):
+def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, tmp_path):
     config = classifier(num_classes=7)
     checkpoint = save(
         'bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path
@@ -157,12 +154,6 @@ def test_analysis_needs_no_class_names_and_no_class_folders(
     assert (
         run_script('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
     )
-    explore = load_script('explore')
-    explorers = []
-    monkeypatch.setattr(explore, 'build_page', lambda explorer, *_: explorers.append(explorer))
-    monkeypatch.setattr(explore, 'serve', lambda *_: None)
-    assert run_script('explore', config, checkpoint, *options) == 0
-    assert explorers[0].predictor.classes == tuple(f'class {number}' for number in range(7))
 
 
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
@@ -233,8 +224,7 @@ def test_a_detector_of_the_authors_is_loaded_with_their_names(
 
 
 def load_into(detector, path):
-    """Load a file as the init_cfg of a detector does, by MMEngine's own loader."""
-    register_mmengine_reader()
+    """Load a file as the init_cfg of a detector does, with MMEngine."""
     detector.init_cfg = {'type': 'Pretrained', 'checkpoint': str(path)}
     detector.init_weights()
     return detector
