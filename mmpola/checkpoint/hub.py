@@ -123,10 +123,14 @@ def short_name(model: str) -> str:
 
 def _download_from_hub(name: str, repository: str, file: str, remedy: str) -> Path:
     """Return the file of a Hugging Face repository in the cache; see `_errors_in_one_line`."""
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
     address = f'{constants.ENDPOINT}/{repository}/resolve/main/{file}'
     with _errors_in_one_line(name, address, remedy):
+        # hf_hub_download asks the server even then, and repeats that for half a minute.
+        cached = try_to_load_from_cache(repository, file)
+        if isinstance(cached, str):
+            return Path(cached)
         return Path(hf_hub_download(repository, file))
 
 

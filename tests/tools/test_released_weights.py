@@ -103,6 +103,19 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
     assert ('averaged (EMA)' in capsys.readouterr().out) == (name == 'averaged.pth')
 
 
+def test_the_averages_of_a_file_are_evaluated_if_asked_for(
+    classifier, weights, photo, tmp_path, capsys
+):
+    """Files of PolaFormer++'s training code have plain weights, here useless, and averages."""
+    plain = {name: 0 * x for name, x in weights.items()}
+    path = tmp_path / 'best.pth'
+    torch.save({'model': plain, 'state_dict_ema': weights}, path)
+    assert run_script('test', classifier(), path, '--weights', 'ema') == 0
+    scalars = next((tmp_path / 'work').glob('*/*.json')).read_text()
+    assert json.loads(scalars)['accuracy/top1'] == 100
+    assert "from 'state_dict_ema'; averaged (EMA) weights" in capsys.readouterr().out
+
+
 def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights, photo, tmp_path):
     config = classifier()
     average = 'type=EMAHook', 'ema_type=ExponentialMovingAverage'
