@@ -17,7 +17,6 @@ from mmpola.apps.data_checks.missing_files import beside, existing_folder
 from mmpola.apps.data_checks.report import DatasetReport
 from mmpola.apps.data_checks.sequences import check_sequences
 from mmpola.config_tree import IMAGENET, class_count_problems, leaves, nodes, predicted_classes
-from mmpola.engine.mistakes import wrong_name_in
 from mmpola.engine.processes import place
 from mmpola.messages import UsageError, first_line, listed
 
@@ -162,9 +161,8 @@ def check_dataset(
     except UsageError as error:  # the constructors of class folders and sequences read the files
         return str(error).splitlines()
     except (KeyError, TypeError, ValueError, AssertionError) as error:
-        wrong_name = wrong_name_in(f'{loader}.dataset', dataset, DATASETS, error)
         reason = error.args[0] if error.args else error
-        return [wrong_name or f'{loader}.dataset: {reason}']
+        return [f'{loader}.dataset: {reason}']
 
     if report.kind == COCO:
         from mmpola.apps.data_checks.coco import check_coco  # needs pycocotools, which mmdet brings
