@@ -28,6 +28,7 @@ import torch
 from mmpola.checkpoint import CheckpointError, download
 from mmpola.checkpoint.write import write_atomically
 from mmpola.messages import first_line, listed, printable, suggestion
+from mmpola.zoo import NAMED
 
 RELEASED_REPOSITORY = 'ZachMeng/PolaFormer'
 """The Hugging Face repository of the authors' weights."""
@@ -42,16 +43,6 @@ LOCAL_FOLDER = Path('checkpoints')
 
 SCHEMES = ('file', 'http', 'https', 'hf', 'mmpola')
 WEIGHT_SUFFIXES = ('.bin', '.pt', '.pth', '.safetensors')
-
-B_SIZES = ('b0', 'b1', 'b2', 'b3', 'b4', 'b5')
-FAMILIES = {
-    'pola_pvt': ('tiny', 'small', 'medium', 'large'),
-    'pola_pvt_v2': B_SIZES,
-    'pola_swin': ('tiny', 'small', 'base', 'small_384', 'base_384'),
-    'pola_deit': ('tiny', 'small', 'base'),
-    'polaformer_pp': B_SIZES,
-}
-"""Family -> sizes. Together they are the names of `mmpola.backbones.zoo.NAMED`."""
 
 PUBLISHED_MODELS = (
     'pola_pvt_tiny',
@@ -97,7 +88,7 @@ def released_checkpoint(model: str) -> Path:
     """Find the weights of a model: a file in `checkpoints/`, else in the authors' repository.
 
     Args:
-        model: a name of `mmpola.backbones.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only the files of
+        model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only the files of
             `PUBLISHED_MODELS` are downloaded.
 
     Raises:
@@ -105,7 +96,7 @@ def released_checkpoint(model: str) -> Path:
             see also `resolve_checkpoint`.
     """
     name = f'mmpola://{model}'
-    known = [f'mmpola://{family}_{size}' for family, sizes in FAMILIES.items() for size in sizes]
+    known = [f'mmpola://{named}' for named in NAMED]
     if name not in known:
         rule = f'expected the name of a model, such as {known[0]}'
         meant = suggestion(name, known, similarity=0.8)

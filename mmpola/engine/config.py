@@ -118,6 +118,8 @@ def use_mixed_precision(cfg: Config, dtype: str) -> None:
     wrapper = cfg.optim_wrapper
     if dtype == 'float16' and not on_gpu:
         raise UsageError('--amp: float16 needs a GPU, and torch finds none; use --amp bfloat16')
+    if dtype == 'bfloat16':
+        _add_hook(cfg, dict(type='mmpola.Float32SamplingHook'))
     if not on_gpu:
         wrapper.type = 'mmpola.BFloat16OptimWrapper'
         wrapper.pop('dtype', None)  # an argument of the config's AmpOptimWrapper
@@ -146,7 +148,10 @@ def scale_learning_rate(cfg: Config) -> None:
 
 def request_compilation(cfg: Config, backend: str) -> None:
     """Add the hook to the config that compiles the backbone with a backend of torch.compile."""
-    hook = dict(type='mmpola.CompileBackboneHook', backend=backend)
+    _add_hook(cfg, dict(type='mmpola.CompileBackboneHook', backend=backend))
+
+
+def _add_hook(cfg: Config, hook: dict[str, Any]) -> None:
     cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), hook]
 
 

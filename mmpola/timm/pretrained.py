@@ -10,11 +10,10 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import adapt_input_conv, load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
 
-from mmpola.backbones import PolaDeiT
+from mmpola.backbones import PolaDeiT, named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
-from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.hub import PUBLISHED_MODELS
 from mmpola.checkpoint.load import find_weights, load_tensors
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
@@ -33,7 +32,7 @@ def pretrained_config(name: str) -> dict[str, Any]:
     leaves them out. The location is `url`, which comes last in timm's order of sources, so that any
     source in a user's `pretrained_cfg_overlay` replaces it.
     """
-    backbone, arguments = NAMED[name]
+    backbone, arguments = named_backbone(name)
     size = arguments.get('pretrain_img_size', 224)
     url = ''
     if name in PUBLISHED_MODELS:

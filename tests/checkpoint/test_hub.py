@@ -12,10 +12,8 @@ from filelock import FileLock
 from safetensors.torch import save
 from torch import ones
 
-from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint import CheckpointError, download
 from mmpola.checkpoint.hub import (
-    FAMILIES,
     PUBLISHED_MODELS,
     RELEASED_REPOSITORY,
     matches_model,
@@ -24,6 +22,7 @@ from mmpola.checkpoint.hub import (
     short_name,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.zoo import NAMED
 from tests.helpers.hub_server import COMMIT, content, file_headers
 
 
@@ -409,11 +408,6 @@ def test_an_unknown_model_is_refused_without_a_network(name, meant, tmp_path, mo
     assert message.startswith(f'{name}: expected the name of a model')
     assert message.endswith(f'mmpola://pola_pvt_tiny{meant}')
     assert not hub.requests
-
-
-def test_the_names_are_those_of_the_models():
-    names = [f'{family}_{size}' for family, sizes in FAMILIES.items() for size in sizes]
-    assert names == list(NAMED), 'FAMILIES of mmpola/checkpoint/hub.py must list NAMED in order'
 
 
 def test_files_are_matched_by_family_size_and_image_size():

@@ -154,6 +154,8 @@ def test_a_variable_of_the_file_is_named(tmp_path, capsys):
 def amp(dtype, **settings):
     cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}} | settings)
     config.use_mixed_precision(cfg, dtype)
+    samples = {'type': 'mmpola.Float32SamplingHook'} in cfg.get('custom_hooks', [])
+    assert samples == (dtype == 'bfloat16')
     return cfg.optim_wrapper
 
 

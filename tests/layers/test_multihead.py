@@ -118,6 +118,24 @@ def test_padded_keys_change_no_gradient_whatever_they_hold(arguments, float_mask
         assert not of_padding.any()
 
 
+@pytest.mark.parametrize('float_mask', [False, True])
+def test_a_sample_without_keys_has_gradients_of_zero(float_mask):
+    attention = build(8, 2)
+    x = draw(2, 5, 8).requires_grad_()
+    mask = torch.tensor([[True], [False]]).expand(2, 5)
+    if float_mask:
+        mask = torch.zeros(2, 5, dtype=torch.float64).masked_fill(mask, -torch.inf)
+        mask.requires_grad_()
+    leaves = [x, *attention.parameters()]
+    if float_mask:
+        leaves.append(mask)
+    output, _ = attention(x, x, x, mask)
+    gradients = torch.autograd.grad(output.square().sum(), leaves)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert not gradients[0][0].any()
+    assert gradients[0][1].any()
+
+
 @pytest.mark.parametrize('constant', [-1e4, -20.0, 100.0])
 def test_a_constant_added_to_all_keys_changes_nothing(constant):
     attention = build(8, 2)

@@ -16,7 +16,7 @@ from mmpola.backbones.weight_names import POLA_SWIN, to_released
 from mmpola.engine import train as engine_train
 from mmpola.engine.training_checkpoint import read_fitting, read_training_checkpoint
 from mmpola.engine.validate import build_on_meta
-from tests.helpers.processes import load_script, run_script
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 from tests.helpers.training import small_config
 
@@ -131,9 +131,7 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     )
 
 
-def test_analysis_needs_no_class_names_and_no_class_folders(
-    classifier, photo, tmp_path, monkeypatch
-):
+def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, tmp_path):
     config = classifier(num_classes=7)
     checkpoint = save(
         'bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path
@@ -154,12 +152,6 @@ def test_analysis_needs_no_class_names_and_no_class_folders(
     assert (
         run_script('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
     )
-    explore = load_script('explore')
-    explorers = []
-    monkeypatch.setattr(explore, 'build_page', lambda explorer, *_: explorers.append(explorer))
-    monkeypatch.setattr(explore, 'serve', lambda *_: None)
-    assert run_script('explore', config, checkpoint, *options) == 0
-    assert explorers[0].predictor.classes == tuple(f'class {number}' for number in range(7))
 
 
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):

@@ -16,10 +16,10 @@ from mmengine.config import Config
 from torch import Tensor
 
 import mmpola
+from mmpola.backbones import named_backbone
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
-from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.download import sha256
 from mmpola.checkpoint.load import fit_weights
 from mmpola.checkpoint.write import write_atomically
@@ -30,6 +30,7 @@ from mmpola.engine.training_checkpoint import (
 )
 from mmpola.engine.validate import build_on_meta
 from mmpola.messages import UsageError, listed
+from mmpola.zoo import NAMED
 
 BACKBONE_PREFIX = 'backbone.'
 
@@ -129,7 +130,7 @@ def convert(
             raise UsageError(
                 f'--authors: expected weights of a named model, none of which fits {source}'
             )
-        backbone_class, _ = NAMED[arch]
+        backbone_class, _ = named_backbone(arch)
         bare = {key.removeprefix(BACKBONE_PREFIX): tensor for key, tensor in kept.items()}
         kept = to_released(bare, backbone_class.released_names)
         written_as = 'model'
@@ -242,7 +243,7 @@ def find_arch(weights: dict[str, Tensor]) -> str | None:
 @cache
 def backbone_on_meta(arch: str) -> Backbone:
     """Build a named backbone on the meta device, with all output norms, which a file may lack."""
-    backbone_class, arguments = NAMED[arch]
+    backbone_class, arguments = named_backbone(arch)
     with torch.device('meta'):
         return backbone_class(out_norm=True, **arguments)
 
@@ -270,7 +271,7 @@ def verify_weights(
     if 'head.weight' not in weights:
         return {BACKBONE_PREFIX + key: renamed[key] for key in report.loaded}, report.resized
 
-    backbone_class, arguments = NAMED[arch]
+    backbone_class, arguments = named_backbone(arch)
     num_classes = len(weights['head.weight'])
     projection = None
     if 'proj.weight' in weights:

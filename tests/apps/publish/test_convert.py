@@ -20,10 +20,10 @@ from mmpola.apps.publish.convert import (
     write_conversion,
 )
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.load import load_weights
 from mmpola.engine.training_checkpoint import read_fitting
 from mmpola.engine.validate import build_on_meta
+from mmpola.zoo import NAMED
 from tests.helpers.models import (
     ARCH,
     BACKBONE,
@@ -317,11 +317,12 @@ def test_the_name_follows_the_size_of_the_tables(monkeypatch):
     """
     tiny = {'arch': ARCH, 'window_size': 2}
     entries = {
-        'small': (PolaSwin, tiny | {'pretrain_img_size': 64}),
-        'large': (PolaSwin, tiny | {'pretrain_img_size': 96}),
+        'small': ('PolaSwin', tiny | {'pretrain_img_size': 64}),
+        'large': ('PolaSwin', tiny | {'pretrain_img_size': 96}),
     }
     entries['twin'] = entries['large']
     monkeypatch.setattr('mmpola.apps.publish.convert.NAMED', entries)
+    monkeypatch.setattr('mmpola.backbones.NAMED', entries)
     weights = {
         f'backbone.{key}': x for key, x in PolaSwin(**entries['small'][1]).state_dict().items()
     }
