@@ -41,7 +41,7 @@ from mmpola.classification.data_config import name_imagenet_classes
 from mmpola.config_tree import leaves
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_fitting
-from mmpola.engine.validate import EXPORT_KEYS, validate_config
+from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError, first_line, run_main
 from mmpola.read_image import rgb_image, unreadable
 
@@ -139,7 +139,7 @@ def main() -> None:
     check_packages()
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
-    on_meta = validate_config(cfg, EXPORT_KEYS)
+    on_meta = validate_config(cfg)
     name_imagenet_classes(cfg)
     image = image_to_compare(args.image, cfg)
     checkpoint = read_fitting(args.checkpoint, cfg, on_meta)

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.engine.config import load_config
-from mmpola.engine.validate import PREDICTION_KEYS, validate_config
+from mmpola.engine.validate import validate_config
 from mmpola.messages import UsageError
 
 SOME_IMAGES_SKIPPED = 3
@@ -54,7 +54,7 @@ def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
             f'{cfg.filename}: expected a config without test-time augmentation, which only '
             'tools/test.py supports; use the config that this one wraps'
         )
-    return cfg, validate_config(cfg, PREDICTION_KEYS)
+    return cfg, validate_config(cfg)
 
 
 def is_classifier(cfg: Config) -> bool:

@@ -14,7 +14,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from mmengine.structures import BaseDataElement
 
-from mmpola.engine.schedule_advice import length_advice
+from mmpola.engine.advice import length_advice
 from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.training import Signal, assert_same, run, saved
