@@ -25,7 +25,7 @@ from pathlib import Path
 
 from mmengine.device import get_device
 from PIL import Image
-from rich.progress import track
+from tqdm import tqdm
 
 from mmpola.apps.image_reader import load_image_config
 from mmpola.apps.prediction.predictor import Prediction, load_predictor
@@ -82,11 +82,11 @@ def main() -> None:
 
     done = 0
     files = list(zip(images, drawings, results, strict=True))
-    for image, drawing, result in track(files, 'predicting'):
+    for image, drawing, result in tqdm(files, 'predicting', leave=False, disable=None):
         try:
             prediction = predictor(image.path)
         except UsageError as error:
-            print(f'skipped: {image.path}: {error}')
+            tqdm.write(f'skipped: {image.path}: {error}')
             continue
         write_prediction(prediction, drawing, result)
         done += 1
