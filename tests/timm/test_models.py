@@ -1,5 +1,6 @@
 """The models in timm: names, timm's keyword arguments, and what its scripts and optimizers call."""
 
+import json
 import re
 
 import pytest
@@ -162,6 +163,14 @@ def test_another_input_size(name):
     model.set_input_size((96, 128))
     assert [model.get_parameter(key) for key in grids] == tables  # the same parameters
     assert model.train()(x).shape == (1, 3)
+
+
+def test_the_input_size_is_saved_for_the_hub(tmp_path):
+    model = timm.create_model('pola_swin_tiny', **SWIN)
+    model.set_input_size((64, 96))
+    timm.models.save_for_hf(model, tmp_path)
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert config['model_args']['img_size'] == [64, 96]
 
 
 def test_weight_decay_and_layer_decay_of_timms_optimizers():
