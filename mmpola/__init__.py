@@ -3,11 +3,16 @@
 Operators, layers and backbones are attributes of this package, and `dir(mmpola)` lists them. Their
 modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Types that
 only configs name, such as hooks and data sets, are found by `mmpola.registry`.
+
+`import mmpola` also lets mmcv-lite run without compiled operators, see `mmpola.mmcv_operators`.
 """
 
 from __future__ import annotations
 
+import sys as _sys
 from importlib import import_module as _import_module
+from importlib.machinery import ModuleSpec as _ModuleSpec
+from importlib.util import spec_from_file_location as _spec_from_file_location
 from typing import Any as _Any
 
 __version__ = '0.1.0'
@@ -29,6 +34,19 @@ PUBLIC_NAMES = {
     'PolaSwin': 'mmpola.backbones.pola_swin',
 }
 """The module of each public name."""
+
+
+class _MmcvOperators:
+    """Finds `mmcv._ext` for mmcv-lite; a compiled one is found before this is asked."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> _ModuleSpec | None:
+        if name != 'mmcv._ext':
+            return None
+        return _spec_from_file_location(name, f'{__path__[0]}/mmcv_operators.py')
+
+
+_sys.meta_path.append(_MmcvOperators)
 
 
 def __getattr__(name: str) -> _Any:

@@ -13,25 +13,23 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 
 SCRIPTS = {
-    'train': 'train.py',
-    'test': 'test.py',
-    'predict': 'predict.py',
-    'analyze': 'analyze.py',
-    'explore': 'explore.py',
-    'check-data': 'check_data.py',
-    'convert': 'convert_checkpoint.py',
-    'export': 'export.py',
-    'flops': 'get_flops.py',
+    'train': ('train.py', 'train the model of a config'),
+    'test': ('test.py', 'evaluate a checkpoint'),
+    'predict': ('predict.py', 'draw and save predictions for images'),
+    'analyze': ('analyze.py', 'draw what the attention of a model does'),
+    'explore': ('explore.py', 'look at the attention of a model on a web page'),
+    'check-data': ('check_data.py', 'check the data of a config'),
+    'convert': ('convert_checkpoint.py', 'convert weights'),
+    'export': ('export.py', 'write a model as ONNX'),
+    'flops': ('get_flops.py', 'count parameters and multiply-accumulates'),
 }
-"""Name of a command -> script."""
+"""Name of a command -> its script, and what it does."""
 
-USAGE = f"""mmpola [--openmmlab]
-       mmpola COMMAND ARGUMENTS…
-
-Without a command, mmpola reports what this environment can be used for. COMMAND is one of
-{', '.join(SCRIPTS)}.
-`mmpola COMMAND --help` describes its arguments. Configs of mmpola are named configs/NAME.py from
-anywhere, as in a clone."""
+EPILOG = 'commands:\n' + '\n'.join(f'  {name:<16}{use}' for name, (_, use) in SCRIPTS.items())
+EPILOG += (
+    '\n\n`mmpola COMMAND --help` describes the arguments of a command. Configs of mmpola are\n'
+)
+EPILOG += 'named configs/NAME.py from anywhere, as in a clone.'
 
 
 def repository_path(name: str) -> Path:
@@ -51,12 +49,10 @@ def run(command: str, arguments: list[str]) -> None:
         SystemExit: status 2 if there is no such command; otherwise as the script ends.
     """
     if command not in SCRIPTS:
-        from mmpola.messages import suggestion
-
         rule = f'expected one of {", ".join(SCRIPTS)}, got {command}'
-        print(f'mmpola: {rule}{suggestion(command, SCRIPTS)}', file=sys.stderr)
+        print(f'mmpola: {rule}', file=sys.stderr)
         sys.exit(2)
-    script = str(repository_path(f'tools/{SCRIPTS[command]}'))
+    script = str(repository_path(f'tools/{SCRIPTS[command][0]}'))
     script_arguments = []
     for argument in arguments:
         if argument.startswith('configs/') and not Path(argument).exists():

@@ -1,0 +1,146 @@
+"""What this environment can be used for: packages, mmcv's operators, GPU, attention backends.
+
+A package works if it imports; pip has checked its version. What may be missing or broken is
+imported inside functions.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+INSTALL = 'pip install -e .'
+INSTALL_OPENMMLAB = "pip install -e '.[openmmlab]'"
+
+
+class Package(NamedTuple):
+    """A package that mmpola uses.
+
+    Attributes:
+        module: imports only if the package works.
+        distributions: the names under which pip may have installed it.
+        use: what needs it.
+    """
+
+    module: str
+    distributions: tuple[str, ...]
+    use: str
+
+
+LIGHT = (
+    Package('torch', ('torch',), 'everything'),
+    Package('torchvision.ops', ('torchvision',), 'everything'),
+    Package('timm', ('timm',), 'everything'),
+    Package('einops', ('einops',), 'everything'),
+)
+MMCV = Package('mmcv.ops', ('mmcv', 'mmcv-lite', 'onedl-mmcv'), 'detection and segmentation')
+OPENMMLAB = (
+    Package('mmengine.runner', ('mmengine', 'onedl-mmengine'), 'training'),
+    MMCV,
+    Package('mmdet.models', ('mmdet', 'onedl-mmdetection'), 'detection'),
+    Package('mmseg.models', ('mmsegmentation', 'onedl-mmsegmentation'), 'segmentation'),
+)
+
+
+class Finding(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+        what: a package, or a part of this machine.
+        found: its version or state.
+        remedy: the fix; '' if nothing is wrong.
+        broken: whether something that is installed or needed fails without the fix.
+    """
+
+    what: str
+    found: str
+    remedy: str = ''
+    broken: bool = False
+
+
+def findings(needs_openmmlab: bool) -> Iterator[Finding]:
+    """Yield the lines of the report.
+
+    Args:
+        needs_openmmlab: whether a package of OpenMMLab that is not installed is a fault.
+    """
+    yield Finding('Python', platform.python_version())
+    for package in LIGHT:
+        yield _state(package, INSTALL, needed=True)
+    for package in OPENMMLAB:
+        yield _state(package, INSTALL_OPENMMLAB, needs_openmmlab)
+    problem = mmcv_problem()
+    if problem is not None:
+        yield problem
+    yield from _machine()
+
+
+def _installed(names: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of the distributions that are installed, by name."""
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _state(package: Package, remedy: str, needed: bool) -> Finding:
+    """Return which version of a package is installed, and whether it works."""
+    what = package.distributions[0]
+    installed = _installed(package.distributions)
+    if not installed:
+        return Finding(what, f'not installed ({package.use} needs it)', remedy, needed)
+    found = ', '.join(f'{name} {number}' for name, number in installed.items())
+    try:
+        import_module(package.module)
+    except Exception as error:  # a binary built for another version raises any type
+        return Finding(what, f'{found}: {package.module}: {error!r}', remedy, broken=True)
+    if package == MMCV:
+        from mmcv.ops import get_compiler_version, get_compiling_cuda_version
+
+        found += f'; compiler {get_compiler_version()}, CUDA {get_compiling_cuda_version()}'
+    return Finding(what, found)
+
+
+def mmcv_problem() -> Finding | None:
+    """Return what is wrong with mmcv's operators, although it imports; None if nothing is."""
+    installed = _installed(MMCV.distributions)
+    if len(installed) > 1:
+        found = f'{" and ".join(installed)} are the same module and overwrite each other'
+        remedy = f'pip uninstall {" ".join(installed)}; pip install mmcv-lite==2.1.0'
+        return Finding('mmcv', found, remedy, broken=True)
+    try:
+        import torch
+        from mmcv.ops import get_compiling_cuda_version
+    except Exception:  # `findings` says what does not import
+        return None
+    if torch.cuda.is_available() and get_compiling_cuda_version() == 'not available':
+        found = 'compiled for a CPU only, but torch finds a GPU'
+        remedy = 'pip uninstall mmcv; pip install mmcv-lite==2.1.0'
+        return Finding('mmcv', found, remedy, broken=True)
+    return None
+
+
+def _machine() -> Iterator[Finding]:
+    """Yield the GPU and the attention backends, which need a torch that works."""
+    try:
+        import torch
+
+        from mmpola.ops import available_backends, unavailable_backends
+    except Exception as error:
+        yield Finding('attention', f'cannot be imported: {error!r}', INSTALL, broken=True)
+        return
+    gpu = 'none: training runs on the CPU'
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        names = ', '.join(torch.cuda.get_device_name(index) for index in range(count))
+        gpu = f'{names} (CUDA {torch.version.cuda})'
+    yield Finding('GPU', gpu)
+    yield Finding('attention backends', ', '.join(available_backends()))
+    for name, reasons in unavailable_backends().items():
+        yield Finding(f'backend {name}', 'cannot run here: ' + '; '.join(reasons))
