@@ -29,6 +29,7 @@ class FinalTestHook(Hook):
         """
         best = runner.message_hub.runtime_info.get('best_ckpt')
         if best is None:
+            info('the test data are not evaluated: no checkpoint was the best in a validation')
             return
         barrier()  # rank 0 may still be writing
         if not os.path.isfile(best):
