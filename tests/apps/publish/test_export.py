@@ -1,7 +1,6 @@
 """Export to ONNX and with torch.export, and compilation with dynamic sizes, on small models."""
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
@@ -28,7 +27,6 @@ from tests.helpers.configs import WIDTHS, shrink_model
 from tests.helpers.processes import load_script
 from tests.helpers.refusals import assert_lines, refusal
 from tests.helpers.training import small_config
-from tests.test_readme import python_blocks
 
 pytestmark = pytest.mark.slow
 
@@ -317,53 +315,3 @@ def test_bad_arguments_are_refused_before_any_work(classifier, tmp_path, monkeyp
         assert_lines([message], (start, '', end))
         assert '\n' not in message
     assert not out.exists()
-
-
-def constant_detector(path):
-    """A program for images of 64 x 128 pixels with three boxes, two of them of the same object."""
-    boxes = np.array([[[10, 10, 40, 40], [11, 11, 41, 41], [82, 21, 102, 31]]], np.float32)
-    scores = np.array([[[0.1, 0.9], [0.1, 0.8], [0.7, 0.1]]], np.float32)
-    nodes = [
-        onnx.helper.make_node(
-            'Constant', [], [name], value=onnx.numpy_helper.from_array(value, name)
-        )
-        for name, value in (('boxes', boxes), ('scores', scores))
-    ]
-    described = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (
-            ('images', (1, 3, 64, 128)),
-            ('boxes', boxes.shape),
-            ('scores', scores.shape),
-        )
-    ]
-    graph = onnx.helper.make_graph(nodes, 'detector', described[:1], described[1:])
-    opsets = [onnx.helper.make_opsetid('', 18)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-
-
-def test_the_script_of_the_docs_draws_what_a_detector_finds(
-    root, image, tmp_path, monkeypatch, capsys
-):
-    (script,) = (
-        x
-        for x in python_blocks(root / 'docs' / 'outside_openmmlab.md')
-        if x.startswith('# detect.py')
-    )
-    constant_detector(tmp_path / 'detector.onnx')
-    image.save(tmp_path / 'photo.png')  # 160 x 120: half as large in the program
-    monkeypatch.setattr(
-        'sys.argv',
-        ['detect.py', *(str(tmp_path / x) for x in ('detector.onnx', 'photo.png', 'd.png'))],
-    )
-    exec(compile(script, 'detect.py', 'exec'), {})
-    ratio = 120 / 64
-    expected = [(1, 0.9, (10, 10, 40, 40)), (0, 0.7, (82, 21, 102, 31))]
-    lines = [
-        f'class {c}, score {s:.2f}: {" ".join(str(round(x * ratio)) for x in box)}'
-        for c, s, box in expected
-    ]
-    assert sorted(capsys.readouterr().out.splitlines()) == sorted(lines)
-    drawn = np.asarray(Image.open(tmp_path / 'd.png'))
-    lower_edge = drawn[75, 18:70]  # of the first box
-    assert (lower_edge == (230, 159, 0)).all(-1).mean() > 0.9
