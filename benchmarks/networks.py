@@ -18,8 +18,8 @@ from benchmarks.operators import Call, all_tensors
 from benchmarks.peers import literal_attention, literal_mix_and_gate
 from benchmarks.records import Row
 from mmpola import PolaAttention, PolaFormerPPAttention, PolaMultiheadAttention
-from mmpola.backbones import PolaPVT, PolaSwin
-from mmpola.backbones.zoo import ARCHITECTURES
+from mmpola.backbones import PolaPVT, PolaSwin, named_backbone
+from mmpola.zoo import ARCHITECTURES
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Device -> batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
@@ -155,13 +155,14 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     # It needs MMEngine; a machine that runs only benchmarks.gpu may lack it.
     from mmpola.apps.publish.flops import count_macs
 
-    for name, (backbone_class, arguments) in tqdm(ARCHITECTURES.items(), 'zoo'):
+    for name in tqdm(ARCHITECTURES, 'zoo'):
+        backbone_class, arguments = named_backbone(name)
         model = backbone_class(**arguments)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         row: Row = {
             'case': name,
             'parameters (M)': parameters / 1e6,
-            'GMACs, 224x224': count_macs(model.eval(), (224, 224))[''],
+            'GMACs, 224x224': count_macs(model.eval(), (224, 224)) / 1e9,
         }
         model.to(device)
         for height, width in ((224, 224), (800, 1333)):

@@ -6,7 +6,7 @@
 Augmentation, batch and drop path rate are those of Swin's detectors, whose rate is the one of their
 3x schedule. Starts from the authors' ImageNet weights: checkpoints/pola_swin_b.pth if it exists,
 else they are downloaded. To train from random weights, add `--cfg-options
-model.backbone.init_cfg=None`. `--amp` trains in fp16.
+model.backbone.init_cfg=None`. Swin's detectors were trained in fp16, as `--amp` does.
 
 Expected box AP / mask AP: not printed (paper); ours: not yet run.
 """

@@ -5,8 +5,8 @@
 
 Trains from random weights. The authors publish no settings for this model; these are the defaults
 of their config.py, which agree with the paper (appendix A.2) except for its 400 epochs. Needs
-data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
-`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
+`--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 74.6 (paper, table 3); ours: not yet run.
 """

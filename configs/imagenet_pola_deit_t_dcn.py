@@ -5,8 +5,9 @@
 
 A row of the paper's table 3 with the settings of imagenet_pola_deit_t.py: the convolution of the
 values is a depth-wise deformable one. The convolution that computes its offsets adds 1.0 M
-parameters. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp`
-trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+parameters. Needs data/imagenet/train and data/imagenet/val with one folder per class. The authors
+train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
+stopped.
 
 Expected top-1: 61.9 (paper, table 3); ours: not yet run.
 """

@@ -5,8 +5,8 @@
 
 A row of the paper's table 3 with the settings of imagenet_pola_deit_t.py: polarity only. There is
 no gate, and no convolution of the values is added to the result of attention. Needs
-data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
-`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
+`--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 68.1 (paper, table 3); ours: not yet run.
 """

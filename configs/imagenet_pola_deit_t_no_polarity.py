@@ -6,7 +6,8 @@
 An ablation that is no row of the paper, with the settings of imagenet_pola_deit_t.py: attention
 reads the positive parts of queries and keys only, as linear attention with ReLU does, with the same
 learned powers, mixing and gate. Needs data/imagenet/train and data/imagenet/val with one folder per
-class. `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+class. The authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM
+or SIGUSR1 stopped.
 
 Expected top-1: not in the paper; ours: not yet run.
 """

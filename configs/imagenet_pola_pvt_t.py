@@ -5,8 +5,9 @@
 
 Trains from random weights with the settings of the authors' cfgs/pola_pvt_t.yaml. Their 300 epochs
 of cosine include 5 of warm-up; 10 of cool-down follow. The paper (appendix A.2) says 400 epochs
-with 20 of warm-up. Needs data/imagenet/train and data/imagenet/val with one folder per class.
-`--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+with 20 of warm-up. Needs data/imagenet/train and data/imagenet/val with one folder per class. The
+authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
+stopped.
 
 Expected top-1: 78.8 (paper, table 5); ours: not yet run.
 """

@@ -6,8 +6,8 @@
 Trains from random weights. The authors publish no settings for this model; these are those of
 FLatten Transformer (cfgs/flatten_pvt_v2_b0.yaml), on whose code theirs is built, and equal their
 cfgs/pola_pvt_t.yaml. The paper (appendix A.2) says 400 epochs with 20 of warm-up. Needs
-data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
-`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
+`--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 72.3 (paper, table 5); ours: not yet run.
 """

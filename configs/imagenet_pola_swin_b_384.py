@@ -7,8 +7,9 @@ Fine-tunes the weights of 224 with a softmax window of 12; position tables are r
 as the authors do. Their cfgs/pola_swin_b_384.yaml has these settings; the paper prints no result.
 The weights are checkpoints/pola_swin_b.pth if it exists, for example from a run of
 imagenet_pola_swin_b.py through tools/convert_checkpoint.py, else the authors', which are
-downloaded. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp`
-trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+downloaded. Needs data/imagenet/train and data/imagenet/val with one folder per class. The authors
+train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
+stopped.
 
 Expected top-1: not printed (paper); ours: not yet run.
 """

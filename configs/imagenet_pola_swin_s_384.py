@@ -8,8 +8,8 @@ as the authors do. The authors publish no settings for this model; these are tho
 cfgs/pola_swin_b_384.yaml, with the drop path rate of cfgs/pola_swin_s.yaml. The weights are
 checkpoints/pola_swin_s.pth if it exists, for example from a run of imagenet_pola_swin_s.py through
 tools/convert_checkpoint.py, else the authors', which are downloaded. Needs data/imagenet/train and
-data/imagenet/val with one folder per class. `--amp` trains in fp16. `--resume` continues a run that
-SIGTERM or SIGUSR1 stopped.
+data/imagenet/val with one folder per class. The authors train in float32; `--amp` trains in fp16.
+`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 84.7 (paper, table 5); ours: not yet run.
 """

@@ -4,8 +4,9 @@
     bash tools/dist_train.sh configs/imagenet_polaformer_pp_b1.py 8  the authors' batch: 8 GPUs x 256 images
 
 Trains from random weights with the settings of the authors' cfgs/pola_b1.yaml. The figure is that
-of their README. Needs data/imagenet/train and data/imagenet/val with one folder per class. `--amp`
-trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+of their README. Needs data/imagenet/train and data/imagenet/val with one folder per class. The
+authors train in float32; `--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1
+stopped.
 
 Expected top-1: 79.1 (PolaFormer++ README); ours: not yet run.
 """

@@ -5,8 +5,8 @@
 
 Trains from random weights with the settings of the authors' cfgs/pola_b4.yaml. Their 300 epochs of
 cosine include 5 of warm-up; 10 of cool-down follow. The figure is that of their README. Needs
-data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.
-`--resume` continues a run that SIGTERM or SIGUSR1 stopped.
+data/imagenet/train and data/imagenet/val with one folder per class. The authors train in float32;
+`--amp` trains in fp16. `--resume` continues a run that SIGTERM or SIGUSR1 stopped.
 
 Expected top-1: 85.4 (PolaFormer++ README); ours: not yet run.
 """

@@ -5,7 +5,8 @@
 
 Settings are those of the authors' downstream/detection/configs/PolaPP. Starts from the authors'
 ImageNet weights in checkpoints/polaformer_pp_b2.pth; docs/weights.md says where they are. To train
-from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+from random weights, add `--cfg-options model.backbone.init_cfg=None`. The authors train in fp16, as
+`--amp` does.
 
 Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """

@@ -6,7 +6,8 @@
 Augmentation (one scale), batch and drop path rate are those of PVT's detectors, with which the
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
 checkpoints/pola_pvt_t.pth if it exists, else they are downloaded. To train from random weights, add
-`--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+`--cfg-options model.backbone.init_cfg=None`. PVT's detectors were trained in float32; `--amp`
+trains in fp16.
 
 Expected box AP: 39.5 (paper, table 2); ours: not yet run.
 """

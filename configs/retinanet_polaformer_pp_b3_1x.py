@@ -6,7 +6,7 @@
 Settings are those of the authors' downstream/detection/configs/PolaPP. Every parameter has weight
 decay there. Starts from the authors' ImageNet weights in checkpoints/polaformer_pp_b3.pth;
 docs/weights.md says where they are. To train from random weights, add `--cfg-options
-model.backbone.init_cfg=None`. `--amp` trains in fp16.
+model.backbone.init_cfg=None`. The authors train in fp16, as `--amp` does.
 
 Expected box AP: not printed (PolaFormer++ README); ours: not yet run.
 """

@@ -6,7 +6,8 @@
 Batch, warm-up, polynomial and drop path rate are those of Swin's segmenters, with which the
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
 checkpoints/pola_swin_t.pth if it exists, else they are downloaded. To train from random weights,
-add `--cfg-options model.backbone.init_cfg=None`. `--amp` trains in fp16.
+add `--cfg-options model.backbone.init_cfg=None`. Swin's segmenters were trained in float32; `--amp`
+trains in fp16.
 
 Expected mIoU: 45.8 (paper, table 2); ours: not yet run.
 """

@@ -18,7 +18,6 @@ SCRIPTS = {
     'predict': ('predict.py', 'draw and save predictions for images'),
     'analyze': ('analyze.py', 'draw what the attention of a model does'),
     'explore': ('explore.py', 'look at the attention of a model on a web page'),
-    'receptive-field': ('receptive_field.py', 'draw receptive fields'),
     'check-data': ('check_data.py', 'check the data of a config'),
     'convert': ('convert_checkpoint.py', 'convert weights'),
     'export': ('export.py', 'write a model as ONNX'),

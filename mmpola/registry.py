@@ -33,6 +33,7 @@ REGISTERED_NAMES = {
     'CompileBackboneHook': 'mmpola.engine.hooks.compile_backbone',
     'ExactEpochLoop': 'mmpola.engine.loops',
     'ExactIterLoop': 'mmpola.engine.loops',
+    'Float32SamplingHook': 'mmpola.engine.hooks.float32_sampling',
     'FinalTestHook': 'mmpola.engine.hooks.final_test',
     'FiniteLossHook': 'mmpola.engine.hooks.finite',
     'LayerDecayOptimizerConstructor': 'mmpola.engine.optim',

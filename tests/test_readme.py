@@ -13,8 +13,8 @@ from mmengine.registry import MODELS, init_default_scope
 
 import mmpola.timm  # noqa: F401
 from mmpola.backbones import PolaSwin, pola_deit, pola_swin
-from mmpola.backbones.zoo import NAMED
 from mmpola.checkpoint.hub import POLAFORMER_PP_PAGE, PUBLISHED_MODELS, short_name
+from mmpola.zoo import NAMED
 from tests.helpers.configs import config_files
 from tests.helpers.pages import code_blocks
 
@@ -116,8 +116,8 @@ def test_the_tables_of_weights_list_what_the_authors_publish(root):
         path = root / 'configs' / f'imagenet_{config}.py'
         assert f'Expected top-1: {figure} (' in path.read_text()
         backbone = Config.fromfile(path).model.backbone
-        cls, arguments = NAMED[model]
-        assert backbone.type == f'mmpola.{cls.__name__}'
+        class_name, arguments = NAMED[model]
+        assert backbone.type == f'mmpola.{class_name}'
         assert all(backbone[key] == value for key, value in arguments.items())
 
 

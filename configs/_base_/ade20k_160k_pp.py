@@ -1,8 +1,9 @@
 """PolaFormer++'s schedule on ADE20K: 160,000 steps, AdamW 6e-5, weight decay 0.01.
 
 Source: downstream/segmentation/configs/PolaPP of the authors' repository; it is SegFormer's
-schedule. The head learns with ten times the rate. Parameters with `norm` in their name have no weight decay; biases and the temperatures of
-attention have it. The config sets the batch.
+schedule, evaluated every 8,000 steps. The head learns with ten times the rate. Parameters with
+`norm` in their name have no weight decay; biases and the temperatures of attention have it. The
+config sets the batch.
 """
 
 _base_ = ['./ade20k_160k.py']
@@ -19,3 +20,6 @@ optim_wrapper = dict(
         }
     ),
 )
+
+train_cfg = dict(val_interval=8000)
+default_hooks = dict(checkpoint=dict(interval=8000))

@@ -5,12 +5,22 @@ A family's module is imported when its class is first used.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mmpola
+from mmpola.zoo import NAMED
+
+if TYPE_CHECKING:
+    from mmpola.backbones.base import Backbone
 
 
 def __getattr__(name: str) -> Any:
     if not mmpola.PUBLIC_NAMES.get(name, '').startswith(f'{__name__}.'):
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(mmpola, name)
+
+
+def named_backbone(name: str) -> tuple[type[Backbone], dict[str, Any]]:
+    """Return the class of a model of `mmpola.zoo.NAMED` and its arguments."""
+    class_name, arguments = NAMED[name]
+    return getattr(mmpola, class_name), arguments

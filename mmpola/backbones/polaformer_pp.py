@@ -330,5 +330,7 @@ class PolaFormerPP(Backbone):
 
 def _to_tokens(maps: Tensor) -> tuple[Tensor, Grid]:
     """Map [B, C, h, w] -> contiguous tokens [B, N, C] and their grid (h, w)."""
-    tokens = maps.flatten(2).transpose(1, 2).contiguous()
+    # The gradient of flatten(2).transpose(1, 2) has the strides of channels last, which PyTorch's
+    # BatchNorm reads as [B, C, h, w] on a CPU if the batch is 1.
+    tokens = maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
     return tokens, (maps.shape[2], maps.shape[3])

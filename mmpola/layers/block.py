@@ -13,7 +13,7 @@ from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.token_maps import Grid
 from mmpola.layers.windows import Windows
 from mmpola.ops.numerics import without_autocast
-from mmpola.ops.tracing import is_recorded
+from mmpola.ops.tracing import is_batched, is_recorded
 
 
 class TransformerBlock(nn.Module):
@@ -106,24 +106,20 @@ class _AddBranch(Function):
     def forward(
         ctx: Any, x: Tensor, branch: Tensor, gamma: Tensor | None, kept: Tensor | None
     ) -> Tensor:
-        if gamma is None:
-            scale = kept
-        elif kept is None:
-            scale = gamma
-        else:
-            scale = gamma * kept
-        assert scale is not None
-        ctx.save_for_backward(branch, kept, scale)
+        scale = _scale(gamma, kept)
+        ctx.save_for_backward(branch, gamma, kept, scale)
         with without_autocast(x.device):  # autocast would convert the branch in another pass
             return torch.addcmul(x, branch, scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        branch, kept, scale = ctx.saved_tensors
+        branch, gamma, kept, scale = ctx.saved_tensors
         needs_x, needs_branch, needs_gamma, _ = ctx.needs_input_grad
         d_x = grad if needs_x else None
         d_branch = None
         if needs_branch:
+            if torch.is_grad_enabled():
+                scale = _scale(gamma, kept)  # for autograd the saved one is a constant
             d_branch = _product(grad, scale, branch.dtype)
         d_gamma = None
         if needs_gamma:
@@ -136,9 +132,19 @@ class _AddBranch(Function):
         return d_x, d_branch, d_gamma, None
 
 
+def _scale(gamma: Tensor | None, kept: Tensor | None) -> Tensor:
+    """Compute the factor of the branch, gamma * kept, where None is 1."""
+    if gamma is None:
+        assert kept is not None
+        return kept
+    if kept is None:
+        return gamma
+    return gamma * kept
+
+
 def _product(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute x * y in a dtype, in one pass unless autograd records it."""
-    if torch.is_grad_enabled():
+    """Compute x * y in a dtype, in one pass unless autograd records it or x is batched."""
+    if torch.is_grad_enabled() or is_batched(x):
         return (x * y).to(dtype)
     product = torch.empty(x.shape, device=x.device, dtype=dtype)
     return torch.mul(x, y, out=product)

@@ -34,7 +34,7 @@ from mmpola.ops.reference import (
     rotate_by_complex,
     swap_opposite,
 )
-from mmpola.ops.tracing import is_recorded
+from mmpola.ops.tracing import is_batched, is_recorded
 
 CHUNK_ELEMENTS = {'cpu': 2**20, 'cuda': 2**26}
 """Feature elements per chunk: 4 MB in float32 fit a CPU's cache, 256 MB keep a GPU busy."""
@@ -97,7 +97,7 @@ class PowerAttention(Function):
         q, k, v, key_position, exponent, scale, output, states, key_means = ctx.saved_tensors
         needed = ctx.needs_input_grad[:6]
         with without_autocast(grad.device):  # `backward` may be called inside autocast
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or is_batched(grad):
                 tensors = (q, k, v, key_position, exponent, scale)
                 gradients = recorded_gradients(tensors, PowerMap, None, ctx.eps, grad, needed)
             else:
@@ -334,7 +334,7 @@ class ExpAttention(Function):
         if cos is not None:
             rotary = (cos, sin)
         with without_autocast(grad.device):  # `backward` may be called inside autocast
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or is_batched(grad):
                 tensors = (q, k, v, key_position, same, opposite)
                 gradients = recorded_gradients(tensors, ExpMap, rotary, ctx.eps, grad, needed)
             else:
@@ -566,9 +566,9 @@ def recorded_gradients(
     grad: Tensor,
     needed: Sequence[bool],
 ) -> Gradients:
-    """Compute gradients that autograd can differentiate again (`create_graph=True`).
+    """Compute gradients by the reference, from operations that autograd and vmap know.
 
-    The reference computes them.
+    They can be differentiated again (`create_graph=True`), and `grad` may be batched.
 
     Args:
         tensors: q, k, v, key position and the two of the feature map.
@@ -577,17 +577,21 @@ def recorded_gradients(
         grad: gradient of the output, [B, N, H, D].
         needed: which gradients are needed; the others are None.
     """
-    # Views, so that each argument gets its own gradient only, even if one tensor is several
-    # arguments or is computed from another
-    views: list[Any] = []
-    for x in tensors:
-        views.append(None if x is None else x.view_as(x))
-    q, k, v, key_position, first, second = views
-    inputs = AttentionInputs(q, k, v, map_type(first, second), key_position, rotary, eps)
-    output = polarity_attention_reference(inputs)
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views, so that each argument gets its own gradient only, even if one tensor is several
+        # arguments or is computed from another
+        views: list[Any] = []
+        for x in tensors:
+            views.append(None if x is None else x.view_as(x))
+        q, k, v, key_position, first, second = views
+        inputs = AttentionInputs(q, k, v, map_type(first, second), key_position, rotary, eps)
+        output = polarity_attention_reference(inputs)
     indices = [index for index, is_needed in enumerate(needed) if is_needed]
     leaves = [views[index] for index in indices]
-    found = torch.autograd.grad(output, leaves, grad, create_graph=True, allow_unused=True)
+    found = torch.autograd.grad(
+        output, leaves, grad, create_graph=differentiable, allow_unused=True
+    )
     gradients: Gradients = [None] * len(views)
     for index, gradient in zip(indices, found, strict=True):
         gradients[index] = gradient

@@ -14,6 +14,15 @@ def is_recorded() -> bool:
     return is_traced() or torch._C._are_functorch_transforms_active()
 
 
+def is_batched(x: Tensor) -> bool:
+    """Whether vmap has hidden a dimension of x, as in `torch.autograd.grad(is_grads_batched=True)`.
+
+    Autograd's own batching is none of the functorch transforms.
+    """
+    functorch = torch._C._functorch
+    return functorch.is_batchedtensor(x) or functorch.is_legacy_batchedtensor(x)
+
+
 def is_observed(x: Tensor) -> bool:
     """Whether a recorder, a dispatch mode (FLOP counter) or a tensor subclass sees operations."""
     return is_recorded() or type(x) is not Tensor or torch._C._len_torch_dispatch_stack() > 0

@@ -23,15 +23,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import (
+    build_model_with_cfg,
+    generate_default_cfgs,
+    model_entrypoint,
+    register_model,
+)
 from torch import nn
 
-from mmpola.backbones.zoo import NAMED
+from mmpola.backbones import named_backbone
 from mmpola.timm.models import TimmClassifier, TimmFeatures, TimmModel
 from mmpola.timm.pretrained import load_pretrained, pretrained_config
+from mmpola.zoo import NAMED
 
 # timm adds the models to this list.
-__all__ = ['NAMED', 'TimmClassifier', 'TimmFeatures', 'TimmModel', 'default_cfgs']
+__all__ = ['TimmClassifier', 'TimmFeatures', 'TimmModel', 'default_cfgs']
 
 default_cfgs = generate_default_cfgs({name: pretrained_config(name) for name in NAMED})
 """The config of each model, which timm's `register_model` reads.
@@ -45,9 +51,9 @@ CLASSIFIER_ONLY = ('num_classes', 'global_pool', 'projection')
 """Arguments that a feature pyramid ignores."""
 
 
-def _register(name: str) -> Callable[..., nn.Module]:
-    """Register the model of that name in `NAMED` with timm and return its entry point."""
-    backbone, variant = NAMED[name]
+def _entry_point(name: str) -> Callable[..., nn.Module]:
+    """Return the function that timm calls to create the model of that name."""
+    backbone, variant = named_backbone(name)
 
     def create(
         pretrained: bool = False,
@@ -84,30 +90,15 @@ def _register(name: str) -> Callable[..., nn.Module]:
 
     create.__name__ = name
     create.__qualname__ = name
-    return register_model(create)
+    return create
 
 
-pola_pvt_tiny = _register('pola_pvt_tiny')
-pola_pvt_small = _register('pola_pvt_small')
-pola_pvt_medium = _register('pola_pvt_medium')
-pola_pvt_large = _register('pola_pvt_large')
-pola_pvt_v2_b0 = _register('pola_pvt_v2_b0')
-pola_pvt_v2_b1 = _register('pola_pvt_v2_b1')
-pola_pvt_v2_b2 = _register('pola_pvt_v2_b2')
-pola_pvt_v2_b3 = _register('pola_pvt_v2_b3')
-pola_pvt_v2_b4 = _register('pola_pvt_v2_b4')
-pola_pvt_v2_b5 = _register('pola_pvt_v2_b5')
-pola_swin_tiny = _register('pola_swin_tiny')
-pola_swin_small = _register('pola_swin_small')
-pola_swin_base = _register('pola_swin_base')
-pola_swin_small_384 = _register('pola_swin_small_384')
-pola_swin_base_384 = _register('pola_swin_base_384')
-pola_deit_tiny = _register('pola_deit_tiny')
-pola_deit_small = _register('pola_deit_small')
-pola_deit_base = _register('pola_deit_base')
-polaformer_pp_b0 = _register('polaformer_pp_b0')
-polaformer_pp_b1 = _register('polaformer_pp_b1')
-polaformer_pp_b2 = _register('polaformer_pp_b2')
-polaformer_pp_b3 = _register('polaformer_pp_b3')
-polaformer_pp_b4 = _register('polaformer_pp_b4')
-polaformer_pp_b5 = _register('polaformer_pp_b5')
+for _name in NAMED:
+    register_model(_entry_point(_name))
+
+
+def __getattr__(name: str) -> Any:
+    """Return the entry point of a model, as in timm's own modules: `mmpola.timm.pola_swin_tiny`."""
+    if name not in NAMED:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return model_entrypoint(name)

@@ -80,11 +80,8 @@ class TimmModel(ModelWithBackbone):
             img_size: side of the images in pixels, or (height, width).
         """
         self.backbone.set_input_size(img_size)
-        # From these two dicts timm writes the config of `save_for_hf`; versions that lack this
-        # ignore them.
-        size = tuple(to_2tuple(img_size))
-        self._traits = {**getattr(self, '_traits', {}), 'img_size': size}
-        self._model_args = {**getattr(self, '_model_args', {}), 'img_size': size}
+        # timm writes this size into the config of `save_for_hf`.
+        self._traits = {**getattr(self, '_traits', {}), 'img_size': tuple(to_2tuple(img_size))}
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of parameters without weight decay, besides biases and other vectors."""

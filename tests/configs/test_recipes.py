@@ -180,6 +180,7 @@ class Segmentation(NamedTuple):
     power: float  # of the polynomial
     drop_path: float
     multiples: bool  # whether test images are resized to multiples of 32
+    evaluations: int = 10  # in the whole run, each with a checkpoint
 
 
 ADE20K = {
@@ -201,13 +202,13 @@ ADE20K = {
     # PolaFormerPP, downstream/segmentation/configs/PolaPP/polapp_b1.py:21-64, polapp_b2.py,
     # polapp_b3.py
     'ham_polaformer_pp_b1_160k': Segmentation(
-        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True
+        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True, evaluations=20
     ),
     'ham_polaformer_pp_b2_160k': Segmentation(
-        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True
+        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.1, multiples=True, evaluations=20
     ),
     'ham_polaformer_pp_b3_160k': Segmentation(
-        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.15, multiples=True
+        6e-5, 0.01, 160_000, 8, 1500, 1.0, 0.15, multiples=True, evaluations=20
     ),
 }
 
@@ -530,10 +531,9 @@ def test_ade20k(name, root):
         'begin': recipe.warmup,
         'end': recipe.steps,
     }
-    assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (
-        recipe.steps,
-        recipe.steps // 10,
-    )
+    assert cfg.train_cfg.max_iters == recipe.steps
+    assert cfg.train_cfg.val_interval == recipe.steps // recipe.evaluations
+    assert cfg.default_hooks.checkpoint.interval == recipe.steps // recipe.evaluations
     assert cfg.train_dataloader.batch_size == recipe.images
     assert cfg.auto_scale_lr.base_batch_size == recipe.images * GPUS
     assert cfg.model.backbone.drop_path_rate == recipe.drop_path

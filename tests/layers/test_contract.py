@@ -169,6 +169,16 @@ def test_vmap_and_per_sample_gradients(name):
 
 
 @EVERY_NET
+def test_gradients_of_one_sample_are_half_of_those_of_the_sample_twice(name):
+    net = build(name).double()
+    sample = draw(name, batch=1).double()
+    _, of_input, *of_parameters = gradients(net, sample)
+    _, of_both, *twice = gradients(net, torch.cat([sample, sample]))
+    torch.testing.assert_close(of_input.expand_as(of_both), of_both)
+    torch.testing.assert_close([2 * grad for grad in of_parameters], twice)
+
+
+@EVERY_NET
 @pytest.mark.parametrize('dtype', LIMITS)
 def test_gradients_equal_those_of_float64(name, dtype):
     net, x = build(name), draw(name)

@@ -118,11 +118,40 @@ def test_padded_keys_change_no_gradient_whatever_they_hold(arguments, float_mask
         assert not of_padding.any()
 
 
+@pytest.mark.parametrize('float_mask', [False, True])
+def test_a_sample_without_keys_has_gradients_of_zero(float_mask):
+    attention = build(8, 2)
+    x = draw(2, 5, 8).requires_grad_()
+    mask = torch.tensor([[True], [False]]).expand(2, 5)
+    if float_mask:
+        mask = torch.zeros(2, 5, dtype=torch.float64).masked_fill(mask, -torch.inf)
+        mask.requires_grad_()
+    leaves = [x, *attention.parameters()]
+    if float_mask:
+        leaves.append(mask)
+    output, _ = attention(x, x, x, mask)
+    gradients = torch.autograd.grad(output.square().sum(), leaves)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert not gradients[0][0].any()
+    assert gradients[0][1].any()
+
+
 @pytest.mark.parametrize('constant', [-1e4, -20.0, 100.0])
 def test_a_constant_added_to_all_keys_changes_nothing(constant):
     attention = build(8, 2)
     x, mask = draw(2, 5, 8), draw(2, 5)
     torch.testing.assert_close(attention(x, x, x, mask + constant)[0], attention(x, x, x, mask)[0])
+
+
+def test_a_sample_of_padding_has_finite_gradients():
+    """With a float mask its largest entry is -inf."""
+    layer = build(8, 2)
+    x = draw(2, 5, 8).requires_grad_()
+    mask = torch.zeros(2, 5)
+    mask[1] = -torch.inf
+    output, _ = layer(x, x, x, key_padding_mask=mask)
+    grads = torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])
+    assert all(grad.isfinite().all() for grad in grads)
 
 
 def test_layouts_agree():

@@ -133,16 +133,42 @@ def operator_of(tensors, kind, rotary=None):
 @pytest.mark.parametrize(
     ('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)]
 )
-def test_first_and_second_gradients(kind, with_rotary):
+@pytest.mark.parametrize('batch', [1, 2])
+def test_first_and_second_gradients(kind, with_rotary, batch):
     parameters = [x for x in make_map(kind, heads=2).parameters().values() if x is not None]
     tensors = [
-        *draw(batch=1, queries=3, keys=3, heads=2),
+        *draw(batch=batch, queries=3, keys=3, heads=2),
         torch.randn(3, 2, 4, dtype=torch.float64),
         *parameters,
     ]
     run, tensors = operator_of(tensors, kind, rotary_tables(3, 4) if with_rotary else None)
     assert torch.autograd.gradcheck(run, tensors)
     assert torch.autograd.gradgradcheck(run, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'with_rotary'), [*((kind, False) for kind in MAPS), ('exp', True)]
+)
+@pytest.mark.parametrize('batch', [1, 2])
+def test_gradients_may_be_batched(kind, with_rotary, batch):
+    parameters = [x for x in make_map(kind).parameters().values() if x is not None]
+    tensors = [*draw(batch=batch, queries=7), torch.randn(7, 3, 4).double(), *parameters]
+    run, leaves = operator_of(tensors, kind, rotary_tables(7, 4) if with_rotary else None)
+    output = run(*leaves)
+    grads = torch.randn(3, *output.shape).double()
+
+    def gradients(grad, **kwargs):
+        return torch.autograd.grad(output, leaves, grad, retain_graph=True, **kwargs)
+
+    expected = [torch.stack(rows) for rows in zip(*map(gradients, grads), strict=True)]
+    for found in (gradients(grads, is_grads_batched=True), torch.func.vmap(gradients)(grads)):
+        assert not any(x.requires_grad for x in found)
+        for gradient, truth in zip(found, expected, strict=True):
+            torch.testing.assert_close(gradient, truth)
+    jacobian = torch.autograd.functional.jacobian
+    together = jacobian(lambda q: run(q, *leaves[1:]).sum((0, 1)), leaves[0], vectorize=True)
+    one_by_one = jacobian(lambda q: run(q, *leaves[1:]).sum((0, 1)), leaves[0])
+    torch.testing.assert_close(together, one_by_one)
 
 
 @pytest.mark.parametrize('arguments', [lambda x: (x, x, x), lambda x: (x, x.sin(), 2 * x)])

@@ -64,7 +64,7 @@ if 'venv' in sys.argv:
     python.write_text(f'#!{sys.executable}\\n' + VENV)
     python.chmod(0o755)
 """
-"""A Python whose environments write their arguments into `calls`; with a file `broken` pip fails."""
+"""A Python whose environments write their arguments to `calls`; with a file `broken` pip fails."""
 
 VENV = """
 import os, pathlib, sys

@@ -1,6 +1,5 @@
 """What the scripts refuse before any work is done, with their messages."""
 
-import json
 import shutil
 
 import pytest
@@ -26,23 +25,18 @@ def refusal(capsys):
     return of
 
 
-def test_missing_data_says_which_folder_and_layout(refusal, root, tmp_path, monkeypatch):
+def test_missing_data_says_which_folder(refusal, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    headline, *lines = refusal('train', root / CONFIG).splitlines()
-    assert headline == 'error: the data is not complete'
-    looked = f'not found (looked from {tmp_path})'
-    assert lines[:4] == [
-        f'  {split}_dataloader: data/coco/{path}: {looked}'
-        for split in ('train', 'val')
-        for path in (f'annotations/instances_{split}2017.json', f'{split}2017')
+    headline, *lines, advice = refusal('train', root / CONFIG).splitlines()
+    assert headline == f'error: the data is not complete (looked from {tmp_path})'
+    assert [line.strip() for line in lines] == [
+        'train_dataloader: data/coco/annotations/instances_train2017.json: not found',
+        'train_dataloader: data/coco/train2017: not found',
+        'val_dataloader: data/coco/annotations/instances_val2017.json: not found',
+        'val_dataloader: data/coco/val2017: not found',
+        'val_evaluator.ann_file: data/coco/annotations/instances_val2017.json: not found',
     ]
-    assert (
-        '  data/coco/annotations/instances_val2017.json: not found (val_evaluator.ann_file)'
-        in lines
-    )
-    expected = lines[lines.index('the config expects') :]
-    assert '  data/coco/train2017' in expected
-    assert expected[-1].endswith('link it (mkdir -p data; ln -s /path/to/it data/)')
+    assert 'link it' in advice
 
 
 @pytest.mark.parametrize(
@@ -77,7 +71,7 @@ def test_scripts_that_do_not_train_ignore_mistakes_in_what_only_training_reads(
     others = {
         'predict': [image, '--out', tmp_path / 'out'],
         'analyze': [image, '--out', tmp_path / 'out'],
-        'explore': [image],
+        'explore': [],
         'export': [tmp_path / 'out.onnx'],
         'test': ['--cfg-options', 'custom_hooks=[]'],  # which are built for an evaluation too
     }
@@ -121,14 +115,6 @@ def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, t
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
     line = refusal('train', tiny_config, *options).splitlines()[1].strip()
     assert_lines([line], (annotations, f'{copy}/train2017', f'(7): {names} and 2 more'))
-    annotations.write_text(json.dumps({'pictures': []}))
-    lines = refusal('check_data', tiny_config, *options).splitlines()[1:]
-    assert_lines(
-        [line.strip() for line in lines],
-        (f'{annotations}: images: ', 'list', 'got none'),
-        (f'{annotations}: annotations: ', 'list', 'got none'),
-        (f'{annotations}: categories: ', 'list', 'got none'),
-    )
 
 
 NO_GPU = 'error: --amp: expected a GPU for float16, but torch finds none; '

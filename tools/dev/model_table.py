@@ -385,10 +385,12 @@ def backbone_table() -> str:
     """Return the table of backbones in Markdown: blocks, channels and strides of their stages."""
     import torch
 
-    from mmpola.backbones.zoo import ARCHITECTURES
+    from mmpola.backbones import named_backbone
+    from mmpola.zoo import ARCHITECTURES
 
     rows = []
-    for name, (cls, arguments) in ARCHITECTURES.items():
+    for name in ARCHITECTURES:
+        cls, arguments = named_backbone(name)
         arch = arguments['arch']
         with torch.device('meta'):
             model = cls(**arguments)

@@ -1,6 +1,5 @@
-"""What trained linear attention does with an image: weights, entropy, exponents, gates, rank."""
+"""What trained linear attention does with an image: weights, entropy, gates, rank."""
 
-from mmpola.apps.analysis.analyze import analyze, check_points, figure_paths, parse_points
 from mmpola.apps.analysis.attention_weights import (
     WEIGHT_KINDS,
     Factors,
@@ -8,12 +7,10 @@ from mmpola.apps.analysis.attention_weights import (
     polarity_factors,
 )
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
-from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
-from mmpola.apps.analysis.receptive_field import (
-    areas,
-    draw_receptive_fields,
-    effective_receptive_field,
-)
+from mmpola.apps.analysis.figures import CHARTS, analyze, figure_paths, parse_points
+from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer, query_maps
+from mmpola.apps.analysis.maps import draw_maps
+from mmpola.apps.analysis.scene import Scene, open_scene
 from mmpola.apps.analysis.statistics import (
     EffectiveRanks,
     GateStatistics,
@@ -25,28 +22,29 @@ from mmpola.apps.analysis.statistics import (
 )
 
 __all__ = [
+    'CHARTS',
     'WEIGHT_KINDS',
     'EffectiveRanks',
     'Factors',
     'GateStatistics',
     'LayerAnalysis',
     'LayerInputs',
+    'Scene',
     'analyze',
     'analyze_layer',
-    'areas',
     'attention_rows',
-    'check_points',
     'choose_layers',
-    'draw_receptive_fields',
+    'draw_maps',
     'effective_rank',
     'effective_ranks',
-    'effective_receptive_field',
     'figure_paths',
     'gate_statistics',
     'linear_layers',
     'observe',
+    'open_scene',
     'parse_points',
     'polarity_factors',
     'positive_sequence_entropy',
+    'query_maps',
     'row_entropies',
 ]

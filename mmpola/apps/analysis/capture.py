@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.layers import AblatedPolaAttention, Grid, LinearAttention, covering_grid
-from mmpola.messages import UsageError, listed, suggestion
+from mmpola.messages import UsageError
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
 Result = TypeVar('Result')
@@ -75,9 +75,8 @@ def choose_layers(model: nn.Module, names: Sequence[str] | None) -> list[str]:
         return known
     for name in names:
         if name not in known:
-            every = listed(known, shown=None)
-            meant = suggestion(name, known)
-            raise UsageError(f'--layers: expected layers among {every}, got {name}{meant}')
+            every = ', '.join(known)
+            raise UsageError(f'--layers: expected layers among {every}, got {name}')
     return list(dict.fromkeys(names))
 
 

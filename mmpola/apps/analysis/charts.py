@@ -1,4 +1,4 @@
-"""Draw charts of all layers of an image: entropy, learned parameters, gates, rank."""
+"""Draw charts of all layers of an image: entropy, gates, rank."""
 
 from __future__ import annotations
 
@@ -33,16 +33,8 @@ ENTROPY_STYLES: dict[str, tuple[str, str, str]] = {
 STREAM_STYLES = (('same-signed', BLUE, 'o'), ('opposite-signed', ORANGE, 's'))
 """Label, colour and marker of each stream."""
 
-PARAMETER_TITLES = {
-    'exponent': 'exponent p',
-    'scale': 'scale s',
-    'same': 'temperature, same-signed',
-    'opposite': 'temperature, opposite-signed',
-}
-"""Labels of the parameters of both feature maps."""
-
 COMPONENT_COLUMNS = 4
-"""Panels side by side in the chart of the gates' principal components."""
+"""Most panels side by side in the chart of the gates' principal components."""
 
 
 def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
@@ -50,7 +42,7 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
 
     Lines are the mean of the heads, dots single heads.
     """
-    figure, (axes,) = _figure(layers, panels=1)
+    figure, axes = _figure(layers)
     for kind, (label, colour, line) in ENTROPY_STYLES.items():
         shares = [layer.entropy[kind] / layer.largest_entropy for layer in layers]
         if kind == 'linear':
@@ -68,72 +60,10 @@ def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     return figure
 
 
-def draw_query_entropy(
-    names: Sequence[str], shares: Sequence[dict[str, NDArray[Any]]], chosen: int, head: int | None
-) -> Figure:
-    """Draw the entropy of one query's weights in each layer, next to that of softmax.
-
-    Bars are the mean of the heads, dots single heads.
-
-    Args:
-        names: of the layers.
-        shares: entropy of each head as a share of log M, [H] for 'both' and 'softmax', for each
-            layer.
-        chosen: index of the layer that is emphasised.
-        head: of this layer, whose dot is emphasised; None for none.
-    """
-    figure = Figure(figsize=(8.1, 2.9), dpi=110, layout='constrained')
-    axes = figure.subplots()
-    for offset, kind in ((-0.2, 'both'), (0.2, 'softmax')):
-        label, colour, _ = ENTROPY_STYLES[kind]
-        for index, share in enumerate(shares):
-            heads = share[kind]
-            position = index + offset
-            bar: dict[str, Any] = {'alpha': 0.4}
-            if index == chosen:
-                bar = {'label': label}
-            axes.bar(position, heads.mean(), width=0.38, color=colour, **bar)
-            positions = [position] * len(heads)
-            axes.scatter(positions, heads, s=12, color='black', alpha=0.5, linewidths=0)
-            if index == chosen and head is not None:
-                ring: dict[str, Any] = {'facecolor': 'white', 'edgecolor': 'black'}
-                axes.scatter(position, heads[head], s=60, zorder=3, **ring)
-    axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
-    axes.set_ylabel('entropy / log(number of keys)', fontsize=9)
-    _label_layers(axes, [_layer_title(name) for name in names])
-    axes.get_xticklabels()[chosen].set_fontweight('bold')
-    figure.legend(fontsize=9, frameon=False, loc='outside upper center', ncols=2)
-    return figure
-
-
-def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
-    """Draw the distribution over heads and channels of each learned parameter."""
-    names = [name for name in PARAMETER_TITLES if any(name in layer.parameters for layer in layers)]
-    figure, panels = _figure(layers, panels=len(names))
-    for name, axes in zip(names, panels, strict=True):
-        values = [layer.parameters.get(name, np.empty(0)).ravel() for layer in layers]
-        axes.boxplot(
-            values,
-            positions=range(len(layers)),
-            widths=0.6,
-            whis=(5, 95),
-            showfliers=False,
-            patch_artist=True,
-            boxprops={'facecolor': '#cfe3f2', 'edgecolor': BLUE},
-            medianprops={'color': ORANGE, 'linewidth': 2},
-            whiskerprops={'color': BLUE},
-            capprops={'color': BLUE},
-        )
-        axes.set_title(PARAMETER_TITLES[name], fontsize=11)
-        axes.set_ylabel('median, quartiles, 5 to 95 %', fontsize=9)
-        axes.ticklabel_format(axis='y', useOffset=False)
-        _label_layers(axes, [_layer_title(layer.name) for layer in layers])
-    return figure
-
-
 def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     """Draw means and correlations of the gate's halves, and both on their principal components."""
-    rows = math.ceil(len(layers) / COMPONENT_COLUMNS)
+    columns = min(len(layers), COMPONENT_COLUMNS)
+    rows = math.ceil(len(layers) / columns)
     upper_height = 3.6
     lower_height = 2.3 * rows
     width = max(9.0, 0.42 * len(layers) + 3)
@@ -155,18 +85,18 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
         axes.axhline(0, color=GREY, linewidth=0.8, linestyle='--')
         _legend(axes)
         _label_layers(axes, [_layer_title(layer.name) for layer in layers])
-    _draw_components(lower, layers, rows)
+    _draw_components(lower, layers, rows, columns)
     return figure
 
 
-def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int) -> None:
+def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int, columns: int) -> None:
     """Draw the tokens' gates on two principal components, in a panel per layer."""
     figure.suptitle(
         'Gates of tokens on the first (across) and second (up) principal component of both halves,'
         '\nand the share of the variance that these have',
         fontsize=11,
     )
-    panels = figure.subplots(rows, COMPONENT_COLUMNS, squeeze=False).ravel()
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in panels[len(layers) :]:
         axes.axis('off')
     for axes, layer in zip(panels, layers, strict=False):
@@ -196,7 +126,7 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
 
     It is drawn as a share of the rows.
     """
-    figure, (axes,) = _figure(layers, panels=1)
+    figure, axes = _figure(layers)
     with_convolution = []
     without = []
     labels = []
@@ -219,12 +149,11 @@ def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
     return figure
 
 
-def _figure(layers: Sequence[LayerAnalysis], panels: int) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side, whose width grows with the number of layers."""
-    smallest = 7.6 if panels == 1 else 5.2
-    width = max(smallest, 0.42 * len(layers) + 1.5)
-    figure = Figure(figsize=(width * panels, 4.2), dpi=110, layout='constrained')
-    return figure, list(np.atleast_1d(figure.subplots(1, panels)))
+def _figure(layers: Sequence[LayerAnalysis]) -> tuple[Figure, Axes]:
+    """Make a figure with one panel, whose width grows with the number of layers."""
+    width = max(7.6, 0.42 * len(layers) + 1.5)
+    figure = Figure(figsize=(width, 4.2), dpi=110, layout='constrained')
+    return figure, figure.subplots()
 
 
 def _plot_heads(

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mmpola.apps.analysis.attention_weights import MAP_KINDS, attention_rows, sample_tokens
 from mmpola.apps.analysis.capture import LayerInputs
@@ -22,7 +21,6 @@ from mmpola.apps.analysis.statistics import (
     row_entropies,
 )
 from mmpola.layers import Grid
-from mmpola.ops.inputs import AttentionInputs
 
 SAMPLED_ROWS = 256
 """Queries whose entropy is computed, and rows of the token mixing whose rank is."""
@@ -38,15 +36,12 @@ class LayerAnalysis:
     Attributes:
         name: of the layer.
         grid, key_grid: (h, w) of its queries and of its keys.
-        sr_ratio: queries per key along each side.
         tokens: (row, column) of the chosen queries.
-        maps: weights of the chosen queries over all keys, [P, H, h, w] of the key grid for each of
-            `MAP_KINDS`.
+        maps: of the chosen queries, from `query_maps`.
         token_entropy: entropy of the same rows, [P, H] in nats for each of `WEIGHT_KINDS`.
-        entropy: mean over evenly spaced queries, [H] in nats for each of `WEIGHT_KINDS`.
+        entropy: mean over evenly spaced queries, [H] in nats for each of `WEIGHT_KINDS`; 'relu'
+            leaves out queries that give no key any weight.
         rows: number of these queries.
-        empty_rows: share of them to which 'relu' gives no key any weight; its entropy leaves them
-            out.
         parameters: learned exponents and scales, [H, D], or temperatures, [H, 2D], by name.
         gate: statistics of the gate.
         rank: effective ranks of the token mixing.
@@ -55,13 +50,11 @@ class LayerAnalysis:
     name: str
     grid: Grid
     key_grid: Grid
-    sr_ratio: int
     tokens: list[tuple[int, int]]
     maps: dict[str, Array]
     token_entropy: dict[str, Array]
     entropy: dict[str, Array]
     rows: int
-    empty_rows: float
     parameters: dict[str, Array]
     gate: GateStatistics
     rank: EffectiveRanks
@@ -86,11 +79,7 @@ class LayerAnalysis:
             'key_grid': list(self.key_grid),
             'log_keys': self.largest_entropy,
             'points': points,
-            'entropy': {
-                'queries': self.rows,
-                'relu_empty': self.empty_rows,
-                **_plain_dict(self.entropy),
-            },
+            'entropy': {'queries': self.rows, **_plain_dict(self.entropy)},
             'parameters': _plain_dict(self.parameters),
             'gate': _plain_dict(gate),
             'effective_rank': {
@@ -117,13 +106,10 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
 
     token_entropy = {}
     entropy = {}
-    empty_rows = 0.0
     for kind, entropies in row_entropies(inputs, torch.cat([chosen, sampled])).items():
         of_chosen, of_sampled = entropies.float().split([len(chosen), len(sampled)], dim=1)
         token_entropy[kind] = of_chosen.T.numpy()
         entropy[kind] = of_sampled.nanmean(dim=1).numpy()
-        if kind == 'relu':
-            empty_rows = of_sampled.isnan().double().mean().item()
 
     parameters = {}
     for name, parameter in inputs.feature_map.parameters().items():
@@ -133,25 +119,34 @@ def analyze_layer(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> Laye
         name=layer.name,
         grid=layer.grid,
         key_grid=layer.key_grid,
-        sr_ratio=layer.sr_ratio,
         tokens=list(tokens),
-        maps=_maps(inputs, chosen, layer.key_grid),
+        maps=query_maps(layer, tokens),
         token_entropy=token_entropy,
         entropy=entropy,
         rows=len(sampled),
-        empty_rows=empty_rows,
         parameters=parameters,
         gate=gate_statistics(layer.mixing.gate, heads=inputs.q.shape[2]),
         rank=effective_ranks(layer, SAMPLED_ROWS, SAMPLED_CHANNELS),
     )
 
 
-def _maps(inputs: AttentionInputs, index: Tensor, key_grid: Grid) -> dict[str, Array]:
-    """Return the weights of queries `index` [P] as maps [P, H, h, w], for each of `MAP_KINDS`."""
+def query_maps(layer: LayerInputs, tokens: Sequence[tuple[int, int]]) -> dict[str, Array]:
+    """Return the weights of some queries over all keys, as maps.
+
+    Args:
+        layer: its inputs, from `observe`.
+        tokens: (row, column) of the P queries.
+
+    Returns:
+        [P, H, h, w] of the layer's key grid, for each of `MAP_KINDS`.
+    """
+    columns = layer.grid[1]
+    index = torch.tensor([row * columns + column for row, column in tokens], dtype=torch.long)
+    inputs = layer.attention
     rows = attention_rows(inputs, MAP_KINDS)(index.to(inputs.q.device))  # [H, P, M]
     maps = {}
     for kind, weights in rows.items():
-        maps[kind] = weights.transpose(0, 1).unflatten(-1, key_grid).float().cpu().numpy()
+        maps[kind] = weights.transpose(0, 1).unflatten(-1, layer.key_grid).float().cpu().numpy()
     return maps
 
 

@@ -1,8 +1,7 @@
 """Checks of the data that a config names, before training: `check_data` is the entry.
 
-`check.py` goes through the data sets of a config. Each kind of data set that it knows is checked by
-one function: `coco.py` (with `coco_file.py`), `label_maps.py`, `class_folders.py`, `sequences.py`.
-They fill in a `DatasetReport` (`report.py`).
+`check.py` goes through the data sets of a config. `coco.py`, `label_maps.py` and `class_folders.py`
+check one kind each and fill in a `DatasetReport` (`report.py`).
 """
 
 from mmpola.apps.data_checks.check import check_data, training_images

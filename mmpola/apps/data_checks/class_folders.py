@@ -5,14 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mmpola.apps.data_checks.report import DatasetReport, check_files
-from mmpola.messages import BrokenRule
+from mmpola.messages import first_line
 from mmpola.read_image import rgb_image
-
-UNEVEN_RATIO = 10
-"""A class with this many times the images of another one is worth a note."""
 
 
 def check_class_folders(dataset: Any, report: DatasetReport, whole: bool) -> None:
@@ -23,27 +18,18 @@ def check_class_folders(dataset: Any, report: DatasetReport, whole: bool) -> Non
         report: filled in.
         whole: decode every image; else none is opened.
     """
-    classes = dataset.metainfo['classes']
-    report.classes = classes
+    report.classes = dataset.metainfo['classes']
     report.images = len(dataset)
     report.annotations = len(dataset)
-    counts = np.bincount(dataset.labels, minlength=len(classes))
-    fewest = int(counts.argmin())
-    most = int(counts.argmax())
-    if counts[most] > UNEVEN_RATIO * counts[fewest]:
-        report.notes.append(
-            f'{dataset.root}: the sizes of the classes differ widely: '
-            f'{classes[fewest]} has {counts[fewest]:,} images, {classes[most]} has {counts[most]:,}'
-        )
-    if not whole:
-        return
 
-    def check_image(index: int) -> list[BrokenRule]:
+    def broken(index: int) -> str | None:
         path = dataset.get_data_info(index)['img_path']
         try:
             rgb_image(Path(path).read_bytes())
         except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more
-            return [(f'{dataset.root}: images that cannot be read', f'{path} ({error})')]
-        return []
+            return f'{path} ({first_line(error)})'
+        return None
 
-    check_files(report, 'images', range(len(dataset)), check_image)
+    if whole:
+        rule = f'{dataset.root}: images that cannot be read'
+        check_files(report, 'images', rule, range(len(dataset)), broken)

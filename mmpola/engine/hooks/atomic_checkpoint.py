@@ -17,7 +17,6 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer
 
-from mmpola.checkpoint.safe_load import LOG_HISTORY, stubs_in
 from mmpola.checkpoint.write import PARTIAL_SUFFIX, plain_values, write_atomically
 from mmpola.engine.hooks.finite import refuse_non_finite
 from mmpola.engine.loops import VALIDATION_DUE
@@ -297,9 +296,7 @@ def _saved_history(history: HistoryBuffer) -> dict[str, Any]:
 
 
 def _loaded_history(saved: Any) -> Any:
-    """Rebuild a log history; an older file has the attributes of the pickled class."""
-    if stubs_in(saved) == {LOG_HISTORY}:
-        saved = {name.removeprefix('_'): value for name, value in vars(saved).items()}
+    """Rebuild a log history."""
     if not isinstance(saved, Mapping) or 'log_history' not in saved:
         return saved  # not a log history: MMEngine warns and leaves it out
     logs = torch.as_tensor(saved['log_history']).cpu().numpy()

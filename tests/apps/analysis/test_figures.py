@@ -1,16 +1,12 @@
 """Charts of all layers: their legends name everything that is drawn."""
 
-import numpy as np
 import pytest
 import torch
 from matplotlib.legend import Legend
-from PIL import Image
 
 from mmpola.apps.analysis import analyze_layer, observe
-from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
-from mmpola.apps.analysis.geometry import Geometry
-from mmpola.apps.analysis.maps import AnalyzedImage, draw_maps
-from mmpola.apps.analysis.saving import Style, save_figure
+from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_rank
+from mmpola.apps.analysis.figures import save_figure
 from mmpola.backbones import PolaPVT
 
 STREAMS = ['same-signed', 'opposite-signed']
@@ -49,31 +45,6 @@ def test_legends_name_dots_and_colours(layers):
     ]
 
 
-def test_ticks_of_parameters_have_no_offset(layers):
-    for axes in draw_parameters(layers).axes:
-        assert not axes.yaxis.get_major_formatter().get_useOffset()
-
-
-@pytest.mark.parametrize(('suffix', 'live'), [('pdf', b'/FontFile2'), ('svg', b'<text')])
-def test_texts_of_a_saved_figure_stay_texts(layers, tmp_path, suffix, live):
-    path = tmp_path / f'entropy.{suffix}'
-    save_figure(draw_entropy(layers), path, Style())
-    assert live in path.read_bytes()
-
-
-def test_style_of_a_saved_figure(layers, tmp_path):
-    scene = AnalyzedImage(
-        np.zeros((60, 90, 3), np.uint8), [(0, 0)], Geometry((1, 1), (0, 0), (60, 90))
-    )
-    figure = draw_maps(scene, layers[0], 4)
-    assert figure.get_suptitle()
-    for _ in range(2):  # as for two formats
-        save_figure(
-            figure, tmp_path / 'maps.png', Style(dpi=100, colour_map='magma', width=7, title=False)
-        )
-    assert Image.open(tmp_path / 'maps.png').width == 700
-    assert not figure.get_suptitle()
-    assert {image.get_cmap().name for axes in figure.axes for image in axes.images} == {
-        'gray',
-        'magma',
-    }
+def test_texts_of_a_pdf_stay_texts(layers, tmp_path):
+    save_figure(draw_entropy(layers), tmp_path / 'photo', 'entropy')
+    assert b'/FontFile2' in (tmp_path / 'photo' / 'entropy.pdf').read_bytes()

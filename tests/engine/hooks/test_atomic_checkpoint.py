@@ -14,13 +14,12 @@ import pytest
 import torch
 from mmengine.config import ConfigDict
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer
 from mmengine.runner.checkpoint import load_from_local
 
-from mmpola.checkpoint.safe_load import LOG_HISTORY, read_checkpoint, stubs_in
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine.hooks.atomic_checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
 from tests.helpers.refusals import refusal
-from tests.helpers.training import assert_same, run, saved, small_config
+from tests.helpers.training import run, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
 
@@ -296,24 +295,3 @@ def test_files_hold_tensors_and_plain_values_alone(colours, tmp_path):
     }
     assert content['message_hub']['log_scalars']['train/loss']['log_history'].shape == (12,)
     assert content['state_dict']._metadata
-
-
-@pytest.mark.slow
-def test_files_of_mmengine_and_of_earlier_versions_resume(colours, tmp_path, monkeypatch):
-    """They hold MMEngine's HistoryBuffer, which a resumed run continues like its own record."""
-    cfg = small_config(colours, tmp_path / 'whole', epochs=2)
-    run(cfg)
-    with monkeypatch.context() as patch:
-        patch.setattr(AtomicCheckpointHook, 'before_save_checkpoint', lambda *_, **__: None)
-        cfg.work_dir = str(tmp_path / 'parts')
-        cfg.train_cfg.max_epochs = 1
-        run(cfg)
-    old = tmp_path / 'parts' / 'epoch_1.pth'
-    assert stubs_in(read_checkpoint(old)) == {LOG_HISTORY}
-    cfg.train_cfg.max_epochs = 2
-    runner = run(cfg, resume=True)
-    assert_same(
-        saved(tmp_path / 'parts' / 'epoch_2.pth'), saved(tmp_path / 'whole' / 'epoch_2.pth')
-    )
-    history = runner.message_hub.log_scalars['train/loss']
-    assert isinstance(history, HistoryBuffer) and len(history.data[0]) == 12

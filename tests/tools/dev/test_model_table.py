@@ -7,9 +7,9 @@ from mmengine.config import Config
 
 from mmpola.apps.publish.flops import count_model
 from mmpola.backbones import PolaSwin
-from mmpola.backbones.zoo import NAMED
 from mmpola.classification.image_classifier import ImageClassifier
 from mmpola.messages import UsageError
+from mmpola.zoo import NAMED
 from tools.dev import model_table
 
 SMALLEST = {

@@ -5,19 +5,13 @@ import re
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 
-from mmpola.apps.analysis.geometry import (
-    Geometry,
-    centre,
-    pipeline_geometry,
-    token_at,
-    token_stride,
-    transform_geometry,
-    visible_pixels,
-)
+from mmpola.apps.analysis.scene import Geometry, Scene, pipeline_geometry, transform_geometry
 from mmpola.apps.image_reader import ClassifierReader
+from mmpola.messages import UsageError
 
 PIPELINES = {
     'mmdet': [
@@ -87,48 +81,40 @@ def test_coordinates():
     assert geometry.to_image(40, 14) == (100, 7)
 
 
+def scene(size, geometry):
+    """A black image of (height, width), padded to a multiple of 32 in the network's input."""
+    padded = [-(-side // 32) * 32 for side in geometry.size]
+    return Scene(np.zeros((*size, 3), np.uint8), torch.zeros(1, 3, *padded), geometry)
+
+
 @pytest.mark.parametrize(
-    ('size', 'grid', 'stride'),
-    [
-        ((64, 96), (16, 24), 4),
-        ((33, 47), (2, 2), 32),
-        ((97, 130), (7, 9), 16),
-        ((800, 1344), (200, 336), 4),
-    ],
+    ('size', 'grid', 'side'),
+    [((64, 96), (16, 24), 4), ((96, 160), (6, 10), 16), ((800, 1344), (200, 336), 4)],
 )
-def test_stride_of_a_grid(size, grid, stride):
-    assert token_stride(size, grid) == stride
+def test_side_of_a_token(size, grid, side):
+    assert scene(size, Geometry((1, 1), (0, 0), size)).token_side(grid) == side
 
 
 def test_a_grid_that_no_stride_gives():
-    with pytest.raises(
-        ValueError, match=re.escape('grid: expected (64, 64) divided by a power of two')
-    ):
-        token_stride((64, 64), (5, 5))
+    square = scene((64, 64), Geometry((1, 1), (0, 0), (64, 64)))
+    with pytest.raises(ValueError, match=re.escape('grid: expected 64, 64 divided by a power')):
+        square.token_side((5, 5))
 
 
 def test_tokens_of_a_resized_and_cropped_image():
-    """An image of 400 x 200 pixels, halved and cropped to its middle 100 x 100 pixels."""
-    geometry = Geometry(scale=(0.5, 0.5), shift=(-50.0, 0.0), size=(100, 100))
-    assert visible_pixels(geometry, (200, 400)) == (100, 0, 300, 200)
-    assert token_at((100, 0), geometry, 4, (25, 25)) == (0, 0)
-    assert token_at((107, 8), geometry, 4, (25, 25)) == (1, 0)
-    assert token_at((108, 7), geometry, 4, (25, 25)) == (0, 1)
-    assert token_at((299, 199), geometry, 4, (25, 25)) == (24, 24)
+    """An image of 400 x 200 pixels, halved and cropped to its middle 96 x 96 pixels."""
+    cropped = scene((200, 400), Geometry((0.5, 0.5), (-52.0, -2.0), (96, 96)))
+    assert cropped.visible == (104, 4, 296, 196)
+    assert cropped.centre == (200, 100)
+    points = [(104, 4), (111, 12), (112, 11), (295, 195)]
+    assert cropped.tokens(points, (24, 24)) == [(0, 0), (1, 0), (0, 1), (23, 23)]
+    cropped.check_points(points)
+    for outside in ((103, 100), (296, 100), (200, 3), (200, 196)):
+        with pytest.raises(UsageError, match=r'x from 104 to 295 and y from 4 to 195'):
+            cropped.check_points([outside])
 
 
 def test_the_centre_of_a_pixel_chooses_its_token():
     """Pixel 5 of an image that is enlarged 1.5 times covers 7.5 to 9; the centre is 8.25."""
-    geometry = Geometry(scale=(1.5, 1.5), shift=(0.0, 0.0), size=(24, 24))
-    assert token_at((5, 2), geometry, 4, (6, 6)) == (0, 2)
-    assert token_at((2, 5), geometry, 4, (6, 6)) == (2, 0)
-
-
-@pytest.mark.parametrize('shift', [-1048.0, -1059.9, -1080.0])
-def test_less_than_a_pixel_is_one_pixel(shift):
-    """An image of 60 x 1 pixels, enlarged 36 times and cropped to 32 x 32."""
-    geometry = Geometry(scale=(36.0, 36.0), shift=(shift, -2.0), size=(32, 32))
-    left, top, right, bottom = visible_pixels(geometry, (1, 60))
-    assert (top, right - left, bottom) == (0, 1, 1)
-    assert left <= (16 - shift) / 36 <= right
-    assert centre(geometry, (1, 60)) == (left, 0)
+    enlarged = scene((64, 64), Geometry((1.5, 1.5), (0.0, 0.0), (96, 96)))
+    assert enlarged.tokens([(5, 2), (2, 5)], (24, 24)) == [(0, 2), (2, 0)]
