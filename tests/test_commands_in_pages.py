@@ -41,7 +41,7 @@ TRAINS = ('train', 'test', 'check_data')
 """Scripts that validate their config."""
 
 
-class Parsed(Exception):
+class Parsed(Exception):  # noqa: N818  not an error
     """The arguments of a script, in place of what it does with them."""
 
 
