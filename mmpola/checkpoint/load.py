@@ -265,7 +265,7 @@ def _keys_of_weights(entries: Mapping[Any, Any], which: str | None) -> tuple[str
         return AVERAGED_KEYS
     if which == 'model':
         return (PLAIN_BESIDE_AVERAGED, 'state_dict', 'model', BARE)
-    if 'model' in entries and 'state_dict_ema' in entries:  # written by PolaFormer++'s code only
+    if 'model' in entries and 'state_dict_ema' in entries:  # as PolaFormer++'s training writes
         return ('model',)
     return (*AVERAGED_KEYS, 'state_dict', 'model', BARE)
 
