@@ -146,7 +146,9 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     )
 
 
-def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, tmp_path):
+def test_analysis_and_prediction_need_no_class_names_and_no_class_folders(
+    classifier, photo, tmp_path
+):
     config = classifier(num_classes=7)
     checkpoint = save(
         'bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path
@@ -164,9 +166,10 @@ def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, t
         == 0
     )
     assert (tmp_path / 'out' / 'photo.json').is_file()
-    assert (
-        run_script('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
-    )
+    named = tmp_path / 'named'
+    assert run_script('predict', config, checkpoint, photo, '--out', named, *options) == 0
+    (best, *_) = json.loads((named / 'preds' / 'photo.json').read_text())['classes']
+    assert best['class'] == f'class {best["label"]}'
 
 
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
