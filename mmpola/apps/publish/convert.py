@@ -16,7 +16,7 @@ import mmpola
 from mmpola.backbones import named_backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, head_spec, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
-from mmpola.checkpoint.load import Loadable, fit_weights, rename_weights
+from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename_weights
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
@@ -194,7 +194,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     return {prefix + key: renamed[key] for key in report.loaded}
 
 
-def build_named(arch: str, weights: dict[str, Tensor]) -> Loadable:
+def build_named(arch: str, weights: dict[str, Tensor]) -> RenamesWeights:
     """Build a named model on the meta device: a classifier if there is a head, else a backbone.
 
     The backbone has all output norms, which a file may lack.
