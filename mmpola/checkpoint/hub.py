@@ -105,7 +105,8 @@ def released_checkpoint(model: str) -> Path:
         if path.is_file():
             return path
     if model in PUBLISHED_MODELS:
-        remedy = f'save it as {local}'
+        any_file = f'hf://{RELEASED_REPOSITORY}/FILE'
+        remedy = f'save it as {local}; {any_file} takes a file of any other name there'
         return _download_from_hub(name, RELEASED_REPOSITORY, PUBLISHED_MODELS[model], remedy)
     reason = 'the authors published no weights of this model; save your own file so'
     if model.startswith('polaformer_pp_'):
