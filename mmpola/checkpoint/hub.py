@@ -128,7 +128,7 @@ def _download_from_hub(name: str, repository: str, file: str, remedy: str) -> Pa
 
     address = f'{constants.ENDPOINT}/{repository}/resolve/main/{file}'
     with _errors_in_one_line(name, address, remedy):
-        # hf_hub_download asks the server even then, and repeats that for half a minute.
+        # hf_hub_download asks the server even for a cached file: half a minute without a network.
         cached = try_to_load_from_cache(repository, file)
         if isinstance(cached, str):
             return Path(cached)
