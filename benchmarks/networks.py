@@ -162,7 +162,7 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         row: Row = {
             'case': name,
             'parameters (M)': parameters / 1e6,
-            'GMACs, 224x224': count_macs(model.eval(), (224, 224))[''],
+            'GMACs, 224x224': count_macs(model.eval(), (224, 224)) / 1e9,
         }
         model.to(device)
         for height, width in ((224, 224), (800, 1333)):

@@ -1,27 +1,29 @@
 """Converts a checkpoint for publishing: its backbone and classification head, or its whole model.
 
     python tools/convert_checkpoint.py work_dirs/imagenet_pola_swin_t/epoch_300.pth pola_swin_t.pth
-    python tools/convert_checkpoint.py SRC DST [--whole] [--backbone-only] [--authors] [--arch NAME]
-                                       [--metric 'top-1 82.6'] [--overwrite]
+    python tools/convert_checkpoint.py SRC DST [--weights model|ema] [--whole | --backbone-only]
+                                       [--arch NAME] [--authors] [--metric 'top-1 82.6']
+                                       [--overwrite]
 
 SRC is any file that mmpola can load: a training checkpoint of mmpola, mmdet or mmseg, a file of the
-authors, or a bare state dict. Averaged (EMA) weights are preferred to plain ones. DST is
-`{'state_dict', 'meta'}` with the names of an ImageClassifier: `backbone.…`, `norm.…`, `proj.…`,
-`head.…`. It can be loaded by `init_cfg` of a backbone, a detector's backbone or an ImageClassifier,
-by the loaders of MMEngine and timm, and by torch.load(weights_only=True).
+authors, or a bare state dict. If it has plain and averaged (EMA) weights, the averaged ones are
+taken, but the plain ones of a file of the authors of PolaFormer++, as by their own commands;
+--weights chooses. DST is `{'state_dict', 'meta'}` with the names of an ImageClassifier:
+`backbone.…`, `norm.…`, `proj.…`, `head.…`. It can be loaded by `init_cfg` of a backbone, a
+detector's backbone or an ImageClassifier, by the loaders of MMEngine and timm, and by
+torch.load(weights_only=True).
 
 With --whole it writes all of a detector, segmenter or classifier: weights, config and classes of a
 training checkpoint, without optimizer, hooks and history. DST becomes NAME-XXXXXXXX.pth, with the
 first digits of the file's SHA-256. The file is read by torch.load, the scripts in tools/ and the
 inferencers of mmdet and mmseg.
 
-With --authors DST is `{'model', 'meta'}` with the names of the released files, which the authors'
-code reads with `load_state_dict(strict=False)`: it computes its buffers itself.
-
 NAME is a model name in timm, such as pola_swin_tiny or polaformer_pp_b2;
 `timm.list_models('pola*')` lists them after `import mmpola.timm`. Every tensor must fit the named
-model. Without --arch the name is found from the tensors; a backbone that fits no named model is
-written unverified, with `arch` None.
+model.
+
+With --authors, which needs --arch, DST is `{'model', 'meta'}` with the names of the released files,
+which the authors' code reads with `load_state_dict(strict=False)`: it computes its buffers itself.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from mmpola.apps.publish.convert import (
     convert_whole,
     write_conversion,
 )
+from mmpola.checkpoint.load import WEIGHTS, WEIGHTS_HELP
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.training_checkpoint import locate_checkpoint
 from mmpola.messages import run_main
@@ -48,6 +51,7 @@ def main() -> None:
     )
     parser.add_argument('source', metavar='SRC', help='checkpoint to read: a path, URL or name')
     parser.add_argument('destination', type=Path, metavar='DST', help='file to write')
+    parser.add_argument('--weights', choices=WEIGHTS, help=WEIGHTS_HELP)
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument(
         '--whole', action='store_true', help='write all of a detector, segmenter or classifier'
@@ -80,9 +84,11 @@ def main() -> None:
     source = locate_checkpoint(args.source)
     check_destination(args.destination, args.overwrite, source)
     if args.whole:
-        conversion = convert_whole(source, args.metric)
+        conversion = convert_whole(source, args.weights, args.metric)
     else:
-        conversion = convert(source, args.backbone_only, args.arch, args.metric, args.authors)
+        conversion = convert(
+            source, args.weights, args.backbone_only, args.arch, args.metric, args.authors
+        )
     written = write_conversion(conversion, args.destination)
     print(conversion_summary(conversion, source, written))
 

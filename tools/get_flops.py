@@ -1,4 +1,4 @@
-"""Prints parameters and multiply-accumulates of a config's model, per part and stage.
+"""Prints parameters and multiply-accumulates of a config's model.
 
     python tools/get_flops.py CONFIG [--shape HEIGHT WIDTH | --shape TOKENS]
 
@@ -13,7 +13,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.publish.flops import print_counts
+from mmpola.apps.publish.flops import count_model, input_size
 from mmpola.engine.config import add_options_argument, load_config
 from mmpola.messages import UsageError, listed, run_main
 
@@ -28,26 +28,21 @@ def main() -> None:
         type=int,
         nargs='+',
         metavar='SIZE',
-        help='height and width of an image (default: 800 1280), or the tokens of a sequence '
-        '(default: the longest)',
+        help="height and width of an image, or the tokens of a sequence (default: the config's "
+        'own; 800 1280 for a detector)',
     )
     add_options_argument(parser)
     args = parser.parse_args()
     cfg = load_config(args)
-    is_sequence = 'length' in (cfg.model.get('backbone') or {})
-    if is_sequence:
-        expected = 'TOKENS'
-        size = [cfg.model.backbone.length]
-    else:
-        expected = 'HEIGHT WIDTH'
-        size = [800, 1280]
+    size = input_size(cfg)
     if args.shape:
         if len(args.shape) != len(size):
+            expected = 'TOKENS' if len(size) == 1 else 'HEIGHT WIDTH'
             raise UsageError(f'--shape: expected {expected}, got {listed(args.shape)}')
-        size = args.shape
+        size = tuple(args.shape)
+    parameters, macs = count_model(cfg, size)
     sides = ' x '.join(str(side) for side in size)
-    print(f'{args.config} at {sides}')
-    print_counts(cfg, size)
+    print(f'{args.config} at {sides}: {parameters:,} parameters, {macs / 1e9:.2f} GMACs')
 
 
 if __name__ == '__main__':

@@ -1,12 +1,13 @@
 """Evaluates a checkpoint and, with --show-dir, draws predictions next to the ground truth.
 
-    python tools/test.py CONFIG CHECKPOINT [--work-dir DIR] [--show-dir DIR] [--compile [BACKEND]]
-                                           [--cfg-options KEY=VALUE …]
+    python tools/test.py CONFIG CHECKPOINT [--weights model|ema] [--work-dir DIR] [--show-dir DIR]
+                                           [--compile [BACKEND]] [--cfg-options KEY=VALUE …]
     python tools/test.py configs/imagenet_pola_swin_t.py mmpola://pola_swin_tiny
     bash tools/dist_test.sh CONFIG CHECKPOINT GPUS [the same arguments]
 
 CHECKPOINT is any file of weights for the config's whole model: of tools/train.py, of the authors, a
-bare state dict or .safetensors. docs/weights.md describes how to name it.
+bare state dict or .safetensors. docs/weights.md describes how to name it. --weights says which
+weights of a file with plain and averaged (EMA) ones are evaluated; the log says which were.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import check_data, print_notes
+from mmpola.checkpoint.load import WEIGHTS, WEIGHTS_HELP
 from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
     CHECKPOINT_HELP,
@@ -35,6 +37,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Evaluate a checkpoint', allow_abbrev=False)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
+    parser.add_argument('--weights', choices=WEIGHTS, help=WEIGHTS_HELP)
     parser.add_argument(
         '--work-dir', help='folder for logs and metrics (default: work_dirs/CONFIG_NAME)'
     )
@@ -56,7 +59,7 @@ def main() -> None:
         draw_predictions(cfg, args.show_dir)
 
     model = validate_config(cfg)
-    checkpoint = read_fitting(args.checkpoint, cfg, model)
+    checkpoint = read_fitting(args.checkpoint, cfg, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from mmpola.backbones.arguments import STRIDES, check_out_indices, token_grid
+from mmpola.backbones.parameter_groups import BackboneLayers
 from mmpola.backbones.weight_names import ReleasedNames, to_ours
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
 from mmpola.checkpoint.load import Loadable
@@ -288,6 +289,26 @@ class Backbone(Loadable):
         if self.chained_norms:
             return ()
         return ('norms.',)
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """Return a parameter's layer and the number of layers, for mmpretrain's layer-wise decay.
+
+        Layer 0 is the stem, then every block is a layer (see `BackboneLayers`); the last layer has
+        the output norms and everything outside the backbone.
+
+        Args:
+            param_name: name of the parameter in the whole model.
+            prefix: beginning of the names of the backbone's parameters there, 'backbone.' say.
+
+        Raises:
+            ValueError: the name begins with `prefix` but is no name of a backbone.
+        """
+        names = [name for name, _ in self.named_parameters()]
+        layers = BackboneLayers(names, self.optional_prefixes())
+        last = layers.number + 1
+        if not param_name.startswith(prefix):
+            return last, last + 1
+        return layers.layer_of(param_name.removeprefix(prefix)), last + 1
 
     @final
     def _norms_in_use(self) -> list[str]:

@@ -123,7 +123,8 @@ POLA_DEIT = ReleasedNames(
 )
 
 # Here the stem's first convolution is `stem.proj`, as in the other families, and LayerNorms are
-# not wrapped in other modules.
+# not wrapped in other modules. The authors' detectors and segmenters call the norms of the outputs
+# `extra_norms`.
 POLAFORMER_PP = ReleasedNames(
     to_ours=[
         (r'^patch_embed\.proj\.0\.', 'stem.proj.'),
@@ -135,6 +136,7 @@ POLAFORMER_PP = ReleasedNames(
         (r'^patch_embed\.proj\.9\.', 'stem.layers.8.'),
         (r'^patch_embed\.proj\.10\.', 'stem.layers.9.'),
         (r'^(layers\.\d+\.blocks\.\d+\.norm[12])\.norm\.', r'\1.'),
+        (r'^extra_norms\.(\d+)\.norm\.', r'norms.\1.'),
         *POLA_SWIN.to_ours,
     ],
     to_released=[
@@ -147,6 +149,7 @@ POLAFORMER_PP = ReleasedNames(
         (r'^stem\.layers\.8\.', 'patch_embed.proj.9.'),
         (r'^stem\.layers\.9\.', 'patch_embed.proj.10.'),
         (r'^(stages\.\d+\.blocks\.\d+\.norm[12])\.', r'\1.norm.'),
+        (r'^norms\.(\d+)\.', r'extra_norms.\1.norm.'),
         *POLA_SWIN.to_released,
     ],
 )

@@ -1,8 +1,9 @@
 """Initial weights from the `init_cfg` of a config: files, and the initializers of MMEngine.
 
 A value is None, a dict or a list of dicts, as MMEngine's modules take it. A dict(type='Pretrained',
-checkpoint=PATH) names a file of any format that `load_weights` reads; all other dicts are
-initializers, for which MMEngine must be installed.
+checkpoint=PATH) names a file of any format that `load_weights` reads, and perhaps, with
+weights='model' or weights='ema', which weights of a file that has plain and averaged ones. All
+other dicts are initializers, for which MMEngine must be installed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
-from mmpola.checkpoint.load import Loadable, load_weights
+from mmpola.checkpoint.load import WEIGHTS, Loadable, load_weights
 from mmpola.config_tree import nodes
-from mmpola.messages import UsageError, first_line
+from mmpola.messages import UsageError
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None
 
@@ -22,7 +23,7 @@ PRETRAINED_FORM = "dict(type='Pretrained', checkpoint=PATH)"
 
 
 def check_init_cfg(init_cfg: InitCfg) -> None:
-    """Raise ValueError unless every entry names a file or an initializer with its layers."""
+    """Raise ValueError unless every entry names a file or an initializer."""
     if init_cfg is not None and not isinstance(init_cfg, (dict, list)):
         rule = f'None, {PRETRAINED_FORM}, an initializer of MMEngine, or a list of them'
         raise ValueError(f'init_cfg: expected {rule}, got {init_cfg!r}')
@@ -30,10 +31,12 @@ def check_init_cfg(init_cfg: InitCfg) -> None:
         if not isinstance(entry, dict) or 'type' not in entry:
             rule = f'{PRETRAINED_FORM} or an initializer of MMEngine'
             raise ValueError(f'init_cfg: expected {rule}, got {entry!r}')
-        if entry['type'] != 'Pretrained':
-            _check_initializer(entry)
-        elif set(entry) != {'type', 'checkpoint'}:
-            raise ValueError(f'init_cfg: expected {PRETRAINED_FORM}, got {entry}')
+        if entry['type'] == 'Pretrained':
+            unknown = entry.keys() - {'type', 'checkpoint', 'weights'}
+            is_choice = entry.get('weights') in (None, *WEIGHTS)
+            if unknown or 'checkpoint' not in entry or not is_choice:
+                rule = f"{PRETRAINED_FORM}, perhaps with weights='model' or weights='ema'"
+                raise ValueError(f'init_cfg: expected {rule}, got {entry}')
 
 
 def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
@@ -49,7 +52,7 @@ def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
     files = []
     for entry in _entries(init_cfg):
         if entry['type'] == 'Pretrained':
-            files.append(entry['checkpoint'])
+            files.append(entry)
         else:
             initializers.append(entry)
     if initializers:
@@ -57,7 +60,7 @@ def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
 
         run_initializers(model, initializers)
     for file in files:
-        load_weights(model, file)
+        load_weights(model, file['checkpoint'], file.get('weights'))
     return len(files) > 0
 
 
@@ -67,24 +70,6 @@ def _entries(init_cfg: InitCfg) -> list[dict[str, Any]]:
     if isinstance(init_cfg, dict):
         return [init_cfg]
     return init_cfg
-
-
-def _check_initializer(entry: dict[str, Any]) -> None:
-    """Build an initializer now: MMEngine would do so after the model, and skip some mistakes."""
-    from mmengine.model import BaseInit, PretrainedInit
-    from mmengine.registry import WEIGHT_INITIALIZERS
-
-    arguments = {name: value for name, value in entry.items() if name != 'override'}
-    try:
-        initializer = WEIGHT_INITIALIZERS.build(arguments)
-    except Exception as error:  # constructors of initializers raise exceptions of any type
-        rule = f'{PRETRAINED_FORM} or an initializer of MMEngine with its arguments'
-        raise ValueError(f'init_cfg: expected {rule}, got {entry} ({first_line(error)})') from error
-    if isinstance(initializer, PretrainedInit):  # it would load what fits and skip the rest
-        raise ValueError(f'init_cfg: expected {PRETRAINED_FORM}, got {entry}')
-    if isinstance(initializer, BaseInit) and not initializer.layer and 'override' not in entry:
-        rule = "an initializer with layer='Linear' or other classes of layers"
-        raise ValueError(f'init_cfg: expected {rule}, got {entry}')
 
 
 # ---- All files that the config of a model names

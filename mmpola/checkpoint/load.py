@@ -1,6 +1,6 @@
 """Load weights into a backbone or a classifier from any supported file: all of them or none.
 
-`load_weights` reads top to bottom: read the file, find the weights in it, rename them, fit them to
+`load_weights` reads top to bottom: read the file, find the weights in it, rename and fit them to
 the model, load them.
 """
 
@@ -17,15 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from mmpola.checkpoint import CheckpointError
+from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.layers import Grid, position_tables, resize_bias_table, resize_table
-from mmpola.messages import info, listed, printable
+from mmpola.messages import info, listed
 
-CONTAINERS = ('model_ema', 'state_dict_ema', 'state_dict', 'model')
-"""Keys under which files store weights, in order of preference.
+WEIGHTS = ('model', 'ema')
+"""What a user may ask for in a file that has both: the plain or the averaged weights."""
 
-Averaged weights are preferred; MMEngine's EMAHook saves them in `state_dict`.
-"""
+WEIGHTS_HELP = (
+    'which weights of a file that has both: plain (model) or averaged (ema); default: the averaged '
+    'ones, but the plain ones of a file of the authors of PolaFormer++'
+)
+"""Help of the option `--weights` of scripts."""
+
+AVERAGED_KEYS = ('model_ema', 'state_dict_ema')
+"""Keys of averaged weights in the files of DeiT and ConvNeXt, of timm and of PolaFormer++."""
+
+PLAIN_BESIDE_AVERAGED = 'ema_state_dict'
+"""Key of the plain weights in MMEngine's files with averaged ones, which are in `state_dict`."""
+
+BARE = 'bare state dict'
+"""Stands for the key if the file holds its tensors without one."""
 
 WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
 """Prefixes that torch.compile and DistributedDataParallel add to every name."""
@@ -80,6 +93,7 @@ class LoadReport:
         missing, not_finite, unknown, wrong_shape: names of tensors that do not fit, with shapes or
             counts; nothing is loaded if there are any.
         container: key under which the file holds the tensors.
+        note: which weights were taken, if the file has plain and averaged ones.
     """
 
     source: str
@@ -93,6 +107,7 @@ class LoadReport:
     unknown: list[str] = field(default_factory=list)
     wrong_shape: list[str] = field(default_factory=list)
     container: str = ''
+    note: str = ''
 
     @property
     def problems(self) -> list[str]:
@@ -110,7 +125,9 @@ class LoadReport:
 
     def __str__(self) -> str:
         count = len(self.loaded)
-        text = f'{printable(self.source)}: loaded {count} tensors from {self.container!r}'
+        text = f'{self.source}: loaded {count} tensors from {self.container!r}'
+        if self.note:
+            text += f'; {self.note}'
         if self.resized:
             text += f'; resized: {listed(self.resized)}'
         if self.dropped:
@@ -124,22 +141,23 @@ class LoadReport:
         problems = self.problems
         if problems:
             listing = '\n  '.join(problems)
-            unfit = f'{printable(self.source)}: does not fit {self.model}; nothing was loaded'
+            unfit = f'{self.source}: does not fit {self.model}; nothing was loaded'
             raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
 
 
-def load_weights(model: Loadable, name: str | Path) -> LoadReport:
+def load_weights(model: Loadable, name: str | Path, which: str | None = None) -> LoadReport:
     """Load a file into a model and log which tensors were loaded, resized, dropped or left.
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
-    (`state_dict`, with `backbone.` or `module.` prefixes; averaged weights are preferred) and bare
-    state dicts. Position tables are resized to the backbone's `pretrain_img_size`, tables of keys
-    and windows bicubically as in the authors' code. Heads and stages that the model does not have
-    are dropped, and output norms that the file lacks stay as initialised.
+    (`state_dict`, with `backbone.` or `module.` prefixes), also those of the authors' detectors,
+    and bare state dicts. Position tables are resized to the backbone's `pretrain_img_size`, tables
+    of keys and windows bicubically as in the authors' code. Heads and stages that the model does
+    not have are dropped, and output norms that the file lacks stay as initialised.
 
     Args:
         model: backbone or classifier.
         name: path or name of the file, see `mmpola.checkpoint.hub`.
+        which: 'model' or 'ema', see `find_weights`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -147,10 +165,18 @@ def load_weights(model: Loadable, name: str | Path) -> LoadReport:
             unknown, of a wrong shape or dtype, not dense or not finite: the message names the first
             of each, and the model keeps its weights.
     """
-    content = read_checkpoint(name)
-    container, weights = find_weights(content, name)
-    renamed = model.rename_weights(weights)
-    return load_tensors(model, renamed, str(name), container)
+    path = resolve_checkpoint(name)
+    content = read_checkpoint(path)
+    container, weights = find_weights(content, path, which)
+    note = weights_note(content, container)
+    return load_tensors(model, weights, shown_source(name, path), container, note)
+
+
+def shown_source(name: str | Path, path: Path) -> str:
+    """Return the name of a file for messages; with its path for a name that does not tell it."""
+    if str(name).startswith('mmpola://'):
+        return f'{name} ({path})'
+    return str(name)
 
 
 def load_tensors(
@@ -158,17 +184,19 @@ def load_tensors(
     weights: Mapping[str, Tensor],
     source: str,
     container: str,
+    note: str = '',
     may_lack: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Load tensors under the model's names, all or none, and log what happened.
+    """Load tensors, all or none, and log what happened.
 
-    See `fit_weights` for the arguments.
+    See `fit_weights` and `LoadReport` for the arguments.
 
     Raises:
         CheckpointError: tensors do not fit.
     """
     tensors, report = fit_weights(model, weights, source, may_lack)
     report.container = container
+    report.note = note
     report.refuse_misfits()
     own = model.state_dict()
     with torch.no_grad():
@@ -178,35 +206,39 @@ def load_tensors(
     return report
 
 
-def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tensor]]:
+def find_weights(
+    content: Any, source: str | Path, which: str | None = None
+) -> tuple[str, dict[str, Tensor]]:
     """Find the weights in what `read_checkpoint` returned.
+
+    Args:
+        content: of the file.
+        source: the file, for messages.
+        which: 'model' for the plain weights, 'ema' for averaged ones. None: the averaged ones if
+            there are any, as timm and MMEngine do; but the plain ones of files that PolaFormer++'s
+            code writes, because the authors evaluate those and start their detectors from them.
 
     Returns:
         (key that holds them, tensors by name).
 
     Raises:
-        CheckpointError: it holds no tensors, a tensor has a key that is not a string, or a tensor
-            is not dense.
+        CheckpointError: there are no such weights.
     """
-    shown = printable(source)
-    candidates = []
+    entries: Mapping[Any, Any] = {}
     if isinstance(content, Mapping):
-        for container in CONTAINERS:
-            if container in content:
-                candidates.append((container, content[container]))
-    candidates.append(('bare state dict', content))
-    for container, candidate in candidates:
+        entries = {**content, BARE: content}
+    keys = _keys_of_weights(entries, which)
+    for container in keys:
+        candidate = entries.get(container)
         if not isinstance(candidate, Mapping):
             continue
-        tensors = {key: value for key, value in candidate.items() if isinstance(value, Tensor)}
-        if not tensors:
+        found: OrderedDict[str, Tensor] = OrderedDict()
+        for key, x in candidate.items():
+            is_step_count = container == PLAIN_BESIDE_AVERAGED and key == 'steps'
+            if isinstance(key, str) and isinstance(x, Tensor) and not is_step_count:
+                found[_without_wrappers(key)] = x
+        if not found:
             continue
-        unnamed = [key for key in tensors if not isinstance(key, str)]
-        if unnamed:
-            rule = f'expected tensors by name, got the keys {listed(unnamed)}'
-            raise CheckpointError(f'{shown}: {container}: {rule}')
-        check_dense(tensors, source)
-        found = OrderedDict((_without_wrappers(key), x) for key, x in tensors.items())
         # The versions of modules: load hooks tell by them which names a file uses.
         versions = getattr(candidate, '_metadata', None)
         if isinstance(versions, Mapping):
@@ -215,10 +247,43 @@ def find_weights(content: Any, source: str | Path) -> tuple[str, dict[str, Tenso
                 renamed[_without_wrappers(f'{module}.').removesuffix('.')] = value
             vars(found)['_metadata'] = renamed
         return container, found
-    keys = ', '.join(CONTAINERS)
-    raise CheckpointError(
-        f'{shown}: no weights found, neither under {keys} nor as a bare state dict'
-    )
+    kinds = {None: 'weights', 'model': 'plain weights', 'ema': 'averaged (EMA) weights'}
+    raise CheckpointError(f'{source}: no {kinds[which]} found, neither as {" nor as ".join(keys)}')
+
+
+def _keys_of_weights(entries: Mapping[Any, Any], which: str | None) -> tuple[str, ...]:
+    """Return the keys under which a file may hold the weights asked for, the preferred one first.
+
+    Raises:
+        CheckpointError: `which` is unknown.
+    """
+    if which not in (None, *WEIGHTS):
+        raise CheckpointError(f'weights: expected {" or ".join(WEIGHTS)}, got {which!r}')
+    if which == 'ema':
+        if PLAIN_BESIDE_AVERAGED in entries:
+            return ('state_dict',)
+        return AVERAGED_KEYS
+    if which == 'model':
+        return (PLAIN_BESIDE_AVERAGED, 'state_dict', 'model', BARE)
+    if 'model' in entries and 'state_dict_ema' in entries:  # written by PolaFormer++'s code only
+        return ('model',)
+    return (*AVERAGED_KEYS, 'state_dict', 'model', BARE)
+
+
+def is_averaged(content: Mapping[str, Any], container: str) -> bool:
+    """Whether the weights under a key of a file are averaged."""
+    if container == 'state_dict':
+        return PLAIN_BESIDE_AVERAGED in content
+    return container in AVERAGED_KEYS
+
+
+def weights_note(content: Mapping[str, Any], container: str) -> str:
+    """Say which weights of a file with averaged ones are under a key; '' for any other file."""
+    if is_averaged(content, container):
+        return 'averaged (EMA) weights'
+    if any(key in content for key in (*AVERAGED_KEYS, PLAIN_BESIDE_AVERAGED)):
+        return 'plain weights; the file also has averaged (EMA) ones'
+    return ''
 
 
 def _without_wrappers(key: str) -> str:
@@ -227,41 +292,28 @@ def _without_wrappers(key: str) -> str:
     return key
 
 
-def check_dense(tensors: Mapping[str, Tensor], source: str | Path) -> None:
-    """Raise CheckpointError unless every tensor holds plain values, one per element of its shape.
-
-    The message names the first other tensor and its kind. An expanded tensor, a few bytes in a
-    file, could otherwise fill the memory.
-    """
-    for key, x in tensors.items():
-        got = _kind_if_not_dense(x)
-        if got:
-            name = printable(f'{source}: {key}')
-            rule = 'expected a dense tensor with values of its own'
-            raise CheckpointError(f'{name}: {rule}, got {got}')
-
-
-def _kind_if_not_dense(x: Tensor) -> str:
-    """Return the kind of a tensor that is not dense, '' for a dense one."""
-    if x.is_nested:
-        return 'a nested tensor'
-    if x.layout != torch.strided:
-        return f'a sparse tensor ({_plain_name(x.layout)})'
-    if x.is_quantized:
-        return f'a quantised tensor ({_plain_name(x.dtype)})'
-    if x.is_meta:
-        return 'a tensor without values (meta)'
-    if x.is_floating_point() and x.dtype not in FLOAT_DTYPES:
-        return f'a tensor of {_plain_name(x.dtype)}'
-    stored = x.untyped_storage().nbytes() // x.element_size()
-    if x.numel() > stored:
-        return f'an expanded tensor, {x.numel()} values of which {stored} are stored'
-    return ''
+def rename_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename a file's tensors to the names in a model, or in the backbones inside of it."""
+    if isinstance(model, Loadable):
+        return model.rename_weights(weights)
+    renamed = dict(weights)
+    for prefix, backbone in _inner_models(model):
+        inside = {}
+        for name in list(renamed):
+            if name.startswith(prefix):
+                inside[name.removeprefix(prefix)] = renamed.pop(name)
+        for name, x in backbone.rename_weights(inside).items():
+            renamed[prefix + name] = x
+    return renamed
 
 
-def _plain_name(kind: torch.dtype | torch.layout) -> str:
-    """Return the name of a dtype or layout without 'torch.'."""
-    return str(kind).removeprefix('torch.')
+def _inner_models(model: nn.Module) -> list[tuple[str, Loadable]]:
+    """Return (prefix of its tensors, module) of every `Loadable` inside of another model."""
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, Loadable) and module is not model:
+            found.append((f'{name}.', module))
+    return found
 
 
 def fit_weights(
@@ -271,49 +323,54 @@ def fit_weights(
     may_lack: tuple[str, ...] = (),
     exact: bool = False,
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Compare tensors with a model and fit them to it, without loading them.
+    """Rename tensors and fit them to a model, without loading them.
 
     Position tables are resized, and tensors of parts that the model does not have are dropped.
 
     Args:
         model: gives the names, the shapes and the grids of the position tables.
-        weights: tensors by the model's names, see `Loadable.rename_weights`.
+        weights: tensors by any names that `rename_weights` knows.
         source: the file, for messages.
         may_lack: prefixes of tensors that the file need not have, in addition to the model's
             `optional_prefixes()`.
         exact: the tensors must be exactly the model's state dict; only the counters of BatchNorm
-            layers may be missing, as in torch. This always applies to models that are not
-            `Loadable`.
+            layers may be missing, as in torch, and only stages and norms that a backbone does not
+            build are dropped. This always applies to models that are not `Loadable`.
 
     Returns:
-        (tensors to load, report on every tensor); there are no tensors to load if one does not fit.
+        (tensors to load, by the model's names; report on every tensor); there are no tensors to
+        load if one does not fit.
 
     Raises:
         CheckpointError: a tensor is not dense, or has a dtype that cannot be loaded into the
             model's tensor.
     """
-    check_dense(weights, source)
+    versions = getattr(weights, '_metadata', None)
+    weights = rename_weights(model, weights)
     expected = model.state_dict()
     report = LoadReport(source, type(model).__name__)
+    parts = {_part_of_model(key) for key in expected}
     adapt = False
-    parts: set[str] = set()
     tables: dict[str, Grid] = {}
+    may_drop = tuple(prefix for prefix, _ in _inner_models(model))
     if isinstance(model, Loadable) and not exact:
         adapt = True  # drop what the model does not have, resize tables
-        parts = {_part_of_model(key) for key in expected}
+        may_drop = ('',)  # every name
         tables = position_tables(model)
         may_lack = model.optional_prefixes() + may_lack
 
-    fitted = {}
+    fitted: OrderedDict[str, Tensor] = OrderedDict()
+    if versions is not None:
+        vars(fitted)['_metadata'] = versions
     for key, x in weights.items():
         if key not in expected:
-            if adapt and _part_of_model(key) not in parts:
+            if key.startswith(may_drop) and _part_of_model(key) not in parts:
                 report.dropped.append(key)
             else:
                 report.unknown.append(f'{key} {list(x.shape)}')
             continue
         target = expected[key]
-        _check_dtype(x, target, f'{source}: {key}')
+        _check_kind(x, target, f'{source}: {key}')
         if adapt and x.shape != target.shape:
             resized = _resize_table(key, x, target, tables)
             if resized.shape != x.shape:
@@ -339,7 +396,7 @@ def fit_weights(
             report.missing.append(f'{key} {list(target.shape)}')
 
     if report.problems:
-        fitted = {}
+        fitted.clear()
     return fitted, report
 
 
@@ -354,14 +411,15 @@ def _part_of_model(key: str) -> str:
     return names[0]
 
 
-def _check_dtype(x: Tensor, target: Tensor, name: str) -> None:
-    """Raise CheckpointError unless a tensor can be loaded into a target of its dtype."""
+def _check_kind(x: Tensor, target: Tensor, name: str) -> None:
+    """Raise CheckpointError unless a tensor is dense and can be loaded into a target."""
     allowed: tuple[torch.dtype, ...] = (target.dtype,)
     if target.is_floating_point():
         allowed = FLOAT_DTYPES
-    if x.dtype not in allowed:
-        rule = f'expected {listed(_plain_name(dtype) for dtype in allowed)}'
-        raise CheckpointError(f'{printable(name)}: {rule}, got {_plain_name(x.dtype)}')
+    is_dense = x.layout == torch.strided and not x.is_nested
+    if not is_dense or x.dtype not in allowed:
+        rule = f'expected a dense tensor of {listed(allowed)}'
+        raise CheckpointError(f'{name}: {rule}, got {x.layout} of {x.dtype}')
 
 
 def _class_count_hint(key: str, expected: Tensor, x: Tensor) -> str:

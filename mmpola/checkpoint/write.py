@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mmpola.messages import UsageError, printable
+from mmpola.messages import UsageError
 
 PARTIAL_SUFFIX = '.partial'
 """Suffix of a file that is being written, or was when its process was killed."""
@@ -25,14 +25,14 @@ def check_destination(path: Path, overwrite: bool, source: Path | None = None) -
         source: a file that is read for this one, and must be another.
     """
     if path.is_dir():
-        raise UsageError(f'{printable(path)}: expected the name of a file to write, got a folder')
+        raise UsageError(f'{path}: expected the name of a file to write, got a folder')
     if not path.parent.is_dir():
-        raise UsageError(f'{printable(path.parent)}: no such folder to write into')
+        raise UsageError(f'{path.parent}: no such folder to write into')
     if source is not None and path.exists() and path.samefile(source):
         rule = 'expected another file than the one that is read'
-        raise UsageError(f'{printable(path)}: {rule}, got the same')
+        raise UsageError(f'{path}: {rule}, got the same')
     if os.path.lexists(path) and not overwrite:
-        raise UsageError(f'{printable(path)}: exists already; --overwrite replaces it')
+        raise UsageError(f'{path}: exists already; --overwrite replaces it')
 
 
 def write_atomically(path: str | Path, content: bytes | memoryview) -> None:

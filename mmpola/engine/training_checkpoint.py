@@ -19,12 +19,16 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint.hub import resolve_checkpoint
 from mmpola.checkpoint.init_cfg import remove_pretrained
-from mmpola.checkpoint.load import Loadable, LoadReport, find_weights, fit_weights
+from mmpola.checkpoint.load import (
+    LoadReport,
+    find_weights,
+    fit_weights,
+    is_averaged,
+    weights_note,
+)
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import predicted_classes
 from mmpola.messages import UsageError, listed
-
-AVERAGED_NOTE = 'averaged (EMA) weights are used, not the raw weights of the last step'
 
 BACKBONE = 'backbone'
 
@@ -47,12 +51,8 @@ class TrainingCheckpoint:
 
     @property
     def averaged(self) -> bool:
-        """Whether `weights` are EMA weights.
-
-        MMEngine's EMAHook swaps them with the raw ones when it saves.
-        """
-        swapped = self.container == 'state_dict' and 'ema_state_dict' in self.content
-        return swapped or self.container.endswith('ema')
+        """Whether `weights` are EMA weights."""
+        return is_averaged(self.content, self.container)
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -86,43 +86,41 @@ def locate_checkpoint(name: str | Path) -> Path:
         raise UsageError(f'{name}: no such checkpoint') from None
 
 
-def read_training_checkpoint(name: str | Path) -> TrainingCheckpoint:
-    """Read any file of weights that `find_weights` knows.
+def read_training_checkpoint(name: str | Path, which: str | None = None) -> TrainingCheckpoint:
+    """Read any file of weights that `find_weights` knows, which explains `which`.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has no weights.
     """
     path = locate_checkpoint(name)
     content = read_checkpoint(path)
-    container, weights = find_weights(content, path)
+    container, weights = find_weights(content, path, which)
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
-def read_fitting(name: str | Path, cfg: Config, model: nn.Module) -> TrainingCheckpoint:
+def read_fitting(
+    name: str | Path, cfg: Config, model: nn.Module, which: str | None = None
+) -> TrainingCheckpoint:
     """Read the weights of a config's whole model; print what was dropped, resized or averaged.
 
-    The weights of a classifier may have any names that `init_cfg` takes, and its tables are
-    resized. For other models the file must hold exactly their state dict.
+    The tensors of a backbone may have any names that `init_cfg` takes. A classifier's tables are
+    resized; of other models the file must hold exactly the state dict.
 
     Args:
         name: of the file, see `resolve_checkpoint`.
         cfg: the config.
         model: what `validate_config` returned for it.
+        which: weights to take, see `find_weights`.
 
     Raises:
         UsageError: see `read_training_checkpoint` and `check_fits`.
     """
-    checkpoint = read_training_checkpoint(name)
-    if isinstance(model, Loadable):
-        checkpoint.weights = model.rename_weights(checkpoint.weights)
-    weights, report = check_fits(checkpoint, cfg, model, exact=False)
-    if isinstance(model, Loadable):
-        checkpoint.weights = weights
-    if report.dropped or report.resized:
-        report.container = checkpoint.container
+    checkpoint = read_training_checkpoint(name, which)
+    checkpoint.weights, report = check_fits(checkpoint, cfg, model, exact=False)
+    report.container = checkpoint.container
+    report.note = weights_note(checkpoint.content, checkpoint.container)
+    if report.dropped or report.resized or report.note:
         print(report)
-    if checkpoint.averaged:
-        print(f'{name}: {AVERAGED_NOTE}')
     return checkpoint
 
 

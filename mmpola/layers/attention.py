@@ -278,13 +278,15 @@ class PolaFormerPPAttention(LinearAttention):
     """PolaFormer++'s linear attention: temperatures, rotary positions, LePE and gate (E9, E10).
 
     Source: github.com/ZacharyMeng/PolaFormerPP. The released weights of one layer load with
-    `load_state_dict`. Expects normalised inputs: the normaliser is not rotated (E10), so outputs
-    grow exponentially with the inputs.
+    `load_state_dict`. Expects normalised inputs, such as those after an `nn.LayerNorm`: the
+    normaliser is not rotated (E10), so outputs grow exponentially with the inputs.
 
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
         proj_drop: dropout rate after the output projection.
+        norm_layer: `nn.LayerNorm`, or another function from C to a module, to normalise the tokens
+            [B, N, C] first; None if the network has normalised them, as PolaFormer++'s blocks do.
         backend: see `LinearAttention`.
 
     Raises:
@@ -292,9 +294,18 @@ class PolaFormerPPAttention(LinearAttention):
     """
 
     def __init__(
-        self, dim: int, num_heads: int, *, proj_drop: float = 0.0, backend: str = 'auto'
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        proj_drop: float = 0.0,
+        norm_layer: Callable[[int], nn.Module] | None = None,
+        backend: str = 'auto',
     ) -> None:
         super().__init__(dim, num_heads, LearnedExpMap(dim, num_heads), backend)
+        self.norm: nn.Module = nn.Identity()
+        if norm_layer is not None:
+            self.norm = norm_layer(dim)
         self.qkvg = nn.Linear(dim, 4 * dim)
         self.lepe = depthwise_conv(dim, 5)
         self.proj = nn.Linear(dim, dim)
@@ -310,7 +321,7 @@ class PolaFormerPPAttention(LinearAttention):
         if x.ndim == 4 and grid is None:
             return self.forward_map(x)
         grid = check_tokens(x, self.dim, grid)
-        q, k, v, gate = self.qkvg(x).chunk(4, dim=-1)
+        q, k, v, gate = self.qkvg(self.norm(x)).chunk(4, dim=-1)
         q = q.unflatten(-1, (self.num_heads, -1))  # [B, N, H, D]
         k = k.unflatten(-1, (self.num_heads, -1))
         v = v.unflatten(-1, (self.num_heads, -1))

@@ -14,8 +14,8 @@ from mmpola.backbones import PolaDeiT, named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
-from mmpola.checkpoint.hub import PUBLISHED_MODELS
-from mmpola.checkpoint.load import find_weights, load_tensors
+from mmpola.checkpoint.hub import PUBLISHED_MODELS, resolve_checkpoint
+from mmpola.checkpoint.load import find_weights, load_tensors, shown_source, weights_note
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
 from mmpola.timm.models import TimmModel
@@ -75,6 +75,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
     """
     source, content = _read_source(model.pretrained_cfg, cache_dir)
     container, weights = find_weights(content, source)
+    note = weights_note(content, container)
     weights = model.rename_weights(weights)
     may_lack: tuple[str, ...] = ()
     if model.other_shape(weights, 'head.weight'):
@@ -88,7 +89,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
     if model.other_shape(weights, weight) and weights[weight].shape[1] == 3:
         weights[weight] = adapt_input_conv(model.in_chans, weights[weight])
         info(f'{source}: {conv} converted from 3 to {model.in_chans} input channels')
-    load_tensors(model, weights, source, container, may_lack)
+    load_tensors(model, weights, source, container, note, may_lack)
 
 
 def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
@@ -107,4 +108,5 @@ def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str
         return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **arguments)
     # A model without a location may have a file in checkpoints/; the error says where to put one.
     name = cfg.get('url') or f'mmpola://{cfg["architecture"]}'
-    return name, read_checkpoint(name)
+    path = resolve_checkpoint(name)
+    return shown_source(name, path), read_checkpoint(path)

@@ -283,6 +283,34 @@ def test_tables_are_resized_alike_on_loading_at_once_and_in_the_forward_pass(nam
 
 
 @EVERY_SMALL
+def test_frozen_tables_stay_frozen_at_another_size(name):
+    model = build(name, pretrain_img_size=64, frozen_stages=2)
+    before = {key: parameter.requires_grad for key, parameter in model.named_parameters()}
+    model.set_input_size(96)
+    after = {key: parameter.requires_grad for key, parameter in model.named_parameters()}
+    assert after == before
+
+
+@EVERY_SMALL
+def test_a_pruned_backbone_ends_with_the_map_of_its_last_stage(name):
+    """A stage that was no output has no optional norm; norms between stages stay."""
+    whole = build(name, out_indices=range(build(name).num_stages), out_norm=False).eval()
+    model = build(name, out_indices=(whole.num_stages - 1,), out_norm=True).eval()
+    model.load_state_dict(whole.state_dict(), strict=False)
+    model.prune_stages(2)
+    assert model.out_indices == (1,)
+    assert model.out_norm == model.chained_norms
+    x = torch.randn(1, 3, 64, 64)
+    expected = whole(x)[1]
+    if model.chained_norms:
+        expected = whole.norms['1'](expected.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    (found,) = model(x)
+    assert_close(found, expected)
+    found.square().sum().backward()
+    assert [key for key, p in model.named_parameters() if p.grad is None] == []
+
+
+@EVERY_SMALL
 def test_a_part_of_the_stages_loads_the_whole_file(name, tmp_path):
     whole, part = build(name).eval(), build(name, out_indices=(1,)).eval()
     torch.save({'model': whole.state_dict()}, tmp_path / 'whole.pth')
@@ -372,7 +400,7 @@ def test_images_of_a_wrong_shape_are_refused(name):
     'name', ['PolaPVT reduced', 'PolaPVTv2 softmax', 'PolaDeiT deformable', 'PolaDeiT softmax']
 )
 def test_the_exported_program_gives_equal_outputs(name):
-    """Of variants; tests/apps/publish/test_export.py exports every family."""
+    """Of variants; tests/apps/publish/test_export.py writes ONNX files."""
     model = build(name)
     model = build(name, out_indices=(model.num_stages - 1,)).eval()
     x = torch.randn(1, 3, 64, 64)

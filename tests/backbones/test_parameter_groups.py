@@ -43,6 +43,22 @@ def test_layers_of_every_parameter(name):
         )
 
 
+def test_layer_depths_as_mmpretrain_asks_for_them():
+    """Its constructor multiplies the rate of a parameter by decay ** (number - layer - 1)."""
+    backbone = PolaSwin(SWIN, out_norm=True)
+    expected = {
+        'backbone.stem.proj.weight': 0,
+        'backbone.stages.0.blocks.0.attn.proj.weight': 1,
+        'backbone.stages.1.downsample.norm.weight': 2,
+        'backbone.stages.3.blocks.2.mlp.fc2.bias': 7,
+        'backbone.norms.1.weight': 8,
+        'neck.conv.weight': 8,
+    }
+    for name, layer in expected.items():
+        assert backbone.get_layer_depth(name, 'backbone.') == (layer, 9)
+    assert backbone.get_layer_depth('stages.2.blocks.0.norm1.bias') == (4, 9)
+
+
 def test_layers_of_deit():
     backbone = PolaDeiT({'embed_dims': 8, 'depth': 3, 'num_heads': 1}, pretrain_img_size=32)
     layers = BackboneLayers(

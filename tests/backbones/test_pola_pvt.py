@@ -50,6 +50,11 @@ def test_any_size_gives_maps_of_the_strides_and_a_gradient_for_every_parameter(
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
 
 
+def test_softmax_blocks_reduce_keys_as_in_pvt():
+    model = PolaPVT(SMALL, attn_types='SSSS')
+    assert [stage.blocks[0].attn.sr_ratio for stage in model.stages] == [8, 4, 2, 1]
+
+
 def test_resized_tables_keep_their_place_in_the_map():
     model = PolaPVT(SMALL, pretrain_img_size=64, out_indices=(0,)).eval()
     with torch.no_grad():

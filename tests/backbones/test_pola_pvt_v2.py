@@ -3,6 +3,7 @@ parameters.
 """
 
 import pytest
+import timm
 import torch
 from torch.testing import assert_close
 
@@ -45,6 +46,14 @@ def test_number_of_parameters(arch, parameters, millions):
             x.numel() for key, x in model.named_parameters() if key in position_tables(model)
         )
         assert round((counted - tables) / 1e6, 1) == millions
+
+
+def test_softmax_blocks_have_the_shapes_of_pvt_v2():
+    with torch.device('meta'):
+        model = PolaPVTv2('b0', attn_types='SSSS')
+        published = timm.create_model('pvt_v2_b0', num_classes=0)
+    shapes = sorted(tuple(parameter.shape) for parameter in model.parameters())
+    assert shapes == sorted(tuple(parameter.shape) for parameter in published.parameters())
 
 
 def test_the_next_stage_reads_the_normed_map_whatever_is_returned():

@@ -50,6 +50,7 @@ def test_names_of_the_authors_files_go_there_and_back(name, golden):
             'layers.0.blocks.1.norm2.norm.bias',
             'stages.0.blocks.1.norm2.bias',
         ),
+        (PolaFormerPP.released_names, 'extra_norms.2.norm.weight', 'norms.2.weight'),
         (PolaFormerPP.released_names, 'neck.layers.0.bias', 'neck.layers.0.bias'),
     ],
 )

@@ -22,13 +22,12 @@ def weights(build):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with four released files; caches and working directory are empty folders."""
+    """A hub with four files; caches and working directory are empty folders."""
     names = (
         'pola_swin_t.pth',
         'pola_swin_s.pth',
         'nested/polaformer_pp_b2.pth',
         'pola_pvt_t.pth',
-        'README.md',
     )
     files = {name: content(float(index)) for index, name in enumerate(names)}
     monkeypatch.chdir(tmp_path)

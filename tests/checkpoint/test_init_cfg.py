@@ -3,7 +3,6 @@
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.model import PretrainedInit
 from mmengine.registry import MODELS
 
 from mmpola.backbones import PolaSwin
@@ -69,6 +68,18 @@ def test_initializers_of_a_classifier_leave_the_file_to_its_backbone(weights):
     assert torch.equal(model.backbone.stem.proj.weight, expected['stem.proj.weight'])
 
 
+@pytest.mark.parametrize('kind', ['model', 'ema'])
+def test_the_weights_of_a_file_that_has_plain_and_averaged_ones_are_chosen(kind, weights):
+    pretrained, expected = weights
+    other = {name: x + 1 for name, x in expected.items()}
+    content = {'model': other, 'state_dict_ema': other}
+    content[{'model': 'model', 'ema': 'state_dict_ema'}[kind]] = expected
+    torch.save(content, pretrained['checkpoint'])
+    model = PolaSwin(ARCH, init_cfg={**pretrained, 'weights': kind})
+    model.init_weights()
+    assert all(torch.equal(x, expected[name]) for name, x in model.state_dict().items())
+
+
 @pytest.mark.parametrize(
     'wrong',
     [
@@ -76,10 +87,8 @@ def test_initializers_of_a_classifier_leave_the_file_to_its_backbone(weights):
         ['weights.pth'],
         {'checkpoint': 'weights.pth'},
         {'type': 'Pretrained', 'checkpoint': 'weights.pth', 'prefix': 'backbone.'},
-        {'type': PretrainedInit, 'checkpoint': 'weights.pth'},
-        {'type': 'TruncNorml', 'layer': 'Linear'},
-        {'type': 'TruncNormal', 'layer': 'Linear', 'sdt': 0.02},
-        {'type': 'Kaiming'},  # of no layer
+        {'type': 'Pretrained', 'checkpoint': 'weights.pth', 'weights': 'average'},
+        {'type': 'Pretrained'},
     ],
 )
 def test_other_values_are_refused(wrong):

@@ -4,8 +4,7 @@ import resource
 
 import pytest
 
-from mmpola.checkpoint.write import check_destination, write_atomically
-from mmpola.messages import UsageError
+from mmpola.checkpoint.write import write_atomically
 
 
 def test_a_refused_write_leaves_the_old_content(tmp_path):
@@ -33,17 +32,3 @@ def test_an_interrupted_write_leaves_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, b'new')
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [('file', b'old')]
-
-
-def test_terminal_escapes_in_names_of_files_to_write_are_printed_as_text(tmp_path):
-    path = tmp_path / 'a\x1b[2J'
-    path.touch()
-    (tmp_path / 'folder\x1b').mkdir()
-    paths = (path, tmp_path / 'folder\x1b', tmp_path / 'none\x1b' / 'file')
-    for refused in paths:
-        with pytest.raises(UsageError) as raised:
-            check_destination(refused, overwrite=False)
-        assert '\x1b' not in str(raised.value) and r'\x1b' in str(raised.value)
-    with pytest.raises(UsageError, match=r'a\\x1b\[2J: expected another file') as raised:
-        check_destination(path, overwrite=True, source=path)
-    assert '\x1b' not in str(raised.value)

@@ -59,6 +59,18 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
     assert (feature_map.scale > 0).all()
 
 
+def test_polaformer_pp_normalises_inputs_if_asked():
+    attention = PolaFormerPPAttention(8, 2, norm_layer=nn.LayerNorm).double()
+    x = torch.randn(2, 8, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(attention(1e4 * x), attention(x), rtol=1e-4, atol=1e-4)
+    plain = PolaFormerPPAttention(8, 2).double()
+    plain.load_state_dict(
+        {key: tensor for key, tensor in attention.state_dict().items() if 'norm.' not in key}
+    )
+    normed = attention.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    torch.testing.assert_close(attention(x), plain(normed))
+
+
 @EVERY_LAYER
 def test_no_gradient_of_a_parameter_fills_a_table_with_zeros_first(layer):
     """As that of an index would; a view has no such gradient."""

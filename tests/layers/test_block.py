@@ -62,6 +62,16 @@ def test_full_precision_keeps_every_bit(scale, dtype):
 
 
 @EVERY_MIX
+def test_samples_are_scaled_only_if_the_module_scales_them(dtypes):
+    x, branch, _, _ = draw(dtypes, None, 0.5)
+    drop_path = DropPath(0.5, scale_by_keep=False)
+    torch.manual_seed(1)
+    found = add_branch(x, branch, drop_path)
+    torch.manual_seed(1)
+    torch.testing.assert_close(found, x + drop_path(branch))
+
+
+@EVERY_MIX
 def test_evaluation_drops_nothing(dtypes):
     x, branch, _, drop_path = draw(dtypes, None, 0.5)
     assert torch.equal(add_branch(x, branch, drop_path.eval()), x + branch)

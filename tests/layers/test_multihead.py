@@ -143,6 +143,17 @@ def test_a_constant_added_to_all_keys_changes_nothing(constant):
     torch.testing.assert_close(attention(x, x, x, mask + constant)[0], attention(x, x, x, mask)[0])
 
 
+def test_a_sample_of_padding_has_finite_gradients():
+    """With a float mask its largest entry is -inf."""
+    layer = build(8, 2)
+    x = draw(2, 5, 8).requires_grad_()
+    mask = torch.zeros(2, 5)
+    mask[1] = -torch.inf
+    output, _ = layer(x, x, x, key_padding_mask=mask)
+    grads = torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])
+    assert all(grad.isfinite().all() for grad in grads)
+
+
 def test_layouts_agree():
     attention = build(8, 2)
     x, mask = draw(3, 5, 8), torch.rand(3, 5) < 0.3

@@ -49,6 +49,13 @@ def test_parameters_are_those_of_skyformers_model(task, attention):
     assert sum(p.numel() for p in model.parameters()) == expected + EXTRA[attention]
 
 
+def test_embeddings_start_as_in_skyformer():
+    encoder = build(vocab_size=512, length=1024).backbone
+    for embedding in (encoder.token, encoder.position):
+        assert embedding.weight.std().item() == pytest.approx(0.02, rel=0.05)
+        assert abs(embedding.weight.mean().item()) < 1e-3
+
+
 @pytest.mark.parametrize('longest', [32, 37])
 @pytest.mark.parametrize('paired', [False, True])
 @pytest.mark.parametrize('attention', SEQUENCE_ATTENTION)

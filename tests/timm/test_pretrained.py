@@ -78,9 +78,8 @@ def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
         'pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **{**SWIN, 'img_size': 96}
     )
     assert larger.backbone.stages[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
-    with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5') as raised:
+    with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5'):
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
-    assert 'pretrained_cfg_overlay=dict(file=PATH)' in str(raised.value)
 
 
 def test_partial_state_dicts_load_if_not_strict():
@@ -130,7 +129,8 @@ def test_released_weights_by_name(name, tmp_path, monkeypatch, logged):
         name, pretrained=True, features_only=True, out_indices=(0, 1), **SMALL[name]
     )
     assert differing(features, released) == set()
-    assert [message.split(': loaded')[0] for message in logged] == [f'mmpola://{name}'] * 2
+    for message in logged:
+        assert message.startswith(f'mmpola://{name} (checkpoints/{name}.pth): loaded ')
 
 
 @pytest.mark.parametrize('name', ['pola_pvt_v2_b0', 'pola_deit_tiny', 'polaformer_pp_b0'])

@@ -12,14 +12,16 @@ from mmengine.registry import MODELS
 from PIL import Image
 from safetensors.torch import save_file
 
-from mmpola.backbones.weight_names import POLA_SWIN, to_released
+from mmpola.backbones.weight_names import POLA_SWIN, POLAFORMER_PP, to_released
 from mmpola.engine import train as engine_train
-from mmpola.engine.training_checkpoint import read_fitting, read_training_checkpoint
+from mmpola.engine.training_checkpoint import load_model, read_fitting, read_training_checkpoint
 from mmpola.engine.validate import build_on_meta
+from tests.helpers.models import PYRAMID
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 from tests.helpers.training import small_config
 
+PLUS = {'arch': {**PYRAMID, 'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}}
 SPANIEL = 217  # label of ImageNet's n02102040
 
 
@@ -101,6 +103,19 @@ def test_a_photo_is_classified_and_evaluated_without_the_training_images(
     assert ('averaged (EMA)' in capsys.readouterr().out) == (name == 'averaged.pth')
 
 
+def test_the_averages_of_a_file_are_evaluated_if_asked_for(
+    classifier, weights, photo, tmp_path, capsys
+):
+    """Files of PolaFormer++'s training code have plain weights, here useless, and averages."""
+    plain = {name: 0 * x for name, x in weights.items()}
+    path = tmp_path / 'best.pth'
+    torch.save({'model': plain, 'state_dict_ema': weights}, path)
+    assert run_script('test', classifier(), path, '--weights', 'ema') == 0
+    scalars = next((tmp_path / 'work').glob('*/*.json')).read_text()
+    assert json.loads(scalars)['accuracy/top1'] == 100
+    assert "from 'state_dict_ema'; averaged (EMA) weights" in capsys.readouterr().out
+
+
 def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights, photo, tmp_path):
     config = classifier()
     average = 'type=EMAHook', 'ema_type=ExponentialMovingAverage'
@@ -131,7 +146,9 @@ def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys
     )
 
 
-def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, tmp_path):
+def test_analysis_and_prediction_need_no_class_names_and_no_class_folders(
+    classifier, photo, tmp_path
+):
     config = classifier(num_classes=7)
     checkpoint = save(
         'bare.pth', MODELS.build(Config.fromfile(config).model).state_dict(), tmp_path
@@ -149,9 +166,10 @@ def test_analysis_needs_no_class_names_and_no_class_folders(classifier, photo, t
         == 0
     )
     assert (tmp_path / 'out' / 'photo.json').is_file()
-    assert (
-        run_script('predict', config, checkpoint, photo, '--out', tmp_path / 'named', *options) == 2
-    )
+    named = tmp_path / 'named'
+    assert run_script('predict', config, checkpoint, photo, '--out', named, *options) == 0
+    (best, *_) = json.loads((named / 'preds' / 'photo.json').read_text())['classes']
+    assert best['class'] == f'class {best["label"]}'
 
 
 def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_path):
@@ -169,6 +187,63 @@ def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
         f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, '
         'roi_head; '
     )
+
+
+def test_a_detector_of_the_authors_is_loaded_with_their_names(
+    tiny_config, tmp_path, monkeypatch, capsys
+):
+    """Their backbone also has norms of maps that no neck reads."""
+    cfg = Config.fromfile(tiny_config)
+    cfg.model.backbone = {'type': 'mmpola.PolaFormerPP', **PLUS, 'out_indices': (1, 2, 3)}
+    cfg.model.neck.in_channels = [16, 24, 32]
+    config = tmp_path / 'plus.py'
+    cfg.dump(config)
+    whole = MODELS.build({**PLUS, 'type': 'mmpola.PolaFormerPP'}).state_dict()
+    detector = MODELS.build({**cfg.model, '_scope_': 'mmdet'}).state_dict()
+    names = {}
+    authors = {}
+    for name, x in detector.items():
+        released = name
+        if name.startswith('backbone.'):
+            inside = to_released({name.removeprefix('backbone.'): x}, POLAFORMER_PP)
+            released = f'backbone.{next(iter(inside))}'
+        names[name] = released
+        authors[released] = torch.randn_like(x) if x.is_floating_point() else x
+    authors['backbone.extra_norms.0.norm.weight'] = whole['norms.0.weight']
+    authors['backbone.layers.0.RoPE.angle'] = torch.zeros(3)
+    assert 'backbone.extra_norms.1.norm.weight' in authors
+    path = tmp_path / 'epoch_12.pth'
+    torch.save({'meta': {'CLASSES': ('a',)}, 'state_dict': authors}, path)
+
+    cfg, model = read_config(config)
+    checkpoint = read_fitting(path, cfg, model)
+    assert 'dropped: backbone.norms.0.weight' in capsys.readouterr().out
+    assert checkpoint.weights.keys() == detector.keys()
+    for loaded in (
+        load_model(cfg, checkpoint),
+        load_into(MODELS.build({**cfg.model, '_scope_': 'mmdet'}), path),
+    ):
+        for name, x in loaded.state_dict().items():
+            assert torch.equal(x, authors[names[name]]), name
+
+    started = []
+
+    def build_runner(cfg, checkpoint):
+        started.append(checkpoint)
+        return SimpleNamespace(train=lambda: None)
+
+    monkeypatch.setattr(engine_train, 'build_runner', build_runner)
+    options = '--work-dir', tmp_path / 'work', '--cfg-options', f'load_from={path}'
+    assert run_script('train', config, *options) == 0
+    count = len(detector)
+    assert f'load_from: {path}: {count} of {count} tensors are loaded\n' in capsys.readouterr().out
+
+
+def load_into(detector, path):
+    """Load a file as the init_cfg of a detector does, with MMEngine."""
+    detector.init_cfg = {'type': 'Pretrained', 'checkpoint': str(path)}
+    detector.init_weights()
+    return detector
 
 
 def test_training_starts_from_the_weights_that_were_compared(

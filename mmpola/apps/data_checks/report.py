@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.progress import track
+from tqdm import tqdm
 
 from mmpola.messages import listed
 
@@ -69,7 +69,8 @@ def check_files(
     """
     title = f'reading {what} of {report.splits[0]}'
     with ThreadPoolExecutor() as threads:
-        found = list(track(threads.map(broken, files), title, total=len(files)))
+        checked = threads.map(broken, files)
+        found = list(tqdm(checked, title, total=len(files), leave=False, disable=None))
     add_line(report.problems, rule, [line for line in found if line is not None])
 
 

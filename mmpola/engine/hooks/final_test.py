@@ -24,6 +24,7 @@ class FinalTestHook(Hook):
         """Evaluate; the runner's model keeps the weights of the best checkpoint."""
         best = runner.message_hub.runtime_info.get('best_ckpt')
         if best is None:
+            info('the test data are not evaluated: no checkpoint was the best in a validation')
             return
         barrier()  # rank 0 may still be writing
         info(f'evaluating {best} on the test data')
