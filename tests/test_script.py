@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.helpers import ROOT
+from tests.helpers.processes import interpret
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
@@ -30,3 +31,26 @@ def test_help_in_a_locale_without_unicode():
     found = subprocess.run(command, capture_output=True, cwd=ROOT, env={**os.environ, **ascii_only})
     assert (found.returncode, found.stderr) == (0, b'')
     assert found.stdout.startswith(b'usage: ')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('code', 'package', 'extra'),
+    [
+        ("sys.argv = ['mmpola', 'train']; mmpola.__main__.main()", 'mmengine', 'openmmlab'),
+        ("runpy.run_path('tools/export.py')", 'mmengine', 'openmmlab'),
+        ('import mmpola.script, gradio', 'gradio', 'explore'),
+    ],
+)
+def test_a_missing_extra_is_one_line(code, package, extra):
+    missing = "raise ModuleNotFoundError(f'No module named {name!r}', name=name)"
+    found = interpret(f'import runpy, sys, mmpola.__main__; {code}', on_import={package: missing})
+    assert found.returncode == 1
+    assert found.stderr == (f"error: {package} is not installed: pip install -e '.[{extra}]'\n")
+
+
+@pytest.mark.slow
+def test_other_errors_keep_their_traceback():
+    found = interpret('import mmpola.script; import none_such')
+    assert found.returncode == 1
+    assert 'Traceback' in found.stderr
