@@ -17,7 +17,7 @@ from torch import nn
 from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_tree import leaves
 from mmpola.engine.config import load_config
-from mmpola.engine.validate import PREDICTION_KEYS, validate_config
+from mmpola.engine.validate import validate_config
 
 
 def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
@@ -35,7 +35,7 @@ def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses
     warnings.filterwarnings('ignore', 'Warning: The .* is out of bounds')  # of drawn boxes
     cfg = load_config(args)
-    return cfg, validate_config(cfg, PREDICTION_KEYS)
+    return cfg, validate_config(cfg)
 
 
 def is_classifier(cfg: Config) -> bool:

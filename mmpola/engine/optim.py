@@ -53,8 +53,7 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     ) -> None:
         if optim_wrapper_cfg['optimizer'].get('weight_decay') is None:
             raise ValueError(
-                'optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, '
-                'got None'
+                'optimizer: expected a weight_decay, from which norms are exempt, got None'
             )
         rules: dict[str, Any] = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
         rules.update(paramwise_cfg or {})
@@ -102,9 +101,7 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
                     f'got {self.paramwise_cfg[key]!r}'
                 )
         if self.base_lr is None:
-            raise ValueError(
-                'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got None'
-            )
+            raise ValueError('optimizer: expected lr, which layer-wise decay multiplies, got None')
 
     def add_params(
         self,

@@ -133,9 +133,9 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
             PolaSwin,
             {},
             {'lr': None},
-            'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got ',
+            'optimizer: expected lr',
         ),
-        (PolaSwin, {}, {'weight_decay': None}, 'optim_wrapper: expected optimizer.weight_decay'),
+        (PolaSwin, {}, {'weight_decay': None}, 'optimizer: expected a weight_decay'),
         (
             lambda _: nn.ReLU(),
             {},

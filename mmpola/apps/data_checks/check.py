@@ -147,7 +147,7 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
         report.paths.append(built.root)
         report.classes = built.metainfo['classes']
         report.images = report.annotations = len(built)
-        report.warnings += [*built.left_out, *built.notes]
+        report.warnings += built.notes
     report.is_counted = True
     indices = report.config.get('indices')
     if indices is not None:
