@@ -29,6 +29,7 @@ from mmpola.engine.config import (
 from mmpola.engine.resume import decide_resume
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
+from mmpola.environment import mmcv_problem
 from mmpola.messages import run_main
 
 
@@ -83,6 +84,9 @@ def main() -> None:
         if args.resume != 'auto':
             cfg.load_from = args.resume
 
+    problem = mmcv_problem()
+    if problem is not None:
+        print(f'{problem.what}: {problem.found} -> {problem.remedy}')
     model = validate_config(cfg)
     decide_resume(cfg, args.overwrite, model)
     print_notes(check_data(cfg, splits=('train', 'val')))

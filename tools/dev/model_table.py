@@ -1,7 +1,7 @@
-"""Updates the lists of models in configs/metafile.yml, README.md and docs/.
+"""Updates the lists of models in configs/metafile.yml and docs/.
 
-They follow from the docstrings of the configs. docs/models.md also gets the table of backbones, and
-docs/choose.md the measurements of `python -m benchmarks.run zoo`.
+They follow from the docstrings of the configs. docs/choose.md also gets the table of backbones and
+the measurements of `python -m benchmarks.run zoo`.
 
     python tools/dev/model_table.py            reads all docstrings, counts new models, writes
     python tools/dev/model_table.py --count    counts every model again, after a change of a model
@@ -59,34 +59,12 @@ IMAGE_SIZES: dict[str, Any] = {
 }
 """Data set -> (height, width) at which multiply-accumulates are counted.
 
-None stands for the backbone's training size, or the length of its longest sequence. The tables of a
-page follow this order.
+None stands for the backbone's training size, or the length of its longest sequence. The tables
+follow this order.
 """
-
-PAGES = {
-    'models_detection': ('COCO',),
-    'models_segmentation': ('ADE20K',),
-    'models_classification': ('ImageNet-1k', 'your own classes'),
-    'models': ('generated shapes', 'generated ListOps'),
-}
-"""Page of docs/ -> data sets whose configs it lists; docs/lra.md has the Long Range Arena."""
 
 COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
 """Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
-
-README_MODELS = (
-    'imagenet_pola_pvt_t',
-    'imagenet_pola_pvt_s',
-    'imagenet_pola_swin_t',
-    'imagenet_pola_swin_b',
-    'imagenet_polaformer_pp_b2',
-    'imagenet_polaformer_pp_b5',
-    'mask_rcnn_pola_pvt_t_1x',
-    'mask_rcnn_pola_swin_t_1x',
-    'cascade_mask_rcnn_pola_swin_t_3x',
-    'upernet_pola_swin_t_160k',
-)
-"""The configs in the README's short table."""
 
 TASKS = {
     'box AP': 'Object Detection',
@@ -396,32 +374,6 @@ def published_weights(name: str) -> str:
     return 'no'
 
 
-def short_table(models: list[Model]) -> str:
-    """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
-    by_name = {model.name: model for model in models}
-    shown = [by_name[name] for name in README_MODELS]
-    some_are_trained = any(model.ours != NOT_RUN for model in shown)
-    heading = ['config', 'data set', 'metric', 'parameters', 'paper']
-    if some_are_trained:
-        heading.append('ours')
-    rows = []
-    for model in shown:
-        what = model.model.removeprefix('ImageNet-1k ')
-        title = f'{what[0].upper()}{what[1:]}, {model.backbone}'
-        schedule = model.schedule.split(' (')[0]
-        row = [
-            f'[{title}](configs/{model.name}.py)',
-            f'{model.data}, {schedule}',
-            model.metric,
-            f'{model.counts["Parameters"] / 1e6:.1f} M',
-            model.printed,
-        ]
-        if some_are_trained:
-            row.append(model.reached)
-        rows.append(row)
-    return markdown_table(heading, rows)
-
-
 def rounded(value: float) -> str:
     """Return a number with one decimal, or with two if it is below 1."""
     if value >= 1:
@@ -477,15 +429,12 @@ def with_tables(page: Path, tables: dict[str, str]) -> str:
 def pages_of(models: list[Model]) -> Pages:
     """Return the tables of each page that shows models."""
     docs = ROOT / 'docs'
-    pages: Pages = {}
-    for page, data in PAGES.items():
-        on_page = [model for model in models if model.data in data]
-        pages[docs / f'{page}.md'] = {'models': tables(on_page)}
-    pages[docs / 'models.md']['backbones'] = backbone_table()
-    pages[docs / 'lra.md'] = {'models': sequence_table(models)}
-    pages[docs / 'choose.md'] = {'models': choice_table(models)}
-    pages[ROOT / 'README.md'] = {'models': short_table(models)}
-    return pages
+    on_page = [model for model in models if model.data not in SEQUENCES]
+    return {
+        docs / 'configs.md': {'models': tables(on_page)},
+        docs / 'choose.md': {'models': choice_table(models), 'backbones': backbone_table()},
+        docs / 'lra.md': {'models': sequence_table(models)},
+    }
 
 
 def main() -> None:
