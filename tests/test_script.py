@@ -1,9 +1,6 @@
-"""Every script sets the variables of OpenMP first, and prints in any locale."""
+"""Every script sets the variables of OpenMP first."""
 
 import ast
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -22,15 +19,6 @@ def test_every_script_imports_it_before_anything_else():
         if imports[0] == 'from __future__ import annotations':
             del imports[0]
         assert imports[0] == 'import mmpola.script', script
-
-
-@pytest.mark.slow
-def test_help_in_a_locale_without_unicode():
-    ascii_only = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
-    command = [sys.executable, 'tools/predict.py', '--help']
-    found = subprocess.run(command, capture_output=True, cwd=ROOT, env={**os.environ, **ascii_only})
-    assert (found.returncode, found.stderr) == (0, b'')
-    assert found.stdout.startswith(b'usage: ')
 
 
 @pytest.mark.slow
