@@ -24,7 +24,7 @@ from mmpola.ops.comparison import (
     outputs_and_gradients,
     relative_errors,
 )
-from mmpola.ops.inputs import AttentionInputs, ExpMap, MixAndGateInputs, PowerMap
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.numerics import BACKEND_EXCESS
 
 MARGIN = 20
@@ -61,11 +61,11 @@ def failures(
     if isinstance(inputs, AttentionInputs):
         draw = attention_problem
         x = inputs.q
-        feature_map = inputs.feature_map
         position = inputs.key_position
+        _, second = inputs.feature_map.parameters().values()
         variant: dict[str, Any] = {
-            'feature_map': 'ExpMap' if isinstance(feature_map, ExpMap) else 'PowerMap',
-            'has_scale': isinstance(feature_map, PowerMap) and feature_map.scale is not None,
+            'feature_map': type(inputs.feature_map).__name__,
+            'has_scale': second is not None,
             'position_dtype': None if position is None else position.dtype,
             'has_rotary': inputs.rotary is not None,
         }

@@ -34,9 +34,9 @@ def test_opcheck(kind):
     small = (position, first, second, *rotary)
     for x in (q, k, v, position, first, second):
         x.requires_grad_()
-    torch.library.opcheck(polarity_attention_operator, (q, k, v, *small, 1e-6))
+    torch.library.opcheck(polarity_attention_operator, (q, k, v, *small, 1e-6, kind))
     with torch.no_grad():
-        output, state = polarity_attention_operator(q, k, v, *small, 1e-6)
+        output, state = polarity_attention_operator(q, k, v, *small, 1e-6, kind)
     wanted = [x is not None for x in (q, k, v, position, first, second)]
     arguments = [
         x if x is None or not isinstance(x, torch.Tensor) else x.detach() for x in (q, k, v, *small)
@@ -46,6 +46,7 @@ def test_opcheck(kind):
         (
             *arguments,
             1e-6,
+            kind,
             torch.randn_like(output),
             None if kind == 'exp' else output,
             state,

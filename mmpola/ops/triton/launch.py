@@ -34,18 +34,6 @@ class SmallTensors(NamedTuple):
     cos: Tensor | None
     sin: Tensor | None
 
-    def is_power(self, dim: int) -> bool:
-        """Whether the feature map is a PowerMap; `dim` is D."""
-        return self.first.shape[1] == dim
-
-    def kind(self, dim: int) -> str:
-        """Return the name of the feature map in HALF_LAUNCHES."""
-        if self.is_power(dim):
-            return 'power'
-        if self.cos is None:
-            return 'exp'
-        return 'rotary'
-
 
 def contiguous(
     key_position: Tensor | None,
