@@ -178,7 +178,7 @@ def launch_mix_and_gate(
     batch, tokens, heads, dim = values.shape
     height, width, channels = taps.shape
     tiles, blocks, options = plan_tiles(
-        'mix_and_gate', values.shape, values.dtype, values.device, grid, (height, width)
+        'mix_and_gate', values.shape, values.dtype, grid, (height, width)
     )
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     do = None
@@ -231,7 +231,7 @@ def launch_taps_gradient(
     channels, _, height, width = weight.shape
     rows, columns = grid
     tiles, blocks, options = plan_tiles(
-        'mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width)
+        'mix_and_gate_taps', values.shape, values.dtype, grid, (height, width)
     )
     # A program per channel block, column of the window and run of tiles
     slots = TAPS_WAVES * processors_of(values.device)
