@@ -135,7 +135,7 @@ def deformable_cases():
 
 
 def small_model(name):
-    """Build configs/`name`.py with a tiny backbone and seeded weights, without dropout and drop path.
+    """Build a small configs/`name`.py with seeded weights, without dropout and drop path.
 
     The masks of dropout differ between versions of torch.
     """
