@@ -71,7 +71,7 @@ LAYERS: dict[str, Style] = {
     'PolaFormerPPAttention': {'label': 'PolaFormerPPAttention', 'color': GREEN, 'marker': '^'},
 }
 
-LABELLED_SIZES = {'224x224': '224²', '512x512': '512²', '1600x1600': '1600²', '4096x4096': '4096²'}
+LABELLED_SIZES = {'224x224': '224²', '512x512': '512²', '2048x2048': '2048²', '4096x4096': '4096²'}
 """Image sizes labelled on the axis: others would overlap."""
 
 MEMORY_OF_MACHINE = 24
@@ -116,7 +116,7 @@ def draw_image_size(path: Path, png: Path) -> None:
                 draw_computed(axis, measured, points(rows, COMPUTED, what, name, unit), style)
         axis.set(xscale='log', yscale='log', xlabel='image size in pixels')
         draw_slope(axis)
-        if quantity == 'bytes' and MEMORY_OF_MACHINE < axis.get_ylim()[1]:
+        if quantity == 'bytes' and axis.get_ylim()[1] > MEMORY_OF_MACHINE:
             axis.axhline(MEMORY_OF_MACHINE, color='#999999', linewidth=0.8)
             axis.annotate(
                 f'{MEMORY_OF_MACHINE} GB',
