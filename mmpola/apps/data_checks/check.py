@@ -99,6 +99,8 @@ def empty_report(dataset: dict[str, Any]) -> DatasetReport:
     root = Path(dataset.get('data_root') or '')
     annotations = dataset.get('ann_file')
     folders = dataset.get('data_prefix') or {}
+    if not isinstance(folders, dict):
+        folders = {'': folders}
     kind = name
     if 'img' in folders and str(annotations).endswith('.json'):
         kind = COCO
@@ -144,7 +146,8 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
     else:
         report.paths.append(built.root)
         report.classes = built.metainfo['classes']
-        report.images = report.annotations = len(built)
+        report.images = len(built)
+        report.annotations = len(built)
         report.warnings += built.notes
     report.is_counted = True
 
