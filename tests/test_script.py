@@ -2,7 +2,10 @@
 
 import ast
 
+import pytest
+
 from tests.helpers import ROOT
+from tests.helpers.processes import interpret
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
@@ -16,3 +19,26 @@ def test_every_script_imports_it_before_anything_else():
         if imports[0] == 'from __future__ import annotations':
             del imports[0]
         assert imports[0] == 'import mmpola.script', script
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('code', 'package', 'extra'),
+    [
+        ("sys.argv = ['mmpola', 'train']; mmpola.__main__.main()", 'mmengine', 'openmmlab'),
+        ("runpy.run_path('tools/export.py')", 'mmengine', 'openmmlab'),
+        ('import mmpola.script, gradio', 'gradio', 'explore'),
+    ],
+)
+def test_a_missing_extra_is_one_line(code, package, extra):
+    missing = "raise ModuleNotFoundError(f'No module named {name!r}', name=name)"
+    found = interpret(f'import runpy, sys, mmpola.__main__; {code}', on_import={package: missing})
+    assert found.returncode == 1
+    assert found.stderr == (f"error: {package} is not installed: pip install -e '.[{extra}]'\n")
+
+
+@pytest.mark.slow
+def test_other_errors_keep_their_traceback():
+    found = interpret('import mmpola.script; import none_such')
+    assert found.returncode == 1
+    assert 'Traceback' in found.stderr
