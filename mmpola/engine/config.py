@@ -67,8 +67,7 @@ def load_config(args: argparse.Namespace) -> Config:
             `work_dir`.
 
     Raises:
-        UsageError: the file does not exist, it or one of its bases cannot be read, or an option
-            does not fit it.
+        UsageError: the file does not exist, or it or one of its bases cannot be read.
     """
     if not Path(args.config).is_file():
         raise UsageError(f'{args.config}: no such config file')
@@ -93,14 +92,8 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> None:
 
     A line is printed for an option that sets a variable of the file, such as `data_root`: what the
     file has computed from it keeps the old value.
-
-    Raises:
-        UsageError: a key leads through something that is not a dict or list.
     """
-    try:
-        cfg.merge_from_dict(options)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f'--cfg-options: {" ".join(options)}: {first_line(error)}') from None
+    cfg.merge_from_dict(options)
     read_by_mmengine = inspect.signature(Runner).parameters
     for key in options:
         name = key.partition('.')[0]

@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.registry import Registry
 
 from mmpola.config_tree import nodes
 from mmpola.messages import UsageError
 from mmpola.registry import MODULE_OF_NAME
-
-DEVICE_ERRORS = (torch.OutOfMemoryError, torch.distributed.DistError)
-"""Errors whose traceback helps more than a key of the config."""
 
 NAMES_ARGUMENT = re.compile(r'(\w+): expected ')
 """How the messages of mmpola's constructors begin."""
@@ -38,7 +34,7 @@ def keys_in_errors(cfg: Config) -> Iterator[None]:
     def build_part(registry: Registry, part: Any, *arguments: Any, **options: Any) -> Any:
         try:
             return build(registry, part, *arguments, **options)
-        except (UsageError, *DEVICE_ERRORS):
+        except UsageError:
             raise
         except Exception as error:  # constructors of other packages raise exceptions of any type
             key = _key_of(part, cfg)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,10 +81,9 @@ def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: the work dir cannot be written to, or another training run writes to it;
-            pretrained weights are missing; `load_from` does not fit the backbone; a part of the
-            config cannot be built; a checkpoint cannot be written; or the loss or the weights are
-            not finite.
+        UsageError: another training run writes to the work dir; pretrained weights are missing;
+            `load_from` does not fit the backbone; a part of the config cannot be built; a
+            checkpoint cannot be written; or the loss or the weights are not finite.
     """
     hooks: list[Hook] = []
     if cfg.get('resume'):
@@ -106,10 +104,9 @@ def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
     """Evaluate a checkpoint on the config's test data and return the metrics.
 
     Raises:
-        UsageError: the work dir cannot be written to, or a part of the config cannot be built.
+        UsageError: a part of the config cannot be built.
     """
     cfg.load_from = None
-    make_writable(Path(cfg.work_dir))
     with keys_in_errors(cfg):
         runner = build_runner(cfg, [StartHook(checkpoint.weights)])
         metrics: dict[str, float] = runner.test()
@@ -160,13 +157,13 @@ def locked(cfg: Config) -> Iterator[None]:
     Rank 0 holds a lock. The system releases it when the process ends, however it ends.
 
     Raises:
-        UsageError: another training run holds the lock, or the folder cannot be written to.
+        UsageError: another training run holds the lock.
     """
     if place(cfg.launcher).rank > 0:
         yield
         return
     folder = Path(cfg.work_dir)
-    make_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(folder / 'training.lock').acquire(timeout=0)
     except Timeout:
@@ -175,17 +172,3 @@ def locked(cfg: Config) -> Iterator[None]:
         ) from None
     with lock:
         yield
-
-
-def make_writable(folder: Path) -> None:
-    """Create a folder if it does not exist, and check that files can be written to it.
-
-    Raises:
-        UsageError: the system refuses that.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f'{folder}: {error.strerror or error}; use another --work-dir') from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f'{folder}: is read-only; use another --work-dir')

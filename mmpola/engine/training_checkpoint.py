@@ -24,6 +24,7 @@ from mmpola.checkpoint.load import (
     find_weights,
     fit_weights,
     is_averaged,
+    rename_weights,
     weights_note,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
@@ -168,11 +169,12 @@ def fitting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[st
     Raises:
         UsageError: no tensor of the backbone fits.
     """
-    _, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)
+    weights = rename_weights(model, checkpoint.weights)
+    _, report = fit_weights(model, weights, checkpoint.path, exact=True)
     if not any(name.startswith(f'{BACKBONE}.') for name in report.loaded):
         raise UsageError(
             f'load_from: {checkpoint.path}: no tensor fits the backbone, the first ones are '
-            f'{listed(checkpoint.weights, 3)}; the weights of a backbone are loaded by '
+            f'{listed(weights, 3)}; the weights of a backbone are loaded by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     names = model.state_dict().keys()
@@ -181,7 +183,7 @@ def fitting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[st
     if new:
         line += f'; as initialised: {listed(dict.fromkeys(new))}'
     print(line)
-    return {name: checkpoint.weights[name] for name in report.loaded}
+    return {name: weights[name] for name in report.loaded}
 
 
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:

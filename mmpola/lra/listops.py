@@ -186,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    run_main(main, 'interrupted, nothing written')
+    run_main(main)

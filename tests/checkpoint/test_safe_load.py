@@ -17,7 +17,7 @@ from mmpola.apps.publish.convert import convert
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.checkpoint.safe_load import read_checkpoint, stubs_in
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import training_checkpoint
 from mmpola.messages import UsageError
 from tests.helpers.training import run, small_config
@@ -129,11 +129,7 @@ def test_other_classes_and_functions_of_a_checkpoint_are_inert(build, weights, t
     assert vars(found['config'])['size'] == 224
     assert found['node'] == {'a': [1]}
     assert not found['called']
-    assert stubs_in({'part': found['config']}) == {'argparse.Namespace'}
-    assert stubs_in({'state_dict': weights, 'meta': [('a', 1)]}) == set()
-    (array,) = stubs_in([found['array']])
-    (scalar,) = stubs_in([found['scalar']])
-    assert array.endswith('multiarray._reconstruct') and scalar.endswith('multiarray.scalar')
+    assert not vars(found['array']) and not vars(found['scalar'])
 
 
 def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):

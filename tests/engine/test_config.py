@@ -132,16 +132,6 @@ def test_entries_that_cannot_be_read(entry, capsys):
     assert entry in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    'entry', ['model.backbone.arch.depths=1', 'pipeline.2.scale=1', 'pipeline.x=1']
-)
-def test_keys_that_lead_nowhere(cfg, entry):
-    message = refusal(config.apply_options, cfg, parsed(entry))
-    key = entry.partition('=')[0]
-    assert message.startswith(f'--cfg-options: {key}: ')
-    assert '\n' not in message
-
-
 def test_a_variable_of_the_file_is_named(tmp_path, capsys):
     text = "root = 'a'\ntrain_dataloader = dict(dataset=dict(root=root))\n"
     options = ('root=b', 'train_dataloader.dataset.type=C')

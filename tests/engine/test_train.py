@@ -1,8 +1,5 @@
 """Training through tools/train.py: resuming, the work dir, mistakes that MMEngine finds, CPUs."""
 
-import errno
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -81,35 +78,6 @@ def test_overwriting_forgets_the_earlier_run_when_everything_is_built(
 
     monkeypatch.setattr('mmpola.engine.loops.ExactEpochLoop.run_epoch', stop)
     assert run_script('train', tiny_config, *options, 'log_level=ERROR') == 130
-
-
-def refuse_folders(monkeypatch):
-    monkeypatch.setattr('os.access', lambda path, mode, **_: False)
-
-
-def refuse_new_folders(monkeypatch):
-    make = Path.mkdir
-
-    def mkdir(path, *arguments, **options):
-        if path.name == 'work':
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        make(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, 'mkdir', mkdir)
-
-
-@pytest.mark.parametrize('refuse', [refuse_folders, refuse_new_folders, None])
-def test_a_work_dir_that_cannot_be_written_to_is_refused(refuse, tmp_path, train, monkeypatch):
-    work = tmp_path / 'work'
-    if refuse is None:
-        work.write_text('a file')
-    else:
-        refuse(monkeypatch)
-    started = []
-    message = refusal(train, work, steps=started.append)
-    assert message.startswith(f'{work}: ')
-    assert message.endswith('use another --work-dir')
-    assert not started
 
 
 def test_only_rank_0_holds_the_lock(tmp_path, monkeypatch):

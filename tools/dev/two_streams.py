@@ -84,9 +84,8 @@ def draw(scene: analysis.Scene, layer: analysis.LayerInputs, head: int, point: A
         signs = np.where(key * query > 0, BLUE, ORANGE)
         share = np.mean(signs == colour)
         relation = "Q's sign" if kind == 'same' else 'the opposite sign'
-        draw_channels(
-            channels[number + 1], key, signs, f'key {letter}: {share:.0%} have {relation}'
-        )
+        text = f'key {letter}: {share:.0%} have {relation}'
+        draw_channels(channels[number + 1], key, signs, text, colour)
         right_end, lower_end = scene.geometry.to_image(columns * side, weights.shape[0] * side)
         panels[number].imshow(weights, extent=(0, right_end, lower_end, 0), cmap=colours)
         panels[number].set_title(title, fontsize=11, color=colour)

@@ -26,7 +26,7 @@ class DatasetReport:
         paths: its files and folders.
         splits: all splits that use it.
         is_counted: whether the files were opened, so that the counts are known.
-        images: number of images or other samples, before `filter_cfg` drops any.
+        images: number of images or other samples that the files hold.
         annotations: number of annotations of the classes; as many as images without boxes.
         classes: names in the order of their labels; empty if unknown.
         problems: lines about what prevents training.

@@ -63,12 +63,12 @@ def refuse_non_finite(runner: Any) -> None:
     """
     names = _non_finite_tensors(runner)
     if any_process(bool(names)):
-        which = 'tensors of another process'
+        which = 'another process'
         if names:
-            which = f'{len(names)} tensors such as {names[0]}'
+            which = names[0]
         raise NonFiniteError(
-            f'model: expected finite weights to save, got NaN or infinity in {which} at step '
-            f'{runner.iter}; earlier checkpoints are finite'
+            f'model: expected finite weights to save at step {runner.iter}, got NaN or infinity in '
+            f'{which}; earlier checkpoints are finite'
         )
 
 

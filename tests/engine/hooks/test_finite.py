@@ -48,12 +48,12 @@ AVERAGED = {**EVERY, 'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.
         (
             EVERY,
             Poison(8),
-            'model: expected finite weights to save, got NaN or infinity in ',
+            'model: expected finite weights to save at step ',
         ),  # at the end of the epoch
         (
             AVERAGED,
             Poison(8, averaged=True),
-            'model: expected finite weights to save, got NaN or infinity in 1 tensors',
+            'model: expected finite weights to save at step ',
         ),
     ],
     ids=['loss', 'weights', 'average'],
@@ -126,5 +126,5 @@ def test_a_buffer_may_be_infinite_but_not_nan():
     runner = SimpleNamespace(hooks=[], model=model, iter=3)
     refuse_non_finite(runner)
     model.running_mean[0] = NAN
-    with pytest.raises(NonFiniteError, match='1 tensors such as running_mean'):
+    with pytest.raises(NonFiniteError, match='running_mean'):
         refuse_non_finite(runner)
