@@ -31,7 +31,7 @@ def literal_features(
         opposite = opposite * feature_map.opposite.unsqueeze(-2)
         psi = torch.cat([key.relu(), (-key).relu()], dim=-1).exp() - 1
         return psi, same.exp() - 1, opposite.exp() - 1
-    assert feature_map.scale is not None
+    assert isinstance(feature_map, PowerMap) and feature_map.scale is not None
     exponent = feature_map.exponent.unsqueeze(-2)
     query = (q / feature_map.scale).transpose(1, 2).contiguous()
     key = (k / feature_map.scale).transpose(1, 2).contiguous()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ def check_data(
             set through its pipeline; else read only a sample of the label maps.
 
     Raises:
-        UsageError: files are missing or invalid, or a training batch has more images than there
-            are; the message lists every problem.
+        UsageError: files are missing or invalid; the message lists every problem.
     """
     missing: list[str] = []
     problems: list[str] = []
@@ -66,8 +64,6 @@ def check_data(
         headline = f'the data is not complete (looked from {Path.cwd()})'
         advice = 'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
         raise UsageError('\n  '.join([headline, *missing, *problems, advice]))
-    if 'train' in splits and not problems:
-        problems += batch_problems(cfg, reports)
     if problems:
         raise UsageError('\n  '.join(['the data is not valid', *problems]))
     return reports
@@ -147,12 +143,8 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
         report.paths.append(built.root)
         report.classes = built.metainfo['classes']
         report.images = report.annotations = len(built)
-        report.warnings += [*built.left_out, *built.notes]
+        report.warnings += built.notes
     report.is_counted = True
-    indices = report.config.get('indices')
-    if indices is not None:
-        kept = abs(indices) if isinstance(indices, int) else len(indices)
-        report.images = min(report.images, kept)
 
     problems = list(report.problems)
     if report.classes:
@@ -165,32 +157,3 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
         except Exception as error:  # transforms of other packages raise exceptions of any type
             problems.append(f'{loader}.dataset: its first sample fails: {first_line(error)}')
     return problems
-
-
-def batch_problems(cfg: Config, reports: list[DatasetReport]) -> list[str]:
-    """Return a problem if an epoch has no step, because its only batch is not full and dropped."""
-    loader = cfg.train_dataloader
-    images = training_images(cfg, reports)
-    batch = place(cfg.get('launcher', 'none')).processes * loader.get('batch_size', 1)
-    if not loader.get('drop_last') or batch <= images:
-        return []
-    return [
-        'train_dataloader.batch_size: an epoch has no step with drop_last=True, '
-        f'{images} images and a batch of {batch}'
-    ]
-
-
-def training_images(cfg: Config, reports: list[DatasetReport]) -> float:
-    """Return the number of training images in an epoch, infinity if it is unknown.
-
-    It is unknown for data sets in wrappers that repeat them.
-
-    Args:
-        cfg: config of the run.
-        reports: what `check_data` returned for it, 'train' among the splits.
-    """
-    repeats = any('dataset' in node for _, node in nodes(cfg.train_dataloader.dataset, 'dataset'))
-    training = [report for report in reports if 'train' in report.splits]
-    if repeats or not all(report.is_counted for report in training):
-        return math.inf
-    return sum(report.images for report in training)

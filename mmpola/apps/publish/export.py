@@ -1,36 +1,28 @@
-"""Export a model to ONNX, compare it with PyTorch on a real image, and only then write the file."""
+"""Export a backbone, classifier or segmenter to ONNX, after comparing it with PyTorch."""
 
 from __future__ import annotations
 
-import copy
 import logging
-import timeit
 import warnings
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor, nn
 
-from mmpola.apps.publish.export_model import ExportModel
+from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.write import write_atomically
-from mmpola.messages import UsageError, first_line, info, listed
-
-ONNX_PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
-
-LOWEST_OPSET = 18
-"""The lowest opset that torch.onnx.export(dynamo=True) writes."""
+from mmpola.classification.data_config import evaluation_transform
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
+from mmpola.messages import UsageError, first_line
 
 TOLERANCE = 1e-4
-"""Largest error of an output in float32, relative to the output's largest magnitude."""
-
-HALF_TOLERANCE = 2e-2
-"""The same in float16, compared with PyTorch in float32; float16 itself resolves 1e-3."""
+"""Largest error of an output, relative to the output's largest magnitude."""
 
 RECORDED_SIZE = (2, 224, 256)
 """Batch, height and width with which a dynamic program is recorded. A batch of 1 would become a
@@ -40,239 +32,198 @@ COMPARED_SIZES = ((1, 224, 224), (2, 97, 130), (1, 320, 416))
 """Batch, height and width with which a dynamic program is compared: one window and several, sides
 that no stride divides, one and two images."""
 
-TIMED_RUNS = 5
+Outputs = dict[str, Tensor]
+"""Name -> tensor, in the order of the exported program."""
 
 
-@dataclass(frozen=True)
-class ExportReport:
-    """What an export wrote.
-
-    Attributes:
-        opset: version of ONNX's operators.
-        size: size of the file in bytes.
-        inputs, outputs: shapes by name; a dynamic dimension is a name or an expression.
-        error: largest error of all outputs and sizes, see `TOLERANCE`.
-        compared: (batch, height, width) of the last comparison.
-        seconds: of onnxruntime and of PyTorch in float32 for it, on the CPU.
-    """
-
-    opset: int
-    size: int
-    inputs: dict[str, list[int | str]]
-    outputs: dict[str, list[int | str]]
-    error: float
-    compared: tuple[int, int, int]
-    seconds: tuple[float, float]
-
-
-def check_packages() -> None:
-    """Raise UsageError if a package that exporting needs is not installed."""
-    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UsageError(f'{listed(missing)}: not installed; pip install {" ".join(ONNX_PACKAGES)}')
-
-
-def export(
-    model: ExportModel,
-    image: Image.Image,
-    path: Path,
-    *,
-    shape: tuple[int, int] | None,
-    opset: int | None = None,
-    half: bool = False,
-) -> ExportReport:
-    """Export a model to an ONNX file whose outputs in onnxruntime agree with PyTorch.
+class ExportModel(nn.Module):
+    """RGB pixels [B, 3, H, W], float32 in 0 ... 255 -> named outputs.
 
     Args:
-        model: on the CPU, in float32, and stays so.
-        image: resized to every size that is compared.
+        model: the config's model or its backbone.
+        outputs: computes named outputs of the model for normalised images.
+        mean, std: of the channels, in the order that the model reads, in 0 ... 255.
+        reverse: whether the model reads BGR.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        outputs: Callable[[Any, Tensor], Outputs],
+        mean: Tensor,
+        std: Tensor,
+        reverse: bool,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.outputs = outputs
+        self.reverse = reverse
+        self.register_buffer('mean', mean.float().reshape(-1, 1, 1))
+        self.register_buffer('std', std.float().reshape(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return the named outputs for images [B, 3, H, W]."""
+        if self.reverse:
+            images = images.flip(1)
+        return self.outputs(self.model, (images - self.mean) / self.std)
+
+
+def export_model(cfg: Config, checkpoint: TrainingCheckpoint, backbone_only: bool) -> ExportModel:
+    """Build what is exported of a config's model, with the checkpoint's weights.
+
+    Args:
+        cfg: config of a classifier or a segmenter, or of any model with `backbone_only`.
+        checkpoint: compared with the config.
+        backbone_only: export the maps of the backbone.
+
+    Raises:
+        UsageError: a whole detector would be exported.
+    """
+    model = load_model(cfg, checkpoint)
+    is_segmenter = hasattr(model, 'decode_head')
+    if not (backbone_only or is_segmenter or isinstance(model, Classifier)):
+        raise UsageError(
+            f'{type(model).__name__}: only backbones, classifiers and segmenters are exported; '
+            'export its backbone with --backbone'
+        )
+    preprocessor = model.data_preprocessor
+    if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
+        mean = preprocessor.mean
+        std = preprocessor.std
+        # Their images are loaded as BGR; mmdet and mmseg name the conversion differently.
+        to_rgb = getattr(preprocessor, '_channel_conversion', False)
+        reverse = not (to_rgb or getattr(preprocessor, 'channel_conversion', False))
+    else:
+        transform = evaluation_transform(cfg)
+        mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
+        std = 255 * torch.tensor(transform.get('std', IMAGENET_DEFAULT_STD))
+        reverse = False
+    if backbone_only:
+        return ExportModel(model.backbone, backbone_maps, mean, std, reverse)
+    replace_upsampling(model)
+    return ExportModel(model, logits, mean, std, reverse)
+
+
+def backbone_maps(backbone: Any, images: Tensor) -> Outputs:
+    """Compute map0, map1 ...: maps [B, C_i, H / s_i, W / s_i] of the backbone's `out_indices`."""
+    maps = backbone(images)
+    return {f'map{index}': x for index, x in zip(backbone.out_indices, maps, strict=True)}
+
+
+def logits(model: Any, images: Tensor) -> Outputs:
+    """Compute logits: [B, classes] of a classifier, [B, classes, h, w] of a segmenter.
+
+    A segmenter resizes them to the image afterwards.
+    """
+    return {'logits': model(images, mode='tensor')}
+
+
+def replace_upsampling(model: nn.Module) -> None:
+    """Replace mmseg's Upsample layers by PyTorch's, which serve every size when exported.
+
+    Theirs multiply the size by a float and round it by int(), which records a constant.
+    """
+    for parent in model.modules():
+        layer: Any
+        for name, layer in parent.named_children():
+            layer_class = type(layer)
+            is_mmseg = layer_class.__module__.startswith('mmseg.')
+            if is_mmseg and layer_class.__name__ == 'Upsample' and not layer.size:
+                replacement = nn.Upsample(
+                    scale_factor=layer.scale_factor,
+                    mode=layer.mode,
+                    align_corners=layer.align_corners,
+                )
+                setattr(parent, name, replacement)
+
+
+def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> float:
+    """Export a model to an ONNX file whose outputs in onnxruntime agree with PyTorch.
+
+    They are compared on random pixels. Returns the largest error of all outputs and sizes, see
+    `TOLERANCE`.
+
+    Args:
+        model: on the CPU, in float32.
         path: the file to write, in an existing folder.
         shape: height and width of the one image that the program takes; None: any batch, height and
             width.
-        opset: version of ONNX's operators; None: torch's choice.
-        half: store weights and compute in float16, except where mmpola's operators accumulate in
-            float32.
 
     Raises:
-        UsageError: the model or the opset cannot be exported, an output is not finite, or it
-            differs from PyTorch's. Nothing is written.
+        UsageError: the model cannot be exported, or an output differs from PyTorch's. Nothing is
+            written.
     """
-    is_dynamic = shape is None
-    recorded_size = RECORDED_SIZE
-    compared_sizes = list(COMPARED_SIZES)
-    duration = ', which takes minutes for any size'
+    import onnxruntime
+
+    recorded_size: tuple[int, ...] = RECORDED_SIZE
+    compared_sizes: list[tuple[int, ...]] = list(COMPARED_SIZES)
     if shape is not None:
-        height, width = shape
-        recorded_size = (1, height, width)
+        recorded_size = (1, *shape)
         compared_sizes = [recorded_size]
-        duration = ''
-    batches = [image_batch(image, size) for size in compared_sizes]
+    program = record_program(model, random_images(recorded_size), shape is None)
+    content = program.model_proto.SerializeToString()
 
-    with torch.no_grad():
-        info('1 of 3: computing the outputs in PyTorch')
-        expected = []
-        for batch in batches:
-            expected.append({name: x.numpy() for name, x in model(batch).items()})
-        check_deterministic(model, batches[0], expected[0])
-
-        info(f'2 of 3: recording the program{duration}')
-        exported = copy.deepcopy(model)
-        if half:
-            exported.model.half()
-        program = record_program(exported, image_batch(image, recorded_size), is_dynamic, opset)
-        content = program.model_proto.SerializeToString()
-
-        info('3 of 3: comparing with onnxruntime')
-        session = open_session(content)
-        tolerance = HALF_TOLERANCE if half else TOLERANCE
-        errors = []
-        for batch, outputs in zip(batches, expected, strict=True):
-            errors.append(largest_error(session, batch.numpy(), outputs, tolerance))
-        last = batches[-1]
-        inputs = {'images': last.numpy()}
-        runtime_seconds = timeit.repeat(
-            lambda: session.run(None, inputs), number=1, repeat=TIMED_RUNS
-        )
-        eager_seconds = timeit.repeat(lambda: model(last), number=1, repeat=TIMED_RUNS)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    providers = ['CPUExecutionProvider']
+    session = onnxruntime.InferenceSession(content, options, providers=providers)
+    error = 0.0
+    for size in compared_sizes:
+        images = random_images(size)
+        found = session.run(None, {'images': images.numpy()})
+        with torch.no_grad():
+            expected = model(images)
+        for (name, reference), output in zip(expected.items(), found, strict=True):
+            error_of_output = relative_error(output, reference.numpy())
+            if not error_of_output <= TOLERANCE:  # NaN too
+                raise UsageError(
+                    f'{name} of {list(images.shape)}: expected a relative error of at most '
+                    f'{TOLERANCE:g} against PyTorch, got {error_of_output:.2g}; nothing was '
+                    'written. A model that draws random numbers cannot be exported'
+                )
+            error = max(error, error_of_output)
 
     write_atomically(path, content)
-    return ExportReport(
-        opset=program.model.opset_imports[''],
-        size=len(content),
-        inputs={x.name: x.shape for x in session.get_inputs()},
-        outputs={x.name: x.shape for x in session.get_outputs()},
-        error=max(errors),
-        compared=compared_sizes[-1],
-        seconds=(min(runtime_seconds), min(eager_seconds)),
-    )
+    return error
 
 
-def image_batch(image: Image.Image, size: tuple[int, int, int]) -> Tensor:
-    """Resize an RGB image to `size` = (B, H, W) and repeat it: float32 [B, 3, H, W].
-
-    Every second image is mirrored.
-    """
+def random_images(size: tuple[int, ...]) -> Tensor:
+    """Return pixels [B, 3, H, W] in 0 ... 255 for `size` = (B, H, W), always the same ones."""
     batch, height, width = size
-    pixels = torch.from_numpy(np.array(image.resize((width, height)), np.float32)).permute(2, 0, 1)
-    mirrored = pixels.flip(2)
-    images = []
-    for number in range(batch):
-        images.append(pixels if number % 2 == 0 else mirrored)
-    return torch.stack(images)
+    generator = torch.Generator().manual_seed(0)
+    return 255 * torch.rand(batch, 3, height, width, generator=generator)
 
 
-def check_deterministic(
-    model: ExportModel, images: Tensor, expected: dict[str, NDArray[Any]]
-) -> None:
-    """Raise UsageError unless the model computes `expected` for these images again."""
-    for name, x in model(images).items():
-        error = relative_error(x.numpy(), expected[name])
-        if error > TOLERANCE:
-            raise UsageError(
-                f'{type(model.model).__name__}: expected equal outputs of two calls, got {name} '
-                f'that differ by {error:.2g}, because the model draws random numbers; LightHamHead '
-                'does not with --cfg-options model.decode_head.ham_kwargs.rand_init=False'
-            )
-
-
-def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool, opset: int | None) -> Any:
+def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool) -> Any:
     """Record the model for `sample` [B, 3, H, W] as torch.onnx.ONNXProgram."""
-    model_name = type(model.model).__name__
-    output_names = list(model(sample))
     dynamic_shapes = None
     if is_dynamic:
         dynamic_shapes = {'images': {0: 'batch', 2: 'height', 3: 'width'}}
     logging.getLogger('torch.onnx').setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try:
-            program = torch.onnx.export(
+            return torch.onnx.export(
                 model,
                 (sample,),
                 dynamo=True,
                 dynamic_shapes=dynamic_shapes,
                 input_names=['images'],
-                output_names=output_names,
-                opset_version=opset,
+                output_names=list(model(sample)),
                 verbose=False,
             )
         except Exception as error:  # torch's own, and any that the model raises under tracing
-            raise UsageError(f'{model_name}: cannot be exported: {first_cause(error)}') from error
-    if program is None:
-        raise UsageError(f'{model_name}: cannot be exported: torch returned no program')
-    written = program.model.opset_imports['']
-    if opset is not None and written != opset:
-        raise UsageError(
-            f'--opset: this model cannot be written with opset {opset}; torch wrote {written}'
-        )
-    return program
-
-
-def open_session(content: bytes) -> Any:
-    """Load a program into onnxruntime, on the CPU with as many threads as PyTorch.
-
-    Raises:
-        UsageError: onnxruntime refuses it.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only
-    options.intra_op_num_threads = torch.get_num_threads()  # so that the two times can be compared
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
-    except Exception as error:  # of onnxruntime's extension module
-        raise UsageError(
-            f'onnxruntime refuses the exported program: {first_cause(error)}'
-        ) from error
-
-
-def largest_error(
-    session: Any, images: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float
-) -> float:
-    """Run a session and return the largest `relative_error` of its outputs.
-
-    Raises:
-        UsageError: onnxruntime cannot run it, an output is not finite or its shape or values
-            differ; names the output.
-    """
-    size = ' x '.join(str(side) for side in images.shape)
-    try:
-        found = session.run(list(expected), {'images': images})
-    except Exception as error:  # of onnxruntime's extension module
-        raise UsageError(
-            f'onnxruntime cannot run the program for images {size}: {first_cause(error)}'
-        ) from error
-    errors = [0.0]
-    for (name, reference), output in zip(expected.items(), found, strict=True):
-        where = f'{name} in onnxruntime, for images {size}'
-        if output.shape != reference.shape:
-            raise UsageError(
-                f'{where}: expected {list(reference.shape)} like PyTorch, got {list(output.shape)}'
-            )
-        if not np.isfinite(output).all():
-            raise UsageError(
-                f'{where}: NaN or infinite values, PyTorch in float32 has none; nothing was written'
-            )
-        error_of_output = relative_error(output, reference)
-        if error_of_output > tolerance:
-            raise UsageError(
-                f'{where}: expected a relative error of at most {tolerance:g} against PyTorch, '
-                f'got {error_of_output:.2g}; nothing was written'
-            )
-        errors.append(error_of_output)
-    return max(errors)
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            name = type(model.model).__name__
+            raise UsageError(f'{name}: cannot be exported: {first_line(cause)}') from error
 
 
 def relative_error(found: NDArray[Any], reference: NDArray[Any]) -> float:
     """Return the largest difference relative to the reference's largest magnitude."""
-    difference = np.abs(found.astype(np.float64) - reference).max(initial=0)
-    magnitude = np.abs(reference).max(initial=0)
-    return float(difference / max(magnitude, np.finfo(np.float32).tiny))
-
-
-def first_cause(error: BaseException) -> str:
-    """Return the type and first line of the error at the end of a chain of causes."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)
+    difference = np.abs(found.astype(np.float64) - reference).max()
+    return float(difference / np.abs(reference).max())

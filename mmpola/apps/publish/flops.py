@@ -29,9 +29,9 @@ def input_size(cfg: Config) -> tuple[int, ...]:
 
     Detectors have images of many sizes; 800 x 1280 is the size at which they are usually counted.
     """
-    backbone = cfg.model.get('backbone') or {}
+    backbone = cfg.model.get('backbone', {})
     if 'length' in backbone:
-        return (backbone.length,)
+        return (backbone['length'],)
     scope = cfg.get('default_scope')
     if scope == 'mmdet':
         return (800, 1280)
