@@ -12,7 +12,7 @@ trains in fp16.
 Expected box AP: not in the paper; ours: not yet run.
 """
 
-_base_ = 'mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py'
+_base_ = ['mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', './_base_/hooks.py']
 
 model = dict(
     backbone=dict(
@@ -32,8 +32,4 @@ optim_wrapper = dict(
 
 # resumes after any step, as all training runs here
 train_cfg = dict(type='mmpola.ExactEpochLoop')
-default_hooks = dict(
-    checkpoint=dict(type='mmpola.AtomicCheckpointHook'),
-    preemption=dict(type='mmpola.PreemptionHook'),
-    finite_loss=dict(type='mmpola.FiniteLossHook'),
-)
+default_hooks = _base_.training_hooks

@@ -11,7 +11,7 @@ they are downloaded. To train from random weights, add `--cfg-options model.back
 Expected box AP: not in the paper; ours: not yet run.
 """
 
-_base_ = 'mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py'
+_base_ = ['mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py', './_base_/hooks.py']
 
 model = dict(
     backbone=dict(
@@ -29,8 +29,4 @@ auto_scale_lr = dict(base_batch_size=128)
 
 # resumes after any step, as all training runs here
 train_cfg = dict(type='mmpola.ExactEpochLoop')
-default_hooks = dict(
-    checkpoint=dict(type='mmpola.AtomicCheckpointHook'),
-    preemption=dict(type='mmpola.PreemptionHook'),
-    finite_loss=dict(type='mmpola.FiniteLossHook'),
-)
+default_hooks = _base_.training_hooks

@@ -1,8 +1,7 @@
-"""Find, decode and measure image files, and name the files of their results."""
+"""Find, decode and measure image files."""
 
 from __future__ import annotations
 
-import glob
 import io
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +16,6 @@ from mmpola.messages import UsageError, first_line, listed
 
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 """Lower-case suffixes of image files. Without .gif: OpenCV reads it only since version 4.11."""
-
-RARE_IMAGE_SUFFIXES = ('.avif', '.gif', '.heic', '.heif', '.jp2', '.jxl')
-"""Lower-case suffixes of images that OpenCV or Pillow may be unable to read."""
 
 EXIF_ORIENTATION = 0x0112
 """The EXIF tag of a camera's orientation."""
@@ -40,105 +36,38 @@ class ImageFile(NamedTuple):
 
 
 def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
-    """List the images that files, folders and patterns name, each once.
+    """List the images that files and folders name.
 
     Args:
-        arguments: files, folders (searched recursively for `IMAGE_SUFFIXES` and
-            `RARE_IMAGE_SUFFIXES`) and patterns; a file that is named or matches a pattern may have
-            any suffix.
+        arguments: files, and folders, which are searched recursively for `IMAGE_SUFFIXES`.
         out: folder of the results, which is skipped if it is inside a searched folder.
 
     Raises:
-        UsageError: an argument matches nothing, or results of two images would have the same name.
+        UsageError: there is no such file or folder, or no image in a folder.
     """
-    found: dict[Path, ImageFile] = {}
-    path_of_result: dict[Path, Path] = {}
-    for argument in arguments:
-        for image in _matching_images(argument, out.resolve()):
-            if image.path.resolve() in found:
-                continue
-            if image.result in path_of_result:
-                raise UsageError(
-                    f'{path_of_result[image.result]} and {image.path}: the results of both would '
-                    f'be {out / image.result}.json'
-                )
-            path_of_result[image.result] = image.path
-            found[image.path.resolve()] = image
-    return list(found.values())
-
-
-def _matching_images(argument: str, out: Path) -> list[ImageFile]:
-    """List the images that one file, folder or pattern names, without those in `out`."""
-    path = Path(argument)
-    if path.is_file():
-        return [ImageFile(path, Path(path.stem))]
-
-    if path.is_dir():
-        base = path
-        suffixes = IMAGE_SUFFIXES + RARE_IMAGE_SUFFIXES
-        candidates = [each for each in path.rglob('*') if each.suffix.lower() in suffixes]
-        nothing = f'no images in this folder ({" ".join(IMAGE_SUFFIXES)})'
-    else:
-        base = _fixed_part(path)
-        candidates = [Path(each) for each in glob.glob(argument, recursive=True)]
-        if glob.has_magic(argument):
-            nothing = 'no file matches this pattern'
-        else:
-            nothing = 'no such file or folder'
-
     images = []
-    for candidate in sorted(candidates):
-        is_result = out != base.resolve() and out in candidate.resolve().parents
-        if candidate.is_file() and not is_result:
-            images.append(ImageFile(candidate, candidate.relative_to(base).with_suffix('')))
-    if not images:
-        raise UsageError(f'{argument}: {nothing}')
+    for argument in arguments:
+        path = Path(argument)
+        base = path.parent
+        found = [path]
+        if path.is_dir():
+            base = path
+            found = []
+            for file in sorted(path.rglob('*')):
+                if file.suffix.lower() in IMAGE_SUFFIXES and out not in file.parents:
+                    found.append(file)
+        elif not path.exists():
+            raise UsageError(f'{argument}: no such file or folder')
+        if not found:
+            raise UsageError(f'{argument}: no images in this folder ({" ".join(IMAGE_SUFFIXES)})')
+        for file in found:
+            images.append(ImageFile(file, file.relative_to(base).with_suffix('')))
     return images
 
 
-def _fixed_part(pattern: Path) -> Path:
-    """Return the folders of a pattern before the first part with a wildcard."""
-    fixed = []
-    for part in pattern.parts:
-        if glob.has_magic(part):
-            break
-        fixed.append(part)
-    return Path(*fixed)
-
-
-def check_outputs(
-    images: Iterable[ImageFile], out: Path, outputs: Iterable[Path], overwrite: bool
-) -> None:
-    """Check that results can be written.
-
-    Args:
-        images: the input images, which are never overwritten.
-        out: folder of the results.
-        outputs: files that will be written.
-        overwrite: whether they may exist.
-
-    Raises:
-        UsageError: a file is where a folder is needed, or a result would replace an input image or,
-            unless `overwrite`, any other file.
-    """
-    inputs = {image.path.resolve() for image in images}
-    folders: dict[Path, None] = {}
-    replaced = []
-    existing = []
-    for output in outputs:
-        folders.update(dict.fromkeys(output.parents))
-        if output.resolve() in inputs:
-            replaced.append(output)
-        if output.exists():
-            existing.append(output)
-
-    for folder in folders:
-        if folder.is_file():
-            raise UsageError(f'--out: expected a folder for the results, got the file {folder}')
-    if replaced:
-        raise UsageError(
-            f'--out: {out}: results would overwrite the input images ({listed(replaced)})'
-        )
+def check_outputs(outputs: Iterable[Path], overwrite: bool) -> None:
+    """Raise UsageError if some of the files that will be written exist, unless `overwrite`."""
+    existing = [output for output in outputs if output.exists()]
     if existing and not overwrite:
         raise UsageError(
             f'--out: {len(existing)} of the results exist already ({listed(existing)}); '
@@ -153,15 +82,12 @@ def read_pixels(path: Path) -> NDArray[Any]:
         UsageError: it cannot be read; the message is the reason and does not name the file.
     """
     reason = unreadable(path)
-    if reason is None:
-        pixels = cv2.imread(str(path), cv2.IMREAD_COLOR)
-        if pixels is not None:
-            return pixels
-        reason = 'not an image that OpenCV can read'
-    suffix = path.suffix.lower()
-    if suffix in RARE_IMAGE_SUFFIXES:
-        reason += f'; {suffix} files may need to be converted to .png'
-    raise UsageError(reason)
+    if reason is not None:
+        raise UsageError(reason)
+    pixels = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if pixels is None:
+        raise UsageError('not an image that OpenCV can read')
+    return pixels
 
 
 def rgb_image(data: bytes) -> Image.Image:

@@ -1,18 +1,36 @@
-"""Set the variables of OpenMP, which torch reads when it is loaded; scripts import this first.
+"""What every script does first: set the variables of OpenMP, and name a missing extra in one line.
 
-Waiting threads sleep instead of spinning, which makes training several times faster on cores that
-other programs use too. The number of threads is the number of cores that this process may use,
-divided by the number of processes that torchrun started on this machine. Variables that the user
-has set stay as they are.
+torch reads the variables when it is loaded. Waiting threads sleep instead of spinning, which makes
+training several times faster on cores that other programs use too. The number of threads is the
+number of cores that this process may use, divided by the number of processes that torchrun started
+on this machine. Variables that the user has set stay as they are.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import TracebackType
 
 CPU_QUOTA = Path('/sys/fs/cgroup/cpu.max')
 """The limit of a container: microseconds of CPU time, or 'max', per period of microseconds."""
+
+EXTRA_OF_PACKAGE = {
+    'cv2': 'openmmlab',
+    'matplotlib': 'openmmlab',
+    'mmcv': 'openmmlab',
+    'mmdet': 'openmmlab',
+    'mmengine': 'openmmlab',
+    'mmseg': 'openmmlab',
+    'pycocotools': 'openmmlab',
+    'rich': 'openmmlab',
+    'onnx': 'export',
+    'onnxruntime': 'export',
+    'onnxscript': 'export',
+    'gradio': 'explore',
+}
+"""Package that scripts import -> the extra of mmpola that brings it."""
 
 
 def usable_cores() -> int:
@@ -37,4 +55,23 @@ def set_environment() -> None:
     os.environ.setdefault('GOMP_SPINCOUNT', '0')
 
 
+def name_missing_extra(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print one line for a package of an optional extra that is not installed.
+
+    Args:
+        kind, error, trace: as `sys.excepthook` gets them.
+    """
+    package = ''
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition('.')[0]
+    if package not in EXTRA_OF_PACKAGE:
+        sys.__excepthook__(kind, error, trace)
+        return
+    command = f"pip install -e '.[{EXTRA_OF_PACKAGE[package]}]'"
+    print(f'error: {package} is not installed: {command}', file=sys.stderr)
+
+
 set_environment()
+sys.excepthook = name_missing_extra

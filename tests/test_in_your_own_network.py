@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from tests.test_readme import python_blocks
+from tests.helpers.pages import code_blocks
 
 SHAPES = {
     'attention': {'maps': (2, 256, 30, 40), 'tokens': (2, 1200, 256), 'output': (2, 100, 256)},
@@ -14,10 +14,6 @@ SHAPES = {
     'TokenAttention': {'logits': (2, 10)},
     'mmdet': {'memory': (2, 950, 256)},
     'TransformerEncoderLayer': {'memory': (2, 950, 256)},
-    'ultralytics': {},
-    'segmentation_models_pytorch': {'masks': (2, 3, 256, 256)},
-    'torchvision': {},
-    'transformers': {},
     'Classifier': {'logits': (3, 2)},
 }
 """A word of each block, in their order -> shapes of what it computes."""
@@ -25,7 +21,7 @@ SHAPES = {
 
 @pytest.mark.parametrize('index', range(len(SHAPES)), ids=list(SHAPES))
 def test_a_block_runs(index, root, tmp_path, monkeypatch):
-    blocks = python_blocks(root / 'docs' / 'in_your_own_network.md')
+    blocks = code_blocks(root / 'docs' / 'in_your_own_network.md')
     assert len(blocks) == len(SHAPES)
     word, shapes = list(SHAPES.items())[index]
     assert word in blocks[index]

@@ -15,8 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaSwin, base
-from mmpola.engine.schedule_advice import schedule_advice
-from mmpola.engine.train import register_mmengine_reader
+from mmpola.engine.advice import training_advice
 from tests.helpers.configs import code_with, config_files, shrink_input, shrink_model
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -54,7 +53,6 @@ def load(folder, tmp_path, monkeypatch):
     evaluation.
     """
     monkeypatch.chdir(folder)
-    register_mmengine_reader()
 
     def load(name, evaluate=False):
         cfg = Config.fromfile(f'{name}.py')
@@ -167,7 +165,7 @@ def test_a_few_images_train_masks_of_three_classes(load, folder):
     """The learning rate reaches its value within two epochs of any number of images."""
     cfg = load('few_images', evaluate=True)
     whole = Config.fromfile(folder / 'few_images.py')
-    assert schedule_advice(whole, images=45) == []
+    assert training_advice(whole) == []
     cfg.train_cfg.max_epochs = 3
     cfg.train_cfg.val_interval = 3
     runner = train(cfg)

@@ -5,9 +5,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-SHAPES = ('mask_rcnn_pola_swin_shapes', ['stages.1.blocks.0.attn'])
-
-LAYERS_SHOWN = {'analysis_maps.jpg': SHAPES, 'explore.jpg': SHAPES}
+LAYERS_SHOWN = {'analysis_maps.jpg': ('mask_rcnn_pola_swin_shapes', ['stages.1.blocks.0.attn'])}
 """Picture of pixels -> the config of its model, and the layers that it names."""
 
 

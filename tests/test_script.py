@@ -1,13 +1,11 @@
-"""Every script sets the variables of OpenMP first, and prints in any locale."""
+"""Every script sets the variables of OpenMP first."""
 
 import ast
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.helpers import ROOT
+from tests.helpers.processes import interpret
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 SCRIPTS = sorted(path for path in (ROOT / 'tools').rglob('*.py'))
@@ -24,9 +22,23 @@ def test_every_script_imports_it_before_anything_else():
 
 
 @pytest.mark.slow
-def test_help_in_a_locale_without_unicode():
-    ascii_only = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
-    command = [sys.executable, 'tools/predict.py', '--help']
-    found = subprocess.run(command, capture_output=True, cwd=ROOT, env={**os.environ, **ascii_only})
-    assert (found.returncode, found.stderr) == (0, b'')
-    assert found.stdout.startswith(b'usage: ')
+@pytest.mark.parametrize(
+    ('code', 'package', 'extra'),
+    [
+        ("sys.argv = ['mmpola', 'train']; mmpola.__main__.main()", 'mmengine', 'openmmlab'),
+        ("runpy.run_path('tools/export.py')", 'mmengine', 'openmmlab'),
+        ('import mmpola.script, gradio', 'gradio', 'explore'),
+    ],
+)
+def test_a_missing_extra_is_one_line(code, package, extra):
+    missing = "raise ModuleNotFoundError(f'No module named {name!r}', name=name)"
+    found = interpret(f'import runpy, sys, mmpola.__main__; {code}', on_import={package: missing})
+    assert found.returncode == 1
+    assert found.stderr == (f"error: {package} is not installed: pip install -e '.[{extra}]'\n")
+
+
+@pytest.mark.slow
+def test_other_errors_keep_their_traceback():
+    found = interpret('import mmpola.script; import none_such')
+    assert found.returncode == 1
+    assert 'Traceback' in found.stderr

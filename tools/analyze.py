@@ -3,9 +3,8 @@
     python tools/analyze.py CONFIG CHECKPOINT IMAGES… --out DIR [--points X,Y …] [--layers NAME …]
                             [--device cuda:0] [--overwrite] [--cfg-options KEY=VALUE …]
 
-IMAGES are files, folders (searched recursively) and patterns such as 'photos/**/*.jpg'. DIR gets
-the same subfolders as a given folder, or as the fixed part of a pattern. For NAME.jpg it contains,
-as PNG and as PDF,
+IMAGES are files and folders (searched recursively). DIR gets the same subfolders as a given folder.
+For NAME.jpg it contains, as PNG and as PDF,
 
     NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and
                        opposite-signed stream, both together, and softmax attention with the same
@@ -18,8 +17,7 @@ and NAME.json with the numbers. docs/analysis.md defines them.
 
 Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre.
 Without --layers all linear attention layers of the backbone are analyzed. Images that cannot be
-read are named and skipped. Existing results are overwritten only with --overwrite, input images
-never.
+read are named and skipped. Existing results are overwritten only with --overwrite.
 """
 
 from __future__ import annotations
@@ -29,9 +27,10 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 from pathlib import Path
 
+from mmengine.device import get_device
+
 from mmpola.apps import analysis
-from mmpola.apps.arguments import load_image_config, usable_device
-from mmpola.apps.image_reader import open_reader
+from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_fitting
 from mmpola.messages import counted, run_main
@@ -45,9 +44,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
-    parser.add_argument(
-        'images', nargs='+', help='image files, folders (searched recursively) or patterns'
-    )
+    parser.add_argument('images', nargs='+', help='image files and folders (searched recursively)')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument(
         '--points',
@@ -62,14 +59,15 @@ def parse_args() -> argparse.Namespace:
         metavar='NAME',
         help='attention layers of the backbone (default: all)',
     )
-    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    parser.add_argument(
+        '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'
+    )
     parser.add_argument(
         '--overwrite', action='store_true', help='overwrite results of an earlier run'
     )
     add_options_argument(parser)
     args = parser.parse_args()
     args.points = analysis.parse_points(args.points)
-    args.device = usable_device(args.device)
     return args
 
 
@@ -83,7 +81,7 @@ def main() -> None:
     outputs = []
     for image in images:
         outputs.extend(analysis.figure_paths(image, args.out, layers))
-    check_outputs(images, args.out, outputs, args.overwrite)
+    check_outputs(outputs, args.overwrite)
 
     counts = analysis.analyze(model, open_reader(cfg), images, args.out, args.points, layers)
     done = f'{counted(counts.done, "image")} done, {counts.skipped} skipped'

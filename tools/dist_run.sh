@@ -10,7 +10,7 @@ script=$2
 shift 2
 # torchrun passes on only the signals that it handles; Slurm may send SIGUSR1.
 export PET_SIGNALS_TO_HANDLE="${PET_SIGNALS_TO_HANDLE:-SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1}"
-exec "$python" -m mmpola.engine.launch \
+exec "$python" -m torch.distributed.run \
     --nnodes="${NNODES:-1}" \
     --node-rank="${NODE_RANK:-0}" \
     --master-addr="${MASTER_ADDR:-127.0.0.1}" \

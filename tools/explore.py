@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from mmengine.device import get_device
 
 from mmpola.apps import analysis
-from mmpola.apps.arguments import load_image_config, usable_device
-from mmpola.apps.image_reader import ImageReader, open_reader
+from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_fitting
 from mmpola.messages import UsageError, run_main
@@ -127,12 +127,13 @@ def main() -> None:
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
     parser.add_argument('--port', type=int, help='port of the page (default: a free one)')
-    parser.add_argument('--device', help='cpu, cuda:1 … (default: a GPU if there is one)')
+    parser.add_argument(
+        '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'
+    )
     add_options_argument(parser)
     args = parser.parse_args()
-    device = usable_device(args.device)
     cfg, on_meta = load_image_config(args)
-    model = load_model(cfg, read_fitting(args.checkpoint, cfg, on_meta)).to(device)
+    model = load_model(cfg, read_fitting(args.checkpoint, cfg, on_meta)).to(args.device)
     page = build_page(Explorer(model, open_reader(cfg)), Path(args.config).stem)
 
     import gradio as gr

@@ -26,7 +26,7 @@ from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
 from mmpola.engine.training_checkpoint import read_fitting
-from mmpola.engine.validate import EXPORT_KEYS, validate_config
+from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
-    on_meta = validate_config(cfg, EXPORT_KEYS)
+    on_meta = validate_config(cfg)
     checkpoint = read_fitting(args.checkpoint, cfg, on_meta)
     model = export_model(cfg, checkpoint, args.backbone)
     shape = args.shape or input_size(cfg)

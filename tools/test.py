@@ -29,7 +29,7 @@ from mmpola.engine.config import (
 )
 from mmpola.engine.train import evaluate
 from mmpola.engine.training_checkpoint import read_fitting
-from mmpola.engine.validate import EVALUATION_KEYS, validate_config
+from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     if args.show_dir is not None:
         draw_predictions(cfg, args.show_dir)
 
-    model = validate_config(cfg, EVALUATION_KEYS)
+    model = validate_config(cfg)
     checkpoint = read_fitting(args.checkpoint, cfg, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)

@@ -5,7 +5,7 @@
                                  [--cfg-options KEY=VALUE …]
     bash tools/dist_train.sh CONFIG GPUS [the same arguments]
 
-Config, data and pretrained weights are checked before the model is built. Logs and checkpoints go
+Model, data and pretrained weights are checked before training starts. Logs and checkpoints go
 to the work dir, which belongs to one config; checkpoints in it are overwritten only when resuming
 from the newest, or with --overwrite.
 """
@@ -16,7 +16,8 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import check_data, print_notes, training_images
+from mmpola.apps.data_checks import check_data, print_notes
+from mmpola.engine.advice import training_advice
 from mmpola.engine.config import (
     add_compile_argument,
     add_options_argument,
@@ -25,11 +26,10 @@ from mmpola.engine.config import (
     scale_learning_rate,
     use_mixed_precision,
 )
-from mmpola.engine.maps import check_batch_norm
-from mmpola.engine.resume import decide_resume, progress_if_finished
-from mmpola.engine.schedule_advice import schedule_advice
+from mmpola.engine.resume import decide_resume
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
+from mmpola.environment import mmcv_problem
 from mmpola.messages import run_main
 
 
@@ -55,8 +55,7 @@ def parse_args() -> argparse.Namespace:
         nargs='?',
         const='float16',
         choices=('float16', 'bfloat16'),
-        help='automatic mixed precision: float16, the default, needs a GPU; bfloat16 is for '
-        'classifiers, segmenters and sequences',
+        help='automatic mixed precision: float16, the default, needs a GPU',
     )
     parser.add_argument(
         '--auto-scale-lr',
@@ -85,19 +84,15 @@ def main() -> None:
         if args.resume != 'auto':
             cfg.load_from = args.resume
 
+    problem = mmcv_problem()
+    if problem is not None:
+        print(f'{problem.what}: {problem.found} -> {problem.remedy}')
     model = validate_config(cfg)
-    check_batch_norm(cfg, model)
-    checkpoint = decide_resume(cfg, args.overwrite, model)
-    if checkpoint is not None:
-        progress = progress_if_finished(checkpoint, cfg)
-        if progress is not None:
-            print(f'{checkpoint.path}: training is finished: {progress}')
-            return
-    data = check_data(cfg, splits=('train', 'val'))
-    print_notes(data)
-    for line in schedule_advice(cfg, training_images(cfg, data)):
+    decide_resume(cfg, args.overwrite, model)
+    print_notes(check_data(cfg, splits=('train', 'val')))
+    for line in training_advice(cfg):
         print(line)
-    train(cfg, model, checkpoint, args.overwrite)
+    train(cfg, model, args.overwrite)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ and the powers and scales of attention, because decay would pull pretrained ones
 learned.
 """
 
-_base_ = ['./adamw.py', 'mmseg::_base_/default_runtime.py']
+_base_ = ['./adamw.py', './hooks.py', 'mmseg::_base_/default_runtime.py']
 
 steps = 40000
 
@@ -28,15 +28,10 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(
-        type='mmpola.AtomicCheckpointHook',
-        by_epoch=False,
-        interval=steps // 10,
-        max_keep_ckpts=3,
-        save_best='mIoU',
-    ),
-    preemption=dict(type='mmpola.PreemptionHook'),
-    finite_loss=dict(type='mmpola.FiniteLossHook'),
+    **_base_.training_hooks,
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
+)
+default_hooks['checkpoint'].update(
+    by_epoch=False, interval=steps // 10, max_keep_ckpts=3, save_best='mIoU'
 )

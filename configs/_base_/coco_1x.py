@@ -10,7 +10,7 @@ and the powers and scales of attention, because decay would pull pretrained ones
 learned.
 """
 
-_base_ = ['./adamw.py', 'mmdet::_base_/default_runtime.py']
+_base_ = ['./adamw.py', './hooks.py', 'mmdet::_base_/default_runtime.py']
 
 train_cfg = dict(type='mmpola.ExactEpochLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
@@ -26,10 +26,5 @@ optim_wrapper = dict(optimizer=dict(lr=1e-4, weight_decay=1e-4))
 # `--auto-scale-lr` scales the learning rate when GPUs times images per GPU is not 8 x 2.
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 
-default_hooks = dict(
-    checkpoint=dict(
-        type='mmpola.AtomicCheckpointHook', interval=1, max_keep_ckpts=3, save_best='auto'
-    ),
-    preemption=dict(type='mmpola.PreemptionHook'),
-    finite_loss=dict(type='mmpola.FiniteLossHook'),
-)
+default_hooks = _base_.training_hooks
+default_hooks.checkpoint.update(interval=1, max_keep_ckpts=3, save_best='auto')

@@ -8,8 +8,9 @@ which the learning rate rises linearly from a 25th and falls to a 250,000th, whi
 falls from 0.95 to 0.85 and rises again. With another train_cfg.max_iters the cycle stays that of
 50,000 steps, and tools/train.py names the options that change it.
 
-Every `val_interval` steps the whole dev split is evaluated. The checkpoint with the best accuracy
-is kept, and is evaluated once on the test split when training ends.
+After a fifth of the steps, the whole dev split is evaluated every `val_interval` steps. The
+checkpoint with the best accuracy is kept, and is evaluated once on the test split when training
+ends. A run of at most 10,000 steps needs train_cfg.val_begin=1 to be evaluated.
 """
 
 _base_ = ['./runtime.py']
@@ -46,7 +47,9 @@ test_dataloader = dict(
 val_evaluator = dict(type='mmpola.Accuracy', topk=(1,))
 test_evaluator = val_evaluator
 
-train_cfg = dict(type='mmpola.ExactIterLoop', max_iters=steps, val_interval=500)
+train_cfg = dict(
+    type='mmpola.ExactIterLoop', max_iters=steps, val_begin=steps // 5 + 1, val_interval=500
+)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 

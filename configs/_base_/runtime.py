@@ -4,15 +4,16 @@ All random numbers are functions of the seed, so a resumed run sees the same sam
 numbers as an uninterrupted one.
 """
 
+_base_ = ['./hooks.py']
+
 default_scope = 'mmengine'
 
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50),
-    checkpoint=dict(type='mmpola.AtomicCheckpointHook', save_best='accuracy/top1', rule='greater'),
-    preemption=dict(type='mmpola.PreemptionHook'),
-    finite_loss=dict(type='mmpola.FiniteLossHook'),
+    **_base_.training_hooks,
     class_count=dict(type='mmpola.ClassCountHook'),
 )
+default_hooks['checkpoint'].update(save_best='accuracy/top1', rule='greater')
 visualizer = dict(
     type='Visualizer',
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],

@@ -1,88 +1,50 @@
-"""Read images as the test data of a config is read: decoded, checked and transformed."""
+"""Read a config and images for prediction and analysis, as evaluation reads its test data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+import argparse
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import cv2
-import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, default_collate, pseudo_collate
 from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_transform
-from timm.data.transforms import ResizeKeepRatio
-from torch import Tensor
-from torchvision.transforms import Resize
+from torch import nn
 
-from mmpola.apps.arguments import is_classifier
 from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_tree import leaves
-from mmpola.messages import UsageError
-from mmpola.read_image import read_pixels, size_as_loaded
-
-Size = tuple[int, int]
-"""Height and width in pixels."""
-
-LARGEST_INPUT = 100_000_000
-"""Pixels of the largest image that is accepted, after resizing: 1.2 GB in float32.
-
-A narrow image in a file of some hundred bytes could otherwise take all memory.
-"""
+from mmpola.engine.config import load_config
+from mmpola.engine.validate import validate_config
 
 
-class ImageReader:
-    """The test transforms of a config for single images. `open_reader` chooses the subclass."""
+def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
+    """Read and check the config of a detector, segmenter or classifier.
 
-    def transform(self, pixels: NDArray[Any]) -> dict[str, Any]:
-        """Transform an image, BGR uint8 [H, W, 3], to an item of a batch."""
-        raise NotImplementedError
+    Args:
+        args: of a script, see `load_config`.
 
-    def collate(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Join items to a batch, as the model's data_preprocessor and test_step take it."""
-        raise NotImplementedError
+    Returns:
+        (the config, its model on the meta device).
 
-    def resized(self, size: Size) -> list[Size]:
-        """Return the sizes that an image has after each transform that resizes it."""
-        raise NotImplementedError
-
-    def read(self, path: Path) -> NDArray[Any]:
-        """Read an image, BGR uint8 [H, W, 3]; it is not decoded if its size is refused.
-
-        Raises:
-            UsageError: it cannot be read, or see `check_size`; the message does not name it.
-        """
-        size = size_as_loaded(path)
-        if size is not None:
-            width, height = size
-            self.check_size((height, width))
-        return read_pixels(path)
-
-    def check_size(self, size: Size) -> None:
-        """Check that an image stays within `LARGEST_INPUT` when it is resized.
-
-        Raises:
-            UsageError: it becomes larger, or a side vanishes; the message does not name it.
-        """
-        height, width = size
-        try:
-            sizes = self.resized(size)
-        except RuntimeError:
-            raise too_narrow(height, width) from None
-        for new_height, new_width in sizes:
-            if new_height * new_width == 0:
-                raise too_narrow(height, width)
-            if new_height * new_width > LARGEST_INPUT:
-                raise UsageError(
-                    f'{width} x {height} pixels, of which the test transforms would make '
-                    f'{new_width} x {new_height}; expected at most {LARGEST_INPUT} pixels'
-                )
+    Raises:
+        UsageError: the config cannot be read or has a mistake.
+    """
+    warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses
+    warnings.filterwarnings('ignore', 'Warning: The .* is out of bounds')  # of drawn boxes
+    cfg = load_config(args)
+    return cfg, validate_config(cfg)
 
 
-class ClassifierReader(ImageReader):
-    """The transforms of timm for a classifier.
+def is_classifier(cfg: Config) -> bool:
+    """Whether the model of a config is an `mmpola.ImageClassifier`."""
+    return bool(cfg.model.type == 'mmpola.ImageClassifier')
+
+
+class ClassifierReader:
+    """The transforms of timm for single images of a classifier.
 
     Args:
         transform: arguments of timm.data.create_transform.
@@ -96,17 +58,16 @@ class ClassifierReader(ImageReader):
         self.steps: list[Callable[[Any], Any]] = self._transform.transforms
 
     def transform(self, pixels: NDArray[Any]) -> dict[str, Any]:
+        """Transform an image, BGR uint8 [H, W, 3], to an item of a batch."""
         return {'inputs': self._transform(Image.fromarray(pixels[..., ::-1]))}
 
     def collate(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Join items to a batch, as the model's data_preprocessor and test_step take it."""
         return default_collate(items)
 
-    def resized(self, size: Size) -> list[Size]:
-        return resized_by_transforms(self.steps, size)
 
-
-class PipelineReader(ImageReader):
-    """The test pipeline of a detector or segmenter.
+class PipelineReader:
+    """The test pipeline of a detector or segmenter, for single images.
 
     Args:
         steps: configs of its transforms; the first loads the image.
@@ -118,18 +79,16 @@ class PipelineReader(ImageReader):
         self._pipeline = Compose([loader, *steps[1:]])
 
     def transform(self, pixels: NDArray[Any]) -> dict[str, Any]:
-        try:
-            item: dict[str, Any] = self._pipeline(pixels)
-        except cv2.error:  # the shorter side is resized to nothing
-            height, width = pixels.shape[:2]
-            raise too_narrow(height, width) from None
+        """Transform an image, BGR uint8 [H, W, 3], to an item of a batch."""
+        item: dict[str, Any] = self._pipeline(pixels)
         return item
 
     def collate(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Join items to a batch, as the model's data_preprocessor and test_step take it."""
         return pseudo_collate(items)
 
-    def resized(self, size: Size) -> list[Size]:
-        return resized_by_pipeline(self._pipeline.transforms, size)
+
+ImageReader = ClassifierReader | PipelineReader
 
 
 def open_reader(cfg: Config) -> ImageReader:
@@ -137,17 +96,6 @@ def open_reader(cfg: Config) -> ImageReader:
     if is_classifier(cfg):
         return ClassifierReader(evaluation_transform(cfg))
     return PipelineReader(image_pipeline(cfg), cfg.default_scope)
-
-
-def network_input(model: Any, reader: ImageReader, pixels: NDArray[Any]) -> Tensor:
-    """Return what the backbone of a model reads for an image, [1, 3, H, W].
-
-    Raises:
-        UsageError: the image is too narrow for the test transforms.
-    """
-    batch = reader.collate([reader.transform(pixels)])
-    inputs: Tensor = model.data_preprocessor(batch)['inputs']
-    return inputs
 
 
 def image_pipeline(cfg: Config) -> list[dict[str, Any]]:
@@ -166,47 +114,3 @@ def image_pipeline(cfg: Config) -> list[dict[str, Any]]:
         elif not name.startswith('Load'):
             others.append(step)
     return [loader, *others]
-
-
-def resized_by_transforms(steps: Iterable[Callable[[Any], Any]], size: Size) -> list[Size]:
-    """Return the size after each of timm's transforms that resizes an image.
-
-    Raises:
-        RuntimeError: a side would be resized to nothing.
-    """
-    image = torch.empty(3, *size, dtype=torch.uint8, device='meta')
-    sizes = []
-    for step in steps:
-        if isinstance(step, Resize | ResizeKeepRatio):
-            image = step(image)
-            sizes.append((image.shape[1], image.shape[2]))
-    return sizes
-
-
-def resized_by_pipeline(steps: Iterable[Any], size: Size) -> list[Size]:
-    """Return the size after each Resize of mmcv, mmdet or mmseg.
-
-    Other steps have their own limits.
-    """
-    from mmcv import rescale_size
-    from mmcv.transforms import Resize
-
-    height, width = size
-    sizes = []
-    for step in steps:
-        if not isinstance(step, Resize):
-            continue
-        scale = step.scale
-        if scale is None:
-            factor_x, factor_y = step.scale_factor
-            scale = (int(width * factor_x + 0.5), int(height * factor_y + 0.5))
-        if step.keep_ratio:
-            scale = rescale_size((width, height), scale)
-        width, height = scale
-        sizes.append((height, width))
-    return sizes
-
-
-def too_narrow(height: int, width: int) -> UsageError:
-    """Return the error about an image that would be resized to nothing."""
-    return UsageError(f'{width} x {height} pixels, too narrow for the test transforms')

@@ -8,8 +8,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpola.messages import UsageError
-
 CLASSES = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
 
 RGBImage = NDArray[np.uint8]
@@ -17,10 +15,6 @@ RGBImage = NDArray[np.uint8]
 
 Mask = NDArray[np.bool_]
 """[H, W]."""
-
-SHORTEST_SIDE = 64
-LONGEST_SIDE = 2048
-"""Limits of an image's sides in pixels."""
 
 EMPTY_SCENES = 0.05
 CROWD_SCENES = 0.08
@@ -73,22 +67,10 @@ def draw_scene(
     Args:
         seed: seed of the series, 0 or more.
         index: number of the scene, 0 or more.
-        size: (width, height) in pixels, each 64 to 2048.
+        size: (width, height) in pixels.
         only: draw a single large object of this class, an index into CLASSES; None: up to six of
             any class.
-
-    Raises:
-        UsageError: an argument is out of range.
     """
-    if seed < 0:
-        raise UsageError(f'seed: expected 0 or more, got {seed}')
-    if index < 0:
-        raise UsageError(f'index: expected 0 or more, got {index}')
-    if len(size) != 2 or min(size) < SHORTEST_SIDE or max(size) > LONGEST_SIDE:
-        raise UsageError(
-            f'size: expected width and height from {SHORTEST_SIDE} to {LONGEST_SIDE} pixels, '
-            f'got {tuple(size)}'
-        )
     if only is not None:
         painting = _Painting(np.random.default_rng([seed, index, only + 1]), size)
         painting.add_single_object(only)

@@ -14,7 +14,7 @@ from mmpola.backbones.arguments import STRIDES, check_out_indices, token_grid
 from mmpola.backbones.parameter_groups import BackboneLayers
 from mmpola.backbones.weight_names import ReleasedNames, to_ours
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
-from mmpola.checkpoint.load import Loadable
+from mmpola.checkpoint.load import RenamesWeights
 from mmpola.layers import Grid, WithPositionTable, draw_table, resize_table
 
 FIRST_CONV = 'stem.proj'
@@ -89,7 +89,7 @@ class Stage(WithPositionTable):
         return [grid] * len(self.blocks)
 
 
-class Backbone(Loadable):
+class Backbone(RenamesWeights):
     """A network of stages that returns one map [B, C_i, ceil(H / s_i), ceil(W / s_i)] per output.
 
     The constructor of a subclass calls this one, builds `stem`, then `stages` up to the last of

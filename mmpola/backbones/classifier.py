@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 from mmpola.backbones.base import Backbone
-from mmpola.checkpoint.load import Loadable
+from mmpola.checkpoint.load import RenamesWeights
 from mmpola.layers import draw_layer
 
 HEAD_PREFIXES = ('norm.', 'proj.', 'head.')
@@ -86,7 +86,7 @@ def split_head(weights: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     return backbone, head
 
 
-class ModelWithBackbone(Loadable):
+class ModelWithBackbone(RenamesWeights):
     """A model with a `backbone`; files may name its tensors with or without that prefix."""
 
     backbone: Backbone

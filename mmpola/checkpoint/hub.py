@@ -105,7 +105,8 @@ def released_checkpoint(model: str) -> Path:
         if path.is_file():
             return path
     if model in PUBLISHED_MODELS:
-        remedy = f'save it as {local}'
+        any_file = f'hf://{RELEASED_REPOSITORY}/FILE'
+        remedy = f'save it as {local}; {any_file} takes a file of any other name there'
         return _download_from_hub(name, RELEASED_REPOSITORY, PUBLISHED_MODELS[model], remedy)
     reason = 'the authors published no weights of this model; save your own file so'
     if model.startswith('polaformer_pp_'):
@@ -127,7 +128,7 @@ def _download_from_hub(name: str, repository: str, file: str, remedy: str) -> Pa
 
     address = f'{constants.ENDPOINT}/{repository}/resolve/main/{file}'
     with _errors_in_one_line(name, address, remedy):
-        # hf_hub_download asks the server even then, and repeats that for half a minute.
+        # hf_hub_download asks the server even for a cached file: half a minute without a network.
         cached = try_to_load_from_cache(repository, file)
         if isinstance(cached, str):
             return Path(cached)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
-from mmpola.checkpoint.load import WEIGHTS, Loadable, load_weights
+from mmpola.checkpoint.load import WEIGHTS, RenamesWeights, load_weights
 from mmpola.config_tree import nodes
 from mmpola.messages import UsageError
 
@@ -39,7 +39,7 @@ def check_init_cfg(init_cfg: InitCfg) -> None:
                 raise ValueError(f'init_cfg: expected {rule}, got {entry}')
 
 
-def initialize(model: Loadable, init_cfg: InitCfg) -> bool:
+def initialize(model: RenamesWeights, init_cfg: InitCfg) -> bool:
     """Run the initializers on a model, then load the files over their weights, as MMEngine does.
 
     Returns:

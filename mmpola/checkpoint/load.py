@@ -50,8 +50,8 @@ FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
 
 
-class Loadable(nn.Module):
-    """A model that knows how files name its weights, and which of them a file may lack."""
+class RenamesWeights(nn.Module):
+    """A model that gives tensors of files its own names, and says which of them a file may lack."""
 
     def rename_weights(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Rename a file's tensors to the names in this model; foreign tensors keep any name."""
@@ -145,7 +145,7 @@ class LoadReport:
             raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
 
 
-def load_weights(model: Loadable, name: str | Path, which: str | None = None) -> LoadReport:
+def load_weights(model: RenamesWeights, name: str | Path, which: str | None = None) -> LoadReport:
     """Load a file into a model and log which tensors were loaded, resized, dropped or left.
 
     Takes the authors' files (`{'model': …}`), training checkpoints of mmpola, mmdet and mmseg
@@ -180,7 +180,7 @@ def shown_source(name: str | Path, path: Path) -> str:
 
 
 def load_tensors(
-    model: Loadable,
+    model: RenamesWeights,
     weights: Mapping[str, Tensor],
     source: str,
     container: str,
@@ -265,7 +265,7 @@ def _keys_of_weights(entries: Mapping[Any, Any], which: str | None) -> tuple[str
         return AVERAGED_KEYS
     if which == 'model':
         return (PLAIN_BESIDE_AVERAGED, 'state_dict', 'model', BARE)
-    if 'model' in entries and 'state_dict_ema' in entries:  # written by PolaFormer++'s code only
+    if 'model' in entries and 'state_dict_ema' in entries:  # as PolaFormer++'s training writes
         return ('model',)
     return (*AVERAGED_KEYS, 'state_dict', 'model', BARE)
 
@@ -294,7 +294,7 @@ def _without_wrappers(key: str) -> str:
 
 def rename_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename a file's tensors to the names in a model, or in the backbones inside of it."""
-    if isinstance(model, Loadable):
+    if isinstance(model, RenamesWeights):
         return model.rename_weights(weights)
     renamed = dict(weights)
     for prefix, backbone in _inner_models(model):
@@ -307,11 +307,11 @@ def rename_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str,
     return renamed
 
 
-def _inner_models(model: nn.Module) -> list[tuple[str, Loadable]]:
-    """Return (prefix of its tensors, module) of every `Loadable` inside of another model."""
+def _inner_models(model: nn.Module) -> list[tuple[str, RenamesWeights]]:
+    """Return (prefix of its tensors, module) of every `RenamesWeights` inside of another model."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, Loadable) and module is not model:
+        if isinstance(module, RenamesWeights) and module is not model:
             found.append((f'{name}.', module))
     return found
 
@@ -335,7 +335,7 @@ def fit_weights(
             `optional_prefixes()`.
         exact: the tensors must be exactly the model's state dict; only the counters of BatchNorm
             layers may be missing, as in torch, and only stages and norms that a backbone does not
-            build are dropped. This always applies to models that are not `Loadable`.
+            build are dropped. This always applies to models that are not `RenamesWeights`.
 
     Returns:
         (tensors to load, by the model's names; report on every tensor); there are no tensors to
@@ -353,7 +353,7 @@ def fit_weights(
     adapt = False
     tables: dict[str, Grid] = {}
     may_drop = tuple(prefix for prefix, _ in _inner_models(model))
-    if isinstance(model, Loadable) and not exact:
+    if isinstance(model, RenamesWeights) and not exact:
         adapt = True  # drop what the model does not have, resize tables
         may_drop = ('',)  # every name
         tables = position_tables(model)

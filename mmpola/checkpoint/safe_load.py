@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ import torch
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import is_checkpoint, resolve_checkpoint
 from mmpola.messages import first_line, listed
-
-LOG_HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
-"""The class in which MMEngine's Runner saves the scalars that it logged."""
 
 
 def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
@@ -33,7 +29,8 @@ def read_checkpoint(name: str | Path, map_location: Any = 'cpu') -> Any:
         map_location: as in torch.load; for a .safetensors file a device.
 
     Returns:
-        The content. Instances of classes that torch.load does not know are inert, see `stubs_in`.
+        The content. Instances of classes that torch.load does not know are inert: NumPy's have no
+        values, others are dicts.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -90,14 +87,11 @@ def _check_sums(path: Path) -> None:
 class _Inert:
     """Stands for any other class or function in a file: a call runs nothing, returns an empty dict.
 
-    The dict gets the items and, as attributes, the state of the pickled instance; `pickled_class`
-    is its class.
+    The dict gets the items and, as attributes, the state of the pickled instance.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
-        stub = OrderedDict[Any, Any]()  # the only dict torch fills that has attributes
-        vars(stub)['pickled_class'] = cls.__name__
-        return stub
+        return OrderedDict[Any, Any]()  # the only dict torch fills that has attributes
 
 
 class _InertValue:
@@ -115,21 +109,3 @@ def inert(name: str) -> type[_Inert] | type[_InertValue]:
     if name.startswith('numpy.'):
         return type(name, (_InertValue,), {})
     return type(name, (_Inert,), {})
-
-
-def stubs_in(content: Any) -> set[str]:
-    """Return the names of the classes in a file whose instances inside `content` are inert."""
-    if isinstance(content, _InertValue):
-        return {type(content).__name__}
-    if isinstance(content, OrderedDict) and 'pickled_class' in vars(content):
-        return {str(vars(content)['pickled_class'])}
-    if isinstance(content, Mapping):
-        items = list(content.values())
-    elif isinstance(content, (list, tuple)):
-        items = list(content)
-    else:
-        return set()
-    names = set()
-    for item in items:
-        names |= stubs_in(item)
-    return names

@@ -7,7 +7,6 @@ files and follow links in circles.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from mmengine.structures import BaseDataElement
-from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
@@ -48,8 +46,8 @@ class ClassFolders(Dataset[dict[str, Any]]):
         labels: int64 [N], one per image.
 
     Raises:
-        ValueError: a folder, classes or images are missing, classes differ, links lead to a folder
-            twice, `transform` has an unknown name, or `indices` keep no image or are out of range.
+        ValueError: a folder, classes or images are missing, classes differ, or links lead to a
+            folder twice.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class ClassFolders(Dataset[dict[str, Any]]):
         classes: str | Sequence[str] | None = None,
         indices: int | Sequence[int] | None = None,
     ) -> None:
-        _check_transform(transform)
+        self.transform = create_transform(is_training=training, **transform)
         self.root = str(root)
         images, names = _find_images(self.root, classes)
         labels = []
@@ -74,11 +72,16 @@ class ClassFolders(Dataset[dict[str, Any]]):
         # Workers share an array of bytes; each of them would copy Python's strings.
         self._paths = np.array(paths)
         if indices is not None:
-            kept = _kept_indices(len(self.labels), indices)
+            every = np.arange(len(self.labels))
+            if not isinstance(indices, int):
+                kept = every[list(indices)]
+            elif indices >= 0:
+                kept = every[:indices]
+            else:
+                kept = every[indices:]
             self.labels = self.labels[kept]
             self._paths = self._paths[kept]
         self.metainfo = {'classes': tuple(names)}
-        self.transform = create_transform(is_training=training, **transform)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -125,42 +128,6 @@ def class_names(source: str | Sequence[str]) -> list[str]:
         if entry.is_dir() and not entry.name.startswith('.'):
             folders.append(entry.name)
     return sorted(folders, key=natural_key)
-
-
-def _check_transform(transform: dict[str, Any]) -> None:
-    """Raise ValueError if timm.data.create_transform does not know the name of an argument."""
-    parameters = inspect.signature(create_transform).parameters
-    known = [name for name in parameters if name != 'is_training']
-    if not isinstance(transform, dict):
-        raise ValueError(f'transform: expected a dict of {listed(known, None)}, got {transform!r}')
-    unknown = [name for name in transform if name not in known]
-    if unknown:
-        rule = f'expected some of {listed(known, None)}'
-        raise ValueError(f'transform: {rule}, got {listed(unknown)}')
-
-
-def _kept_indices(count: int, indices: int | Sequence[int]) -> NDArray[np.int64]:
-    """Return the indices of the images that `ClassFolders` keeps among `count` images."""
-    numbers: Any = indices
-    if isinstance(indices, int):
-        numbers = [indices]
-    is_list = isinstance(numbers, (list, tuple))
-    if not is_list or any(type(number) is not int for number in numbers):
-        raise ValueError(f'indices: expected an integer or a list of integers, got {indices!r}')
-    every = np.arange(count)
-    if not isinstance(indices, int):
-        outside = [index for index in indices if not -count <= index < count]
-        if outside:
-            rule = f'expected integers from {-count} to {count - 1}'
-            raise ValueError(f'indices: {rule}, got {listed(outside)}')
-        kept = every[list(indices)]
-    elif indices >= 0:
-        kept = every[:indices]
-    else:
-        kept = every[indices:]
-    if not len(kept):
-        raise ValueError(f'indices: expected at least one image, got {indices!r}')
-    return kept
 
 
 def _find_images(

@@ -9,6 +9,7 @@ import torch
 from mmengine.dist import broadcast_object_list, get_rank, get_world_size
 from mmengine.runner import EpochBasedTrainLoop
 
+from mmpola.engine.advice import warm_up_advice
 from mmpola.engine.seeding import STEP, SeededBatchSampler, seed_generators, seeded_loader
 from mmpola.messages import UsageError
 from mmpola.registry import LOOPS
@@ -72,6 +73,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
         self._set_seed()
+        self._check_warm_up()
         if len(self.dataloader) % self.runner.optim_wrapper._accumulative_counts:
             self.runner.logger.warning(
                 'the steps of an epoch are not a multiple of accumulative_counts: resuming from '
@@ -120,6 +122,12 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.batch_sampler.seed = self.seed
         if hasattr(self.batch_sampler.sampler, 'seed'):
             self.batch_sampler.sampler.seed = self.seed
+
+    def _check_warm_up(self) -> None:
+        """Warn if the run is shorter than the warm-up of its learning rate."""
+        advice = warm_up_advice(self.runner.param_schedulers, self._max_iters)
+        if advice is not None:
+            self.runner.logger.warning(advice)
 
     def _steps_done(self) -> int:
         """Return how many steps of this epoch were done before the checkpoint was written."""
@@ -206,6 +214,7 @@ class ExactIterLoop(ExactEpochLoop):
     def run(self) -> torch.nn.Module:
         """Train; after resuming, with the seed of the checkpoint."""
         self._set_seed()
+        self._check_warm_up()
         self.runner.call_hook('before_train')
         self.runner.call_hook('before_train_epoch')  # MMEngine's hooks see the run as one epoch
         self._steps_done()

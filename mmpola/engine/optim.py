@@ -17,19 +17,30 @@ in MMEngine's `custom_keys` would replace their rules.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from mmengine.logging import MMLogger
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
 from mmengine.runner.amp import autocast
 from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.backbones.parameter_groups import NO_WEIGHT_DECAY, BackboneLayers
-from mmpola.messages import info
+from mmpola.messages import counted, info
 from mmpola.registry import OPTIM_WRAPPER_CONSTRUCTORS, OPTIM_WRAPPERS
+
+
+def _concerns_all_parameters(record: logging.LogRecord) -> bool:
+    """Whether a line of MMEngine's constructor is about more than one parameter.
+
+    Its lines on learning rates are written before layer-wise decay multiplies these.
+    """
+    line = record.getMessage()
+    return 'paramwise_options -- ' not in line and 'is skipped since its requires_grad' not in line
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -53,8 +64,7 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
     ) -> None:
         if optim_wrapper_cfg['optimizer'].get('weight_decay') is None:
             raise ValueError(
-                'optim_wrapper: expected optimizer.weight_decay, from which norms are exempt, '
-                'got None'
+                'optimizer: expected a weight_decay, from which norms are exempt, got None'
             )
         rules: dict[str, Any] = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
         rules.update(paramwise_cfg or {})
@@ -62,6 +72,27 @@ class NoDecayOptimizerConstructor(DefaultOptimWrapperConstructor):
         custom_keys.update(rules.get('custom_keys', {}))
         rules['custom_keys'] = custom_keys
         super().__init__(optim_wrapper_cfg, rules)
+
+    def add_params(
+        self,
+        params: list[dict[str, Any]],
+        module: nn.Module,
+        prefix: str = '',
+        is_dcn_module: Any = None,
+    ) -> None:
+        """Add MMEngine's groups, one per parameter, without a log line for each of them."""
+        if prefix:  # MMEngine calls this for every child too
+            super().add_params(params, module, prefix, is_dcn_module)
+            return
+        logger = MMLogger.get_current_instance()
+        logger.addFilter(_concerns_all_parameters)
+        try:
+            super().add_params(params, module, prefix, is_dcn_module)
+        finally:
+            logger.removeFilter(_concerns_all_parameters)
+        frozen = sum(not parameter.requires_grad for parameter in module.parameters())
+        if frozen:
+            info(f'{counted(frozen, "parameter")} of the model are frozen')
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -102,9 +133,7 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
                     f'got {self.paramwise_cfg[key]!r}'
                 )
         if self.base_lr is None:
-            raise ValueError(
-                'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got None'
-            )
+            raise ValueError('optimizer: expected lr, which layer-wise decay multiplies, got None')
 
     def add_params(
         self,
@@ -135,8 +164,12 @@ class LayerDecayOptimizerConstructor(NoDecayOptimizerConstructor):
             distance = layers.number + 1 - layers.layer_of(name)
             if distance > 0:
                 group['lr'] = group['lr'] * rate**distance * factor
-        lowest = factor * rate ** (layers.number + 1)
-        info(f'layer-wise decay {rate}: {layers.number} blocks, learning rates from x {lowest:.3g}')
+        factors = [rate**distance * factor for distance in range(layers.number + 1, 0, -1)]
+        blocks = ', '.join(f'{block:.3g}' for block in factors[1:])
+        info(
+            'layer-wise decay: learning rates as parts of optimizer.lr: '
+            f'stem {factors[0]:.3g}; blocks {blocks}; output norms and heads 1'
+        )
 
 
 @OPTIM_WRAPPERS.register_module()

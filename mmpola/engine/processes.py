@@ -6,8 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
-import time
 from functools import cache
 from typing import NamedTuple
 
@@ -17,13 +15,6 @@ from mmengine.dist import all_reduce, get_world_size
 
 PR_SET_PDEATHSIG = 1
 """Option of prctl(2): the signal that the kernel sends a process when its parent dies."""
-
-WATCH_INTERVAL = 2.0
-"""Seconds between checks whether the parent lives, on systems without prctl."""
-
-prctl = None
-if sys.platform == 'linux':
-    prctl = ctypes.CDLL(None).prctl
 
 PROCESS_VARIABLES = {
     'pytorch': ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'),
@@ -59,8 +50,10 @@ def end_children_with_this_process() -> None:
 
     When its parent is killed, a data loader's worker would wait for ever for a reader of its queue,
     and hold the parent's output open. If torchrun has started this process, it gets SIGTERM when
-    torchrun dies.
+    torchrun dies. This needs Linux; elsewhere nothing is done.
     """
+    if sys.platform != 'linux':
+        return
     parent = os.getpid()
 
     def note_parent() -> None:  # a child may fork too
@@ -74,10 +67,7 @@ def end_children_with_this_process() -> None:
 
 def end_with(parent: int, number: signal.Signals) -> None:
     """Make this process get the signal `number` when its parent process, `parent`, dies."""
-    if prctl is None:
-        threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
-        return
-    failed = prctl(PR_SET_PDEATHSIG, number) != 0
+    failed = ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number) != 0
     died_before = os.getppid() != parent
     if failed or died_before:
         os.kill(os.getpid(), number)
@@ -93,9 +83,3 @@ def any_process(condition: bool) -> bool:
     flag = torch.tensor(int(condition), device=get_device())
     all_reduce(flag, op='max')
     return bool(flag)
-
-
-def _watch(parent: int, number: signal.Signals) -> None:
-    while os.getppid() == parent:
-        time.sleep(WATCH_INTERVAL)
-    os.kill(os.getpid(), number)

@@ -1,11 +1,9 @@
-"""Train and evaluate a config whose data and checkpoints have been checked."""
+"""Train and evaluate a config whose model, data and checkpoints have been checked."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,152 +11,126 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.runner.checkpoint import CheckpointLoader
-from torch import nn
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
-from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import nodes
-from mmpola.engine.hooks.atomic_checkpoint import SaveError
-from mmpola.engine.hooks.finite import NonFiniteError
-from mmpola.engine.mistakes import mistakes_in_one_line
+from mmpola.engine.config_errors import keys_in_errors
 from mmpola.engine.processes import end_children_with_this_process, place
-from mmpola.engine.resume import newest_checkpoint, written_folders
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
-    check_start,
+    fitting_weights,
     read_training_checkpoint,
 )
-from mmpola.engine.training_state import Runner
-from mmpola.messages import CTRL_C, UsageError, info
+from mmpola.messages import UsageError
 
 
-def train(
-    cfg: Config, model: nn.Module, resume: TrainingCheckpoint | None = None, overwrite: bool = False
-) -> None:
-    """Train with MMEngine's Runner.
+class StartHook(Hook):
+    """Loads weights that have been compared with the model, when training or a test begins.
 
-    On Ctrl-C without a `PreemptionHook`, print the checkpoint to resume from and exit.
+    MMEngine's `load_from` finds no weights in the authors' files, and only warns of tensors that do
+    not fit.
 
     Args:
-        cfg: config of the run.
+        weights: tensors by the model's names.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
+
+    def before_train(self, runner: Any) -> None:
+        """Load the weights."""
+        self._load(runner)
+
+    def before_test(self, runner: Any) -> None:
+        """Load the weights."""
+        self._load(runner)
+
+    def _load(self, runner: Any) -> None:
+        model = runner.model
+        while hasattr(model, 'module'):  # of DDP, or of test-time augmentation
+            model = model.module
+        model.load_state_dict(self.weights, strict=False)
+        # EMAHook starts its average from them.
+        runner.call_hook('after_load_checkpoint', checkpoint={'state_dict': self.weights})
+        self.weights = {}
+
+
+class ForgetHook(Hook):
+    """Removes the record of an earlier run that this one overwrites, when everything is built.
+
+    Without that, a later --resume could continue from the end of the earlier run.
+    """
+
+    def before_train(self, runner: Any) -> None:
+        """Remove `last_checkpoint`."""
+        if is_main_process():
+            Path(runner.work_dir, 'last_checkpoint').unlink(missing_ok=True)
+
+
+def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
+    """Train with MMEngine's Runner.
+
+    Args:
+        cfg: config of the run, with `resume` and `load_from` as `decide_resume` has set them.
         model: what `validate_config` returned for it.
-        resume: what `decide_resume` returned for it.
         overwrite: whether the run may overwrite checkpoints in its work dir.
 
     Raises:
-        UsageError: the work dir cannot be written to, or another training run writes to it;
-            pretrained weights are missing; `load_from` does not fit the backbone; a part of the
-            config cannot be built; or the checkpoint to resume from does not fit the run's
-            optimizer, schedules or hooks.
-        SystemExit: status 130 after Ctrl-C, 75 after another signal, 1 if a checkpoint cannot be
-            written, or the loss or the weights are not finite.
+        UsageError: another training run writes to the work dir; pretrained weights are missing;
+            `load_from` does not fit the backbone; a part of the config cannot be built; a
+            checkpoint cannot be written; or the loss or the weights are not finite.
     """
-    start = resume
-    if resume is not None:
+    hooks: list[Hook] = []
+    if cfg.get('resume'):
         # The checkpoint holds all weights, and the pretrained file may have been removed.
         remove_pretrained(cfg.model)
     else:
         check_pretrained(cfg.model)
-        if cfg.get('resume'):
-            print(
-                f'{cfg.work_dir}: no checkpoint to resume from yet; training starts from the first '
-                'step'
-            )
-        elif cfg.get('load_from'):
-            start = read_training_checkpoint(cfg.load_from)
-            print(check_start(start, cfg, model))
-    with locked(cfg):
-        if overwrite and not cfg.get('resume'):
-            # A later --resume would continue from the end of the earlier run.
-            (Path(cfg.work_dir) / 'last_checkpoint').unlink(missing_ok=True)
-        try:
-            with mistakes_in_one_line(cfg._cfg_dict):
-                build_runner(cfg, start).train()
-        except KeyboardInterrupt:
-            print(f'interrupted; {_how_to_resume(cfg)}', file=sys.stderr)
-            sys.exit(CTRL_C)
-        except SaveError as error:
-            sys.exit(f'error: {error}; {_how_to_resume(cfg)}')
-        except NonFiniteError as error:
-            if not is_main_process():  # every process raises it, one says so
-                sys.exit(1)
-            newest = newest_checkpoint(cfg.work_dir)
-            left = 'nothing was saved'
-            if newest:
-                left = f'{newest} is the newest checkpoint and finite'
-            sys.exit(f'error: {error}; {left}')
-        except FileNotFoundError as error:
-            if Path(cfg.work_dir).is_dir():
-                raise
-            lost = f'{error.strerror}: {error.filename}'
-            sys.exit(f'error: {cfg.work_dir}: was removed while training ran ({lost})')
+        if cfg.get('load_from'):
+            hooks.append(StartHook(fitting_weights(read_training_checkpoint(cfg.load_from), model)))
+            cfg.load_from = None
+        if overwrite:
+            hooks.append(ForgetHook())
+    with locked(cfg), keys_in_errors(cfg):
+        build_runner(cfg, hooks).train()
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
     """Evaluate a checkpoint on the config's test data and return the metrics.
 
     Raises:
-        UsageError: the work dir cannot be written to, or a part of the config cannot be built.
+        UsageError: a part of the config cannot be built.
     """
-    cfg.load_from = checkpoint.path
-    make_writable(Path(cfg.work_dir))
-    with mistakes_in_one_line(cfg._cfg_dict):
-        metrics: dict[str, float] = build_runner(cfg, checkpoint).test()
+    cfg.load_from = None
+    with keys_in_errors(cfg):
+        runner = build_runner(cfg, [StartHook(checkpoint.weights)])
+        metrics: dict[str, float] = runner.test()
     return metrics
 
 
-def build_runner(cfg: Config, checkpoint: TrainingCheckpoint | None = None) -> Runner:
-    """Build MMEngine's Runner, with our reader and writer of checkpoints instead of MMEngine's.
-
-    MMEngine's reader can run code that a file contains, and finds nothing in the authors' files.
-    The files of its `CheckpointHook` are refused by torch.load.
+def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:
+    """Build MMEngine's Runner.
 
     Args:
-        cfg: config of the run; the hook and, without a GPU, SyncBN are replaced in it.
-        checkpoint: the one that `cfg.load_from` names. MMEngine gets its content instead of reading
-            the file again, and it is emptied here, so that MMEngine can free the memory.
+        cfg: config of the run. In it, MMEngine's `CheckpointHook` is replaced, whose files
+            torch.load refuses, and SyncBN if there is no GPU.
+        hooks: registered in addition to the config's.
     """
-    contents = {}
-    if checkpoint is not None:
-        contents[cfg.load_from] = {**checkpoint.content, 'state_dict': checkpoint.weights}
-        checkpoint.content = {}
-        checkpoint.weights = {}
-    register_mmengine_reader(contents)
-    replaced = "checkpoints are read by mmpola's read_checkpoint instead of MMEngine's loader"
-    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-    writes_to_local_folder = not hook.get('backend_args')
-    if hook.get('type') == 'CheckpointHook' and writes_to_local_folder:
-        hook['type'] = 'mmpola.AtomicCheckpointHook'
-        replaced += ', and written by mmpola.AtomicCheckpointHook instead of CheckpointHook'
+    saving = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    if saving.get('type') == 'CheckpointHook' and not saving.get('backend_args'):
+        saving['type'] = 'mmpola.AtomicCheckpointHook'
     end_children_with_this_process()
     if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
         _use_cpu_processes(cfg)
     runner = Runner.from_cfg(cfg)
-    info(replaced)  # in the log file, which the Runner has opened
+    for hook in hooks:
+        runner.register_hook(hook)
     return runner
-
-
-def register_mmengine_reader(already_read: dict[str, Any] | None = None) -> None:
-    """Make MMEngine read checkpoints with `read_checkpoint`, wherever it reads them.
-
-    Args:
-        already_read: contents by path. MMEngine gets these instead of reading the file again; each
-            is then removed from this dict, so that its memory is freed.
-    """
-    contents = already_read
-    if contents is None:
-        contents = {}
-
-    # MMEngine logs the part of this function's name after `load_from_`.
-    def load_from_name(filename: str, map_location: Any = None) -> Any:
-        if filename in contents:
-            return contents.pop(filename)
-        return read_checkpoint(filename, map_location)
-
-    CheckpointLoader.register_scheme(
-        prefixes=('', 'http://', 'https://'), loader=load_from_name, force=True
-    )
 
 
 def _use_cpu_processes(cfg: Config) -> None:
@@ -171,68 +143,32 @@ def _use_cpu_processes(cfg: Config) -> None:
     cfg.model_wrapper_cfg = dict(
         type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
     )
-    if replace_sync_bn(cfg.model):
-        print(
-            'no GPU: SyncBN, which needs CUDA, is replaced by BN; each process normalises its own '
-            'images'
-        )
-
-
-def replace_sync_bn(model: dict[str, Any]) -> int:
-    """Turn every norm_cfg of type SyncBN inside a model's config into BN; return their number."""
-    replaced = 0
-    for _, node in nodes(model, 'model'):
-        if node.get('type') == 'SyncBN':
-            node['type'] = 'BN'
-            replaced += 1
-    return replaced
+    norms = [node for _, node in nodes(cfg.model, 'model') if node.get('type') == 'SyncBN']
+    for norm in norms:
+        norm['type'] = 'BN'
+    if norms:
+        print('no GPU: SyncBN, which needs CUDA, is replaced by BN of each process')
 
 
 @contextmanager
 def locked(cfg: Config) -> Iterator[None]:
-    """Keep other training runs out of the folders that this one writes to.
+    """Keep other training runs out of the work dir.
 
-    Rank 0 holds a lock in each. The system releases it when the process ends, however it ends.
+    Rank 0 holds a lock. The system releases it when the process ends, however it ends.
 
     Raises:
-        UsageError: another training run holds a lock, or a folder cannot be written to.
+        UsageError: another training run holds the lock.
     """
-    with ExitStack() as locks:
-        if place(cfg.launcher).rank == 0:
-            for folder in written_folders(cfg):
-                make_writable(folder)
-                lock = FileLock(folder / 'training.lock', timeout=0)
-                try:
-                    locks.enter_context(lock.acquire())
-                except Timeout:
-                    raise UsageError(
-                        f'{folder}: another training run writes to it; use another --work-dir'
-                    ) from None
-                except OSError as error:
-                    raise UsageError(
-                        f'{folder}/training.lock: expected a file that can be written to, got '
-                        f'{error.strerror or error}; use another --work-dir'
-                    ) from None
+    if place(cfg.launcher).rank > 0:
         yield
-
-
-def make_writable(folder: Path) -> None:
-    """Create a folder if it does not exist, and check that files can be written to it.
-
-    Raises:
-        UsageError: the system refuses that.
-    """
-    rule = f'{folder}: expected a folder that can be written to, got'
+        return
+    folder = Path(cfg.work_dir)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f'{rule} {error.strerror or error}; use another --work-dir') from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f'{rule} a read-only one; use another --work-dir')
-
-
-def _how_to_resume(cfg: Config) -> str:
-    newest = newest_checkpoint(cfg.work_dir)
-    if newest is None:
-        return 'nothing was saved yet'
-    return f'--resume continues from {newest}'
+        lock = FileLock(folder / 'training.lock').acquire(timeout=0)
+    except Timeout:
+        raise UsageError(
+            f'{folder}: another training run writes to it; use another --work-dir'
+        ) from None
+    with lock:
+        yield

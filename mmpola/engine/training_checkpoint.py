@@ -7,7 +7,6 @@ a partly loaded model. It looks for weights under `state_dict` only.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +24,12 @@ from mmpola.checkpoint.load import (
     find_weights,
     fit_weights,
     is_averaged,
+    rename_weights,
     weights_note,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import predicted_classes
 from mmpola.messages import UsageError, listed
-
-TIME_STAMP = re.compile(r'_\d{8}_\d{6}$')
-"""MMEngine appends it to a config's name to name a training run."""
 
 BACKBONE = 'backbone'
 
@@ -76,14 +73,6 @@ class TrainingCheckpoint:
         if not isinstance(classes, (list, tuple)):
             return ()
         return classes
-
-    @property
-    def config_name(self) -> str | None:
-        """Name of the config that it was trained with, None if the file does not say."""
-        name = self.meta.get('experiment_name')
-        if not isinstance(name, str):
-            return None
-        return TIME_STAMP.sub('', name)
 
 
 def locate_checkpoint(name: str | Path) -> Path:
@@ -142,50 +131,29 @@ def check_fits(
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
 
     Raises:
-        UsageError: the file holds a backbone or another network, the model predicts another number
-            of classes, or tensors are missing, unknown, of another shape or not finite; the message
-            names the first of each.
+        UsageError: the file holds only a backbone, the model predicts another number of classes,
+            or tensors are missing, unknown, of another shape or not finite; the message names the
+            first of each.
     """
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
-    origin = ''
-    if checkpoint.config_name:
-        origin = f'; it was trained with {checkpoint.config_name}'
-    if report.problems:  # the wrong kind of file says more than a list of tensors
-        _check_parts(checkpoint, model, origin)
+    if report.problems and hasattr(model, BACKBONE):
+        own = _model_parts(model.state_dict())
+        own.remove(BACKBONE)
+        given = _model_parts(checkpoint.weights)
+        if own and not any(part in given for part in own):
+            raise UsageError(
+                f'{checkpoint.path}: expected the weights of a whole {report.model}, got none of '
+                f'its {listed(own)}; training starts from the weights of a backbone by '
+                "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
+            )
+    report.refuse_misfits()
     for key, count in predicted_classes(cfg.model):
         if checkpoint.classes and count != len(checkpoint.classes):
             raise UsageError(
                 f'{key}: expected {len(checkpoint.classes)}, the number of classes in '
                 f'{checkpoint.path} ({listed(checkpoint.classes)}), got {count}'
             )
-    if not report.problems:
-        return weights, report
-    listing = '\n  '.join(report.problems)
-    raise UsageError(
-        f'{checkpoint.path}: does not fit the {report.model} of {cfg.filename}{origin}\n  {listing}'
-    )
-
-
-def _check_parts(checkpoint: TrainingCheckpoint, model: nn.Module, origin: str) -> None:
-    """Raise UsageError if weights that do not fit belong to a backbone only, or another network."""
-    if not hasattr(model, 'backbone'):
-        return
-    own = _model_parts(model.state_dict())
-    given = _model_parts(checkpoint.weights)
-    name = type(model).__name__
-    other_parts = [part for part in own if part != BACKBONE]
-    missing = [part for part in other_parts if part not in given]
-    if other_parts and missing == other_parts:
-        raise UsageError(
-            f'{checkpoint.path}: expected the weights of a whole {name}, got none of its '
-            f'{listed(other_parts)}; training starts from the weights of a backbone by '
-            "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
-        )
-    if missing and any(part not in own for part in given):
-        raise UsageError(
-            f'{checkpoint.path}: expected the weights of the model {name} ({listed(own)}), got the '
-            f'weights of another network ({listed(given)}){origin}'
-        )
+    return weights, report
 
 
 def _model_parts(names: Iterable[str]) -> list[str]:
@@ -193,36 +161,29 @@ def _model_parts(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name.partition('.')[0] for name in names))
 
 
-def check_start(checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module) -> str:
-    """Compare a checkpoint with the model that starts from its weights (`load_from`).
+def fitting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that a run with `load_from` starts from, and print how many these are.
 
     Heads may differ, backbones may not.
-
-    Returns:
-        One line: how many tensors are loaded, and which parts of the model stay as initialised.
 
     Raises:
         UsageError: no tensor of the backbone fits.
     """
-    _, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=True)
-    fitting = set(report.loaded)
-    if not any(key.startswith(f'{BACKBONE}.') for key in fitting):
+    weights = rename_weights(model, checkpoint.weights)
+    _, report = fit_weights(model, weights, checkpoint.path, exact=True)
+    if not any(name.startswith(f'{BACKBONE}.') for name in report.loaded):
         raise UsageError(
-            f'load_from: {checkpoint.path}: expected weights for the backbone of {cfg.filename}, '
-            f'got {len(checkpoint.weights)} tensors, none of which fits it: '
-            f'{listed(checkpoint.weights, 3)}; the weights of a backbone are loaded by '
+            f'load_from: {checkpoint.path}: no tensor fits the backbone, the first ones are '
+            f'{listed(weights, 3)}; the weights of a backbone are loaded by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
     names = model.state_dict().keys()
-    line = f'load_from: {checkpoint.path}: {len(fitting)} of {len(names)} tensors are loaded'
-    new: dict[str, None] = {}  # in order, each part once
-    for name in names:
-        if name not in fitting:
-            part = '.'.join(name.split('.')[:2])
-            new[part] = None
+    line = f'load_from: {checkpoint.path}: {len(report.loaded)} of {len(names)} tensors are loaded'
+    new = ['.'.join(name.split('.')[:2]) for name in names if name not in set(report.loaded)]
     if new:
-        line += f'; as initialised: {listed(new)}'
-    return line
+        line += f'; as initialised: {listed(dict.fromkeys(new))}'
+    print(line)
+    return {name: weights[name] for name in report.loaded}
 
 
 def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:

@@ -1,18 +1,21 @@
-"""The base class of the Long Range Arena's data sets: their folders, and cached tokens."""
+"""The base class of the Long Range Arena's data sets: items from cached tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine.structures import BaseDataElement
 from torch.utils.data import Dataset
 
 from mmpola.cache import cache_folder
-from mmpola.lra.source import LRA_SPLITS, Source
-from mmpola.lra.store import open_cached
-from mmpola.messages import UsageError, info, listed
+from mmpola.lra.store import Sample, open_cached
+from mmpola.messages import UsageError
+
+LRA_SPLITS = ('train', 'dev', 'test')
 
 
 class SequenceDataset(Dataset[dict[str, Any]]):
@@ -25,32 +28,36 @@ class SequenceDataset(Dataset[dict[str, Any]]):
     The files are read once; their tokens are cached (see `store`) until the files change.
 
     Args:
-        root: folder of the official files. Where it does not exist, the other names under which the
-            data is distributed are tried.
+        root: folder of the official files.
         split: 'train', 'dev' or 'test'.
         cache: folder of the cached tokens; None: `mmpola/tokens` in `$XDG_CACHE_HOME`, by default
             in `~/.cache`.
+        options: a subclass's arguments on which the tokens depend; part of the cache's name.
 
     Attributes:
-        root: the folder that is read.
         samples: `TokenStore` of the split.
         metainfo: dict with the names of the `classes`.
         notes: what is unusual about the files.
-        left_out: what of them was left out, one line per kind.
 
     Raises:
-        UsageError: files are missing or invalid; the message has one line per broken rule.
+        UsageError: a file is missing or invalid; the message names the first such file, and its
+            line.
     """
 
     CLASSES: tuple[str, ...]
-    OTHER_ROOTS: tuple[str, ...]
-    """Other names of the folder, next to `root`."""
+    DTYPE: type[np.generic] = np.uint8
     PAIRS = False
 
-    def __init__(self, root: str | Path, split: str, cache: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        split: str,
+        cache: str | Path | None = None,
+        options: tuple[Any, ...] = (),
+    ) -> None:
         if split not in LRA_SPLITS:
             raise UsageError(f'split: expected one of {", ".join(LRA_SPLITS)}, got {split}')
-        self.root = self.folder(root)
+        self.root = Path(root).expanduser()
         if not self.root.is_dir():
             raise UsageError(
                 f'{root}: expected a folder with the files of {type(self).__name__}, '
@@ -58,28 +65,24 @@ class SequenceDataset(Dataset[dict[str, Any]]):
             )
         if cache is None:
             cache = cache_folder() / 'tokens'
-        source = self._source(split)
-        name = f'{type(self).__name__.lower()}-{split}'
-        self.samples = open_cached(source, name, Path(cache))
         self.metainfo = {'classes': self.CLASSES}
-        self.notes = source.notes
-        self.left_out = self.samples.left_out
-        if self.left_out:
-            info(f'{name}: {listed(self.left_out)}')
+        self.notes: list[str] = []
+        self.samples = open_cached(
+            f'{type(self).__name__.lower()}-{split}',
+            self._files(split),
+            lambda: self._read(split),
+            dtype=self.DTYPE,
+            options=options,
+            cache=Path(cache),
+        )
 
-    def _source(self, split: str) -> Source:
-        """Return the files of a split and how they are read; raise UsageError if there are none."""
+    def _files(self, split: str) -> list[Path]:
+        """Return all files from which a split is read."""
         raise NotImplementedError
 
-    @classmethod
-    def folder(cls, root: str | Path) -> Path:
-        """Return `root`, or where the same data is under another name if `root` does not exist."""
-        root = Path(root).expanduser()
-        for name in (root.name, f'lra_release/lra_release/{root.name}', *cls.OTHER_ROOTS):
-            path = root.parent / name
-            if path.is_dir():
-                return path
-        return root
+    def _read(self, split: str) -> Iterator[Sample]:
+        """Yield the samples of a split in a fixed order."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 from timm.utils.misc import natural_key
 
-from mmpola.lra.dataset import SequenceDataset
-from mmpola.lra.source import LRA_SPLITS, Reading, Sample, Source, Tokens, existing
-from mmpola.messages import UsageError, first_line, listed
+from mmpola.lra.dataset import LRA_SPLITS, SequenceDataset
+from mmpola.lra.store import Sample, Tokens
+from mmpola.messages import UsageError, info, listed
 from mmpola.registry import DATASETS
 
 IMAGE_SIDE = 32
@@ -22,14 +20,7 @@ IMAGE_SIDE = 32
 PATHFINDER_SHARES = (0.8, 0.1, 0.1)
 """Shares of the images in `LRA_SPLITS`, drawn with the seed 0; the release does not fix a split."""
 
-LEAST_COLUMNS = 4
-"""Columns that a row of Pathfinder's metadata must have: folder, file, index, label. The parameters
-of the generator follow."""
-
 PATHFINDER_LABELS = {'0': 0, '1': 1, '0.0': 0, '1.0': 1}
-
-MAX_EMPTY = 16
-"""The release has one empty image file; a copy with more of them than this is incomplete."""
 
 GREY_WEIGHTS = np.array([0.2989, 0.587, 0.114], np.float32)
 """Weights of red, green and blue."""
@@ -42,15 +33,14 @@ class Pathfinder(SequenceDataset):
     A sequence has the pixels row by row.
 
     Args:
-        root: folder with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files
-            are left out and named.
+        root: folder with `LEVEL/imgs/B/sample_I.png` and `LEVEL/metadata/B.npy`. Empty image files,
+            of which the release has one, are left out and named.
         level: folder of the difficulty.
         split: 80, 10 and 10 % of the images, drawn with a fixed seed.
         cache: as in `SequenceDataset`.
     """
 
     CLASSES = ('separate', 'connected')
-    OTHER_ROOTS = ('pathfinder/pathfinder32',)
 
     def __init__(
         self,
@@ -62,117 +52,62 @@ class Pathfinder(SequenceDataset):
         self.level = level
         super().__init__(root, split, cache)
 
-    def _source(self, split: str) -> Source:
-        level = self.root / self.level
-        images = existing(level / 'imgs', split)
-        metadata = existing(level / 'metadata', split)
-        tables = sorted(metadata.glob('*.npy'), key=lambda path: natural_key(path.name))
-        if not tables:
-            raise UsageError(f'{metadata}: expected files B.npy with the labels, got none')
-        rows = []
-        for table in tables:
-            rows += _metadata_rows(level, table)
+    def _files(self, split: str) -> list[Path]:
+        images = [image for image, _ in self._rows(split)]
+        return [*self._tables(), *images]
 
+    def _tables(self) -> list[Path]:
+        """Return the metadata files in the order of their numbers."""
+        folder = self.root / self.level / 'metadata'
+        tables = sorted(folder.glob('*.npy'), key=lambda path: natural_key(path.name))
+        if not tables:
+            raise UsageError(f'{folder}: expected files B.npy with the labels, got none')
+        return tables
+
+    def _rows(self, split: str) -> list[tuple[Path, str]]:
+        """Return path and label of each image of a split."""
+        rows = []
+        for table in self._tables():
+            for row in _metadata_rows(table):
+                rows.append((self.root / self.level / row[0] / row[1], row[3]))
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(rows))
         part = LRA_SPLITS.index(split)
         start = round(len(rows) * sum(PATHFINDER_SHARES[:part]))
         end = round(len(rows) * sum(PATHFINDER_SHARES[: part + 1]))
-        split_rows = [rows[index] for index in sorted(order[start:end].tolist())]
+        return [rows[index] for index in sorted(order[start:end].tolist())]
 
-        present: set[Path] = set()
-        for folder in images.iterdir():
-            if folder.is_dir():
-                present.update(folder.iterdir())
-        notes = []
-        unlisted = len(present) - len({row.image for row in rows})
-        if unlisted > 0:
-            notes.append(f'{images}: {unlisted} files are not listed in {metadata} and left out')
-        files = tables + [row.image for row in split_rows if row.image in present]
-        read = partial(_read_pathfinder, tables, split_rows, present)
-        return Source(files, read, options=(split,), notes=notes)
-
-
-class _MetadataRow(NamedTuple):
-    """A row of Pathfinder's metadata; `place` names the row and its file."""
-
-    image: Path
-    label: str
-    place: str
+    def _read(self, split: str) -> Iterator[Sample]:
+        empty = []
+        for path, label in self._rows(split):
+            if path.stat().st_size == 0:
+                empty.append(path)
+                continue
+            if label not in PATHFINDER_LABELS:
+                raise UsageError(f'{path}: expected the label 0 or 1 in the metadata, got {label}')
+            yield Sample((_grey_pixels(path),), PATHFINDER_LABELS[label])
+        if empty:
+            info(f'pathfinder-{split}: left out, empty files ({len(empty)}): {listed(empty)}')
 
 
-def _metadata_rows(level: Path, table: Path) -> list[_MetadataRow]:
-    """Read a metadata file: plain text in the release, an array from the generator."""
+def _metadata_rows(table: Path) -> list[list[str]]:
+    """Read a metadata file: plain text in the release, an array from the generator.
+
+    A row has folder, file, index and label of an image; the generator's parameters follow.
+    """
     with table.open('rb') as file:
         is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
-    rows = []
     if is_array:
-        try:
-            array = np.load(table, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise UsageError(
-                f'{table}: expected an array of text, got {first_line(error)}'
-            ) from None
-        for cells in np.atleast_1d(array):
-            rows.append([_text(cell) for cell in np.atleast_1d(cells).tolist()])
-    else:
-        for line in table.read_text('utf-8', 'replace').splitlines():
-            rows.append(line.split())
-    found = []
-    for number, row in enumerate(rows, 1):
-        if len(row) < LEAST_COLUMNS:
-            raise UsageError(
-                f'{table}: expected at least {LEAST_COLUMNS} columns, '
-                f'got {len(row)} in row {number}'
-            )
-        image = level / row[0] / row[1]
-        found.append(_MetadataRow(image, row[3], f'row {number} of {table}'))
-    return found
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode('utf-8', 'replace')
-    return str(value)
-
-
-def _read_pathfinder(
-    tables: list[Path], rows: list[_MetadataRow], present: set[Path], reading: Reading
-) -> Iterator[Sample]:
-    reading.advance(sum(table.stat().st_size for table in tables))
-    empty = []
-    for image, label, place in rows:
-        folder = image.parent
-        if image not in present:
-            rule = f'{folder}: images that are listed but missing'
-            reading.refuse(rule, f'{image.name} ({place})')
-            continue
-        size = image.stat().st_size
-        reading.advance(size)
-        if label not in PATHFINDER_LABELS:
-            reading.refuse('Pathfinder: expected the label 0 or 1', f'{place} (got {label})')
-            continue
-        if size == 0:
-            reading.leave_out(f'{folder}: left out, empty files', image.name)
-            empty.append(image.name)
-            continue
-        try:
-            pixels = _grey_pixels(image)
-        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError and more
-            rule = f'{folder}: images that cannot be read'
-            reading.refuse(rule, f'{image.name} ({first_line(error)})')
-            continue
-        yield Sample((pixels,), PATHFINDER_LABELS[label])
-    if len(empty) > MAX_EMPTY:
-        for name in empty:
-            reading.refuse(f'Pathfinder: expected at most {MAX_EMPTY} empty image files', name)
+        return np.load(table, allow_pickle=False).astype(str).tolist()
+    return [line.split() for line in table.read_text().splitlines()]
 
 
 def _grey_pixels(path: Path) -> Tokens:
     """Return the grey values of an image row by row."""
     with Image.open(path) as image:
         if image.size != (IMAGE_SIDE, IMAGE_SIDE):
-            raise ValueError(
-                f'expected {IMAGE_SIDE} x {IMAGE_SIDE} pixels, got {image.width} x {image.height}'
+            raise UsageError(
+                f'{path}: expected {IMAGE_SIDE} x {IMAGE_SIDE} pixels, '
+                f'got {image.width} x {image.height}'
             )
         return np.asarray(image.convert('L')).ravel()
 
@@ -201,35 +136,24 @@ class GreyCIFAR(SequenceDataset):
         'ship',
         'truck',
     )
-    OTHER_ROOTS = ('cifar10/cifar-10-batches-py',)
 
-    def _source(self, split: str) -> Source:
+    def _files(self, split: str) -> list[Path]:
         from torchvision.datasets import CIFAR10
 
         if self.root.name != CIFAR10.base_folder:
             raise UsageError(
                 f'{self.root}: expected a folder called {CIFAR10.base_folder}, got {self.root.name}'
             )
-        files = [self.root / name for name in _cifar_check_sums()]
-        missing = [path.name for path in files if not path.is_file()]
-        if missing:
-            raise UsageError(
-                f'{self.root}: expected the files of CIFAR-10, got no {listed(missing)}'
-            )
-        return Source(files, partial(self._read, files, split), options=(split,))
+        names = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list]
+        return [self.root / name for name in (*names, CIFAR10.meta['filename'])]
 
-    def _read(self, files: list[Path], split: str, reading: Reading) -> Iterator[Sample]:
+    def _read(self, split: str) -> Iterator[Sample]:
         from torchvision.datasets import CIFAR10
-        from torchvision.datasets.utils import check_integrity
 
         try:
             pictures = CIFAR10(self.root.parent, train=split != 'test')
-        except RuntimeError:  # a check sum differs
-            for name, md5 in _cifar_check_sums().items():
-                if not check_integrity(self.root / name, md5):
-                    reading.refuse(f'{self.root}: expected the check sums of CIFAR-10', name)
-            return
-        reading.advance(sum(path.stat().st_size for path in files))
+        except RuntimeError as error:  # a check sum differs
+            raise UsageError(f'{self.root}: {error}') from error
         first = 0
         last = len(pictures)
         number_of_train = round(0.9 * len(pictures))
@@ -238,16 +162,16 @@ class GreyCIFAR(SequenceDataset):
         elif split == 'dev':
             first = number_of_train
         for index in range(first, last):
-            pixels = pictures.data[index].reshape(-1, 3).astype(np.float32)
-            weighted = GREY_WEIGHTS * pixels
-            grey = weighted[:, 0] + weighted[:, 1] + weighted[:, 2]
-            yield Sample((np.rint(grey).astype(np.uint8),), pictures.targets[index])
+            yield Sample((grey_values(pictures.data[index]).ravel(),), pictures.targets[index])
 
 
-def _cifar_check_sums() -> dict[str, str]:
-    """Return the MD5 check sum of each file of CIFAR-10."""
-    from torchvision.datasets import CIFAR10
+def grey_values(pixels: Tokens) -> Tokens:
+    """Return the grey values uint8 [...] of RGB pixels uint8 [..., 3].
 
-    sums = dict(CIFAR10.train_list + CIFAR10.test_list)
-    sums[CIFAR10.meta['filename']] = CIFAR10.meta['md5']
-    return sums
+    They are those of TensorFlow's `rgb_to_grayscale`, from which Skyformer takes them: the weighted
+    mean in [0, 1] in float32, times 255.5, rounded down.
+    """
+    scaled = pixels * np.float32(1 / 255)
+    weighted = scaled * GREY_WEIGHTS
+    grey = weighted[..., 0] + weighted[..., 1] + weighted[..., 2]
+    return (grey * np.float32(255.5)).astype(np.uint8)

@@ -18,10 +18,11 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
+from rich.progress import track
+
 from mmpola.cache import complete_folder
 from mmpola.lra.texts import CLOSING_BRACKET, LISTOPS_FILES, LISTOPS_HEADER
 from mmpola.messages import UsageError, run_main
-from mmpola.progress import progress
 
 OPERATOR_SHARE = 0.25
 
@@ -105,34 +106,20 @@ def write_listops(
         seed: seed of the trees; the same seed and arguments give the same files.
 
     Raises:
-        UsageError: an argument is out of range, `out` holds files, or the limits allow fewer
-            different trees.
+        UsageError: `out` holds files, or the limits allow fewer different trees.
     """
     if limits is None:
         limits = Limits()
     sizes = {'train': train, 'dev': dev, 'test': test}
-    for name, given, lowest in (
-        ('train', train, 1),
-        ('dev', dev, 1),
-        ('test', test, 1),
-        ('seed', seed, 0),
-        ('min_length', limits.min_length, 0),
-        ('max_length', limits.max_length, limits.min_length + 2),
-        ('max_depth', limits.max_depth, 1),
-        ('max_args', limits.max_args, LEAST_ARGUMENTS),
-    ):
-        if given < lowest:
-            raise UsageError(f'{name}: expected an integer of at least {lowest}, got {given}')
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UsageError(f'{out}: expected a new or empty folder, got one that holds other files')
     lines = _different_lines(limits, seed)
-    with complete_folder(out) as folder, progress('drawing trees', sum(sizes.values())) as advance:
+    with complete_folder(out) as folder:
         for split, size in sizes.items():
             with (folder / LISTOPS_FILES[split]).open('w', newline='\n') as file:
                 print(*LISTOPS_HEADER, sep='\t', file=file)
-                for source, target in islice(lines, size):
+                for source, target in track(islice(lines, size), f'drawing {split}', size):
                     print(source, target, sep='\t', file=file)
-                    advance(1)
 
 
 def _different_lines(limits: Limits, seed: int) -> Iterator[tuple[str, int]]:
@@ -199,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    run_main(main, 'interrupted, nothing written')
+    run_main(main)

@@ -6,7 +6,8 @@ from mmpola.ops.api import (
     polarity_attention,
     unavailable_backends,
 )
-from mmpola.ops.inputs import ExpMap, PowerMap
+from mmpola.ops.exp_map import ExpMap
+from mmpola.ops.power_map import PowerMap
 
 __all__ = [
     'ExpMap',

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.chunked import polarity_attention_chunked
-from mmpola.ops.inputs import AttentionInputs, ExpMap, FeatureMap, MixAndGateInputs, PowerMap
+from mmpola.ops.inputs import AttentionInputs, FeatureMap, MixAndGateInputs
 from mmpola.ops.numerics import DTYPES, EPS, SMALLEST_EPS
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import backend as triton_backend
@@ -242,23 +242,21 @@ def validate_attention(inputs: AttentionInputs) -> None:
     feature_map = inputs.feature_map
     position = inputs.key_position
     rotary = inputs.rotary
-    if not isinstance(feature_map, (PowerMap, ExpMap)):
+    if not isinstance(feature_map, FeatureMap):
         raise TypeError(
             f'feature_map: expected PowerMap or ExpMap, got {type(feature_map).__name__}'
         )
     table: list[Row] = [('q', inputs.q, TOKENS), ('k', inputs.k, KEYS), ('v', inputs.v, KEYS)]
     if position is not None:
         table.append(('key_position', position, ('M', 'H', 'D')))
-    if isinstance(feature_map, PowerMap):
-        table.append(('feature_map.exponent', feature_map.exponent, ('H', 'D')))
-        if feature_map.scale is not None:
-            table.append(('feature_map.scale', feature_map.scale, ('H', 'D')))
-    else:
-        table.append(('feature_map.same', feature_map.same, ('H', '2D')))
-        table.append(('feature_map.opposite', feature_map.opposite, ('H', '2D')))
+    for name, axes in feature_map.AXES.items():
+        parameter = getattr(feature_map, name)
+        if parameter is not None or name not in feature_map.OPTIONAL:
+            table.append((f'feature_map.{name}', parameter, axes))
     if rotary is not None:
-        if not isinstance(feature_map, ExpMap):
-            raise ValueError('rotary: expected feature_map to be an ExpMap, got PowerMap')
+        if not feature_map.TAKES_ROTARY:
+            given = type(feature_map).__name__
+            raise ValueError(f'rotary: expected feature_map to be an ExpMap, got {given}')
         if not isinstance(rotary, tuple) or len(rotary) != 2:
             raise TypeError(f'rotary: expected (cos, sin), got {type(rotary).__name__}')
         table.append(('rotary cos', rotary[0], ('N', '2D')))

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmpola.ops.inputs import (
-    AttentionInputs,
-    ExpMap,
-    FeatureMap,
-    MixAndGateInputs,
-    PowerMap,
-    Rotary,
-)
+from mmpola.ops.exp_map import ExpMap
+from mmpola.ops.inputs import AttentionInputs, FeatureMap, MixAndGateInputs, Rotary
 from mmpola.ops.numerics import EPS
+from mmpola.ops.power_map import PowerMap
+
+MAPS: dict[str, type[FeatureMap]] = {'PowerMap': PowerMap, 'ExpMap': ExpMap}
+
+RANGES = {'exponent': (1, 3), 'scale': (0.5, 1), 'same': (0, 1), 'opposite': (0, 1)}
+"""Smallest value and width of the values that are drawn for a feature map's parameters."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,12 @@ def attention_problem(
     """Draw the tensors of `polarity_attention`; always the same ones for the same arguments.
 
     Args:
-        feature_map: 'PowerMap' or 'ExpMap'.
+        feature_map: of MAPS.
         has_scale: whether a PowerMap has a scale.
         position_dtype: of the key position, None for none.
         has_rotary: whether there are rotary tables, for which `queries` must equal `keys`.
         std: standard deviation of queries, keys and values.
     """
-    is_power = feature_map == 'PowerMap'
     tensors: dict[str, Tensor | None] = {}
     tensors['q'] = _normal(device, dtype, batch, queries, heads, dim, seed=0, std=std)
     tensors['k'] = _normal(device, dtype, batch, keys, heads, dim, seed=1, std=std)
@@ -65,15 +64,14 @@ def attention_problem(
     tensors['key_position'] = None
     if position_dtype is not None:
         tensors['key_position'] = _normal(device, position_dtype, keys, heads, dim, seed=3)
-    features = dim if is_power else 2 * dim
-    first = _normal(device, torch.float32, heads, features, seed=4).sigmoid()
-    second = _normal(device, torch.float32, heads, features, seed=5).sigmoid()
-    if is_power:
-        tensors['exponent'] = 1 + 3 * first
-        tensors['scale'] = 0.5 + second if has_scale else None
-    else:
-        tensors['same'] = first
-        tensors['opposite'] = second
+    sizes = {'H': heads, 'D': dim, '2D': 2 * dim}
+    for seed, (name, axes) in enumerate(MAPS[feature_map].AXES.items(), start=4):
+        low, width = RANGES[name]
+        shape = [sizes[axis] for axis in axes]
+        numbers = _normal(device, torch.float32, *shape, seed=seed).sigmoid()
+        tensors[name] = low + width * numbers
+    if 'scale' in tensors and not has_scale:
+        tensors['scale'] = None
     rotary: Rotary = None
     if has_rotary:
         angle = _normal(device, torch.float32, keys, dim, seed=6).repeat_interleave(2, dim=-1)
@@ -82,8 +80,8 @@ def attention_problem(
     def build(
         q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any
     ) -> AttentionInputs:
-        built: FeatureMap = PowerMap(**parameters) if is_power else ExpMap(**parameters)
-        return AttentionInputs(q, k, v, built, key_position, rotary, EPS)
+        built: Any = MAPS[feature_map]
+        return AttentionInputs(q, k, v, built(**parameters), key_position, rotary, EPS)
 
     return Problem(tensors, build)
 

@@ -1,7 +1,7 @@
 """Both operators in plain PyTorch, one line per equation, on any device and in any dtype.
 
-These lines define what the operators compute: the tests compare every backend with them. Inside
-`polarity_attention` tensors are [B, H, N, D], heads before tokens.
+These lines define what the operators compute: the tests compare every backend with them. Those of
+attention are in the feature maps; here are what they share and `mix_and_gate`.
 """
 
 from __future__ import annotations
@@ -12,52 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmpola.ops.inputs import AttentionInputs, ExpMap, MixAndGateInputs, PowerMap
+from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 from mmpola.ops.numerics import without_autocast
 from mmpola.ops.tracing import is_traced
 
 
 def polarity_attention_reference(inputs: AttentionInputs) -> Tensor:
     """Compute o [B, N, H, D] (E1-E13) under ordinary autograd, in the dtype of the inputs."""
-    if isinstance(inputs.feature_map, PowerMap):
-        return _power_attention(inputs, inputs.feature_map)
-    return _exp_attention(inputs, inputs.feature_map)
-
-
-def _power_attention(inputs: AttentionInputs, feature_map: PowerMap) -> Tensor:
-    q = inputs.q.transpose(1, 2)  # [B, H, N, D]
-    k = add_key_position(inputs).transpose(1, 2)  # [B, H, M, D]  (E4)
-    v = inputs.v.transpose(1, 2)
-    psi = feature_map.key_features(k)  # [B, H, M, 2D]  (E6)
-    key_mean = psi.mean(dim=-2).unsqueeze(-1)  # [B, H, 2D, 1]  (E1)
-    state = psi.mT @ (v / v.shape[-2])  # [B, H, 2D, D] = [S_same | S_opposite]  (E2)
-    states, key_means = swap_opposite(state, key_mean)
-    phi, eps = feature_map.query_features(q, inputs.eps)  # phi_same [B, H, N, 2D]  (E7, E8a)
-    numerator = (phi @ states).unflatten(-1, (2, -1))  # [B, H, N, 2, D/2]
-    denominator = normaliser(phi, key_means, eps).unsqueeze(-1)
-    output = (numerator / denominator).flatten(-2)  # [B, H, N, D]  (E3)
-    return output.transpose(1, 2)
-
-
-def _exp_attention(inputs: AttentionInputs, feature_map: ExpMap) -> Tensor:
-    rotary = inputs.rotary
-    q = inputs.q.transpose(1, 2)  # [B, H, N, D]
-    k = add_key_position(inputs).transpose(1, 2)  # [B, H, M, D]
-    v = inputs.v.transpose(1, 2)
-    shift = feature_map.key_shift(q, k, paired=rotary is not None)  # [B, H, 1, 2D]  (E11)
-    psi = feature_map.key_features(k, shift)  # [B, H, M, 2D]  (E9, E12)
-    key_mean = psi.mean(dim=-2).unsqueeze(-1)  # [B, H, 2D, 1]  (E1)
-    state = rotate(psi, rotary).mT @ (v / v.shape[-2])  # [B, H, 2D, D]  (E2, E10)
-    state_same, state_opposite = state.chunk(2, dim=-1)
-    same, opposite = feature_map.query_features(q, shift, inputs.eps)
-    phi_same, eps_same = same  # [B, H, N, 2D]  (E9, E13)
-    phi_opposite, eps_opposite = opposite
-    # (E3, E10): the normaliser is not rotated
-    output_same = rotate(phi_same, rotary) @ state_same
-    output_same = output_same / normaliser(phi_same, key_mean, eps_same)
-    output_opposite = rotate(phi_opposite, rotary) @ state_opposite
-    output_opposite = output_opposite / normaliser(phi_opposite, key_mean, eps_opposite)
-    return torch.cat([output_same, output_opposite], dim=-1).transpose(1, 2)
+    return inputs.feature_map.attention(inputs)
 
 
 def add_key_position(inputs: AttentionInputs) -> Tensor:
@@ -67,24 +29,19 @@ def add_key_position(inputs: AttentionInputs) -> Tensor:
     return inputs.k + inputs.key_position
 
 
-def swap_opposite(state: Tensor, key_mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Swap the halves of the features in the opposite-signed stream of a PowerMap's state.
+def swap_halves(x: Tensor, dim: int) -> Tensor:
+    """Swap the two halves of `dim`: the positive features with the negative ones."""
+    return x.roll(x.shape[dim] // 2, dim)
 
-    phi_opposite S = phi_same swap(S): with the rows of the small state swapped, one product with
-    phi_same serves both streams.
 
-    Args:
-        state: [S_same | S_opposite], [..., 2D, D].
-        key_mean: [..., 2D, 1].
+def signed_halves(x: Tensor) -> Tensor:
+    """Compute [x+ ; x-] [..., 2D] of x [..., D]; the gradient at 0 is 0."""
+    return torch.cat([x.relu(), x.neg().relu()], dim=-1)
 
-    Returns:
-        The state [..., 2D, D], and the key means of both streams [..., 2D, 2].
-    """
-    dim = state.shape[-1]
-    same, opposite = state.chunk(2, dim=-1)
-    states = torch.cat([same, opposite.roll(dim, -2)], dim=-1)
-    key_means = torch.cat([key_mean, key_mean.roll(dim, -2)], dim=-1)
-    return states, key_means
+
+def token_level(size: Tensor) -> Tensor:
+    """Return the smallest integer >= 0 that no element of a token exceeds: [..., D] -> [..., 1]."""
+    return size.amax(-1, keepdim=True).clamp_min_(0).ceil_()
 
 
 def normaliser(phi: Tensor, key_mean: Tensor, eps: Tensor | float) -> Tensor:

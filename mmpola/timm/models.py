@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from timm.layers import Format, nchw_to, to_2tuple
 from timm.models import FeatureInfo
+from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from mmpola.backbones import PolaDeiT
-from mmpola.backbones.base import FIRST_CONV, Backbone
+from mmpola.backbones.base import Backbone
 from mmpola.backbones.classifier import Classifier, ModelWithBackbone, head_layer, head_spec
 from mmpola.backbones.parameter_groups import BackboneLayers, without_weight_decay
 from mmpola.checkpoint.load import fit_weights
@@ -54,7 +55,7 @@ class TimmModel(ModelWithBackbone):
         if strict:
             weights = self.rename_weights(state_dict)
             state_dict, report = fit_weights(self, weights, 'state_dict')
-            report.refuse_misfits(self._remedy(weights))
+            report.refuse_misfits()
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
     def other_shape(self, weights: Mapping[str, Tensor], name: str) -> bool:
@@ -109,18 +110,6 @@ class TimmModel(ModelWithBackbone):
             return layer
 
         return layer_of
-
-    def _remedy(self, weights: Mapping[str, Any]) -> str:
-        """Return advice for weights with another number of classes or channels, '' for others."""
-        other_classes = self.other_shape(weights, 'head.weight')
-        other_channels = self.other_shape(weights, f'backbone.{FIRST_CONV}.weight')
-        if not other_classes and not other_channels:
-            return ''
-        return (
-            '\n  to renew the head or adapt the first convolution, pass the file as '
-            'pretrained=True, pretrained_cfg_overlay=dict(file=PATH) '
-            'instead of checkpoint_path=PATH'
-        )
 
 
 class TimmClassifier(TimmModel, Classifier):
@@ -183,7 +172,7 @@ class TimmClassifier(TimmModel, Classifier):
     def forward_intermediates(
         self,
         x: Tensor,
-        indices: int | Sequence[int] | None = None,
+        indices: int | list[int] | None = None,
         norm: bool = False,
         stop_early: bool = False,
         output_fmt: str = 'NCHW',
@@ -207,10 +196,10 @@ class TimmClassifier(TimmModel, Classifier):
             if `stop_early` skipped others.
 
         Raises:
-            ValueError: an index is out of range, or x is not [B, in_chans, H, W], or there is no
-                such `output_fmt`.
+            AssertionError: an index is out of range.
+            ValueError: x is not [B, in_chans, H, W], or there is no such `output_fmt`.
         """
-        wanted = _stages(indices, self.backbone.num_stages)
+        wanted, last = feature_take_indices(self.backbone.num_stages, indices)
         layout = Format(output_fmt)
         maps = []
         for index, (tokens, grid) in enumerate(self.backbone.stage_maps(x)):
@@ -227,14 +216,14 @@ class TimmClassifier(TimmModel, Classifier):
                 maps.append(nchw_to(stage_map, layout).contiguous())
             if is_last:
                 x = normed
-            if stop_early and index == max(wanted):
+            if stop_early and index == last:
                 break
         if intermediates_only:
             return maps
         return x, maps
 
     def prune_intermediate_layers(
-        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         """Remove everything that the maps of some stages do not need.
 
@@ -249,8 +238,7 @@ class TimmClassifier(TimmModel, Classifier):
         Returns:
             The stages of `indices`, all counted from the start.
         """
-        wanted = _stages(indices, self.backbone.num_stages)
-        last = max(wanted)
+        wanted, last = feature_take_indices(self.backbone.num_stages, indices)
         prune_end = last + 1 < self.backbone.num_stages
         if prune_end:
             self.backbone.prune_stages(last + 1)
@@ -275,7 +263,6 @@ class TimmFeatures(TimmModel):
         out_indices: stages (PolaDeiT: blocks) in ascending order, negative ones from the end; an
             integer n for the last n; None for the four stages or, as in timm, PolaDeiT's last
             three blocks. Later stages are not built.
-        feature_cls: 'getter'; timm's other ways to take maps from a model do not apply.
         in_chans, img_size, arguments: see `TimmClassifier`.
 
     Raises:
@@ -286,21 +273,18 @@ class TimmFeatures(TimmModel):
         self,
         backbone: type[Backbone],
         *,
-        out_indices: int | Sequence[int] | None = None,
-        feature_cls: str = 'getter',
+        out_indices: int | list[int] | None = None,
         in_chans: int = 3,
         img_size: int | tuple[int, int] | None = None,
         **arguments: Any,
     ) -> None:
-        if feature_cls != 'getter':
-            raise ValueError(f"feature_cls: expected 'getter', got {feature_cls!r}")
         super().__init__()
         stages = backbone.stage_count(arguments['arch'])
         if out_indices is None and issubclass(backbone, PolaDeiT):
             out_indices = min(3, stages)
         arguments = _backbone_arguments(arguments, in_chans, img_size)
         arguments.setdefault('out_norm', head_spec(backbone).out_norm)
-        arguments['out_indices'] = _stages(out_indices, stages)
+        arguments['out_indices'], _ = feature_take_indices(stages, out_indices)
         self.backbone = backbone(**arguments)
         self.feature_info = FeatureInfo(_feature_info(self.backbone), self.backbone.out_indices)
 
@@ -332,33 +316,6 @@ def _feature_info(backbone: Backbone) -> list[dict[str, Any]]:
                 'module': f'backbone.{backbone.stage_module(stage)}',
             }
         )
-    return stages
-
-
-def _stages(indices: int | Sequence[int] | None, number: int) -> list[int]:
-    """Return the stages that timm's `indices` mean, counted from the start.
-
-    Args:
-        indices: stages from 0, negative ones from the end; an integer n for the last n; None for
-            all.
-        number: number of stages.
-
-    Raises:
-        ValueError: there are no such stages.
-    """
-    if indices is None:
-        return list(range(number))
-    stages = []
-    if isinstance(indices, int):
-        stages = list(range(number - indices, number))
-    else:
-        for index in indices:
-            if index < 0:
-                index += number
-            stages.append(index)
-    if not stages or not set(stages) <= set(range(number)):
-        rule = f'expected stages from -{number} to {number - 1}, or a number of them'
-        raise ValueError(f'indices: {rule}, got {indices}')
     return stages
 
 

@@ -9,7 +9,6 @@ from pycocotools.coco import COCO
 from mmpola.apps import shapes
 from mmpola.apps.shapes import CLASSES, draw_scene, polygons, run_lengths, write_dataset
 from mmpola.messages import run_main
-from tests.helpers.processes import interpret
 from tests.helpers.refusals import refusal
 
 SMALL = {'images': 2, 'val_images': 1, 'size': (64, 64)}
@@ -229,33 +228,16 @@ def test_a_folder_that_holds_files_is_never_touched(tmp_path):
     (tmp_path / 'photos' / 'cat.jpg').write_bytes(b'cat')
     for folder, seed in ((out, 1), (tmp_path / 'photos', 0)):
         message = refusal(write_dataset, folder, **SMALL, seed=seed)
-        assert message.startswith(
-            f'{folder}: expected a new or empty folder, or this data set, got '
-        )
+        assert message.startswith(f'{folder}: ')
     assert {path: path.stat().st_mtime_ns for path in out.rglob('*')} == before
     assert content(tmp_path / 'photos') == {'cat.jpg': b'cat'}
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ({'images': 0}, 'images: expected 1 to 1000000'),
-        ({'images': 5, 'val_images': 0}, 'val_images: expected 1 to 1000000'),
-        ({'images': 5, 'seed': -3}, 'seed: expected 0 or more'),
-        ({'images': 5, 'size': (64, 40)}, 'size: expected width and height from 64 to 2048 pixels'),
-        ({'images': 5, 'size': (96,)}, 'size: expected width and height from 64 to 2048 pixels'),
-    ],
-)
-def test_arguments_outside_their_range_are_refused(tmp_path, arguments, message):
-    assert refusal(write_dataset, tmp_path / 'set', **arguments).startswith(message)
-    assert list(tmp_path.iterdir()) == []
 
 
 def run(monkeypatch, *arguments):
     """Run the command in this process and return its exit status."""
     monkeypatch.setattr('sys.argv', ['shapes', *map(str, arguments)])
     try:
-        run_main(shapes.main, 'interrupted, nothing written')
+        run_main(shapes.main)
     except SystemExit as stop:
         return stop.code
     return 0
@@ -267,15 +249,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     for line in (f'wrote {out}\n', f'{out} already holds this data set: nothing to do\n'):
         assert run(monkeypatch, out, *small) == 0
         assert capsys.readouterr().out == line
-    (tmp_path / 'file').touch()
-    for folder in (tmp_path / 'file', tmp_path / 'file' / 'set'):
-        assert run(monkeypatch, folder, *small) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f'error: {folder}: expected a')
-        assert error.count('\n') == 1
 
 
-def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch):
     calls = []
 
     def draw(*arguments):
@@ -286,14 +262,4 @@ def test_an_interrupted_command_leaves_nothing(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(shapes, 'draw_scene', draw)
     assert run(monkeypatch, tmp_path / 'set', '--images', 4, '--size', 64, 64) == 130
-    assert capsys.readouterr().err == 'interrupted, nothing written\n'
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_without_opencv_one_line_says_what_to_install():
-    missing = "raise ModuleNotFoundError(\"No module named 'cv2'\", name='cv2')"
-    code = "import runpy; runpy.run_module('mmpola.apps.shapes', run_name='__main__')"
-    process = interpret(code, 'out', on_import={'cv2': missing})
-    assert process.returncode == 1
-    assert process.stderr == 'mmpola.apps.shapes needs OpenCV: pip install opencv-python\n'

@@ -115,7 +115,8 @@ NOT_DOWNLOADED = [
     (
         'mmpola://pola_pvt_small',
         '404',
-        f'{RELEASED}/pola_pvt_s.pth on another machine and save it as checkpoints/pola_pvt_s.pth',
+        f'{RELEASED}/pola_pvt_s.pth on another machine and save it as checkpoints/pola_pvt_s.pth; '
+        f'hf://{RELEASED_REPOSITORY}/FILE takes a file of any other name there',
     ),
     (
         'http://127.0.0.1:9/weights.pth',

@@ -11,16 +11,14 @@ import pytest
 import timm
 import torch
 from mmengine.model import BaseModel
-from mmengine.runner.checkpoint import CheckpointLoader
 
 import mmpola.timm  # noqa: F401  # registers the models with timm
 from mmpola.apps.publish.convert import convert
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.load import load_weights
-from mmpola.checkpoint.safe_load import read_checkpoint, stubs_in
+from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.engine import training_checkpoint
-from mmpola.engine.train import register_mmengine_reader
 from mmpola.messages import UsageError
 from tests.helpers.training import run, small_config
 
@@ -131,11 +129,7 @@ def test_other_classes_and_functions_of_a_checkpoint_are_inert(build, weights, t
     assert vars(found['config'])['size'] == 224
     assert found['node'] == {'a': [1]}
     assert not found['called']
-    assert stubs_in({'part': found['config']}) == {'argparse.Namespace'}
-    assert stubs_in({'state_dict': weights, 'meta': [('a', 1)]}) == set()
-    (array,) = stubs_in([found['array']])
-    (scalar,) = stubs_in([found['scalar']])
-    assert array.endswith('multiarray._reconstruct') and scalar.endswith('multiarray.scalar')
+    assert not vars(found['array']) and not vars(found['scalar'])
 
 
 def test_a_file_that_cannot_be_read_names_its_classes(tmp_path):
@@ -156,13 +150,12 @@ def by_init_cfg(path):
 
 
 def by_foreign_init_cfg(path):
-    """MMEngine's own loader, with which all other modules of a detector load their weights."""
+    """MMEngine's own loader, by which the other modules of a detector load their weights."""
 
     class Foreign(BaseModel):
         def forward(self):
             pass
 
-    register_mmengine_reader()
     Foreign(init_cfg={'type': 'Pretrained', 'checkpoint': str(path)}).init_weights()
 
 
@@ -172,7 +165,7 @@ def by_timm(path):
 
 READERS = {
     'init_cfg': (by_init_cfg, CheckpointError),
-    'init_cfg of another model': (by_foreign_init_cfg, CheckpointError),
+    'init_cfg of another model': (by_foreign_init_cfg, pickle.UnpicklingError),
     'tools': (training_checkpoint.read_training_checkpoint, UsageError),
     'convert': (convert, UsageError),
     'timm': (by_timm, RuntimeError),
@@ -191,21 +184,10 @@ def test_every_reader_refuses_a_file_that_calls_a_function(reader, weights, atta
 def test_resuming_refuses_a_file_that_calls_a_function(colours, attack, tmp_path):
     save({'state_dict': {}, 'meta': attack}, tmp_path / 'evil.pth')
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'evil.pth'))
-    with pytest.raises(CheckpointError, match=r'refused, nothing in it was run \(.*posix\.system'):
+    with pytest.raises(pickle.UnpicklingError, match='system'):
         run(small_config(colours, tmp_path), resume=True)
 
 
 def test_importing_backbones_allows_torch_to_read_nothing_more():
     found = [str(allowed) for allowed in torch.serialization.get_safe_globals()]
     assert not [name for name in found if 'mmengine' in name or 'numpy' in name]
-
-
-def test_a_file_that_was_read_already_is_handed_to_mmengine_once(tmp_path):
-    path = str(save({'state_dict': {'a': torch.ones(1)}}, tmp_path / 'checkpoint.pth'))
-    contents = {path: {'state_dict': 'already read'}}
-    register_mmengine_reader(contents)
-    assert CheckpointLoader.load_checkpoint(path) == {'state_dict': 'already read'}
-    assert contents == {}
-    assert CheckpointLoader.load_checkpoint(path)['state_dict']['a'] == 1
-    loader = CheckpointLoader._get_checkpoint_loader('https://host/file.pth')
-    assert loader.__name__ == 'load_from_name'

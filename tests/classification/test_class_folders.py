@@ -95,24 +95,6 @@ def test_a_part_of_the_images_is_that_of_mmengine_and_all_classes_stay(indices, 
     assert data.metainfo['classes'] == ('2', '10')
 
 
-@pytest.mark.parametrize('indices', [0, [], [3], [0, -4], 'abc', 1.0, True, [True], [0.5]])
-def test_indices_that_keep_nothing_or_do_not_exist_are_refused(indices, tree):
-    with pytest.raises(ValueError, match=r'^indices: expected ') as raised:
-        ClassFolders(str(tree), training=False, transform=PLAIN_TRANSFORM, indices=indices)
-    value = indices[-1] if indices in ([3], [0, -4]) else repr(indices)
-    assert str(raised.value).endswith(f'got {value}')
-
-
-@pytest.mark.parametrize(
-    'transform', [{**PLAIN_TRANSFORM, 'sise': 3}, {**PLAIN_TRANSFORM, 'is_training': True}, 224]
-)
-def test_unknown_arguments_of_transforms_are_refused(transform, tree):
-    with pytest.raises(ValueError, match=r'^transform: expected .*input_size') as raised:
-        ClassFolders(str(tree), training=False, transform=transform)
-    value = '224' if transform == 224 else list(transform)[-1]
-    assert str(raised.value).endswith(f', got {value}')
-
-
 def test_links_to_folders_and_images_are_followed(tree, tmp_path):
     linked = tmp_path / 'linked'
     (linked / '10').mkdir(parents=True)

@@ -251,7 +251,7 @@ def test_a_frozen_backbone_stays_in_eval_mode():
             {'backbone': {'type': 'mmpola.PolaSwim'}},
             f'backbone: expected one of {", ".join(cls.__name__ for cls in classifier.HEAD_SPECS)}',
         ),
-        ({'init_cfg': {'type': 'Kaiming'}}, 'init_cfg: expected an initializer with layer='),
+        ({'init_cfg': 'weights.pth'}, 'init_cfg: expected None, '),
     ],
 )
 def test_bad_arguments(arguments, message):

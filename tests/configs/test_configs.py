@@ -16,7 +16,7 @@ from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import short_name
 from mmpola.config_tree import nodes
 from mmpola.engine import training_checkpoint
-from mmpola.engine.schedule_advice import length_advice
+from mmpola.engine.advice import length_advice
 from mmpola.lra.encoder import SequenceEncoder
 from tests.helpers.configs import OTHER_HEADS, shrink
 from tools.dev import model_table

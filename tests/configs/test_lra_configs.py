@@ -14,7 +14,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS
 from mmengine.structures import BaseDataElement
 
-from mmpola.engine.schedule_advice import length_advice
+from mmpola.engine.advice import length_advice
 from mmpola.engine.training_checkpoint import read_training_checkpoint
 from mmpola.registry import DATASETS as OUR_DATASETS
 from tests.helpers.training import Signal, assert_same, run, saved
@@ -69,6 +69,7 @@ def test_the_published_settings(task, variant, root):
         }
         assert loader.batch_size == batch
     assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (50_000, interval)
+    assert cfg.train_cfg.val_begin == 10_001  # Skyformer, src/main.py:158
     assert (cfg.param_scheduler[0].end, cfg.optim_wrapper.optimizer.lr) == (warmup, rate)
     assert (cfg.optim_wrapper.optimizer.eps, cfg.optim_wrapper.optimizer.weight_decay) == (
         1e-6,
@@ -143,7 +144,7 @@ def small(root, name, work, *, steps, workers=0):
     cfg.model.backbone.update(length=32, depth=1)
     cfg.optim_wrapper.optimizer.lr = 1e-2
     cfg.param_scheduler = []
-    cfg.train_cfg.update(max_iters=steps, val_interval=steps // 2)
+    cfg.train_cfg.update(max_iters=steps, val_begin=1, val_interval=steps // 2)
     cfg.visualizer.vis_backends = [{'type': 'LocalVisBackend'}]
     cfg.work_dir, cfg.log_level = str(work), 'WARNING'
     return cfg

@@ -1,9 +1,11 @@
 """Layer-wise learning-rate decay in MMEngine's optimizers; its own rules still apply."""
 
+import logging
 import re
 
 import pytest
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from torch import nn
 
@@ -96,6 +98,27 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
     assert groups['backbone.stem.norm.weight'] == (0.1, 0.0)
 
 
+def test_the_log_has_one_line_on_rates_and_one_on_frozen_parameters(monkeypatch):
+    logged = []
+    handle = MMLogger.handle
+
+    def record(logger, line):
+        if line.levelno >= logging.INFO and all(keep(line) for keep in logger.filters):
+            logged.append(line.getMessage())
+        handle(logger, line)
+
+    monkeypatch.setattr(MMLogger, 'handle', record)
+    model = Model(PolaSwin(SWIN, frozen_stages=1))
+    groups = groups_of(model)
+    frozen = sum(not parameter.requires_grad for parameter in model.parameters())
+    on_frozen, on_rates = logged
+    assert on_frozen.startswith(f'{frozen} parameters')
+    rates = re.findall(r'[\d.e-]*\d', on_rates.partition('optimizer.lr: ')[2])
+    assert float(rates[0]) == pytest.approx(0.5 ** (len(rates) - 1), rel=0.01)
+    assert float(rates[-2]) == groups['backbone.stages.3.blocks.2.mlp.fc1.weight'][0]
+    assert float(rates[-1]) == 1
+
+
 @pytest.mark.parametrize(
     ('backbone', 'paramwise', 'optimizer', 'message'),
     [
@@ -133,9 +156,9 @@ def test_the_whole_backbone_at_a_tenth_keeps_its_decay_rules():
             PolaSwin,
             {},
             {'lr': None},
-            'optim_wrapper: expected optimizer.lr, which layer-wise decay multiplies, got ',
+            'optimizer: expected lr',
         ),
-        (PolaSwin, {}, {'weight_decay': None}, 'optim_wrapper: expected optimizer.weight_decay'),
+        (PolaSwin, {}, {'weight_decay': None}, 'optimizer: expected a weight_decay'),
         (
             lambda _: nn.ReLU(),
             {},

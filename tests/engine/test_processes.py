@@ -10,10 +10,8 @@ from tests.helpers import ROOT
 from tests.helpers.processes import left_of, running
 
 CODE = """
-import os, sys, time
+import os, time
 from mmpola.engine import processes
-if sys.argv[1] == 'watch':
-    processes.prctl, processes.WATCH_INTERVAL = None, 0.1
 processes.end_children_with_this_process()
 child = os.fork()
 if child == 0:
@@ -25,10 +23,9 @@ time.sleep(1000)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
-@pytest.mark.parametrize('way', ['prctl', 'watch'])
-def test_a_worker_ends_when_its_parent_is_killed(way):
+def test_a_worker_ends_when_its_parent_is_killed():
     parent = subprocess.Popen(
-        [sys.executable, '-c', CODE, way], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, '-c', CODE], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     try:
         worker = psutil.Process(int(parent.stdout.readline()))

@@ -17,7 +17,6 @@ from PIL import Image
 
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_tree import nodes
-from mmpola.engine.train import register_mmengine_reader
 from tests.helpers import ROOT
 from tests.helpers.configs import shrink
 
@@ -86,7 +85,6 @@ def small_config(
 
 def run(cfg, *hooks, resume=False):
     """Train and return the runner."""
-    register_mmengine_reader()
     cfg = copy.deepcopy(cfg)
     cfg.resume = resume
     # MMEngine's default is the current second: two runs would share their log.

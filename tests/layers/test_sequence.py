@@ -34,6 +34,19 @@ def test_padding_changes_nothing(variant, tokens):
         torch.testing.assert_close(found[:n], alone, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize('variant', SEQUENCE_ATTENTION)
+def test_gradients_of_one_sequence_are_half_of_those_of_it_twice(variant):
+    attention = layer(variant).eval()
+    x = torch.randn(1, LENGTH, 16, dtype=torch.float64)
+    valid = torch.arange(LENGTH)[None] < 24
+    gradients = []
+    for number in (1, 2):
+        output = attention(x.repeat(number, 1, 1), valid.repeat(number, 1))
+        loss = output.square().sum() / number
+        gradients.append(torch.autograd.grad(loss, list(attention.parameters())))
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize('kind', MAPS)
 def test_zeroed_keys_are_a_mask_in_which_epsilon_grows_with_the_padding(kind):
     """With M keys of which n are not zero, and s the normaliser of these, o = o_exact s / (s + eps

@@ -2,13 +2,12 @@
 
 import os
 import pickle
-import shutil
 
 import pytest
 
 from mmpola.lra import texts
 from mmpola.messages import UsageError
-from tests.helpers.sequences import write_listops, write_text
+from tests.helpers.sequences import write_listops, write_retrieval, write_text
 
 
 @pytest.fixture
@@ -26,25 +25,8 @@ def test_unchanged_files_are_not_read_again(build, tmp_path, reads):
     second = build('ListOps', root)
     assert len(reads) == 1
     assert second[0]['inputs'].tolist() == first[0]['inputs'].tolist()
-    build('ListOps', root, brackets=False)
+    build('ListOps', root, brackets=True)
     assert len(reads) == 2
-
-
-def test_progress_says_what_it_counts(build, tmp_path, capsys):
-    lists = write_listops(tmp_path / 'lists')
-    texts = write_text(tmp_path / 'texts')
-    build('ListOps', lists)
-    build('ByteText', texts)
-    assert 'reading' not in capsys.readouterr().out  # small files are read at once
-    long = tmp_path / 'long'
-    shutil.copytree(texts, long)
-    (long / 'train' / 'neg' / '3_1.txt').write_bytes(b'abc ' * 300_000)
-    build('ByteText', long)
-    size = sum(path.stat().st_size for path in (long / 'train').glob('*/*'))
-    assert (
-        f'reading bytetext-train: {size // 1000:,} of {size // 1000:,} kB'
-        in capsys.readouterr().out
-    )
 
 
 def test_changed_files_are_read_again_and_replace_the_cache(build, tmp_path, cache, reads):
@@ -53,18 +35,25 @@ def test_changed_files_are_read_again_and_replace_the_cache(build, tmp_path, cac
     path = root / 'basic_train.tsv'
     path.write_bytes(path.read_bytes().replace(b'9', b'8'))  # of the same size
     os.utime(path, ns=(1, 1))
-    assert build('ListOps', root)[0]['inputs'].tolist() == [12, 3, 14, 9, 5, 15, 15]
+    assert build('ListOps', root)[0]['inputs'].tolist() == [12, 3, 14, 9, 5]
     assert len(reads) == 2
-    assert old[0]['inputs'].tolist() == [
-        12,
-        3,
-        14,
-        10,
-        5,
-        15,
-        15,
-    ]  # the arrays that are open remain
+    assert old[0]['inputs'].tolist() == [12, 3, 14, 10, 5]  # the arrays that are open remain
     assert len([folder for folder in cache.iterdir() if folder.is_dir()]) == 1
+
+
+@pytest.mark.parametrize(
+    ('name', 'write', 'options'),
+    [
+        ('ListOps', write_listops, {'brackets': True}),
+        ('ByteText', write_text, {'max_length': 3}),
+        ('Retrieval', write_retrieval, {'literals': True}),
+        ('Retrieval', write_retrieval, {'max_length': 3}),
+    ],
+)
+def test_another_option_never_gets_the_cached_tokens(build, tmp_path, name, write, options):
+    root = write(tmp_path / 'data')
+    folders = {build(name, root, **chosen).samples.folder for chosen in ({}, options)}
+    assert len(folders) == 2
 
 
 def test_an_added_file_is_noticed(build, tmp_path):

@@ -25,11 +25,12 @@ def _split_short_sequences(request, monkeypatch):
     added.
     """
     if request.node.get_closest_marker('kernels'):
-        from mmpola.ops.triton import launch, tables
+        from mmpola.ops.triton import launch
 
         monkeypatch.setattr(launch, 'LARGEST_SHARE', 10_000)
-        with tables.use_table(tables.LaunchTable()):  # forgets the plans made before
-            yield
+        launch.forget_plans()
+        yield
+        launch.forget_plans()
     else:
         yield
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from mmpola.ops import ExpMap, PowerMap, inputs, polarity_attention
+from mmpola.ops import ExpMap, PowerMap, exp_map, polarity_attention
 from tests.helpers.attention import (
     MAPS,
     draw,
@@ -36,7 +36,7 @@ def test_a_shift_changes_nothing(with_rotary, monkeypatch):
         )
 
     directly = attend()
-    monkeypatch.setattr(inputs, 'UNSHIFTED_LIMIT', -1.0)
+    monkeypatch.setattr(exp_map, 'UNSHIFTED_LIMIT', -1.0)
     for found, expected in zip(attend(), directly, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -49,7 +49,7 @@ def test_exponentials_just_in_range_are_correct_without_a_shift(share):
     q, k, v = draw(queries=9, keys=9, dim=8, dtype=torch.float32)
     exp = make_map('exp', dim=8, dtype=torch.float32)
     temperature = torch.maximum(exp.same.max(), exp.opposite.max())
-    largest = 0.99 * inputs.UNSHIFTED_LIMIT
+    largest = 0.99 * exp_map.UNSHIFTED_LIMIT
     q, k = (
         share * largest / temperature * q / q.abs().max(),
         (1 - share) * largest * k / k.abs().max(),

@@ -1,6 +1,5 @@
 """The self-check of `backend='auto'`, with a substitute for the kernels on the CPU."""
 
-import json
 import logging
 import re
 from dataclasses import replace
@@ -17,7 +16,6 @@ from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import backend as triton_backend
-from mmpola.ops.triton import tables
 
 GRID = (3, 4)
 
@@ -148,8 +146,7 @@ def failing_gpu(monkeypatch):
         raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')
 
     def check():
-        with tables.use_table({}):
-            return self_check._failure(None, None, draw, torch.device('cuda', 0), torch.float16, 32)
+        return self_check._failure(None, None, draw, torch.device('cuda', 0), torch.float16, 32)
 
     monkeypatch.setattr(self_check, '_results', {})
     monkeypatch.setattr(self_check, '_is_capturing', lambda device: False)
@@ -226,25 +223,6 @@ def test_no_check_while_a_graph_is_captured(monkeypatch, caplog):
     ]
     attend()
     assert kernels.runs == 2
-
-
-def test_kernels_are_checked_with_every_launch_table(monkeypatch, tmp_path):
-    """A table may come from another machine, and has launches that no check has seen."""
-    content = {'format': tables.FORMAT, 'capability': [0, 0], 'proved': True, 'launches': {}}
-    (tmp_path / 'launches.json').write_text(json.dumps(content))
-    monkeypatch.setenv(tables.ENVIRONMENT, str(tmp_path / 'launches.json'))
-    tables._read_table.cache_clear()
-    kernels = Kernels(monkeypatch)
-    attend()
-    assert kernels.runs == 2
-
-
-def test_a_launch_table_that_is_missing_is_an_error_and_no_reason(monkeypatch, tmp_path):
-    monkeypatch.setenv(tables.ENVIRONMENT, str(tmp_path / 'missing.json'))
-    tables._read_table.cache_clear()
-    Kernels(monkeypatch)
-    with pytest.raises(ValueError, match='MMPOLA_LAUNCHES'):
-        attend()
 
 
 def test_unsupported_inputs_are_logged_once(monkeypatch, caplog):

@@ -9,7 +9,7 @@ import torch
 
 from mmpola.ops import ExpMap, PowerMap, api, mix_and_gate, polarity_attention, self_check
 from mmpola.ops.triton import mix_and_gate as triton_mix_and_gate
-from mmpola.ops.triton import passes
+from mmpola.ops.triton import power_passes
 from tests.helpers.attention import DEVICE
 
 pytestmark = pytest.mark.kernels
@@ -95,13 +95,13 @@ def test_tf32_products_may_have_tf32_noise(monkeypatch, logged):
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=['fp16', 'fp32'])
 def test_a_wrong_attention_gradient_is_found(dtype, monkeypatch, logged):
-    right = passes._key_gradient
+    right = power_passes._key_gradient
 
     def wrong(*args):
         dk, dv, parameters = right(*args)
         return dk, None if dv is None else 1.1 * dv, parameters
 
-    monkeypatch.setattr(passes, '_key_gradient', wrong)
+    monkeypatch.setattr(power_passes, '_key_gradient', wrong)
     q, k, v, _ = draw(dtype)
     found = polarity_attention(q, k, v, feature_map('power'))
     assert 'error of the gradient of v is 1.0e-01' in logged()[0]

@@ -11,7 +11,7 @@ import torch
 
 import mmpola.ops.triton
 from mmpola.ops import available_backends, polarity_attention, unavailable_backends
-from mmpola.ops.inputs import PowerMap
+from mmpola.ops.power_map import PowerMap
 from mmpola.ops.triton import backend
 
 

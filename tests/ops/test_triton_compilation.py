@@ -65,12 +65,10 @@ def _fresh_cache(monkeypatch, tmp_path):
 
 
 def compiled(name, dim, kind, dtype='fp16', capability=90, launch=None):
-    """Compile a kernel of `polarity_attention` as the launch table launches it, or as `launch`
-    says.
-    """
+    """Compile a kernel of `polarity_attention` as it is launched, or as `launch` says."""
     kernel = (POWER_KERNELS if kind == 'power' else EXP_KERNELS)[name]
     block, channels = (max(16, triton.next_power_of_2(d)) for d in (dim, dim // 2))
-    launch = launch or find_launch(name, kind, DTYPES[dtype], block, torch.device('cpu'))
+    launch = launch or find_launch(name, kind, DTYPES[dtype], block)
     constants = {'D': dim, 'BN': launch.tokens, 'BD': block, 'BC': channels}
     constants['PRECISION'] = 'ieee' if dtype == 'fp32' else 'tf32'
     constants |= dict.fromkeys(ABSENT[kind])
@@ -84,9 +82,7 @@ def compiled_mix_and_gate(name, dim, dtype='fp16', capability=90, window=(5, 5))
     sequence.
     """
     kernel = MIX_AND_GATE_KERNELS[name]
-    _, _, options = plan_tiles(
-        name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], torch.device('cpu'), (3, 3), window
-    )
+    _, _, options = plan_tiles(name, torch.Size([1, 9, 1, dim]), DTYPES[dtype], (3, 3), window)
     constants = {**options, 'FLIP': False}
     compiler_options = {name: constants.pop(name) for name in ('num_warps', *FUSION_OPTIONS)}
     types = {

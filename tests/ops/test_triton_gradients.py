@@ -94,3 +94,11 @@ def test_second_derivatives_are_refused():
     with pytest.raises(RuntimeError) as raised:
         first.sum().backward()
     assert str(raised.value) == "backend 'triton' has no second derivative: choose backend='torch'"
+
+
+def test_batched_gradients_are_refused():
+    tensors = draw_leaves(16, 8, 8, 'power', position=False)
+    q = tensors[0].requires_grad_()
+    output = attend(tensors, 'power')
+    with pytest.raises(RuntimeError, match="choose backend='torch'"):
+        torch.autograd.grad(output, q, torch.stack([output] * 2), is_grads_batched=True)

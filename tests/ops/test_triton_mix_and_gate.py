@@ -171,7 +171,7 @@ def test_empty_inputs(batch, grid):
     assert not any(found[what].any() for what in LEAVES)
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_and_batched_gradients_are_refused():
     tensors = draw((3, 3))
     values = tensors[1].requires_grad_()
     output = mix_and_gate(*tensors, (3, 3), backend='triton')
@@ -179,6 +179,8 @@ def test_second_derivatives_are_refused():
     with pytest.raises(RuntimeError) as raised:
         first.sum().backward()
     assert str(raised.value) == "backend 'triton' has no second derivative: choose backend='torch'"
+    with pytest.raises(RuntimeError, match="choose backend='torch'"):
+        torch.autograd.grad(output, values, torch.stack([output] * 2), is_grads_batched=True)
 
 
 @pytest.mark.parametrize('bias', [True, False])

@@ -78,9 +78,8 @@ def test_checkpoints_move_between_timm_and_mmengine(tmp_path):
         'pola_swin_tiny', num_classes=5, checkpoint_path=str(path), **{**SWIN, 'img_size': 96}
     )
     assert larger.backbone.stages[0].blocks[0].attn.positional_encoding.shape == (1, 24 * 24, 16)
-    with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5') as raised:
+    with pytest.raises(CheckpointError, match='num_classes is 7, the file has 5'):
         timm.create_model('pola_swin_tiny', num_classes=7, checkpoint_path=str(path), **SWIN)
-    assert 'pretrained_cfg_overlay=dict(file=PATH)' in str(raised.value)
 
 
 def test_partial_state_dicts_load_if_not_strict():

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -68,34 +66,6 @@ def test_two_processes_train_and_evaluate_a_segmenter(
         'dist_test.sh', config, checkpoint, 2, '--work-dir', tmp_path / 'tested'
     ).stdout
     assert 'mIoU: ' in output
-
-
-@pytest.mark.slow
-def test_a_mistake_is_not_followed_by_a_traceback(run_tool):
-    result = run_tool('dist_train.sh', 'none.py', 2, check=False)
-    assert result.returncode == 2
-    assert 'error: none.py: no such config file' in result.stdout.splitlines()
-    assert 'Traceback' not in result.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('status', 'reported'), [(2, False), (3, True)])
-def test_torchrun_reports_failures_but_not_invalid_arguments(status, reported, tmp_path):
-    """argparse ends a script with status 2."""
-    script = tmp_path / 'fails.py'
-    script.write_text(f'import sys; sys.exit({status})')
-    command = [
-        sys.executable,
-        '-m',
-        'mmpola.engine.launch',
-        '--standalone',
-        '--nproc-per-node=1',
-        str(script),
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert result.returncode == (1 if reported else status)
-    assert ('ChildFailedError' in result.stderr) == reported
-    assert bool(re.search(rf'exitcode +: {status}', result.stderr)) == reported
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Updates the lists of models in configs/metafile.yml, README.md and docs/.
+"""Updates the lists of models in configs/metafile.yml and docs/ from the docstrings of the configs.
 
-They follow from the docstrings of the configs. docs/models.md also gets the table of backbones, and
-docs/choose.md the measurements of `python -m benchmarks.run zoo`.
+docs/choose.md also gets the table of backbones and the measurements of `python -m benchmarks.run
+zoo`.
 
     python tools/dev/model_table.py            reads all docstrings, counts new models, writes
     python tools/dev/model_table.py --count    counts every model again, after a change of a model
@@ -39,9 +39,6 @@ END = '<!-- end of {} -->'
 """The line after it."""
 MODELS_KEY = '\nModels:\n'
 
-NOT_RUN = 'not yet run'
-"""Our result of a config that has none yet."""
-
 SEQUENCES = ('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image')
 
 IMAGE_SIZES: dict[str, Any] = {
@@ -50,52 +47,27 @@ IMAGE_SIZES: dict[str, Any] = {
     'ImageNet-1k': None,
     'your own classes': None,
     'generated shapes': None,
-    'LRA ListOps': None,
-    'LRA Text': None,
-    'LRA Retrieval': None,
-    'LRA Pathfinder': None,
-    'LRA Image': None,
     'generated ListOps': None,
+    **dict.fromkeys(SEQUENCES),
 }
 """Data set -> (height, width) at which multiply-accumulates are counted.
 
-None stands for the backbone's training size, or the length of its longest sequence. The tables of a
-page follow this order.
+None stands for the backbone's training size, or the length of its longest sequence. The tables
+follow this order.
 """
-
-PAGES = {
-    'models_detection': ('COCO',),
-    'models_segmentation': ('ADE20K',),
-    'models_classification': ('ImageNet-1k', 'your own classes'),
-    'models': ('generated shapes', 'generated ListOps'),
-}
-"""Page of docs/ -> data sets whose configs it lists; docs/lra.md has the Long Range Arena."""
 
 COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
 """Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
 
-README_MODELS = (
-    'imagenet_pola_pvt_t',
-    'imagenet_pola_pvt_s',
-    'imagenet_pola_swin_t',
-    'imagenet_pola_swin_b',
-    'imagenet_polaformer_pp_b2',
-    'imagenet_polaformer_pp_b5',
-    'mask_rcnn_pola_pvt_t_1x',
-    'mask_rcnn_pola_swin_t_1x',
-    'cascade_mask_rcnn_pola_swin_t_3x',
-    'upernet_pola_swin_t_160k',
-)
-"""The configs in the README's short table."""
-
 TASKS = {
     'box AP': 'Object Detection',
     'mask AP': 'Instance Segmentation',
+    'mask AP50': 'Instance Segmentation',
     'mIoU': 'Semantic Segmentation',
     'top-1': 'Image Classification',
     'accuracy': 'Sequence Classification',
 }
-"""Part of a metric's name -> the task that the metric measures."""
+"""Metric -> the task that it measures; a metric may be followed by 'on SOME DATA'."""
 
 DATA = '|'.join(re.escape(name) for name in IMAGE_SIZES)
 TITLE = re.compile(rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{DATA}), (?P<schedule>.+)\.')
@@ -104,9 +76,6 @@ EXPECTED = re.compile(
     r'ours: (?P<ours>[^(]+?)(?: \((?P<ours_source>.+)\))?\.$',
     re.MULTILINE,
 )
-
-Pages = dict[Path, dict[str, str]]
-"""Page -> the text of each of its tables by name."""
 
 
 @dataclass
@@ -133,25 +102,14 @@ class Model:
     counts: dict[str, Any] = field(default_factory=dict)
 
     def entry(self) -> dict[str, Any]:
-        """Return the config's entry in the metafile.
-
-        Raises:
-            UsageError: a metric is of no known task.
-        """
+        """Return the config's entry in the metafile."""
         metrics = self.metric.split(' / ')
         paper_values = values_of(self.paper, metrics)
         our_values = values_of(self.ours, metrics)
         results = []
         for metric, paper, ours in zip(metrics, paper_values, our_values, strict=True):
-            tasks = [task for part, task in TASKS.items() if part in metric]
-            if not tasks:
-                known = ', '.join(TASKS)
-                raise UsageError(
-                    f'{self.name}: expected a metric whose name contains one of {known}, '
-                    f'got {metric!r}'
-                )
             result = {
-                'Task': tasks[0],
+                'Task': TASKS[metric.partition(' on ')[0]],
                 'Dataset': self.data,
                 'Metrics': {metric: ours},
                 'Source': self.ours_source,
@@ -174,13 +132,6 @@ class Model:
         }
 
     @property
-    def size(self) -> str:
-        """The input for which multiply-accumulates were counted."""
-        if 'Image Size' in self.counts:
-            return self.counts['Image Size']
-        return f'{self.counts["Sequence Length"]} tokens'
-
-    @property
     def printed(self) -> str:
         """The paper's results, '-' if none are printed."""
         if self.paper[0].isdigit():
@@ -189,10 +140,10 @@ class Model:
 
     @property
     def reached(self) -> str:
-        """Our results with their source."""
+        """Our results with their source, '-' if the config has not been run."""
         if self.ours_source:
             return f'{self.ours} ({self.ours_source})'
-        return self.ours
+        return '-'
 
 
 def read_docstring(config: Path) -> Model:
@@ -224,11 +175,7 @@ def values_of(text: str, metrics: list[str]) -> list[float] | list[str]:
 
 
 def count(model: Model) -> None:
-    """Set a config's collection, input size, parameters and multiply-accumulates.
-
-    Raises:
-        UsageError: the metafile has no collection for the backbone.
-    """
+    """Set a config's collection, input size, parameters and multiply-accumulates."""
     # Without MMEngine, --check works if every model has been counted.
     from mmengine.config import Config
 
@@ -237,11 +184,6 @@ def count(model: Model) -> None:
     cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
     backbone = cfg.model.backbone
     model.collection = backbone.type.removeprefix('mmpola.')
-    if model.collection not in [known['Name'] for known in read_metafile()['Collections']]:
-        raise UsageError(
-            f'configs/metafile.yml: expected an entry of Collections for {model.collection}, '
-            f'written by hand as for PolaDeiT; it is the backbone of configs/{model.name}.py'
-        )
     key = 'Image Size'
     size = IMAGE_SIZES[model.data]
     if 'length' in backbone:
@@ -273,80 +215,50 @@ def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> 
     return '\n'.join(lines)
 
 
-def tables(models: list[Model]) -> str:
-    """Return the tables of a page in Markdown, one section per data set."""
+def config_tables(models: list[Model]) -> str:
+    """Return the tables of docs/configs.md in Markdown, one per data set."""
+    heading = ('config', 'metric', 'parameters (M)', 'MACs (G)', 'input', 'paper', 'ours')
     sections = []
     for data in IMAGE_SIZES:
-        found = [model for model in models if model.data == data]
-        if found:
-            sections.append(f'## {data[0].upper()}{data[1:]}\n\n{section(found)}')
+        rows = []
+        for model in models:
+            if model.data != data or data in SEQUENCES:
+                continue
+            link = f'[{model.name}](../configs/{model.name}.py)'
+            size = model.counts.get('Image Size') or f'{model.counts["Sequence Length"]} tokens'
+            row = [
+                f'{link}<br>{model.model}, {model.backbone}, {model.schedule}',
+                model.metric,
+                rounded(model.counts['Parameters'] / 1e6),
+                rounded(model.counts['FLOPs'] / 1e9),
+                size,
+                model.printed,
+                model.reached,
+            ]
+            rows.append(row)
+        if rows:
+            title = f'{data[0].upper()}{data[1:]}'
+            sections.append(f'## {title}\n\n{markdown_table(heading, rows)}')
     return '\n\n'.join(sections)
 
 
-def section(models: list[Model]) -> str:
-    """Return the table of one data set in Markdown.
-
-    What is equal in all rows is said once above the table: the metric, the input size, and that no
-    model has been trained yet.
-    """
-    metrics = {model.metric for model in models}
-    sizes = {model.size for model in models}
-    one_size = len(sizes) == 1
-    longest = max(metrics, key=len)
-    one_metric = all(metric in longest for metric in metrics)  # 'box AP' is in 'box AP / mask AP'
-    some_are_trained = any(model.ours != NOT_RUN for model in models)
-    above = []
-    if one_metric:
-        above.append(f'Metric: {longest}.')
-    if one_size:
-        above.append(f'MACs at {models[0].size}.')
-    if not some_are_trained:
-        above.append('None of these models has been trained here yet.')
-
-    heading = ['config']
-    if not one_metric:
-        heading.append('metric')
-    if not one_size:
-        heading.append('input')
-    heading += ['parameters (M)', 'MACs (G)', 'paper']
-    if some_are_trained:
-        heading.append('ours')
-
-    rows = []
-    for model in models:
-        link = f'[{model.name}](../configs/{model.name}.py)'
-        row = [f'{link}<br>{model.model}, {model.backbone}, {model.schedule}']
-        if not one_metric:
-            row.append(model.metric)
-        if not one_size:
-            row.append(model.size)
-        row.append(rounded(model.counts['Parameters'] / 1e6))
-        row.append(rounded(model.counts['FLOPs'] / 1e9))
-        row.append(model.printed)
-        if some_are_trained:
-            row.append(model.reached)
-        rows.append(row)
-    return f'{" ".join(above)}\n\n{markdown_table(heading, rows)}'.lstrip()
-
-
 def sequence_table(models: list[Model]) -> str:
-    """Return the table of the Long Range Arena in Markdown: kinds of attention by tasks.
+    """Return the table of docs/lra.md in Markdown: kinds of attention by tasks.
 
-    A cell has the paper's accuracy and, once there is one, ours in brackets.
+    A cell has the paper's accuracy and ours.
     """
     heading = ['attention']
     rows: dict[str, list[str]] = {}
     for data in SEQUENCES:
         heading.append(data.removeprefix('LRA ').lower())
         for model in models:
-            if model.data != data:
-                continue
-            variant = model.name.split('_', 2)[2]
-            cells = rows.setdefault(variant, [f'`{variant}`: {model.backbone}'])
-            cell = f'[{model.printed}](../configs/{model.name}.py)'
-            if model.ours != NOT_RUN:
-                cell += f' ({model.reached})'
-            cells.append(cell)
+            if model.data == data:
+                variant = model.name.split('_', 2)[2]
+                cells = rows.setdefault(variant, [f'`{variant}`: {model.backbone}'])
+                cell = f'[{model.printed}](../configs/{model.name}.py)'
+                if model.ours_source:
+                    cell += f', ours: {model.reached}'
+                cells.append(cell)
     return markdown_table(heading, rows.values())
 
 
@@ -370,6 +282,11 @@ def choice_table(models: list[Model]) -> str:
         short = short_name(name)
         upernet = f'upernet_{short}_160k'
         semantic_fpn = f'semantic_fpn_{short}_40k'
+        weights = 'no'
+        if name in PUBLISHED_MODELS:
+            weights = 'yes'
+        elif name.startswith('polaformer_pp_'):
+            weights = 'by hand'  # as docs/weights.md explains
         row = [
             f'`{name}`',
             rounded(measured['parameters (M)']),
@@ -377,7 +294,7 @@ def choice_table(models: list[Model]) -> str:
             printed.get(f'imagenet_{short}', '-'),
             printed.get(f'mask_rcnn_{short}_1x', '-'),
             printed.get(upernet) or printed.get(semantic_fpn, '-'),
-            published_weights(name),
+            weights,
         ]
         for size in ('224x224', '800x1333'):
             milliseconds = measured[f'ms, {size}']
@@ -385,48 +302,6 @@ def choice_table(models: list[Model]) -> str:
             row.append(f'{milliseconds:,.0f} ({megabytes:,.0f})')
         rows.append(row)
     return markdown_table(heading, rows)
-
-
-def published_weights(name: str) -> str:
-    """Return whether a model's weights are published, as `docs/weights.md` explains."""
-    if name in PUBLISHED_MODELS:
-        return 'yes'
-    if name.startswith('polaformer_pp_'):
-        return 'by hand'
-    return 'no'
-
-
-def short_table(models: list[Model]) -> str:
-    """Return the README's table in Markdown: the models of README_MODELS, of all data sets."""
-    by_name = {model.name: model for model in models}
-    shown = [by_name[name] for name in README_MODELS]
-    some_are_trained = any(model.ours != NOT_RUN for model in shown)
-    heading = ['config', 'data set', 'metric', 'parameters', 'paper']
-    if some_are_trained:
-        heading.append('ours')
-    rows = []
-    for model in shown:
-        what = model.model.removeprefix('ImageNet-1k ')
-        title = f'{what[0].upper()}{what[1:]}, {model.backbone}'
-        schedule = model.schedule.split(' (')[0]
-        row = [
-            f'[{title}](configs/{model.name}.py)',
-            f'{model.data}, {schedule}',
-            model.metric,
-            f'{model.counts["Parameters"] / 1e6:.1f} M',
-            model.printed,
-        ]
-        if some_are_trained:
-            row.append(model.reached)
-        rows.append(row)
-    return markdown_table(heading, rows)
-
-
-def rounded(value: float) -> str:
-    """Return a number with one decimal, or with two if it is below 1."""
-    if value >= 1:
-        return f'{value:.1f}'
-    return f'{value:.2f}'
 
 
 def backbone_table() -> str:
@@ -456,36 +331,22 @@ def backbone_table() -> str:
     return markdown_table(('model', '`type`', '`arch`', 'blocks', 'channels', 'strides'), rows)
 
 
-def with_tables(page: Path, tables: dict[str, str]) -> str:
-    """Return the page's text with each table, or group of tables, between its two markers.
-
-    Raises:
-        UsageError: a marker is missing.
-    """
-    text = page.read_text()
-    for name, table in tables.items():
-        first = BEGIN.format(name)
-        last = END.format(name)
-        before, begin, rest = text.partition(first)
-        _, end, after = rest.partition(last)
-        if not begin or not end:
-            raise UsageError(f'{page}: expected the lines {first} and {last}')
-        text = f'{before}{begin}\n\n{table}\n\n{end}{after}'
-    return text
+def rounded(value: float) -> str:
+    """Return a number with one decimal, or with two if it is below 1."""
+    if value >= 1:
+        return f'{value:.1f}'
+    return f'{value:.2f}'
 
 
-def pages_of(models: list[Model]) -> Pages:
-    """Return the tables of each page that shows models."""
-    docs = ROOT / 'docs'
-    pages: Pages = {}
-    for page, data in PAGES.items():
-        on_page = [model for model in models if model.data in data]
-        pages[docs / f'{page}.md'] = {'models': tables(on_page)}
-    pages[docs / 'models.md']['backbones'] = backbone_table()
-    pages[docs / 'lra.md'] = {'models': sequence_table(models)}
-    pages[docs / 'choose.md'] = {'models': choice_table(models)}
-    pages[ROOT / 'README.md'] = {'models': short_table(models)}
-    return pages
+def with_table(text: str, name: str, table: str) -> str:
+    """Return a page's text with a table between its two markers."""
+    first = BEGIN.format(name)
+    last = END.format(name)
+    before, _, rest = text.partition(first)
+    _, _, after = rest.partition(last)
+    if not after:
+        raise UsageError(f'docs: expected the lines {first} and {last}')
+    return f'{before}{first}\n\n{table}\n\n{last}{after}'
 
 
 def main() -> None:
@@ -511,12 +372,22 @@ def main() -> None:
         for key in COUNTED_KEYS:
             if key in entry['Metadata']:
                 model.counts[key] = entry['Metadata'][key]
+
+    docs = ROOT / 'docs'
     metafile = ROOT / 'configs' / 'metafile.yml'
     head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
     entries = [model.entry() for model in models]
     listing = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
-    written = {page: with_tables(page, tables) for page, tables in pages_of(models).items()}
-    written[metafile] = f'{head}{MODELS_KEY}{listing}'
+    written = {metafile: f'{head}{MODELS_KEY}{listing}'}
+    for page, name, table in (
+        (docs / 'configs.md', 'models', config_tables(models)),
+        (docs / 'lra.md', 'models', sequence_table(models)),
+        (docs / 'choose.md', 'models', choice_table(models)),
+        (docs / 'choose.md', 'backbones', backbone_table()),
+    ):
+        text = written.get(page) or page.read_text()
+        written[page] = with_table(text, name, table)
+
     changed = {path: text for path, text in written.items() if path.read_text() != text}
     names = listed((path.relative_to(ROOT) for path in changed), shown=None)
     if args.check and changed:

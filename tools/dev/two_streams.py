@@ -22,8 +22,7 @@ from matplotlib.figure import Figure
 
 from mmpola.apps import analysis
 from mmpola.apps.analysis.charts import BLUE, GREY, ORANGE
-from mmpola.apps.arguments import load_image_config
-from mmpola.apps.image_reader import open_reader
+from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.engine.config import add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_fitting
 from mmpola.messages import run_main

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmpola.ops.inputs import AttentionInputs, PowerMap, swap_halves
+from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import add_key_position, normaliser, rotate
 
@@ -57,21 +57,11 @@ def polarity_factors(inputs: AttentionInputs) -> Factors:
     The lines are those of `polarity_attention_reference`. With rotary tables both factors are
     rotated, as in the operator's numerator (E10): weights may then be negative.
     """
-    feature_map = inputs.feature_map
     rotary = inputs.rotary
     q, k = _queries_and_keys(inputs)
-    if isinstance(feature_map, PowerMap):
-        psi = feature_map.key_features(k)
-        phi_same, eps = feature_map.query_features(q, inputs.eps)
-        phi_opposite = swap_halves(phi_same, -1)  # (E8)
-        eps_same: Tensor | float = eps
-        eps_opposite: Tensor | float = eps
-    else:
-        shift = feature_map.key_shift(q, k, paired=rotary is not None)
-        psi = feature_map.key_features(k, shift)
-        same, opposite = feature_map.query_features(q, shift, inputs.eps)
-        phi_same, eps_same = same
-        phi_opposite, eps_opposite = opposite
+    psi, same, opposite = inputs.feature_map.features(q, k, inputs.eps, paired=rotary is not None)
+    phi_same, eps_same = same
+    phi_opposite, eps_opposite = opposite
     key_mean = psi.mean(dim=-2).unsqueeze(-1)
     queries_same = rotate(phi_same, rotary) / normaliser(phi_same, key_mean, eps_same)
     queries_opposite = rotate(phi_opposite, rotary)

@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mmpola.apps.image_reader import ClassifierReader, ImageReader, Size
+from mmpola.apps.image_reader import ClassifierReader, ImageReader
 from mmpola.layers import Grid, covering_grid
 from mmpola.messages import UsageError
+from mmpola.read_image import read_pixels
 
 Point = tuple[int, int]
 """Column and row of a pixel, (x, y), from 0."""
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
 
 
 class Geometry(NamedTuple):
@@ -122,7 +126,7 @@ def open_scene(model: Any, reader: ImageReader, path: Path) -> Scene:
     Raises:
         UsageError: the image cannot be read; the message does not name it.
     """
-    pixels = reader.read(path)
+    pixels = read_pixels(path)
     item = reader.transform(pixels)
     inputs = model.data_preprocessor(reader.collate([item]))['inputs']
     if isinstance(reader, ClassifierReader):

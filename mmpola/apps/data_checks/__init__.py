@@ -4,7 +4,7 @@
 check one kind each and fill in a `DatasetReport` (`report.py`).
 """
 
-from mmpola.apps.data_checks.check import check_data, training_images
+from mmpola.apps.data_checks.check import check_data
 from mmpola.apps.data_checks.report import DatasetReport, print_notes, print_table
 
-__all__ = ['DatasetReport', 'check_data', 'print_notes', 'print_table', 'training_images']
+__all__ = ['DatasetReport', 'check_data', 'print_notes', 'print_table']

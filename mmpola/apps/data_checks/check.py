@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ def check_data(
             set through its pipeline; else read only a sample of the label maps.
 
     Raises:
-        UsageError: files are missing or invalid, or a training batch has more images than there
-            are; the message lists every problem.
+        UsageError: files are missing or invalid; the message lists every problem.
     """
     missing: list[str] = []
     problems: list[str] = []
@@ -66,8 +64,6 @@ def check_data(
         headline = f'the data is not complete (looked from {Path.cwd()})'
         advice = 'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
         raise UsageError('\n  '.join([headline, *missing, *problems, advice]))
-    if 'train' in splits and not problems:
-        problems += batch_problems(cfg, reports)
     if problems:
         raise UsageError('\n  '.join(['the data is not valid', *problems]))
     return reports
@@ -103,6 +99,8 @@ def empty_report(dataset: dict[str, Any]) -> DatasetReport:
     root = Path(dataset.get('data_root') or '')
     annotations = dataset.get('ann_file')
     folders = dataset.get('data_prefix') or {}
+    if not isinstance(folders, dict):
+        folders = {'': folders}
     kind = name
     if 'img' in folders and str(annotations).endswith('.json'):
         kind = COCO
@@ -137,6 +135,8 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
     if report.kind == COCO:
         from mmpola.apps.data_checks.coco import check_coco  # needs pycocotools, which mmdet brings
 
+        if not reads_as_coco(built):
+            return []
         with_mask = any(node.get('with_mask') for _, node in nodes(cfg[loader], loader))
         check_coco(built, report, with_mask, whole)
     elif report.kind == LABEL_MAPS:
@@ -146,13 +146,10 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
     else:
         report.paths.append(built.root)
         report.classes = built.metainfo['classes']
-        report.images = report.annotations = len(built)
-        report.warnings += [*built.left_out, *built.notes]
+        report.images = len(built)
+        report.annotations = len(built)
+        report.warnings += built.notes
     report.is_counted = True
-    indices = report.config.get('indices')
-    if indices is not None:
-        kept = abs(indices) if isinstance(indices, int) else len(indices)
-        report.images = min(report.images, kept)
 
     problems = list(report.problems)
     if report.classes:
@@ -167,30 +164,8 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
     return problems
 
 
-def batch_problems(cfg: Config, reports: list[DatasetReport]) -> list[str]:
-    """Return a problem if an epoch has no step, because its only batch is not full and dropped."""
-    loader = cfg.train_dataloader
-    images = training_images(cfg, reports)
-    batch = place(cfg.get('launcher', 'none')).processes * loader.get('batch_size', 1)
-    if not loader.get('drop_last') or batch <= images:
-        return []
-    return [
-        'train_dataloader.batch_size: an epoch has no step with drop_last=True, '
-        f'{images} images and a batch of {batch}'
-    ]
-
-
-def training_images(cfg: Config, reports: list[DatasetReport]) -> float:
-    """Return the number of training images in an epoch, infinity if it is unknown.
-
-    It is unknown for data sets in wrappers that repeat them.
-
-    Args:
-        cfg: config of the run.
-        reports: what `check_data` returned for it, 'train' among the splits.
-    """
-    repeats = any('dataset' in node for _, node in nodes(cfg.train_dataloader.dataset, 'dataset'))
-    training = [report for report in reports if 'train' in report.splits]
-    if repeats or not all(report.is_counted for report in training):
-        return math.inf
-    return sum(report.images for report in training)
+def reads_as_coco(dataset: Any) -> bool:
+    """Whether a data set reads its annotations as mmdet's CocoDataset; LVIS and others do not."""
+    coco = DATASETS.get('mmdet.CocoDataset')
+    reads_file = type(dataset).load_data_list is coco.load_data_list
+    return bool(reads_file and type(dataset).parse_data_info is coco.parse_data_info)

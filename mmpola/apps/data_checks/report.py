@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.progress import track
+from tqdm import tqdm
 
 from mmpola.messages import listed
 
@@ -26,7 +26,7 @@ class DatasetReport:
         paths: its files and folders.
         splits: all splits that use it.
         is_counted: whether the files were opened, so that the counts are known.
-        images: number of images or other samples, before `filter_cfg` drops any.
+        images: number of images or other samples that the files hold.
         annotations: number of annotations of the classes; as many as images without boxes.
         classes: names in the order of their labels; empty if unknown.
         problems: lines about what prevents training.
@@ -69,7 +69,8 @@ def check_files(
     """
     title = f'reading {what} of {report.splits[0]}'
     with ThreadPoolExecutor() as threads:
-        found = list(track(threads.map(broken, files), title, total=len(files)))
+        checked = threads.map(broken, files)
+        found = list(tqdm(checked, title, total=len(files), leave=False, disable=None))
     add_line(report.problems, rule, [line for line in found if line is not None])
 
 

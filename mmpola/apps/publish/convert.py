@@ -16,8 +16,7 @@ import mmpola
 from mmpola.backbones import named_backbone
 from mmpola.backbones.classifier import HEAD_PREFIXES, Classifier, head_spec, split_head
 from mmpola.backbones.weight_names import COMPUTED_BUFFERS, to_released
-from mmpola.checkpoint.load import Loadable, fit_weights, rename_weights
-from mmpola.checkpoint.safe_load import stubs_in
+from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename_weights
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
@@ -137,8 +136,9 @@ def convert_whole(source: Path, which: str | None = None, metric: str | None = N
     weights, _ = check_fits(checkpoint, cfg, model)
     meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
     meta['dataset_meta'] = {}
-    for key, value in earlier['dataset_meta'].items():
-        if not stubs_in(value):  # they cannot be read by torch.load
+    for key in ('classes', 'palette'):
+        value = earlier['dataset_meta'].get(key)
+        if isinstance(value, (list, tuple)):  # not an array, which torch.load refuses
             meta['dataset_meta'][key] = value
     meta.update(meta_of_weights(source, checkpoint, None, metric))
     return Conversion(
@@ -194,7 +194,7 @@ def verify_weights(weights: dict[str, Tensor], arch: str, source: Path) -> dict[
     return {prefix + key: renamed[key] for key in report.loaded}
 
 
-def build_named(arch: str, weights: dict[str, Tensor]) -> Loadable:
+def build_named(arch: str, weights: dict[str, Tensor]) -> RenamesWeights:
     """Build a named model on the meta device: a classifier if there is a head, else a backbone.
 
     The backbone has all output norms, which a file may lack.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from mmengine.dist import barrier
 from mmengine.hooks import Hook
 
-from mmpola.messages import UsageError, info
+from mmpola.messages import info
 from mmpola.registry import HOOKS
 
 
@@ -22,20 +21,12 @@ class FinalTestHook(Hook):
     priority = 'LOWEST'  # after the last checkpoint
 
     def after_train(self, runner: Any) -> None:
-        """Evaluate; the runner's model keeps the weights of the best checkpoint.
-
-        Raises:
-            UsageError: the best checkpoint was removed while training ran.
-        """
+        """Evaluate; the runner's model keeps the weights of the best checkpoint."""
         best = runner.message_hub.runtime_info.get('best_ckpt')
         if best is None:
+            info('the test data are not evaluated: no checkpoint was the best in a validation')
             return
         barrier()  # rank 0 may still be writing
-        if not os.path.isfile(best):
-            raise UsageError(
-                f'{best}: expected the best checkpoint, got no file; it was removed while training '
-                'ran, and the test data are not evaluated'
-            )
         info(f'evaluating {best} on the test data')
         runner.load_checkpoint(best)
         runner.test_loop.run()

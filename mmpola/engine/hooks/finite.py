@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 from mmengine.hooks import EMAHook, Hook, LoggerHook
 
 from mmpola.engine.processes import any_process
+from mmpola.messages import UsageError
 from mmpola.registry import HOOKS
 
-PATIENCE = 10
-"""How many steps without a finite loss stop a run whose weights are finite.
 
-In fp16, single losses may overflow: GradScaler skips these steps.
-"""
-
-
-class NonFiniteError(ArithmeticError):
+class NonFiniteError(UsageError):
     """The loss or the weights became NaN or infinite; earlier checkpoints are finite."""
 
 
 @HOOKS.register_module()
 class FiniteLossHook(Hook):
-    """Stops training within one logging interval after its loss became NaN or infinite.
+    """Stops training within one logging interval after its weights became NaN or infinite.
 
-    All processes stop together. They stop if the newest loss and some weights are not finite, or if
-    no loss of the interval, and of at least `PATIENCE` steps, was finite. A step that overflows in
-    fp16 and is skipped by GradScaler stops nothing. The check reads the losses that MMEngine has
-    copied to the CPU for its log; with several processes, it synchronises the GPU. mmdet's
-    CheckInvalidLossHook stops only the process whose own loss is not finite, by an assertion.
+    All processes stop together. They stop if the newest loss and some weights are not finite: a
+    step that overflows in fp16 and is skipped by GradScaler stops nothing. The check reads the loss
+    that MMEngine has copied to the CPU for its log; with several processes, it synchronises the
+    GPU. mmdet's CheckInvalidLossHook stops only the process whose own loss is not finite.
     """
 
     priority = 'LOW'  # after the log line
@@ -40,27 +34,24 @@ class FiniteLossHook(Hook):
         for hook in runner.hooks:
             if isinstance(hook, LoggerHook):
                 self.interval = hook.interval
-                break
 
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Check the losses since the last check.
+        """Check the newest loss, and the weights if it is not finite.
 
         Raises:
-            NonFiniteError: training has to stop; the message has the step and the last finite loss.
+            NonFiniteError: training has to stop.
         """
         if not self.every_n_train_iters(runner, self.interval):
             return
-        recent = _losses(runner)[-max(self.interval, PATIENCE) :]
-        finite = np.isfinite(recent)
-        failed = len(finite) >= PATIENCE and not finite.any()
-        newest_is_finite = finite[-1:].all()  # also if there is none
-        if not failed and not newest_is_finite:
+        history = runner.message_hub.log_scalars.get('train/loss')
+        failed = False
+        if history is not None and not math.isfinite(history.current()):
             failed = bool(_non_finite_tensors(runner))
         if any_process(failed):
             raise NonFiniteError(
-                f'loss: expected a finite number, got NaN or infinity; {_last_finite(runner)}'
+                f'loss: NaN or infinity at step {runner.iter + 1}; earlier checkpoints are finite'
             )
 
 
@@ -72,11 +63,12 @@ def refuse_non_finite(runner: Any) -> None:
     """
     names = _non_finite_tensors(runner)
     if any_process(bool(names)):
-        which = 'tensors of another process'
+        which = 'another process'
         if names:
-            which = f'{len(names)} tensors such as {names[0]}'
+            which = names[0]
         raise NonFiniteError(
-            f'model: expected finite weights to save, got {which}; {_last_finite(runner)}'
+            f'model: expected finite weights to save at step {runner.iter}, got NaN or infinity in '
+            f'{which}; earlier checkpoints are finite'
         )
 
 
@@ -98,24 +90,3 @@ def _non_finite_tensors(runner: Any) -> list[str]:
             if x.isnan().any():
                 names.append(name)
     return names
-
-
-def _losses(runner: Any) -> np.ndarray:
-    """Return the losses of this process, of all steps; empty if the model logs none."""
-    history = runner.message_hub.log_scalars.get('train/loss')
-    if history is None:
-        return np.empty(0)
-    losses, _ = history.data
-    return np.asarray(losses, float)
-
-
-def _last_finite(runner: Any) -> str:
-    """Say after which step the run stopped, and when its loss was last finite."""
-    step = runner.message_hub.get_info('iter', -1) + 1
-    losses = _losses(runner)[:-1]  # the newest one may be finite here and not in another process
-    finite = np.flatnonzero(np.isfinite(losses))
-    last = 'never'
-    if len(finite):
-        index = finite[-1]
-        last = f'at step {step - len(losses) + index}: {losses[index]:.4g}'
-    return f'stopped after step {step}, the loss was last finite {last}'

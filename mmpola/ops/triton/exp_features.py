@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from mmpola.ops.inputs import EXCLUDED_SHIFT
+from mmpola.ops.exp_map import EXCLUDED_SHIFT
 from mmpola.ops.triton.approximations import (
     SMALLEST_NORMAL,
     exponential,

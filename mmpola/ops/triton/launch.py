@@ -1,19 +1,18 @@
 """Launch configuration by pass and head dimension: blocks, warps, stages, programs.
 
 Nothing is tuned at run time, and nothing here has been timed: the kernels have not run on a GPU
-yet. A launch table that `python -m benchmarks.gpu` measured on a GPU takes precedence (tables.py).
+yet. `python -m benchmarks.gpu` times other launches and prints better ones.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from mmpola.ops.triton.tables import Key, cached_per_table, launch_table
 
 
 class SmallTensors(NamedTuple):
@@ -33,18 +32,6 @@ class SmallTensors(NamedTuple):
     second: Tensor | None
     cos: Tensor | None
     sin: Tensor | None
-
-    def is_power(self, dim: int) -> bool:
-        """Whether the feature map is a PowerMap; `dim` is D."""
-        return self.first.shape[1] == dim
-
-    def kind(self, dim: int) -> str:
-        """Return the name of the feature map in HALF_LAUNCHES."""
-        if self.is_power(dim):
-            return 'power'
-        if self.cos is None:
-            return 'exp'
-        return 'rotary'
 
 
 def contiguous(
@@ -98,19 +85,19 @@ class Launch:
         warps: warps per program.
         stages: blocks in flight, loaded ahead of use.
         waves: programs per multiprocessor.
-        share: limit for kernels that write partial states: the memory traffic of writing and
-            reading them, in percent of that of four token tensors.
     """
 
     tokens: int
     warps: int
     stages: int
     waves: int
-    share: int
 
 
 LARGEST_SHARE = 50
-"""`share` without a launch table: it lets the shapes of published models fill a GPU."""
+"""How much memory traffic partial states may cause, in percent of that of four token tensors.
+
+It lets the shapes of published models fill a GPU.
+"""
 
 BLOCKS = (16, 32, 64)
 """BD, the channels of a program: the head dimension rounded up to a power of two."""
@@ -187,35 +174,24 @@ class Plan:
     options: dict[str, Any]
 
 
-@cached_per_table
 def find_launch(
-    name: str,
-    kind: str,
-    dtype: torch.dtype,
-    block: int,
-    device: torch.device,
-    precision: str = 'ieee',
+    name: str, kind: str, dtype: torch.dtype, block: int, precision: str = 'ieee'
 ) -> Launch:
-    """Return the launch of an attention kernel: from the device's launch table, or this module's.
+    """Return the launch of an attention kernel.
 
-    float32 inputs with tf32 products are launched like half inputs; their entries in launch tables
-    are for products in full precision.
+    float32 inputs with tf32 products are launched like half inputs.
 
     Args:
         name: of the pass.
         kind: of the feature map, 'power', 'exp' or 'rotary'.
         dtype: of the tokens.
         block: BD.
-        device: of the tokens.
         precision: of float32 products, 'ieee' or 'tf32'.
     """
     is_full = dtype == torch.float32 and precision == 'ieee'
-    measured = launch_table(device).get(Key.of(name, kind, dtype, block))
-    if measured and (is_full or dtype != torch.float32):
-        return Launch(**measured)
     launches = FULL_PRECISION_LAUNCHES if is_full else HALF_LAUNCHES
     tokens, warps, stages, waves = launches[name, kind][BLOCKS.index(block)]
-    return Launch(tokens, warps, stages, waves, share=LARGEST_SHARE)
+    return Launch(tokens, warps, stages, waves)
 
 
 def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
@@ -227,7 +203,7 @@ def plan_tokens(name: str, x: Tensor, kind: str) -> Plan:
     return _plan_tokens(name, kind, x.shape, x.dtype, x.device, product_precision(x.dtype))
 
 
-@cached_per_table
+@lru_cache(maxsize=4096)
 def _plan_tokens(
     name: str,
     kind: str,
@@ -239,14 +215,14 @@ def _plan_tokens(
     batch, tokens, heads, dim = shape
     rows = batch * heads
     block = block_of(dim)
-    launch = find_launch(name, kind, dtype, block, device, precision)
+    launch = find_launch(name, kind, dtype, block, precision)
     slots = launch.waves * processors_of(device)
     most = ceil_div(tokens, launch.tokens)
     if name in ('state', 'query_gradient'):
         # Each chunk writes a float32 state [2D, D + 1], which is read again
         state_bytes = 2 * 4 * (2 * dim * (dim + 1))
         token_bytes = 4 * tokens * dim * dtype.itemsize
-        most = min(most, int(launch.share / 100 * (token_bytes / state_bytes)))
+        most = min(most, int(LARGEST_SHARE / 100 * (token_bytes / state_bytes)))
     chunks = _chunks(rows, slots, most)
     tokens_per_chunk = ceil_div(tokens, chunks * launch.tokens) * launch.tokens
     options = {
@@ -264,15 +240,11 @@ def _plan_tokens(
     return Plan(launch_grid, tokens_per_chunk, options)
 
 
-GOOD_USE = (9, 10)
-"""Share of slots in use, as a fraction, above which more programs are not worth their states."""
-
-
 def _chunks(rows: int, slots: int, most: int) -> int:
     """Return into how many chunks to split each row, at most `most`, to fill the GPU with programs.
 
     Programs run in rounds of `slots`. Avoid a last round that is nearly empty: the GPU would idle
-    for most of it.
+    for most of it. More than four rounds are not worth their partial states.
 
     Args:
         rows: B * H; there is a program for each row and chunk.
@@ -280,57 +252,25 @@ def _chunks(rows: int, slots: int, most: int) -> int:
         most: largest number of chunks.
     """
     rows = max(1, rows)
-    first = max(1, min(most, slots // rows))
-    last = max(first, min(most, 4 * first + 4))
-    good = GOOD_USE[0] / GOOD_USE[1]
-
-    best = first
-    best_use = 0.0
-    for chunks in useful_splits(rows, slots, first, last):
-        rounds = ceil_div(rows * chunks, slots)
-        use = min(good, rows * chunks / (slots * rounds))
-        if use > best_use:
-            best = chunks
-            best_use = use
-    return best
+    chunks = 1
+    for rounds in range(1, 5):
+        chunks = rounds * slots // rows
+        if rows * chunks >= 0.9 * rounds * slots:
+            break
+    return max(1, min(most, chunks))
 
 
-def useful_splits(rows: int, slots: int, first: int, last: int) -> list[int]:
-    """Return the numbers of chunks from `first` to `last` that fill their rounds best.
-
-    For each number of rounds these are the largest one, and the smallest one that uses the share
-    `GOOD_USE` of the slots.
-    """
-    part, whole = GOOD_USE
-    found = {first}
-    fewest_rounds = ceil_div(rows * first, slots)
-    most_rounds = ceil_div(rows * last, slots)
-    for rounds in range(fewest_rounds, most_rounds + 1):
-        largest = min(last, slots * rounds // rows)
-        enough = ceil_div(part * slots * rounds, whole * rows)
-        if first <= enough <= largest:
-            found.add(enough)
-        if first <= largest:
-            found.add(largest)
-    return sorted(found)
-
-
-@cached_per_table
-def find_tile(name: str, dtype: torch.dtype, block: int, device: torch.device) -> Tile:
-    """Return the launch of a kernel of `mix_and_gate`: from the launch table or from TILES."""
-    measured = launch_table(device).get(Key.of(name, 'any', dtype, block))
-    if measured:
-        return Tile(**measured)
+def find_tile(name: str, dtype: torch.dtype, block: int) -> Tile:
+    """Return the launch of a kernel of `mix_and_gate`."""
     rows, columns, warps = TILES[name][BLOCKS.index(block)]
     return Tile(2 * rows // dtype.itemsize, columns, warps)
 
 
-@cached_per_table
+@lru_cache(maxsize=4096)
 def plan_tiles(
     name: str,
     shape: torch.Size,
     dtype: torch.dtype,
-    device: torch.device,
     grid: tuple[int, int],
     window: tuple[int, int],
 ) -> tuple[int, int, dict[str, Any]]:
@@ -341,7 +281,7 @@ def plan_tiles(
     Args:
         name: of the pass.
         shape: [B, N, H, D].
-        dtype, device: of the tensor.
+        dtype: of the tensor.
         grid: (h, w), h * w = N.
         window: (KR, KW).
 
@@ -351,7 +291,7 @@ def plan_tiles(
     """
     batch, _, heads, dim = shape
     block = BLOCKS[0] if dim <= BLOCKS[0] else BLOCKS[1]
-    tile = find_tile(name, dtype, block, device)
+    tile = find_tile(name, dtype, block)
     rows = tile.rows
     columns = tile.columns
     warps = tile.warps
@@ -371,6 +311,12 @@ def plan_tiles(
         **FUSION_OPTIONS,
     }
     return tiles, heads * ceil_div(dim, block), options
+
+
+def forget_plans() -> None:
+    """Forget the plans made so far, after a change to the launches they were made from."""
+    _plan_tokens.cache_clear()
+    plan_tiles.cache_clear()
 
 
 def product_precision(dtype: torch.dtype) -> str:

@@ -1,10 +1,11 @@
 """`mmpola::mix_and_gate` and its gradient: the kernels of (E14, E19), launched and under autograd.
 
-As in attention.py, an autograd function launches the kernels in ordinary eager mode, and operators
-of torch.library do where something must see the calls. The first five arguments of each are
-`MixAndGateInputs.tensors()`.
+As in attention.py, an autograd function calls `run_forward` and `run_backward` in ordinary eager
+mode, and operators of torch.library do where something must see the calls. The seven arguments of
+each are `MixAndGateInputs.tensors()` and the rows and columns of the grid.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from mmpola.ops.triton.launch import (
 )
 from mmpola.ops.triton.mix_and_gate_kernels import mix_and_gate_kernel, mix_and_gate_taps_kernel
 from mmpola.ops.triton.operator_gradients import (
+    check_gradient,
     empty_gradients,
     no_second_gradient,
     wanted_only,
@@ -34,17 +36,13 @@ from mmpola.ops.triton.passes import PassGradients
 
 def mix(inputs: MixAndGateInputs) -> Tensor:
     """Compute y [B, N, C], differentiable, with as little time on the host as possible."""
-    attended = inputs.attended
-    values = inputs.values
-    gate = inputs.gate
-    weight = inputs.weight
-    bias = inputs.bias
     rows, columns = inputs.grid
-    if is_observed(attended):
-        return mix_and_gate_operator(attended, values, gate, weight, bias, rows, columns)
+    arguments = (*inputs.tensors(), rows, columns)
+    if is_observed(inputs.attended):
+        return mix_and_gate_operator(*arguments)
     if torch.is_grad_enabled():
-        return MixAndGateFunction.apply(attended, values, gate, weight, bias, rows, columns)
-    return run_forward(attended, values, gate, weight, bias, rows, columns)
+        return MixAndGateFunction.apply(*arguments)
+    return run_forward(*arguments)
 
 
 def run_forward(
@@ -73,7 +71,7 @@ def run_backward(
     rows: int,
     columns: int,
     dy: Tensor,
-    wanted: tuple[bool, ...],
+    wanted: Sequence[bool],
 ) -> PassGradients:
     """Compute the gradients of the five tensors (E19); None where they are not wanted."""
     attended = _with_unit_stride(attended)
@@ -82,7 +80,7 @@ def run_backward(
     dy = _with_unit_stride(dy)
     taps = _taps(weight)
     grid = (rows, columns)
-    wants_attended, wants_values, wants_gate, wants_weight, wants_bias = wanted
+    _, wants_values, wants_gate, wants_weight, wants_bias = wanted
     dg = None
     if wants_gate:
         dg, do = launch_mix_and_gate(values, taps, bias, attended, dy, grid, gate=gate)
@@ -99,31 +97,16 @@ def run_backward(
     d_bias = None
     if wants_weight or wants_bias:
         d_weight, d_bias = launch_taps_gradient(do, values, weight, bias, grid)
-    return (
-        d_attended if wants_attended else None,
-        d_values,
-        dg,
-        d_weight if wants_weight else None,
-        d_bias if wants_bias else None,
-    )
+    return wanted_only((d_attended, d_values, dg, d_weight, d_bias), wanted)
 
 
 class MixAndGateFunction(Function):
     """`mix` in eager mode."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        attended: Tensor,
-        values: Tensor,
-        gate: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        rows: int,
-        columns: int,
-    ) -> Tensor:
-        y = run_forward(attended, values, gate, weight, bias, rows, columns)
-        keep_for_backward(ctx, (attended, values, gate, weight, bias, rows, columns), y)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        y = run_forward(*inputs)
+        keep_for_backward(ctx, inputs, y)
         return y
 
     @staticmethod
@@ -133,56 +116,43 @@ class MixAndGateFunction(Function):
 
 def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Save what `mixing_gradients` reads."""
-    attended, values, gate, weight, bias, rows, columns = inputs
+    *tensors, rows, columns = inputs
     ctx.rows = rows
     ctx.columns = columns
-    ctx.save_for_backward(attended, values, gate, weight, bias)
+    ctx.save_for_backward(*tensors)
 
 
 def mixing_gradients(ctx: Any, dy: Tensor) -> PassGradients:
     """Compute the gradients of all seven arguments; that of the grid is None."""
-    attended, values, gate, weight, bias = ctx.saved_tensors
-    wanted = ctx.needs_input_grad[:5]
-    if not torch.is_grad_enabled() and not is_observed(dy):
-        gradients = run_backward(
-            attended, values, gate, weight, bias, ctx.rows, ctx.columns, dy, wanted
-        )
-        return (*gradients, None, None)
-    found = mix_and_gate_gradient_operator(
-        attended, values, gate, weight, bias, ctx.rows, ctx.columns, dy, list(wanted)
-    )
-    return (*wanted_only(found, wanted), None, None)
+    check_gradient(dy)
+    wanted = list(ctx.needs_input_grad[:5])
+    arguments = (*ctx.saved_tensors, ctx.rows, ctx.columns, dy, wanted)
+    if torch.is_grad_enabled() or is_observed(dy):
+        found = mix_and_gate_gradient_operator(*arguments)
+        gradients = wanted_only(found, wanted)
+    else:
+        gradients = run_backward(*arguments)
+    return (*gradients, None, None)
 
 
-TENSORS = (
+SCHEMA = (
     'Tensor attended, Tensor values, Tensor gate, Tensor weight, Tensor? bias, '
     'SymInt rows, SymInt columns'
 )
 
 mix_and_gate_operator = torch.library.custom_op(
-    'mmpola::mix_and_gate', run_forward, mutates_args=(), schema=f'({TENSORS}) -> Tensor'
+    'mmpola::mix_and_gate', run_forward, mutates_args=(), schema=f'({SCHEMA}) -> Tensor'
 )
 
 
 @torch.library.custom_op(
     'mmpola::mix_and_gate_gradient',
     mutates_args=(),
-    schema=f'({TENSORS}, Tensor dy, bool[] wanted) -> Tensor[]',
+    schema=f'({SCHEMA}, Tensor dy, bool[] wanted) -> Tensor[]',
 )
-def mix_and_gate_gradient_operator(
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rows: int,
-    columns: int,
-    dy: Tensor,
-    wanted: list[bool],
-) -> list[Tensor]:
+def mix_and_gate_gradient_operator(*arguments: Any) -> list[Tensor]:
     """Compute `run_backward`; an empty tensor where a gradient is not wanted."""
-    found = run_backward(attended, values, gate, weight, bias, rows, columns, dy, tuple(wanted))
-    return without_none(found, attended)
+    return without_none(run_backward(*arguments), like=arguments[0])
 
 
 def launch_mix_and_gate(
@@ -208,7 +178,7 @@ def launch_mix_and_gate(
     batch, tokens, heads, dim = values.shape
     height, width, channels = taps.shape
     tiles, blocks, options = plan_tiles(
-        'mix_and_gate', values.shape, values.dtype, values.device, grid, (height, width)
+        'mix_and_gate', values.shape, values.dtype, grid, (height, width)
     )
     output = torch.empty(batch, tokens, heads * dim, device=values.device, dtype=values.dtype)
     do = None
@@ -261,7 +231,7 @@ def launch_taps_gradient(
     channels, _, height, width = weight.shape
     rows, columns = grid
     tiles, blocks, options = plan_tiles(
-        'mix_and_gate_taps', values.shape, values.dtype, values.device, grid, (height, width)
+        'mix_and_gate_taps', values.shape, values.dtype, grid, (height, width)
     )
     # A program per channel block, column of the window and run of tiles
     slots = TAPS_WAVES * processors_of(values.device)
@@ -310,31 +280,13 @@ def _taps(weight: Tensor) -> Tensor:
 
 
 @mix_and_gate_operator.register_fake
-def _(
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rows: int,
-    columns: int,
-) -> Tensor:
+def _(attended: Tensor, values: Tensor, gate: Tensor, *others: Any) -> Tensor:
     return torch.empty(gate.shape, device=attended.device, dtype=attended.dtype)
 
 
 @mix_and_gate_gradient_operator.register_fake
-def _(
-    attended: Tensor,
-    values: Tensor,
-    gate: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rows: int,
-    columns: int,
-    dy: Tensor,
-    wanted: list[bool],
-) -> list[Tensor]:
-    return empty_gradients([attended, values, gate, weight, bias], wanted, dy)
+def _(*arguments: Any) -> list[Tensor]:
+    return empty_gradients(arguments[:5], wanted=arguments[-1])
 
 
 mix_and_gate_operator.register_autograd(mixing_gradients, setup_context=keep_for_backward)

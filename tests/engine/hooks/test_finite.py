@@ -38,40 +38,33 @@ AVERAGED = {**EVERY, 'default_hooks.average': {'type': 'EMAHook', 'momentum': 0.
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('options', 'poison', 'start', 'last'),
+    ('options', 'poison', 'start'),
     [
         (
             {**EVERY, 'default_hooks.logger.interval': 2},
             Poison(8),
-            'loss: expected a finite number, got NaN',
-            (10, 8),
+            'loss: NaN or infinity at step 10',
         ),
         (
             EVERY,
             Poison(8),
-            'model: expected finite weights to save, got ',
-            (12, 8),
+            'model: expected finite weights to save at step ',
         ),  # at the end of the epoch
         (
             AVERAGED,
             Poison(8, averaged=True),
-            'model: expected finite weights to save, got 1 tensors',
-            (12, 11),
+            'model: expected finite weights to save at step ',
         ),
     ],
     ids=['loss', 'weights', 'average'],
 )
 def test_no_checkpoint_of_a_non_finite_model_replaces_a_finite_one(
-    options, poison, start, last, colours, tmp_path
+    options, poison, start, colours, tmp_path
 ):
     keep = {'default_hooks.checkpoint.max_keep_ckpts': 1}
     with pytest.raises(NonFiniteError) as raised:
         run(small_config(colours, tmp_path, options={**options, **keep}), poison)
-    message = str(raised.value)
-    assert message.startswith(start)
-    assert (
-        f'; stopped after step {last[0]}, the loss was last finite at step {last[1]}: ' in message
-    )
+    assert str(raised.value).startswith(start)
     assert {path.name for path in tmp_path.glob('*.pth')} == {
         'epoch_1.pth',
         'best_accuracy_top1_epoch_1.pth',
@@ -102,9 +95,7 @@ def test_a_learning_rate_that_is_far_too_high_saves_nothing(colours, tmp_path):
             1,
             None,
         ),  # steps that GradScaler skipped: the weights are finite
-        ([1, NAN, INF], 0.0, 3, None),
         ([INF, INF, 1], 0.0, 1, None),  # GradScaler starts with a scale that is too large
-        ([1, *[NAN] * 20], 0.0, 2, 12),  # it skips all of them
         ([1, NAN, NAN, NAN], NAN, 2, 2),
         ([1, 2, NAN, NAN], INF, 3, 3),
         ([1, 2], NAN, 1, None),  # the next loss will show it
@@ -132,10 +123,8 @@ def test_when_it_stops(losses, weight, interval, stops_at):
 def test_a_buffer_may_be_infinite_but_not_nan():
     model = torch.nn.BatchNorm1d(2)
     model.register_buffer('mask', torch.full((2,), -INF))
-    runner = SimpleNamespace(hooks=[], model=model, message_hub=MessageHub('buffers'))
+    runner = SimpleNamespace(hooks=[], model=model, iter=3)
     refuse_non_finite(runner)
     model.running_mean[0] = NAN
-    with pytest.raises(
-        NonFiniteError, match='expected finite weights to save, got 1 tensors such as running_mean'
-    ):
+    with pytest.raises(NonFiniteError, match='running_mean'):
         refuse_non_finite(runner)

@@ -1,7 +1,5 @@
 """The list of models: configs, metafile and pages agree, and the counts are right."""
 
-import re
-
 import pytest
 from mmengine.config import Config
 
@@ -19,9 +17,6 @@ SMALLEST = {
     )
 }
 """Data set -> the config with the fewest parameters, so that every task is counted."""
-
-BEGIN, END = model_table.BEGIN.format('models'), model_table.END.format('models')
-PAGE = f'# Title\n\n{BEGIN}\n\nold\n\n{END}\n\nLast line.\n'
 
 
 @pytest.fixture(scope='module')
@@ -123,55 +118,23 @@ def cells_of(table):
     return cells[0], cells[2:]
 
 
-def test_tables_of_classifiers(tmp_path):
-    """Input sizes that differ get a column; our result keeps its source."""
+def test_a_row_has_the_words_of_the_docstring_and_the_counts(tmp_path):
     title = 'Classifier, Pola-Swin-T, ImageNet-1k, 300 epochs.'
     result = 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).'
-    config = write(tmp_path, title, result)
-    model = counted(config)
-    larger = counted(config, '384 x 384')
+    model = counted(write(tmp_path, title, result))
     assert model.entry()['Results'][0]['Task'] == 'Image Classification'
+    table = model_table.config_tables([model])
+    assert table.startswith('## ImageNet-1k\n\n')
+    _, rows = cells_of(table)
     name = '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs'
-    figures = ['28.0', '4.7', '82.6', '82.5 (8 GPUs, log)']
+    assert rows == [[name, 'top-1', '28.0', '4.7', '224 x 224', '82.6', '82.5 (8 GPUs, log)']]
 
-    table = model_table.tables([model])
-    assert table.startswith('## ImageNet-1k\n\nMetric: top-1. MACs at 224 x 224.\n\n')
-    heading, rows = cells_of(table)
-    assert heading == ['config', 'parameters (M)', 'MACs (G)', 'paper', 'ours']
-    assert rows == [[name, *figures]]
-
-    heading, rows = cells_of(model_table.tables([model, larger]))
-    assert heading == ['config', 'input', 'parameters (M)', 'MACs (G)', 'paper', 'ours']
-    assert rows == [[name, '224 x 224', *figures], [name, '384 x 384', *figures]]
-
-
-def test_what_is_not_trained_is_said_once(tmp_path):
-    untrained = counted(write(tmp_path, TITLE, f'{FIGURES}; ours: not yet run.'))
-    table = model_table.tables([untrained, untrained])
-    assert table.count('None of these models has been trained here yet.') == 1
-    assert 'not yet run' not in table
-    heading, _ = cells_of(table)
-    assert heading[-1] == 'paper'
-
-    trained = counted(write(tmp_path, TITLE, f'{FIGURES}; ours: 47.1 / 42.4 (log).'))
-    table = model_table.tables([untrained, trained])
-    assert 'None of these' not in table
-    heading, rows = cells_of(table)
-    assert heading[-1] == 'ours'
-    assert [row[-1] for row in rows] == ['not yet run', '47.1 / 42.4 (log)']
-
-
-def test_metrics_that_differ_are_printed_in_their_rows(tmp_path):
-    models = []
-    for metric in ('top-1', 'mask AP50'):
-        line = f'Expected {metric}: not in the paper; ours: 75.0 (log).'
-        models.append(counted(write(tmp_path, TITLE, line)))
-    table = model_table.tables(models)
-    assert 'Metric:' not in table
-    heading, rows = cells_of(table)
-    column = heading.index('metric')
-    assert [row[column] for row in rows] == ['top-1', 'mask AP50']
-    assert [row[-1] for row in rows] == ['75.0 (log)', '75.0 (log)']
+    title = 'Sequence classifier, PolaFormer (alpha = 3), LRA Text, 50,000 steps.'
+    result = 'Expected accuracy: 73.06 (paper, table 4); ours: not yet run.'
+    path = write(tmp_path, title, result).rename(tmp_path / 'lra_text_pola_a3.py')
+    _, rows = cells_of(model_table.sequence_table([counted(path)]))
+    cell = '[73.06](../configs/lra_text_pola_a3.py)'
+    assert rows == [['`pola_a3`: PolaFormer (alpha = 3)', cell]]
 
 
 def test_the_table_of_backbones():
@@ -186,70 +149,28 @@ def test_the_table_of_backbones():
     assert cells['pola_deit_small'] == ['mmpola.PolaDeiT', 'small', '[12]', '[384]', '[16]']
 
 
-@pytest.mark.parametrize(
-    ('title', 'expected', 'named'),
-    [
-        (
-            'Mask R-CNN on COCO.',
-            f'{FIGURES}; ours: not yet run.',
-            ('some_model.py', 'MODEL, BACKBONE, DATA, SCHEDULE', 'COCO'),
-        ),
-        (
-            TITLE,
-            'Expected F1: 5; ours: 6.',
-            ('some_model', 'box AP, mask AP, mIoU, top-1, accuracy', "'F1'"),
-        ),
-    ],
-)
-def test_incomplete_docstrings_are_refused(title, expected, named, tmp_path):
-    config = write(tmp_path, title, expected)
-    with pytest.raises(UsageError) as raised:
-        model_table.read_docstring(config).entry()
-    for text in named:
-        assert text in str(raised.value)
+def test_an_incomplete_docstring_is_refused(tmp_path):
+    config = write(tmp_path, 'Mask R-CNN on COCO.', f'{FIGURES}; ours: not yet run.')
+    with pytest.raises(UsageError, match='MODEL, BACKBONE, DATA, SCHEDULE'):
+        model_table.read_docstring(config)
 
 
-def test_out_of_date_files_are_named(tmp_path, monkeypatch, capsys):
-    """--check changes nothing; without it, what is outside of the markers stays."""
-    (tmp_path / 'configs').mkdir()
-    page, metafile = tmp_path / 'models.md', tmp_path / 'configs' / 'metafile.yml'
-    metafile.write_text('Collections:\n- Name: PolaSwin\n')
-    page.write_text(PAGE)
-    write(tmp_path / 'configs', TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
-    monkeypatch.setattr(model_table, 'ROOT', tmp_path)
-    monkeypatch.setattr(
-        model_table, 'pages_of', lambda models: {page: {'models': model_table.tables(models)}}
-    )
-    counts = counted(tmp_path / 'configs' / 'some_model.py').counts
-    monkeypatch.setattr(model_table, 'count', lambda model: vars(model).update(counts=counts))
+def test_a_table_is_written_between_its_markers():
+    begin = model_table.BEGIN.format('models')
+    end = model_table.END.format('models')
+    page = f'# Title\n\n{begin}\n\nold\n\n{end}\n\nLast line.\n'
+    assert model_table.with_table(page, 'models', 'new') == page.replace('old', 'new')
+    with pytest.raises(UsageError, match='expected the lines'):
+        model_table.with_table('# Title\n', 'models', 'new')
 
-    def run(*arguments):
-        monkeypatch.setattr('sys.argv', ['model_table.py', *arguments])
+
+def test_check_changes_nothing(root, monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['model_table.py', '--check'])
+    model_table.main()
+    assert capsys.readouterr().out == 'nothing to change\n'
+    page = root / 'docs' / 'configs.md'
+    before = page.read_text()
+    monkeypatch.setattr(model_table, 'config_tables', lambda models: 'other')
+    with pytest.raises(UsageError, match=r'out of date: docs/configs\.md; run python'):
         model_table.main()
-        return capsys.readouterr().out
-
-    def refused():
-        with pytest.raises(UsageError) as raised:
-            run('--check')
-        return str(raised.value)
-
-    assert 'models.md, configs/metafile.yml' in refused()
-    assert page.read_text() == PAGE
-    assert run() == 'changed: models.md, configs/metafile.yml\n'
-    assert page.read_text().startswith('# Title\n')
-    assert page.read_text().endswith('\n\nLast line.\n')
-    assert '47.0 / 42.3' in page.read_text()
-    assert run('--check') == run() == 'nothing to change\n'
-    write(
-        tmp_path / 'configs', TITLE, f'{FIGURES} (paper, table 2); ours: 47.1 / 42.4 (8 GPUs, log).'
-    )
-    assert 'models.md, configs/metafile.yml' in refused()
-
-
-def test_a_page_without_markers(tmp_path):
-    page = tmp_path / 'models.md'
-    page.write_text('# Title\n')
-    with pytest.raises(
-        UsageError, match=re.escape(f'{page}: expected the lines {BEGIN} and {END}')
-    ):
-        model_table.with_tables(page, {'models': ''})
+    assert page.read_text() == before

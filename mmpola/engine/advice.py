@@ -1,32 +1,21 @@
-"""Advice to print before training: does the learning rate schedule fit the length of the run?"""
+"""Lines to print when a run's schedule, warm-up or image sizes do not fit each other."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.optim.scheduler.param_scheduler import INF
 
-from mmpola.engine.processes import place
+from mmpola.config_tree import leaves
 
 WARM_UPS = ('LinearLR', 'ConstantLR', 'QuadraticWarmupLR')
-"""Schedules that start below the learning rate; LinearLR can also end below it."""
-
-PROPOSED_PARTS = 10
-"""The proposed warm-up takes one of this many parts of the run."""
+"""Schedules that start below the learning rate."""
 
 
-def schedule_advice(cfg: Config, images: float) -> list[str]:
-    """Return a line for each way in which the schedule does not fit the run.
-
-    Args:
-        cfg: config of the run.
-        images: number of training images in an epoch, infinity if it is unknown.
-    """
-    try:
-        lines = [length_advice(cfg), warm_up_advice(cfg, images)]
-    except TypeError:  # an entry is not a number; MMEngine refuses it when it builds the schedule
-        return []
+def training_advice(cfg: Config) -> list[str]:
+    """Return the lines for the config of a training run."""
+    lines = [length_advice(cfg), image_size_advice(cfg)]
     return [line for line in lines if line is not None]
 
 
@@ -66,36 +55,6 @@ def length_advice(cfg: Config) -> str | None:
     return None
 
 
-def warm_up_advice(cfg: Config, images: float) -> str | None:
-    """Warn if a warm-up that is counted in steps is not shorter than the run.
-
-    The line names the option that shortens it.
-
-    Args:
-        cfg: config of the run.
-        images: number of training images in an epoch, infinity if it is unknown.
-    """
-    if cfg.train_cfg.get('max_iters') and length_advice(cfg) is not None:
-        return None  # the advice on the length scales the warm-up too
-    steps = _steps(cfg, images)
-    for key, part in _schedule_parts(cfg):
-        type_name = str(part.get('type')).rpartition('.')[2]
-        in_epochs = part.get('by_epoch', True)
-        if type_name not in WARM_UPS or in_epochs or part.get('begin'):
-            continue
-        falls = part.get('start_factor', 0) > part.get('end_factor', 1)
-        end = part.get('end')
-        if falls or end is None or end < steps:
-            continue
-        proposed = max(1, int(steps) // PROPOSED_PARTS)
-        return (
-            f'{key}: expected a warm-up that is shorter than the run of {steps} steps, got {end} '
-            'steps, so training ends before the learning rate reaches its value; a warm-up of '
-            f'1/{PROPOSED_PARTS} of the run: --cfg-options {key}.end={proposed}'
-        )
-    return None
-
-
 def _schedule_parts(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
     """List the parts of the schedule as (config key, dict)."""
     parts = cfg.get('param_scheduler') or []
@@ -118,17 +77,44 @@ def _scaled(part: dict[str, Any], factor: float) -> dict[str, Any]:
     return scaled
 
 
-def _steps(cfg: Config, images: float) -> float:
-    """Return the number of steps of the run, infinity if it is unknown."""
-    steps = cfg.train_cfg.get('max_iters')
-    if steps:
-        return int(steps)
-    epochs = cfg.train_cfg.get('max_epochs')
-    batch = cfg.train_dataloader.get('batch_size')
-    if not epochs or not batch or images == math.inf:
-        return math.inf
-    processes = place(cfg.get('launcher', 'none')).processes
-    images_per_process = math.ceil(images / processes)
-    if cfg.train_dataloader.get('drop_last', False):
-        return epochs * (images_per_process // batch)
-    return epochs * math.ceil(images_per_process / batch)
+def image_size_advice(cfg: Config) -> str | None:
+    """Warn if a classifier trains on images of another size than it is evaluated on."""
+    trained = _image_size(cfg.train_dataloader)
+    evaluated = _image_size(cfg.get('val_dataloader') or {})
+    if trained is None or evaluated is None or trained == evaluated:
+        return None
+    return (
+        f'train_dataloader: images of {trained} pixels, but val_dataloader has {evaluated}; to '
+        f'evaluate what is trained: --cfg-options val_dataloader.dataset.transform.input_size='
+        f'{trained} test_dataloader.dataset.transform.input_size={trained}'
+    )
+
+
+def _image_size(dataloader: dict[str, Any]) -> Any:
+    """Return the `input_size` of a classifier's data set; None for other data."""
+    for dataset in leaves(dataloader.get('dataset') or {}):
+        transform = dataset.get('transform')
+        if isinstance(transform, dict):
+            return transform.get('input_size')
+    return None
+
+
+def warm_up_advice(schedulers: Any, steps: int) -> str | None:
+    """Warn if training ends within the warm-up of the learning rate.
+
+    Args:
+        schedulers: MMEngine's schedulers, a list, or a list for each of several optimizers.
+        steps: of the whole run.
+    """
+    groups = [schedulers]
+    if isinstance(schedulers, dict):
+        groups = list(schedulers.values())
+    for group in groups:
+        for scheduler in group or []:
+            is_warm_up = type(scheduler).__name__ in WARM_UPS and scheduler.begin == 0
+            if is_warm_up and not scheduler.by_epoch and steps <= scheduler.end < INF:
+                return (
+                    f'the warm-up of the learning rate takes {scheduler.end} steps, but the run '
+                    f'has {steps}: it ends before the learning rate reaches its value'
+                )
+    return None

@@ -1,0 +1,11 @@
+"""The hooks of all training runs: atomic checkpoints, saving on a signal, a stop at NaN.
+
+A config sets `default_hooks` from `_base_.training_hooks`: MMEngine refuses two bases that both set
+`default_hooks`, and those of mmdet do.
+"""
+
+training_hooks = dict(
+    checkpoint=dict(type='mmpola.AtomicCheckpointHook'),
+    preemption=dict(type='mmpola.PreemptionHook'),
+    finite_loss=dict(type='mmpola.FiniteLossHook'),
+)

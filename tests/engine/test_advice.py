@@ -1,0 +1,105 @@
+"""Advice on schedules and image sizes that do not fit the run."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import PARAM_SCHEDULERS
+
+from mmpola.engine.advice import length_advice, training_advice, warm_up_advice
+from tests.helpers.training import run, small_config
+
+
+@pytest.mark.parametrize(
+    ('part', 'options'),
+    [
+        ({'type': 'PolyLR', 'end': 40}, ['end=20']),
+        (
+            {'type': 'CosineAnnealingLR', 'begin': 4, 'end': 40, 'T_max': 36},
+            ['begin=2', 'end=20', 'T_max=18'],
+        ),
+        (
+            {'type': 'MultiStepLR', 'end': 40, 'milestones': [20, 36]},
+            ['end=20', 'milestones=[10,18]'],
+        ),
+    ],
+)
+def test_a_shorter_run_names_the_options_that_its_schedule_needs(part, options):
+    warm_ups = [{'type': 'LinearLR', 'end': 2}, {'type': 'LinearLR', 'end': 500, 'by_epoch': False}]
+    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': [part, *warm_ups]})
+    advice = length_advice(cfg)
+    assert 'param_scheduler.1.end=1' in advice
+    assert 'param_scheduler.2' not in advice  # counted in steps
+    for option in options:
+        assert f'param_scheduler.0.{option}' in advice
+    given = advice.partition('--cfg-options ')[2].replace('"', '').split()
+    for option in given:
+        key, _, value = option.partition('=')
+        cfg.merge_from_dict({key: eval(value)})
+    assert length_advice(cfg) is None
+
+
+@pytest.mark.parametrize(
+    ('epochs', 'options'), [(2, ['0.end=1', '1.begin=1', '1.end=2', '1.T_max=1']), (1, [])]
+)
+def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, options):
+    parts = [
+        {'type': 'LinearLR', 'end': 5},
+        {'type': 'CosineAnnealingLR', 'begin': 5, 'end': 30, 'T_max': 25},
+    ]
+    advice = length_advice(Config({'train_cfg': {'max_epochs': epochs}, 'param_scheduler': parts}))
+    assert advice.partition('--cfg-options ')[2].split() == [
+        f'param_scheduler.{option}' for option in options
+    ]
+    assert ('too short' in advice) == (not options)
+
+
+def test_a_schedule_of_one_part_has_no_number():
+    cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': {'type': 'A', 'end': 40}})
+    assert length_advice(cfg).endswith('--cfg-options param_scheduler.end=20')
+
+
+@pytest.mark.parametrize(
+    ('scheduler', 'steps', 'warns'),
+    [
+        ({'type': 'LinearLR', 'end': 500}, 276, True),
+        ({'type': 'LinearLR', 'end': 275}, 276, False),
+        ({'type': 'ConstantLR', 'end': 276}, 276, True),
+        ({'type': 'LinearLR', 'begin': 400, 'end': 500}, 276, False),  # no warm-up
+        ({'type': 'MultiStepLR', 'end': 500, 'milestones': [400]}, 276, False),
+        ({'type': 'LinearLR'}, 276, False),  # without an end
+        ({'type': 'LinearLR', 'end': 12, 'by_epoch': True}, 6, False),
+    ],
+)
+def test_a_warm_up_that_is_longer_than_the_run(scheduler, steps, warns):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    built = PARAM_SCHEDULERS.build(
+        {'by_epoch': False, **scheduler}, default_args={'optimizer': optimizer}
+    )
+    for schedulers in ([built], {'generator': [], 'critic': [built]}):
+        assert (warm_up_advice(schedulers, steps) is not None) == warns
+    assert warm_up_advice(None, steps) is None
+
+
+@pytest.mark.slow
+def test_a_run_logs_that_it_ends_within_its_warm_up(colours, tmp_path, monkeypatch):
+    logged = []
+    monkeypatch.setattr(
+        'mmengine.logging.MMLogger.warning', lambda self, message, *rest: logged.append(message)
+    )
+    cfg = small_config(colours, tmp_path, epochs=2)
+    cfg.param_scheduler = [{'type': 'LinearLR', 'by_epoch': False, 'end': 100}]
+    run(cfg)
+    assert any('takes 100 steps' in str(message) for message in logged)
+
+
+def test_classifiers_that_are_evaluated_at_another_size(root):
+    cfg = Config.fromfile(root / 'configs' / 'imagenet_pola_swin_t.py')
+    assert training_advice(cfg) == []
+    cfg.train_dataloader.dataset.transform.input_size = 96
+    (line,) = training_advice(cfg)
+    options = line.partition('--cfg-options ')[2].split()
+    assert options == [
+        f'{split}_dataloader.dataset.transform.input_size=96' for split in ('val', 'test')
+    ]
+    cfg.merge_from_dict(dict.fromkeys((option.partition('=')[0] for option in options), 96))
+    assert training_advice(cfg) == []
