@@ -86,8 +86,6 @@ def test_mmpretrain(blocks, tmp_path):
     constructor = optimizers.LearningRateDecayOptimWrapperConstructor(
         cfg.optim_wrapper, dict(layer_decay_rate=0.8)
     )
-    if not hasattr(model.backbone, 'get_layer_depth'):
-        pytest.skip('the backbone has no get_layer_depth yet')
     groups = constructor(model).optimizer.param_groups
     rates = {group['param_name']: group['lr'] for group in groups}
     first = rates['backbone.stem.proj.weight']
