@@ -59,25 +59,4 @@ def attention_cases(device: str) -> list[Case]:
     return cases
 
 
-def with_power_map(cases: list[Case]) -> list[Case]:
-    return [case for case in cases if case.feature_map == 'power']
-
-
 ATTENTION = {'cuda': attention_cases('cuda'), 'cpu': attention_cases('cpu')}
-
-MIX_AND_GATE = {
-    'cuda': with_power_map(ATTENTION['cuda']),
-    'cpu': with_power_map(ATTENTION['cpu']),
-}
-"""PolaFormer++ computes the same, with a convolution kernel for every head instead of a shared one.
-
-Its cases are left out.
-"""
-
-SCALING = [
-    Case('56x56 tokens', 'power', 1, 56, 56, heads=2, dim=32),
-    Case('112x112 tokens', 'power', 1, 112, 112, heads=2, dim=32),
-    Case('224x224 tokens', 'power', 1, 224, 224, heads=2, dim=32),
-    Case('512x512 tokens', 'power', 1, 512, 512, heads=2, dim=32),
-]
-"""One sequence of 3,136 to 262,144 tokens."""

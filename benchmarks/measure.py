@@ -1,4 +1,4 @@
-"""Measure parity, times, peak memory and copy bandwidth; all variants take turns in one run."""
+"""Measure parity, times and peak memory; all variants take turns in one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,59 +18,33 @@ Run = Callable[[], Any]
 PARITY = 1e-4
 """Largest relative error between variants in float32."""
 
-COPIED_BYTES = {'cuda': 2**30, 'cpu': 2**27}
-"""Size of the tensor that is copied to measure the bandwidth: far larger than any cache."""
-
-EVICTING_BYTES = 2**28
-"""Size of the tensor that is read to fill a GPU's L2 cache, which has up to 126 MB."""
-
-
-class Timing(NamedTuple):
-    """Median and interquartile range of a variant's times."""
-
-    seconds: float
-    spread: float
-
 
 class ParityError(Exception):
     """Variants do not compute the same function; their times would mean nothing."""
 
 
 def interleaved_seconds(variants: Mapping[str, Run], device: str, repeats: int) -> dict[str, float]:
-    """Return each variant's median seconds; in each of `repeats` rounds all variants take turns."""
-    timings = _timings(variants, repeats, lambda run: _host_seconds(device, run))
-    return {name: timing.seconds for name, timing in timings.items()}
+    """Return each variant's median seconds; in each of `repeats` rounds all variants take turns.
 
-
-def interleaved_device_seconds(
-    variants: Mapping[str, Run], device: str, repeats: int
-) -> dict[str, Timing]:
-    """Return the variants' times on the GPU, with none of their data in L2; on a CPU, host times.
-
-    Before each run a large tensor is read, which also writes back what the run before left in the
-    cache: a run pays for its own traffic only. Meanwhile the host launches what follows, so that
-    short kernels are not measured together with their launches.
+    A tenth of the rounds comes before, to warm up.
     """
-    if device != 'cuda':
-        return _timings(variants, repeats, lambda run: _host_seconds(device, run))
-    evicting = torch.zeros(EVICTING_BYTES // 4, device=device)
-    return _timings(variants, repeats, lambda run: _event_seconds(evicting, run))
-
-
-def _timings(
-    variants: Mapping[str, Run], repeats: int, clock: Callable[[Run], float]
-) -> dict[str, Timing]:
-    """Time the variants in turn, after a tenth of the rounds to warm up."""
     warmup = repeats // 10
     rounds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(warmup + repeats):
         for name, run in variants.items():
-            rounds[name].append(clock(run))
-    timings = {}
-    for name, seconds in rounds.items():
-        low, median, high = np.percentile(seconds[warmup:], [25, 50, 75])
-        timings[name] = Timing(float(median), float(high - low))
-    return timings
+            rounds[name].append(seconds_of(run, device))
+    return {name: float(np.median(seconds[warmup:])) for name, seconds in rounds.items()}
+
+
+def seconds_of(run: Run, device: str) -> float:
+    """Time a run on the host, until the device has finished."""
+    if device == 'cuda':
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if device == 'cuda':
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def measured(
@@ -98,22 +72,6 @@ def measured(
             runs_of_pass = {name: runs[what] for name, runs in variants.items()}
             seconds[what] = interleaved_seconds(runs_of_pass, device, repeats)
     return seconds, memory
-
-
-def graphed(run: Run, device: str) -> Run:
-    """Return a function that replays `run` from a CUDA graph without host time; on a CPU, `run`."""
-    if device != 'cuda':
-        return run
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):  # compiles, and allocates the libraries' workspaces
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def ratio(values: Mapping[str, float], above: str, below: str) -> float | str:
@@ -144,11 +102,16 @@ def time_ratios(seconds: dict[str, dict[str, float]], peers: list[str]) -> dict[
 
 
 def peak_bytes(run: Run, device: str) -> int:
-    """Return the memory that a run needs in addition.
+    """Return the memory that a second run needs in addition, see `extra_bytes`."""
+    run()
+    return extra_bytes(run, device)
+
+
+def extra_bytes(run: Run, device: str) -> int:
+    """Run once and return the peak of the memory that this takes in addition.
 
     On a GPU this is CUDA's allocator's, on a CPU that of the process's resident set.
     """
-    run()
     gc.collect()
     if device == 'cuda':
         torch.cuda.reset_peak_memory_stats()
@@ -156,30 +119,18 @@ def peak_bytes(run: Run, device: str) -> int:
         run()
         return torch.cuda.max_memory_allocated() - before
     ctypes.CDLL(None).malloc_trim(0)  # what earlier runs freed would hide this one's need (glibc)
-    before = _memory_of_process('VmRSS')
+    before = kilobytes('/proc/self/status', 'VmRSS')
     Path('/proc/self/clear_refs').write_text('5')  # resets the high-water mark (Linux)
     run()
-    return _memory_of_process('VmHWM') - before
+    return 1024 * (kilobytes('/proc/self/status', 'VmHWM') - before)
 
 
-def _memory_of_process(field: str) -> int:
-    """Return a field of /proc/self/status in bytes: VmRSS is the present size, VmHWM the peak."""
-    for line in Path('/proc/self/status').read_text().splitlines():
+def kilobytes(file: str, field: str) -> int:
+    """Return a field of a file in /proc: 'VmRSS' is the present size, 'VmHWM' the peak."""
+    for line in Path(file).read_text().splitlines():
         if line.startswith(field):
-            kilobytes = int(line.split()[1])
-            return kilobytes * 1024
-    raise RuntimeError(f'/proc/self/status: expected the field {field}, got none')
-
-
-def copy_bandwidth(device: str, repeats: int) -> float:
-    """Return the bytes that a plain copy reads and writes per second.
-
-    No kernel that is limited by memory can be faster.
-    """
-    source = torch.ones(COPIED_BYTES[device] // 4, device=device)
-    target = source.clone()  # in memory that has been touched
-    timings = interleaved_device_seconds({'copy': lambda: target.copy_(source)}, device, repeats)
-    return 2 * COPIED_BYTES[device] / timings['copy'].seconds
+            return int(line.split()[1])
+    raise RuntimeError(f'{file}: expected the field {field}, got none')
 
 
 def check_parity(case: str, runs: Mapping[str, Callable[[], Sequence[Tensor]]]) -> None:
@@ -200,27 +151,3 @@ def check_parity(case: str, runs: Mapping[str, Callable[[], Sequence[Tensor]]]) 
                     f'{case}: tensor {index} of {name!r} differs from that of {first!r} '
                     f'by {error:.1e}'
                 )
-
-
-def _event_seconds(evicting: Tensor, run: Run) -> float:
-    """Time a run on the GPU after reading a tensor that takes the whole L2 cache."""
-    start = torch.cuda.Event(enable_timing=True)
-    end = torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    evicting.sum()
-    start.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3
-
-
-def _host_seconds(device: str, run: Run) -> float:
-    """Time a run on the host, until the device has finished."""
-    if device == 'cuda':
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if device == 'cuda':
-        torch.cuda.synchronize()
-    return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Compare backbones and layers with other implementations, over image sizes and token counts."""
+"""Compare backbones and layers with other implementations; measure every named backbone."""
 
 from __future__ import annotations
 
@@ -23,20 +23,6 @@ from mmpola.zoo import ARCHITECTURES
 
 SIZES = {'cuda': {(224, 224): 64, (800, 1333): 2}, 'cpu': {(224, 224): 8}}
 """Device -> batch size by image size. Training steps at 800 x 1333 take minutes each on a CPU."""
-
-IMAGE_SIZES = [
-    (224, 224),
-    (384, 384),
-    (512, 512),
-    (768, 768),
-    (800, 1344),
-    (1280, 1280),
-    (1600, 1600),
-]
-"""(height, width) in pixels; 800 x 1344 is COCO's usual test size, padded to a multiple of 32."""
-
-SIBLINGS = {'Pola-PVT-T': 'PVT-T', 'Pola-Swin-T': 'Swin-T'}
-"""Our backbone -> mmdet's with softmax attention in the same block layout."""
 
 DIM = 256
 HEADS = 8
@@ -116,43 +102,12 @@ def compare(
     return row
 
 
-def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure seconds and peak bytes of inference on one image; yield one row per size.
-
-    The backbones of a pair have the same stages, widths and depths but compute different functions,
-    so parity is not checked. Weights are float32, with float16 autocast on a GPU.
-    """
-    networks = {
-        'Pola-PVT-T': PolaPVT('tiny').to(device),
-        'Pola-Swin-T': PolaSwin('tiny').to(device),
-    }
-    if 'mmdet' in peers:
-        for name in SIBLINGS.values():
-            sibling = mmdet_backbone(name)
-            if sibling is not None:
-                networks[name] = sibling.to(device)
-    for height, width in tqdm(IMAGE_SIZES, 'image sizes'):
-        image = torch.randn(1, 3, height, width, device=device)
-        passes = {}
-        for name, network in networks.items():
-            passes[name] = {'inference': partial(run_network, network, image, False)}
-        seconds_of_passes, memory = measured(passes, device, repeats)
-        seconds = seconds_of_passes['inference']
-        row: Row = {'case': f'{height}x{width}', 'pixels': height * width}
-        for ours, theirs in SIBLINGS.items():
-            row[f'{theirs} over {ours}, time'] = ratio(seconds, theirs, ours)
-            row[f'{ours} over {theirs}, peak memory'] = ratio(memory, ours, theirs)
-        row['seconds'] = seconds
-        row['bytes'] = memory
-        yield row
-
-
 def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """Measure inference of every named backbone on one image: milliseconds, and MB.
 
     The MB do not include the weights.
     """
-    # It needs MMEngine; a machine that runs only benchmarks.gpu may lack it.
+    # It needs MMEngine, which a machine that runs only benchmarks.gpu may lack.
     from mmpola.apps.publish.flops import count_macs
 
     for name in tqdm(ARCHITECTURES, 'zoo'):

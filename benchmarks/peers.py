@@ -86,24 +86,41 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object)
 
 
 def published_port() -> Callable[..., Tensor] | None:
-    """Return the published Triton port, package flash_bla; None if it is not installed.
+    """Return the published Triton port on `PowerMap`; None if it is not installed.
 
-    It takes features as input.
+    It is github.com/fla-org/flash-bidirectional-linear-attention, package flash_bla (once fbi_la).
+    Its PolaFormer layer (flash_bla/layers/polaformer.py) computes features in PyTorch, and calls
+    `linear_attention(q, k, v)`, [B, H, N, K] and [B, H, N, V], for each half of the value channels.
     """
-    if find_spec('flash_bla') is None:
+    linear_attention = port_of_linear_attention()
+    if linear_attention is None:
         return None
-    from flash_bla.ops.linear_attn.fused import linear_attention
 
     def attend(
         q: Tensor, k: Tensor, v: Tensor, feature_map: PowerMap, *, key_position: Tensor
     ) -> Tensor:
-        psi, phi_same, phi_opposite = literal_features(q, k, feature_map, key_position)
+        features = literal_features(q, k, feature_map, key_position)
+        # The kernels multiply tensors of one dtype, as in the port's own benchmark.
+        psi, phi_same, phi_opposite = [x.to(v.dtype) for x in features]
         v_same, v_opposite = v.transpose(1, 2).contiguous().chunk(2, dim=-1)
         same = linear_attention(phi_same, psi, v_same)
         opposite = linear_attention(phi_opposite, psi, v_opposite)
         return torch.cat([same, opposite], dim=-1).transpose(1, 2)
 
     return attend
+
+
+def port_of_linear_attention() -> Callable[..., Tensor] | None:
+    """Return the port's linear attention of given features; None if it is not installed.
+
+    The port's README publishes times of this function on an A800, with D features per head.
+    """
+    if find_spec('flash_bla') is None:
+        return None
+    from flash_bla.ops.linear_attn.fused import linear_attention
+
+    function: Callable[..., Tensor] = linear_attention
+    return function
 
 
 def literal_mix_and_gate(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
-
-from mmpola.cache import file_name
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
@@ -27,7 +26,12 @@ def commit() -> str:
 
 def results_folder(machine: str) -> Path:
     """Return the folder of a machine's results, which may not exist yet."""
-    return ROOT / 'benchmarks' / 'results' / file_name(machine)
+    return ROOT / 'benchmarks' / 'results' / re.sub(r'[^\w.-]+', '-', machine)
+
+
+def first_line(error: Exception) -> str:
+    """Return kind and first line of an error, for a table."""
+    return f'{type(error).__name__}: {error}'.splitlines()[0]
 
 
 def table(rows: list[Row]) -> str:

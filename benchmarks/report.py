@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from benchmarks.records import ROOT, table
 
@@ -36,14 +37,21 @@ FIGURE_DPI = 200
 """Twice a page's resolution, for high-density screens."""
 
 Style = dict[str, Any]
+Points = tuple[list[float], list[float]]
 
 SIBLING: Style = {'linestyle': '--', 'markerfacecolor': 'white'}
 
 BACKBONES: dict[str, Style] = {
-    'Pola-PVT-T': {'label': 'Pola-PVT-T', 'color': BLUE, 'marker': 'o', 'linewidth': 2.2},
     'PVT-T': {'label': 'mmdet PVT-T (softmax)', 'color': BLUE, 'marker': 'o', **SIBLING},
+    'Pola-PVT-T': {'label': 'Pola-PVT-T', 'color': BLUE, 'marker': 'o', 'linewidth': 2.2},
+    'Swin-T': {'label': 'mmdet Swin-T (windows)', 'color': VERMILION, 'marker': 's', **SIBLING},
     'Pola-Swin-T': {'label': 'Pola-Swin-T', 'color': VERMILION, 'marker': 's', 'linewidth': 2.2},
-    'Swin-T': {'label': 'mmdet Swin-T (softmax)', 'color': VERMILION, 'marker': 's', **SIBLING},
+    'PolaFormer++ b1': {
+        'label': 'PolaFormer++ b1',
+        'color': GREEN,
+        'marker': '^',
+        'linewidth': 2.2,
+    },
 }
 
 LAYERS: dict[str, Style] = {
@@ -64,8 +72,14 @@ LAYERS: dict[str, Style] = {
     'PolaFormerPPAttention': {'label': 'PolaFormerPPAttention', 'color': GREEN, 'marker': '^'},
 }
 
-LABELLED_SIZES = ('512x512', '800x1344', '1280x1280', '1600x1600')
-"""Image sizes labelled on the axis; labels below 512 pixels would overlap."""
+LABELLED_SIZES = {'224x224': '224²', '512x512': '512²', '1600x1600': '1600²', '4096x4096': '4096²'}
+"""Image sizes labelled on the axis: others would overlap."""
+
+MEMORY_OF_MACHINE = 24
+"""GB; drawn as a line."""
+
+COMPUTED = 'bytes that would be needed'
+"""The key of a row for the memory of what was not run."""
 
 
 def section(path: Path) -> str:
@@ -79,32 +93,96 @@ def section(path: Path) -> str:
 
 
 def draw_image_size(path: Path, png: Path) -> None:
-    """Draw seconds and peak memory per image over its number of pixels.
+    """Draw seconds and peak memory of inference, and memory of a training step, over the pixels.
+
+    Both axes are logarithmic: what grows in proportion to the pixels is parallel to the grey line.
+    Dotted lines lead to memory that was computed, because it did not fit.
 
     Args:
         path: result file of the suite `image_size`.
         png: written.
     """
     rows = sorted(json.loads(path.read_text())['rows'], key=lambda row: row['pixels'])
-    megapixels = [row['pixels'] / 1e6 for row in rows]
-    labelled = [row for row in rows if row['case'] in LABELLED_SIZES]
-    ticks = [row['pixels'] / 1e6 for row in labelled]
-    labels = [row['case'].replace('x', ' x ') for row in labelled]
-
-    figure, (time_axis, memory_axis) = plt.subplots(1, 2, figsize=(8.3, 3.4), layout='constrained')
-    seconds = {}
-    gigabytes = {}
-    for name in BACKBONES:
-        seconds[name] = [row['seconds'][name] for row in rows]
-        gigabytes[name] = [row['bytes'][name] / 1e9 for row in rows]
-    _plot(time_axis, 'Seconds per image', megapixels, seconds, BACKBONES)
-    _plot(memory_axis, 'Peak memory per image, GB', megapixels, gigabytes, BACKBONES)
-    for axis in (time_axis, memory_axis):
-        axis.set(xlim=(0, None), ylim=(0, None), xlabel='image size in pixels (to scale)')
-        axis.set_xticks(ticks, labels)
-        plt.setp(axis.get_xticklabels(), rotation=30, ha='right', rotation_mode='anchor')
-    time_axis.legend(frameon=False)
+    figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.9), layout='constrained')
+    panels = [
+        ('Inference, seconds', 'seconds', 'inference', 1.0),
+        ('Inference, peak memory, GB', 'bytes', 'inference', 1e9),
+        ('Training step, peak memory, GB', 'bytes', 'training step', 1e9),
+    ]
+    for axis, (title, quantity, what, unit) in zip(axes, panels, strict=True):
+        for name, style in BACKBONES.items():
+            measured = points(rows, quantity, what, name, unit)
+            axis.plot(*measured, markersize=4, **style)
+            if quantity == 'bytes':
+                draw_computed(axis, measured, points(rows, COMPUTED, what, name, unit), style)
+        axis.set(xscale='log', yscale='log', xlabel='image size in pixels')
+        draw_slope(axis)
+        if quantity == 'bytes':
+            axis.axhline(MEMORY_OF_MACHINE, color='#999999', linewidth=0.8)
+            axis.annotate(
+                f'{MEMORY_OF_MACHINE} GB',
+                (0.02, MEMORY_OF_MACHINE * 1.1),
+                xycoords=('axes fraction', 'data'),
+                color='#777777',
+                fontsize=8,
+            )
+        ticks = {row['case']: row['pixels'] for row in rows if row['case'] in LABELLED_SIZES}
+        axis.set_xticks(list(ticks.values()), [LABELLED_SIZES[case] for case in ticks])
+        axis.yaxis.set_major_formatter('{x:g}')
+        axis.minorticks_off()
+        style_axis(axis, title)
+    handles, labels = axes[0].get_legend_handles_labels()
+    handles.append(Line2D([], [], color='#555555', marker='x', linestyle=':', linewidth=1))
+    labels.append('computed: does not fit')
+    figure.legend(handles, labels, loc='outside lower center', ncols=6, frameon=False, fontsize=8)
     _save(figure, png)
+
+
+def draw_computed(axis: Axes, measured: Points, computed: Points, style: Style) -> None:
+    """Draw computed memory as crosses, joined to what was measured, and print the largest."""
+    pixels, gigabytes = computed
+    if not pixels:
+        return
+    axis.plot(
+        [*measured[0][-1:], *pixels],
+        [*measured[1][-1:], *gigabytes],
+        color=style['color'],
+        linestyle=':',
+        linewidth=1,
+    )
+    axis.plot(pixels, gigabytes, color=style['color'], marker='x', linestyle='')
+    if gigabytes[-1] > 2 * MEMORY_OF_MACHINE:
+        axis.annotate(f'{gigabytes[-1]:.0f} GB ', (pixels[-1], gigabytes[-1]), ha='right')
+
+
+def points(rows: list[dict[str, Any]], quantity: str, what: str, name: str, unit: float) -> Points:
+    """Return pixels and values of a backbone, where a row has it."""
+    pixels = []
+    values = []
+    for row in rows:
+        value = row.get(quantity, {}).get(what, {}).get(name)
+        if value is not None:
+            pixels.append(row['pixels'])
+            values.append(value / unit)
+    return pixels, values
+
+
+def draw_slope(axis: Axes) -> None:
+    """Draw a line in proportion to the pixels below all others."""
+    left, right = axis.get_xlim()
+    bottom, top = axis.get_ylim()
+    axis.plot(
+        [left, right], [bottom, bottom * right / left], color='#bbbbbb', linewidth=4, zorder=0
+    )
+    axis.set(xlim=(left, right), ylim=(bottom, top))
+    axis.annotate(
+        'grey: in proportion to the pixels',
+        (0.98, 0.03),
+        xycoords='axes fraction',
+        ha='right',
+        color='#777777',
+        fontsize=8,
+    )
 
 
 def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
@@ -179,7 +257,11 @@ def _plot(
 ) -> None:
     for name, values in lines.items():
         axis.plot(x, values, markersize=4, **styles[name])
-    axis.set_title(title, loc='left', fontweight='bold')
+    style_axis(axis, title)
+
+
+def style_axis(axis: Axes, title: str) -> None:
+    axis.set_title(title, loc='left', fontweight='bold', fontsize=10)
     axis.grid(axis='y', color='#e0e0e0', linewidth=0.7)
     axis.spines[['top', 'right']].set_visible(False)
 

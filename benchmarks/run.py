@@ -13,15 +13,15 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from benchmarks.image_size import image_size
 from benchmarks.measure import ParityError
-from benchmarks.networks import backbones, image_size, layer, zoo
-from benchmarks.operators import host, operator_suite, scaling
+from benchmarks.networks import backbones, layer, zoo
+from benchmarks.operators import attention
 from benchmarks.records import ROOT, Row, commit, results_folder, table
 from benchmarks.sequences import sequences
 
@@ -34,24 +34,17 @@ class Suite(NamedTuple):
         peers: names of all peers.
         cpu_peers: those that run by default on a CPU, where compiled peers, and softmax over 66,800
             tokens, take minutes each; None: all.
-        is_slow_on_cpu: whether a pass at a large image takes half a minute on a CPU.
     """
 
     measure: Callable[[str, int, list[str]], Iterator[Row]]
     peers: list[str]
     cpu_peers: list[str] | None = None
-    is_slow_on_cpu: bool = False
 
 
 SUITES = {
     'attention': Suite(
-        partial(operator_suite, 'attention'),
-        ['literal', 'compiled literal', 'torch', 'compiled torch', 'softmax', 'published port'],
-        cpu_peers=['literal'],
-    ),
-    'mix_and_gate': Suite(
-        partial(operator_suite, 'mix_and_gate'),
-        ['literal', 'compiled literal', 'torch'],
+        attention,
+        ['literal', 'compiled literal', 'softmax', 'published port'],
         cpu_peers=['literal'],
     ),
     'backbones': Suite(
@@ -59,12 +52,10 @@ SUITES = {
         ['compiled', 'literal', 'mmdet', 'timm Swin-T', 'compiled timm Swin-T'],
         cpu_peers=['literal', 'mmdet', 'timm Swin-T'],
     ),
-    'scaling': Suite(scaling, []),
-    'image_size': Suite(image_size, ['mmdet'], is_slow_on_cpu=True),
-    'zoo': Suite(zoo, [], is_slow_on_cpu=True),
+    'image_size': Suite(image_size, ['mmdet']),
+    'zoo': Suite(zoo, []),
     'sequences': Suite(sequences, ['stored softmax', 'polaformer_pp', 'linear']),
     'layer': Suite(layer, ['softmax', 'literal']),
-    'host': Suite(host, ['literal']),
 }
 
 
@@ -78,8 +69,7 @@ def main() -> int:
     parser.add_argument(
         '--repeats',
         type=int,
-        help='rounds in which every variant runs once (default: 20; 3 for image_size and zoo on '
-        'a CPU)',
+        help='rounds in which every variant runs once (default: 20 on a GPU, 3 on a CPU)',
     )
     peers_of_suites = {name: suite.peers for name, suite in SUITES.items() if suite.peers}
     parser.add_argument('--peers', nargs='+', metavar='NAME', help=f'some of {peers_of_suites}')
@@ -95,9 +85,7 @@ def main() -> int:
         peers = args.peers
     elif is_cpu and suite.cpu_peers is not None:
         peers = suite.cpu_peers
-    repeats = 3 if is_cpu and suite.is_slow_on_cpu else 20
-    if args.repeats:
-        repeats = args.repeats
+    repeats = args.repeats or (3 if is_cpu else 20)
     if is_cpu:
         machine = f'cpu-{torch.get_num_threads()}-threads'
         processor = _processor()

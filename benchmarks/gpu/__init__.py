@@ -1,1 +1,1 @@
-"""Check, tune and measure the kernels on a GPU: see benchmarks/README.md."""
+"""Check and measure the kernels on a GPU: see benchmarks/README.md."""

@@ -1,12 +1,11 @@
-"""Check, tune and measure the kernels on the GPU of this machine, within a budget of time.
+"""Check the kernels on the GPU of this machine, then measure operator and training steps.
 
-    python -m benchmarks.gpu [--minutes 8] [--fresh] [--results FOLDER]
-    python -m benchmarks.gpu --dry-run      tiny shapes in Triton's interpreter, on a CPU
+    python -m benchmarks.gpu [--only checks|operator|networks]
+    python -m benchmarks.gpu --sweep power|rotary D    prints launches, the fastest first
+    python -m benchmarks.gpu --dry-run                 tiny shapes on a CPU; the times are made up
 
-Writes run.json, report.md and launches.json into benchmarks/results/GPU. launches.json is a launch
-table: the operators use it where MMPOLA_LAUNCHES names it. The exit status is 1 if a check against
-float64 fails, a kernel has no launches to choose from or the GPU stops answering, and 2 without a
-usable GPU.
+Writes run.json and report.md into benchmarks/results/GPU after each part. The exit status is 1 if a
+check fails.
 """
 
 from __future__ import annotations
@@ -15,201 +14,106 @@ import argparse
 import json
 import os
 import sys
-import time
 import warnings
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import Any
 
-from benchmarks.records import ROOT, results_folder
-from mmpola.messages import UsageError, run_main
+from benchmarks.records import ROOT, Row, commit, results_folder, table
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
+PARTS = ('checks', 'operator', 'networks')
 
-    from benchmarks.gpu.session import Session
+NOTES = """Columns of other implementations are their time over ours: above 1, ours is faster. Their
+own times and their peak memory are in run.json. 'step' is forward and backward; 'training step' is
+forward, backward and AdamW."""
 
-# Processes that compile and check import this module again, so torch and Triton are only imported
-# in functions.
-
-TABLE = 'launches.json'
-
-CAPABILITY_OF_DRY_RUN = (9, 0)
-"""The compute capability that a dry run compiles for."""
+MADE_UP = '**Dry run on a CPU: all times and memory sizes below are MADE UP.**'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog='python -m benchmarks.gpu', description=(__doc__ or '').splitlines()[0]
     )
-    parser.add_argument('--minutes', type=float, default=8, help='budget of time (default: 8)')
-    parser.add_argument('--fresh', action='store_true', help='repeat what earlier runs measured')
+    parser.add_argument('--only', choices=PARTS, help='one part of the run (default: all)')
     parser.add_argument(
-        '--results', type=Path, metavar='FOLDER', help='default: benchmarks/results/GPU'
+        '--sweep', nargs=2, metavar=('MAP', 'D'), help='power or rotary, and channels per head'
     )
     parser.add_argument(
-        '--dry-run', action='store_true', help="tiny shapes in Triton's interpreter, on a CPU"
+        '--dry-run', action='store_true', help='tiny shapes on a CPU, with times that are made up'
     )
+    parser.add_argument('--results', type=Path, metavar='FOLDER')
     args = parser.parse_args()
-    if args.minutes <= 0:
-        raise UsageError(f'--minutes: expected more than 0, got {args.minutes:g}')
     if args.dry_run:
-        os.environ['TRITON_INTERPRET'] = '1'
-        # NumPy, which interprets the kernels, warns of log2(0), here and in other processes.
-        os.environ['PYTHONWARNINGS'] = 'ignore::RuntimeWarning'
-        warnings.simplefilter('ignore', RuntimeWarning)
-    elif os.environ.get('TRITON_INTERPRET') == '1':
-        raise UsageError('TRITON_INTERPRET: expected to be unset, got 1, which --dry-run is for')
+        os.environ['TRITON_INTERPRET'] = '1'  # before Triton is imported
+        warnings.simplefilter('ignore', RuntimeWarning)  # NumPy, which interprets log2(0)
     sys.exit(run(args))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run all parts and return the exit status."""
-    start = time.monotonic()
+def run(args: argparse.Namespace) -> int | str:
+    """Run the parts and return the exit status, or a line that says why nothing can run."""
+    import torch
+    import triton
+
+    from benchmarks.gpu.checks import check_rows
+    from benchmarks.gpu.networks import network_rows
+    from benchmarks.gpu.operator import operator_rows
+    from benchmarks.gpu.sweep import sweep
     from mmpola.ops.triton import backend
 
     reasons = backend.missing()
     if reasons:
-        raise UsageError(
-            f'GPU: expected one that can run the kernels, got {"; ".join(reasons)}; '
-            '--dry-run needs none'
-        )
-    import torch
-
-    from benchmarks.gpu.processes import Checker
-    from benchmarks.gpu.report import write_report
-    from benchmarks.gpu.session import (
-        HARD_STOP,
-        DeviceLostError,
-        Session,
-        earlier_parts,
-        environment_of,
-        hard_stop,
-    )
-
-    device = torch.device('cpu')
-    if not args.dry_run:
-        device = torch.device(f'cuda:{torch.cuda.current_device()}')
+        return f'error: no GPU to measure: {"; ".join(reasons)}; --dry-run needs none'
     torch.manual_seed(0)
-    environment = environment_of(device)
-    if args.results:
-        folder = args.results
-    elif args.dry_run:
+    gpu = 'dry run' if args.dry_run else torch.cuda.get_device_name()
+    if args.sweep:
+        feature_map, dim = args.sweep
+        sweep(feature_map, int(dim), args.dry_run)
+        return 0
+
+    folder = args.results or results_folder(gpu)
+    if args.dry_run and not args.results:
         folder = ROOT / 'work_dirs' / 'gpu-dry-run'
-    else:
-        folder = results_folder(environment['gpu'])
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {} if args.fresh else earlier_parts(folder, environment)
-    session = Session(
-        folder=folder,
-        device=device,
-        dry_run=args.dry_run,
-        start=start,
-        seconds=60 * args.minutes,
-        environment=environment,
-        parts=parts,
-        checker=Checker(device),
-    )
-
-    def report() -> int:
-        required, targets = write_report(session)
-        verdicts = list(required)
-        if not args.dry_run:  # tiny shapes say nothing about speed
-            verdicts += targets
-        for verdict in verdicts:
-            print(f'{verdict["result"]:12} {verdict["target"]}: {verdict["worst result"]}')
-        print(
-            f'written to {folder}; MMPOLA_LAUNCHES={folder / TABLE} makes the operators use '
-            'the launches'
-        )
-        return int(any(verdict['result'] == 'not reached' for verdict in required))
-
-    def stopped() -> int:
-        session.say('out of time: run the command again to measure what is missing')
-        return report()
-
-    timer = hard_stop(session.left(HARD_STOP), stopped)
-    try:
-        measure(session)
-    except DeviceLostError as error:
-        session.say(f'{error}; run the command again to measure what is missing')
-        report()
-        return 1
-    finally:
-        timer.cancel()
-    return report()
+    record: dict[str, Any] = {
+        'gpu': gpu,
+        'times are made up': args.dry_run,
+        'commit': commit(),
+        'torch': torch.__version__,
+        'triton': triton.__version__,
+    }
+    rows_of_part = {'checks': check_rows, 'operator': operator_rows, 'networks': network_rows}
+    for part in PARTS:
+        if args.only and part != args.only:
+            continue
+        record[part] = []
+        for row in rows_of_part[part](args.dry_run):
+            record[part].append(row)
+            print(table([row]).splitlines()[-1], flush=True)
+        (folder / 'run.json').write_text(json.dumps(record, indent=1) + '\n')
+        (folder / 'report.md').write_text(report(record))
+    print(f'written to {folder}')
+    return int(any(row['failure'] for row in record.get('checks', [])))
 
 
-def measure(session: Session) -> None:
-    """Check, tune, write the launch table, and measure with it."""
-    from benchmarks.gpu.processes import start_pool
-    from benchmarks.gpu.results import results
-    from benchmarks.gpu.tuning import table_content
-    from mmpola.checkpoint.write import write_atomically
-    from mmpola.ops.triton.tables import parse_table, use_table
-
-    workers = 1 if session.dry_run else max(1, len(os.sched_getaffinity(0)) - 1)
-    pool = start_pool(workers)
-    content_before = table_content(session)
-    try:
-        with use_table({}):  # earlier tables must not decide on what is called today's launch
-            check_and_tune(session, pool)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        session.checker.close()
-
-    content = table_content(session)
-    if content != content_before:
-        session.parts.pop('results', None)  # measured with other launches
-    if content['launches']:
-        write_atomically(session.folder / TABLE, f'{json.dumps(content, indent=1)}\n'.encode())
-    capability: Any = tuple(session.environment['capability'])
-    with use_table(parse_table(content, capability)):
-        session.perform('results', results(session))
+def report(record: dict[str, Any]) -> str:
+    """Return the report of a run in Markdown."""
+    versions = f'torch {record["torch"]}, triton {record["triton"]}, commit {record["commit"]}.'
+    text = [f'# {record["gpu"]}', versions]
+    if record['times are made up']:
+        text.append(MADE_UP)
+    text.append(NOTES)
+    for part in PARTS:
+        if part in record:
+            text.append(f'## {part.capitalize()}\n\n{table(with_all_columns(record[part]))}')
+    return '\n\n'.join(text) + '\n'
 
 
-def check_and_tune(session: Session, pool: ProcessPoolExecutor) -> None:
-    """Run the checks and the tuning; `pool` compiles their kernels meanwhile.
-
-    All compilations start first, so that those of the tuning run beside the checks.
-    """
-    from benchmarks.gpu.checks import calls_to_check
-    from benchmarks.gpu.processes import COMPILING, compile_call
-    from benchmarks.gpu.tuning import tune, tuning_targets
-
-    capability: Any = tuple(session.environment['capability'])
-    if session.dry_run:
-        capability = CAPABILITY_OF_DRY_RUN
-    calls = calls_to_check(session.dry_run)
-    targets = {target.name: target for target in tuning_targets(session.dry_run)}
-
-    compiled_calls: dict[str, list[Future[Any]]] = {}
-    compiled_candidates: dict[str, list[Future[Any]]] = {}
-    with mock.patch.dict(os.environ, COMPILING):
-        if not session.dry_run:
-            for name in session.missing('correctness', calls):
-                compiled_calls[name] = [pool.submit(compile_call, capability, calls[name], {})]
-        for name in session.missing('tuning', targets):
-            target = targets[name]
-            compiled_candidates[name] = []
-            for launch in target.candidates:
-                launches = dict.fromkeys(target.keys, launch)
-                future = pool.submit(compile_call, capability, target.call_before_timing, launches)
-                compiled_candidates[name].append(future)
-
-    checks = {}
-    for name, call in calls.items():
-        checks[name] = partial(session.checker.check, call, {})
-    session.perform('correctness', checks, compiled_calls)
-
-    tunings = {}
-    for name, target in targets.items():
-        tunings[name] = partial(tune, session, target, compiled_candidates.get(name, []))
-    # The pool takes jobs in their order: when the last candidate is compiled, most others are, too.
-    last_candidates = {name: futures[-1:] for name, futures in compiled_candidates.items()}
-    session.perform('tuning', tunings, last_candidates)
+def with_all_columns(rows: list[Row]) -> list[Row]:
+    """Return the rows, each with the columns of all; what a row lacks is empty."""
+    columns: Row = {}
+    for row in rows:
+        columns |= dict.fromkeys((name for name in row if not isinstance(row[name], dict)), '')
+    return [{name: row.get(name, '') for name in columns} for row in rows]
 
 
 if __name__ == '__main__':
-    run_main(main)
+    main()

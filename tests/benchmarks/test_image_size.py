@@ -4,65 +4,67 @@ import json
 
 import pytest
 
-from benchmarks import measure, networks, report
+from benchmarks import image_size, report
 
-OURS, THEIRS = ('Pola-PVT-T', 'Pola-Swin-T'), ('PVT-T', 'Swin-T')
+OURS = ('Pola-PVT-T', 'Pola-Swin-T', 'PolaFormer++ b1')
+THEIRS = ('PVT-T', 'Swin-T')
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(networks, 'IMAGE_SIZES', [(32, 32), (32, 64)])
+    monkeypatch.setattr(image_size, 'SIZES', [(32, 64)])
     monkeypatch.setattr(
-        measure, 'peak_bytes', lambda run, device: 4096
-    )  # smaller than what can be measured
-
-
-def test_a_row_per_size_compares_each_backbone_with_its_sibling():
-    rows = list(networks.image_size('cpu', 1, ['mmdet']))
-    assert [(row['case'], row['pixels']) for row in rows] == [('32x32', 1024), ('32x64', 2048)]
-    for row in rows:
-        assert set(row['seconds']) == set(row['bytes']) == {*OURS, *THEIRS}
-        for ours, theirs in zip(OURS, THEIRS, strict=True):
-            assert (
-                row[f'{theirs} over {ours}, time'] == row['seconds'][theirs] / row['seconds'][ours]
-            )
-            assert row[f'{ours} over {theirs}, peak memory'] == 1.0
-
-
-def test_without_mmdet_its_columns_say_so():
-    (row, _) = networks.image_size('cpu', 1, [])
-    assert set(row['seconds']) == set(OURS)
-    assert (
-        row['PVT-T over Pola-PVT-T, time']
-        == row['Pola-Swin-T over Swin-T, peak memory']
-        == 'absent'
+        image_size, 'in_own_process', lambda function, *arguments: function(*arguments)
     )
+    monkeypatch.setattr(image_size, 'extra_bytes', lambda run, device: run() or 4096)
+
+
+def test_a_row_compares_each_backbone_with_its_sibling():
+    (row,) = image_size.image_size('cpu', 1, ['mmdet'])
+    assert (row['case'], row['pixels']) == ('32x64', 2048)
+    for what in image_size.PASSES:
+        seconds = row['seconds'][what]
+        assert set(seconds) == set(row['bytes'][what]) == {*OURS, *THEIRS}
+        ratio = row[f'PVT-T over Pola-PVT-T, time, {what}']
+        assert ratio == seconds['PVT-T'] / seconds['Pola-PVT-T']
+        assert row[f'Pola-Swin-T over Swin-T, memory, {what}'] == 1.0
+
+
+def test_what_does_not_fit_is_computed(monkeypatch):
+    monkeypatch.setattr(image_size, 'SURELY_FITS', 0)
+    monkeypatch.setattr(image_size, 'available_bytes', lambda device: 0)
+    (row,) = image_size.image_size('cpu', 1, [])
+    needed = row['bytes that would be needed']
+    assert row['seconds'] == {'inference': {}, 'training step': {}}
+    assert row['PVT-T over Pola-PVT-T, time, inference'] == 'absent'
+    for name in OURS:
+        assert 10**5 < needed['inference'][name] < needed['training step'][name] < 10**9
 
 
 def test_the_figure_has_a_labelled_line_per_model(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(report.plt, 'close', figures.append)
-    rows = [
-        {
-            'case': f'{side}x{side}',
-            'pixels': side**2,
-            'seconds': dict.fromkeys((*OURS, *THEIRS), side / 1600),
-            'bytes': dict.fromkeys((*OURS, *THEIRS), side * 1000000.0),
-        }
-        for side in (224, 512, 1600)
-    ]
-    path, png = tmp_path / 'image_size.json', tmp_path / 'image_size.png'
-    path.write_text(json.dumps({'machine': 'cpu-2-threads', 'rows': rows}))
-    report.draw_image_size(path, png)
-    assert png.read_bytes().startswith(b'\x89PNG')
+    rows = []
+    for side in (224, 512, 1600):
+        values = dict.fromkeys((*OURS, *THEIRS), float(side))
+        passes = dict.fromkeys(image_size.PASSES, values)
+        rows.append(
+            {
+                'case': f'{side}x{side}',
+                'pixels': side**2,
+                'seconds': passes,
+                'bytes': passes,
+                'bytes that would be needed': {},
+            }
+        )
+    too_large = {'inference': {'PVT-T': 1.4e11}}
+    rows.append({'case': '4096x4096', 'pixels': 4096**2, 'bytes that would be needed': too_large})
+    path = tmp_path / 'image_size.json'
+    path.write_text(json.dumps({'rows': rows}))
+    report.draw_image_size(path, tmp_path / 'image_size.png')
+    assert (tmp_path / 'image_size.png').read_bytes().startswith(b'\x89PNG')
     axes = figures[0].axes
-    assert [each.get_title(loc='left') for each in axes] == [
-        'Seconds per image',
-        'Peak memory per image, GB',
-    ]
-    for each in axes:
-        assert {line.get_label() for line in each.lines} == {
-            *OURS,
-            'mmdet PVT-T (softmax)',
-            'mmdet Swin-T (softmax)',
-        }
+    labels = {'mmdet PVT-T (softmax)', 'mmdet Swin-T (windows)', *OURS}
+    for axis in axes:
+        assert labels <= {line.get_label() for line in axis.lines}
+    assert '140 GB ' in [text.get_text() for text in axes[1].texts]
