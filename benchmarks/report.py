@@ -116,7 +116,7 @@ def draw_image_size(path: Path, png: Path) -> None:
                 draw_computed(axis, measured, points(rows, COMPUTED, what, name, unit), style)
         axis.set(xscale='log', yscale='log', xlabel='image size in pixels')
         draw_slope(axis)
-        if quantity == 'bytes' and MEMORY_OF_MACHINE < axis.get_ylim()[1]:
+        if quantity == 'bytes' and axis.get_ylim()[1] > MEMORY_OF_MACHINE:
             axis.axhline(MEMORY_OF_MACHINE, color='#999999', linewidth=0.8)
             axis.annotate(
                 f'{MEMORY_OF_MACHINE} GB',
