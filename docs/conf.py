@@ -50,10 +50,13 @@ autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
 
+mathjax3_config = {'tex': {'tagSide': 'left'}}  # a number stays visible when its equation scrolls
+
 html_theme = 'furo'
 html_title = 'mmpola'
 html_static_path = ['_static']
 html_css_files = ['mmpola.css']
+html_js_files = ['tables.js']
 html_copy_source = False
 html_search_scorer = str(ROOT / 'docs' / 'scorer.js')
 html_theme_options = {
@@ -117,20 +120,28 @@ def skip_method(
     return None
 
 
-def align_numbers(app: Any, doctree: nodes.document) -> None:
-    """Mark the cells of columns that hold only numbers; the style sheet aligns them."""
-    for table in doctree.findall(nodes.tgroup):
+def mark_tables(app: Any, doctree: nodes.document) -> None:
+    """Mark columns of numbers, which the style sheet aligns, and tables with or without them.
+
+    On phones, wide tables and tables with numbers scroll sideways, and others show a block per row.
+    """
+    for table in doctree.findall(nodes.table):
         rows = list(table.findall(nodes.row))
+        kind = 'words'
+        if len(rows[0]) > 4:
+            kind = 'numbers'
         for column in zip(*(row.children for row in rows), strict=True):
             cells = column[1:]
             texts = [cell.astext() for cell in cells]
             if any(texts) and all(NUMBER.fullmatch(text) for text in texts):
+                kind = 'numbers'
                 for cell in column:
                     cell['classes'].append('number')
+        table['classes'].append(kind)
 
 
 def setup(app: Any) -> None:
     """Register the hooks. Docstrings are escaped before Napoleon (priority 500) adds markup."""
     app.connect('autodoc-skip-member', skip_method)
     app.connect('autodoc-process-docstring', escape_docstring, priority=400)
-    app.connect('doctree-read', align_numbers)
+    app.connect('doctree-read', mark_tables)

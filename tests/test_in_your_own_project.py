@@ -11,7 +11,6 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.testing import assert_close
 
 from mmpola.backbones import PolaSwin, base
@@ -95,10 +94,8 @@ def test_every_recipe_is_tested(root):
         'three_classes.py',
         'three_labels.py',
         'few_images.py',
-        'compiled.py',
         'boxes_flipped.py',
         'labels_flipped.py',
-        'with_tensorboard.py',
         'with_averages.py',
         'less_memory.py',
         'frozen.py',
@@ -226,27 +223,6 @@ def test_inferencers_read_a_training_checkpoint(load, root, shapes, tmp_path):
     (tmp_path / 'photos' / 'street.jpg').symlink_to(photo)
     subprocess.run([sys.executable, '-c', code], cwd=tmp_path, check=True, timeout=300)
     assert list((tmp_path / 'predictions' / 'vis').iterdir())
-
-
-@pytest.mark.slow
-def test_a_compiled_backbone_trains_and_its_checkpoint_has_the_same_names(load):
-    """Without compiling, which tests/engine/hooks/test_compile_backbone.py does."""
-    cfg = load('compiled')
-    with torch.compiler.set_stance('force_eager'):
-        runner = train(cfg)
-    assert runner.model.backbone._compiled_call_impl is not None
-    saved = torch.load(f'{runner.work_dir}/epoch_1.pth', weights_only=False)['state_dict']
-    assert saved.keys() == MODELS.build(cfg.model).state_dict().keys()
-
-
-@pytest.mark.slow
-def test_tensorboard_gets_the_losses(load, tmp_path):
-    train(load('with_tensorboard'))
-    (events,) = (tmp_path / 'with_tensorboard').rglob('events.out.tfevents.*')
-    accumulated = EventAccumulator(str(events)).Reload()
-    losses = accumulated.Scalars('loss')
-    assert [event.step for event in losses] == [1, 2]
-    assert all(0 < event.value < 100 for event in losses)
 
 
 @pytest.mark.slow

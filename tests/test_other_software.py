@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
 from tests.helpers.pages import code_blocks
@@ -73,7 +74,7 @@ def train_step(model, data):
 def test_mmpretrain(blocks, tmp_path):
     needs('mmpretrain')
     structures = import_module('mmpretrain.structures')
-    optimizers = import_module('mmpretrain.engine.optimizers')
+    import_module('mmpretrain.engine')  # registers its constructor
     cfg, model = model_of(blocks, 'mmpretrain_pola_swin.py', tmp_path)
     images = torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
     samples = [structures.DataSample().set_gt_label(label) for label in (1, 2)]
@@ -83,12 +84,10 @@ def test_mmpretrain(blocks, tmp_path):
         (found, _) = model.test_step({'inputs': images, 'data_samples': samples})
     assert found.pred_score.shape == (1000,)
 
-    constructor = optimizers.LearningRateDecayOptimWrapperConstructor(
-        cfg.optim_wrapper, dict(layer_decay_rate=0.8)
-    )
-    if not hasattr(model.backbone, 'get_layer_depth'):
-        pytest.skip('the backbone has no get_layer_depth yet')
-    groups = constructor(model).optimizer.param_groups
+    wrapper = dict(cfg.optim_wrapper)
+    wrapper['constructor'] = 'LearningRateDecayOptimWrapperConstructor'
+    wrapper['paramwise_cfg'] = {'layer_decay_rate': 0.8}
+    groups = build_optim_wrapper(model, wrapper).optimizer.param_groups
     rates = {group['param_name']: group['lr'] for group in groups}
     first = rates['backbone.stem.proj.weight']
     last = rates['backbone.stages.3.blocks.1.mlp.fc1.weight']

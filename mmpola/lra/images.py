@@ -68,8 +68,8 @@ class Pathfinder(SequenceDataset):
         """Return path and label of each image of a split."""
         rows = []
         for table in self._tables():
-            for folder, name, _, label, *_ in _metadata_rows(table):
-                rows.append((self.root / self.level / folder / name, label))
+            for row in _metadata_rows(table):
+                rows.append((self.root / self.level / row[0] / row[1], row[3]))
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(rows))
         part = LRA_SPLITS.index(split)
         start = round(len(rows) * sum(PATHFINDER_SHARES[:part]))

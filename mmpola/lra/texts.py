@@ -140,7 +140,9 @@ class ByteText(SequenceDataset):
 
     def _reviews(self, split: str, name: str) -> list[Path]:
         """Return the files of a class in the order of their numbers."""
-        folder = self.root / ('test' if split == 'dev' else split) / name
+        if split == 'dev':
+            split = 'test'
+        folder = self.root / split / name
         files = sorted(folder.glob('*_*.txt'), key=lambda path: natural_key(path.name))
         if not files:
             raise UsageError(f'{folder}: expected reviews called ID_RATING.txt, got none')

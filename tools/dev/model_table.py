@@ -396,7 +396,10 @@ def main() -> None:
         )
     for path, text in changed.items():
         path.write_text(text)
-    print(f'changed: {names}' if changed else 'nothing to change')
+    if changed:
+        print(f'changed: {names}')
+    else:
+        print('nothing to change')
 
 
 if __name__ == '__main__':

@@ -99,6 +99,8 @@ def empty_report(dataset: dict[str, Any]) -> DatasetReport:
     root = Path(dataset.get('data_root') or '')
     annotations = dataset.get('ann_file')
     folders = dataset.get('data_prefix') or {}
+    if not isinstance(folders, dict):
+        folders = {'': folders}
     kind = name
     if 'img' in folders and str(annotations).endswith('.json'):
         kind = COCO
@@ -133,6 +135,8 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
     if report.kind == COCO:
         from mmpola.apps.data_checks.coco import check_coco  # needs pycocotools, which mmdet brings
 
+        if not reads_as_coco(built):
+            return []
         with_mask = any(node.get('with_mask') for _, node in nodes(cfg[loader], loader))
         check_coco(built, report, with_mask, whole)
     elif report.kind == LABEL_MAPS:
@@ -142,7 +146,8 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
     else:
         report.paths.append(built.root)
         report.classes = built.metainfo['classes']
-        report.images = report.annotations = len(built)
+        report.images = len(built)
+        report.annotations = len(built)
         report.warnings += built.notes
     report.is_counted = True
 
@@ -157,3 +162,10 @@ def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) 
         except Exception as error:  # transforms of other packages raise exceptions of any type
             problems.append(f'{loader}.dataset: its first sample fails: {first_line(error)}')
     return problems
+
+
+def reads_as_coco(dataset: Any) -> bool:
+    """Whether a data set reads its annotations as mmdet's CocoDataset; LVIS and others do not."""
+    coco = DATASETS.get('mmdet.CocoDataset')
+    reads_file = type(dataset).load_data_list is coco.load_data_list
+    return bool(reads_file and type(dataset).parse_data_info is coco.parse_data_info)

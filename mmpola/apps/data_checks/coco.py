@@ -103,6 +103,8 @@ def check_annotations(
     leaving = 0
     wrong = []
     for annotation in coco.dataset.get('annotations', []):
+        if annotation.get('ignore'):
+            continue
         try:
             image = coco.imgs[annotation['image_id']]
             category = coco.cats[annotation['category_id']]
@@ -110,9 +112,8 @@ def check_annotations(
             area = annotation['area']
             if not math.isfinite(left + top + width + height + area):
                 raise ValueError('bbox and area: expected finite numbers')
-            if category['name'] not in report.classes or annotation.get('ignore'):
-                continue
-            if width < 1 or height < 1 or area <= 0:  # mmdet drops it, whatever its mask
+            is_flat = width < 1 or height < 1 or area <= 0
+            if is_flat or category['name'] not in report.classes:  # mmdet drops it
                 continue
             beyond_right = left + width - image['width']
             beyond_bottom = top + height - image['height']
@@ -136,9 +137,11 @@ def check_mask(coco: COCO, annotation: Entry, image: Entry, decode: bool) -> Non
     mask = annotation.get('segmentation')
     if not mask:
         raise ValueError('no segmentation, but masks are loaded (with_mask=True)')
-    if not isinstance(mask, dict):
+    if isinstance(mask, list):
         limit = FARTHEST * max(image['width'], image['height'])
         for polygon in mask:
+            if len(polygon) < 6:  # mmdet drops it
+                continue
             is_finite = math.isfinite(sum(polygon))
             if not is_finite or max(polygon) > limit or min(polygon) < -limit:
                 raise ValueError(f'segmentation: expected coordinates up to {limit}')

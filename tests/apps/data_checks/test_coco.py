@@ -125,6 +125,19 @@ def test_masks_of_annotations_that_mmdet_drops_are_not_needed(detection, annotat
     assert report.annotations == len(annotations['annotations']) - 4
 
 
+def test_polygons_that_mmdet_drops_are_allowed(detection, annotations):
+    annotations['annotations'][0]['segmentation'] = [[], [1, 2, 3, 4]]
+    annotations.save()
+    check_data(detection, ('train',))
+
+
+def test_other_data_sets_with_annotations_in_json_are_not_checked(detection, annotations):
+    annotations.path.write_text('[]')
+    detection.train_dataloader.dataset.type = 'CocoPanopticDataset'
+    (report,) = check_data(detection, ('train',))
+    assert not report.is_counted
+
+
 def test_nothing_to_train_on(detection, annotations):
     annotations['annotations'] = []
     annotations.save()
