@@ -22,11 +22,6 @@ class Case:
     def tokens(self) -> int:
         return self.rows * self.columns
 
-    @property
-    def elements(self) -> int:
-        """Number of elements of one token tensor."""
-        return self.batch * self.tokens * self.heads * self.dim
-
 
 LINEAR_STAGES = {
     'Pola-Swin-T': ('power', [(3, 32), (6, 32)]),
