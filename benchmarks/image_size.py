@@ -51,14 +51,14 @@ ALLOCATOR_SHARE = 1.15
 PASSES = ('inference', 'training step')
 
 
-def image_size(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+def image_size(device: str, repeats: int) -> Iterator[Row]:
     """Measure each backbone on one image; yield one row per size.
 
     The backbones of a pair have the same stages, widths and depths but compute different functions,
     so parity is not checked. Weights are float32, with float16 autocast on a GPU.
     """
     names = list(SIBLINGS)
-    if 'mmdet' in peers and mmdet_backbone('Swin-T') is not None:
+    if mmdet_backbone('Swin-T') is not None:
         names += [sibling for sibling in SIBLINGS.values() if sibling]
     for height, width in tqdm(SIZES, 'image sizes'):
         pixels = height * width

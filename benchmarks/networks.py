@@ -41,8 +41,11 @@ def mmdet_backbone(name: str) -> nn.Module | None:
     return PyramidVisionTransformer(num_layers=[2, 2, 2, 2], drop_path_rate=0.0)
 
 
-def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Measure Pola-PVT-T and Pola-Swin-T with float32 weights, in float16 autocast on a GPU."""
+def backbones(device: str, repeats: int) -> Iterator[Row]:
+    """Compare Pola-PVT-T and Pola-Swin-T with themselves on the literal equations, and with others.
+
+    Weights are float32, with float16 autocast on a GPU. The literal equations must agree with ours.
+    """
     cases = []
     for size, batch in SIZES[device].items():
         cases.append((PolaPVT, 'PVT-T', size, batch))
@@ -50,59 +53,33 @@ def backbones(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     for backbone_class, sibling_name, size, batch in tqdm(cases, 'backbones'):
         height, width = size
         image = torch.randn(batch, 3, height, width, device=device)
-        model = backbone_class('tiny', drop_path_rate=0.0).to(device)
-        networks: dict[str, Any] = {'ours': model, 'compiled': torch.compile(model, dynamic=False)}
+        networks = {'ours': backbone_class('tiny', drop_path_rate=0.0)}
         sibling = mmdet_backbone(sibling_name)
         if sibling is not None:
-            networks['mmdet'] = sibling.to(device)
+            networks['mmdet'] = sibling
         if size == (224, 224):  # the only size of timm's model
-            swin = timm.create_model(
+            networks['timm Swin-T'] = timm.create_model(
                 'swin_tiny_patch4_window7_224', features_only=True, drop_path_rate=0.0
-            ).to(device)
-            networks['timm Swin-T'] = swin
-            networks['compiled timm Swin-T'] = torch.compile(swin, dynamic=False)
-        case = f'{backbone_class.__name__} tiny, {height}x{width}, batch {batch}'
-        yield {'case': case, **compare(case, networks, image, peers, repeats)}
-
-
-def compare(
-    case: str, networks: dict[str, Any], image: Tensor, peers: list[str], repeats: int
-) -> Row:
-    """Check that networks agree in float32, then compare times and, in training, memory.
-
-    On a GPU, times and memory are measured with AMP.
-
-    Args:
-        case: its name, for the message of a ParityError.
-        networks: 'ours' and others by name; 'compiled' must agree with 'ours'.
-        image: input of the networks, [B, 3, H, W].
-        peers: which of the others are measured. 'literal' is ours on the literal equations, and
-            must agree with it, too.
-        repeats: number of rounds.
-    """
-    runs: dict[str, Callable[[bool], Any]] = {}
-    for name, network in networks.items():
-        if name == 'ours' or name in peers:
-            runs[name] = partial(run_network, network, image)
-    if 'literal' in peers:
+            )
+        runs: dict[str, Callable[[bool], Any]] = {}
+        for name, network in networks.items():
+            runs[name] = partial(run_network, network.to(device), image)
         runs['literal'] = on_literal_equations(runs['ours'])
-    passes = {}
-    compared = {}
-    for name, run in runs.items():
-        passes[name] = {'inference': partial(run, False), 'training step': partial(run, True)}
-        if name in ('ours', 'compiled', 'literal'):
-            compared[name] = partial(run, False)
-    check_parity(case, compared)
-    seconds, memory = measured(passes, image.device.type, repeats)
-    row: Row = time_ratios(seconds, peers)
-    if 'literal' in memory:
+
+        case = f'{backbone_class.__name__} tiny, {height}x{width}, batch {batch}'
+        check_parity(case, {name: partial(runs[name], False) for name in ('ours', 'literal')})
+        passes = {}
+        for name, run in runs.items():
+            passes[name] = {'inference': partial(run, False), 'training step': partial(run, True)}
+        seconds, memory = measured(passes, device, repeats)
+        row: Row = {'case': case, **time_ratios(seconds, ['literal', 'mmdet', 'timm Swin-T'])}
         row['peak memory, training step'] = ratio(memory, 'ours', 'literal')
-    row['seconds'] = seconds
-    row['bytes'] = memory
-    return row
+        row['seconds'] = seconds
+        row['bytes'] = memory
+        yield row
 
 
-def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+def zoo(device: str, repeats: int) -> Iterator[Row]:
     """Measure inference of every named backbone on one image: milliseconds, and MB.
 
     The MB do not include the weights.
@@ -129,7 +106,7 @@ def zoo(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         yield row
 
 
-def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+def layer(device: str, repeats: int) -> Iterator[Row]:
     """Measure one layer on one sample of N tokens of 256 channels; yield one row per N and layer.
 
     'softmax' is torch.nn.MultiheadAttention, which computes another function. 'literal' is
@@ -140,15 +117,13 @@ def layer(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
         'PolaAttention': PolaAttention(DIM, HEADS),
         'PolaFormerPPAttention': PolaFormerPPAttention(DIM, HEADS),
         'PolaMultiheadAttention': PolaMultiheadAttention(DIM, HEADS, batch_first=True),
+        'softmax': nn.MultiheadAttention(DIM, HEADS, batch_first=True),
     }
-    if 'softmax' in peers:
-        layers['softmax'] = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     functions: dict[str, Callable[..., Tensor]] = {}
     for name, module in layers.items():
         functions[name] = partial(run_layer, module.to(device))
-    if 'literal' in peers:
-        layers['literal'] = layers['PolaAttention']
-        functions['literal'] = on_literal_equations(functions['PolaAttention'])
+    layers['literal'] = layers['PolaAttention']
+    functions['literal'] = on_literal_equations(functions['PolaAttention'])
 
     for side in tqdm(SIDES, 'tokens'):
         tokens = side**2

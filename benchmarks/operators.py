@@ -1,4 +1,4 @@
-"""Compare the operator with its peers at the shapes of real stages, forward and backward."""
+"""Compare the operator with the literal equations at the shapes of real stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from benchmarks.cases import ATTENTION, Case
 from benchmarks.measure import Run, check_parity, measured, ratio, time_ratios
-from benchmarks.peers import literal_attention, published_port, softmax_attention
+from benchmarks.peers import literal_attention
 from benchmarks.records import Row
 from mmpola.layers import rotary_tables
 from mmpola.ops import ExpMap, PowerMap, polarity_attention
@@ -21,19 +21,6 @@ Function = Callable[..., Tensor]
 
 TIMED_DTYPE = {'cuda': torch.float16, 'cpu': torch.float32}
 """dtype of the token tensors while timing; parity is checked in float32."""
-
-SOFTMAX = 'softmax'
-"""The peer that computes another function: it is timed, but its output is not compared."""
-
-PORT = 'published port'
-"""The peer that supports only the power map."""
-
-PEERS: dict[str, Function | None] = {
-    'literal': literal_attention,
-    SOFTMAX: softmax_attention,
-    PORT: published_port(),
-}
-"""What the operator is compared with, by name; None: not installed."""
 
 
 class Call(NamedTuple):
@@ -91,49 +78,25 @@ def attention_call(case: Case, device: str, dtype: torch.dtype) -> Call:
     return Call(leaves, (q, k, v, PowerMap(exponent, scale)), {'key_position': position}, grad)
 
 
-def functions_of(case: Case, peers: list[str], backend: str = 'auto') -> dict[str, Function]:
-    """Return the operator as 'ours', and the peers that are installed and support the case.
-
-    Args:
-        case: the shapes.
-        peers: names of the peers; 'compiled NAME' is NAME, compiled for these shapes.
-        backend: of the operator.
-    """
-    # Beyond 8 compiled shapes Dynamo would run eagerly.
-    torch.compiler.reset()
-    functions: dict[str, Function] = {'ours': partial(polarity_attention, backend=backend)}
-    for name in peers:
-        peer = PEERS[name.removeprefix('compiled ')]
-        if peer is None or (name == PORT and case.feature_map != 'power'):
-            continue
-        if name.startswith('compiled '):
-            functions[name] = torch.compile(peer, dynamic=False)
-        else:
-            functions[name] = peer
-    return functions
-
-
 def check_case(case: Case, device: str, functions: dict[str, Function]) -> None:
-    """Raise ParityError unless all functions but softmax agree in float32."""
+    """Raise ParityError unless all functions agree in float32."""
     call = attention_call(case, device, torch.float32)
     compared = {}
     for name, function in functions.items():
-        if name != SOFTMAX:
-            compared[name] = partial(all_tensors, call.passes(function))
+        compared[name] = partial(all_tensors, call.passes(function))
     check_parity(case.name, compared)
 
 
-def attention(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
-    """Compare the operator with the named peers at the shapes of real stages."""
+def attention(device: str, repeats: int) -> Iterator[Row]:
+    """Compare the operator with the literal equations at the shapes of real stages."""
+    functions = {'ours': polarity_attention, 'literal': literal_attention}
     for case in tqdm(ATTENTION[device], 'attention'):
-        functions = functions_of(case, peers)
         check_case(case, device, functions)
         call = attention_call(case, device, TIMED_DTYPE[device])
         runs = {name: call.passes(function) for name, function in functions.items()}
         seconds, memory = measured(runs, device, repeats)
-        row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, peers)}
-        if 'literal' in memory:
-            row['peak memory'] = ratio(memory, 'ours', 'literal')
+        row: Row = {'case': case.name, 'tokens': case.tokens, **time_ratios(seconds, ['literal'])}
+        row['peak memory'] = ratio(memory, 'ours', 'literal')
         row['seconds'] = seconds
         row['bytes'] = memory
         yield row

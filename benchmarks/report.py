@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def draw_image_size(path: Path, png: Path) -> None:
                 draw_computed(axis, measured, points(rows, COMPUTED, what, name, unit), style)
         axis.set(xscale='log', yscale='log', xlabel='image size in pixels')
         draw_slope(axis)
-        if quantity == 'bytes':
+        if quantity == 'bytes' and axis.get_ylim()[1] > MEMORY_OF_MACHINE:
             axis.axhline(MEMORY_OF_MACHINE, color='#999999', linewidth=0.8)
             axis.annotate(
                 f'{MEMORY_OF_MACHINE} GB',
@@ -185,35 +184,6 @@ def draw_slope(axis: Axes) -> None:
     )
 
 
-def crossing(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Return the number of tokens from which on a layer's step is faster than softmax attention's.
-
-    Between two measured lengths, the logarithm of the times' ratio is interpolated over the
-    logarithm of the length.
-
-    Args:
-        rows: by increasing length.
-        name: of the layer.
-
-    Returns:
-        None if the layer is not faster at the greatest length.
-    """
-    ratios = []
-    for row in rows:
-        seconds = row['seconds']['step']
-        ratios.append(seconds[name] / seconds['softmax'])
-    if ratios[-1] >= 1:
-        return None
-    slower = [index for index, ratio in enumerate(ratios) if ratio >= 1]
-    if not slower:
-        return float(rows[0]['tokens'])
-    last = slower[-1]
-    tokens = rows[last]['tokens']
-    growth = rows[last + 1]['tokens'] / tokens
-    share = math.log(ratios[last]) / math.log(ratios[last] / ratios[last + 1])
-    return float(tokens * growth**share)
-
-
 def draw_layers(path: Path, png: Path) -> None:
     """Draw time and peak memory of a step of each layer over the number of tokens.
 
@@ -227,21 +197,15 @@ def draw_layers(path: Path, png: Path) -> None:
     tokens = sorted(row_of_length)
     rows = [row_of_length[length] for length in tokens]
 
-    styles = {}
     milliseconds = {}
     megabytes = {}
-    for name, style in LAYERS.items():
-        styles[name] = dict(style)
+    for name in LAYERS:
         milliseconds[name] = [1e3 * row['seconds']['step'][name] for row in rows]
         megabytes[name] = [row['bytes'][name] / 1e6 for row in rows]
-    for name in ('PolaMultiheadAttention', 'PolaAttention', 'PolaFormerPPAttention'):
-        start = crossing(rows, name)
-        if start is not None:
-            styles[name]['label'] += f', faster from {start:,.0f} tokens'
 
     figure, (time_axis, memory_axis) = plt.subplots(1, 2, figsize=(8.3, 3.8), layout='constrained')
-    _plot(time_axis, 'Milliseconds per step', tokens, milliseconds, styles)
-    _plot(memory_axis, 'Peak memory per step, MB', tokens, megabytes, styles)
+    _plot(time_axis, 'Milliseconds per step', tokens, milliseconds)
+    _plot(memory_axis, 'Peak memory per step, MB', tokens, megabytes)
     for axis in (time_axis, memory_axis):
         axis.set(xscale='log', yscale='log', xlabel='tokens')
         axis.set_xticks(tokens, [f'{length:,}' for length in tokens])
@@ -252,11 +216,9 @@ def draw_layers(path: Path, png: Path) -> None:
     _save(figure, png)
 
 
-def _plot(
-    axis: Axes, title: str, x: list[float], lines: dict[str, list[float]], styles: dict[str, Style]
-) -> None:
+def _plot(axis: Axes, title: str, x: list[float], lines: dict[str, list[float]]) -> None:
     for name, values in lines.items():
-        axis.plot(x, values, markersize=4, **styles[name])
+        axis.plot(x, values, markersize=4, **LAYERS[name])
     style_axis(axis, title)
 
 

@@ -52,7 +52,7 @@ RATIOS = (
 """The pairs of variants that are compared."""
 
 
-def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
+def sequences(device: str, repeats: int) -> Iterator[Row]:
     """Measure training steps of the configs' models on random sequences of the greatest length.
 
     The variants compute different functions, so instead of their results their shapes are compared.
@@ -60,7 +60,7 @@ def sequences(device: str, repeats: int, peers: list[str]) -> Iterator[Row]:
     """
     for task, batch in tqdm(BATCHES[device].items(), 'tasks'):
         models = {}
-        for name in ('softmax', 'pola', *peers):
+        for name in CONFIG_OF_VARIANT:
             models[name] = _model(task, name).to(device)
         data = _batch(models['softmax'], batch, device)
         check_shapes(task, models, data)

@@ -68,10 +68,7 @@ class Explorer:
 
 def build_page(explorer: Explorer, title: str) -> Any:
     """Return the page, a gradio.Blocks."""
-    try:
-        import gradio as gr
-    except ModuleNotFoundError:
-        raise UsageError("gradio: not installed; pip install -e '.[explore]'") from None
+    import gradio as gr
 
     def draw(path: str | None, layer: str, head: str, point: Any) -> Any:
         if path is None:
@@ -123,6 +120,8 @@ def build_page(explorer: Explorer, title: str) -> Any:
 
 
 def main() -> None:
+    import gradio as gr
+
     parser = argparse.ArgumentParser(description='Explore linear attention in a local web page')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help=CHECKPOINT_HELP)
@@ -135,9 +134,6 @@ def main() -> None:
     cfg, on_meta = load_image_config(args)
     model = load_model(cfg, read_fitting(args.checkpoint, cfg, on_meta)).to(args.device)
     page = build_page(Explorer(model, open_reader(cfg)), Path(args.config).stem)
-
-    import gradio as gr
-
     fonts = ['system-ui', 'sans-serif']  # gradio's own are loaded from the network
     page.launch(
         server_name='127.0.0.1',

@@ -10,9 +10,15 @@ import torch
 from benchmarks.cases import Case
 from benchmarks.gpu.clock import compare
 from benchmarks.measure import Run
-from benchmarks.operators import PORT, SOFTMAX, Call, attention_call, check_case, functions_of
-from benchmarks.peers import port_of_linear_attention
+from benchmarks.operators import Call, Function, attention_call, check_case
+from benchmarks.peers import (
+    literal_attention,
+    port_of_linear_attention,
+    published_port,
+    softmax_attention,
+)
 from benchmarks.records import Row
+from mmpola.ops import polarity_attention
 
 CASES = [
     Case('B 8, H 16, D 64', 'power', 8, rows, columns, heads=16, dim=64)
@@ -33,18 +39,24 @@ def operator_rows(dry_run: bool) -> Iterator[Row]:
     """
     device = 'cpu' if dry_run else 'cuda'
     cases = [DRY_CASE] if dry_run else CASES
-    peers = ['literal', SOFTMAX, PORT]
+    functions: dict[str, Function] = {
+        'ours': partial(polarity_attention, backend='triton'),
+        'literal': literal_attention,
+    }
     if not dry_run:
-        peers.insert(1, 'compiled literal')
-    if port_of_linear_attention() is None:
+        functions['compiled literal'] = torch.compile(literal_attention, dynamic=False)
+    port = published_port()
+    if port is None:
         print('published port (flash_bla): not installed, left out')
-    check_case(cases[0], device, functions_of(cases[0], peers, 'triton'))
+    else:
+        functions['published port'] = port
+    check_case(cases[0], device, functions)
+    functions['softmax'] = softmax_attention  # another function
     for case in cases:
-        functions = functions_of(case, peers, 'triton')
         for dtype in (torch.float16, torch.bfloat16):
             call = attention_call(case, device, dtype)
             passes = {name: call.passes(function) for name, function in functions.items()}
-            if port_of_linear_attention() is not None:
+            if port is not None:
                 passes[PORT_ALONE] = port_alone(call)
             for what in ('forward', 'step'):
                 row: Row = {'case': case.name, 'tokens': case.tokens}
@@ -53,6 +65,8 @@ def operator_rows(dry_run: bool) -> Iterator[Row]:
                 with torch.autocast(device, dtype):  # which the literal equations need
                     row |= compare(runs, dry_run)
                 yield row
+            # Dynamo compiles at most 8 kinds of inputs of a function and then runs it eagerly.
+            torch.compiler.reset()
 
 
 def port_alone(call: Call) -> dict[str, Run]:
@@ -62,4 +76,4 @@ def port_alone(call: Call) -> dict[str, Run]:
     tensors = [x.detach().transpose(1, 2).contiguous() for x in call.positional[:3]]
     q, k, v = [x.abs().requires_grad_() for x in tensors]
     grad = call.grad.transpose(1, 2).contiguous()
-    return Call([q, k, v], (q, k, v), {}, grad).passes(partial(linear_attention))
+    return Call([q, k, v], (q, k, v), {}, grad).passes(linear_attention)

@@ -1,8 +1,11 @@
 """The hooks of all training runs: atomic checkpoints, saving on a signal, a stop at NaN.
 
 A config sets `default_hooks` from `_base_.training_hooks`: MMEngine refuses two bases that both set
-`default_hooks`, and those of mmdet do.
+`default_hooks`, and those of mmdet do. `custom_imports` lets mmdet's own tools/train.py run the
+config with mmcv-lite; a config that sets it too names mmpola in its list.
 """
+
+custom_imports = dict(imports=['mmpola'])
 
 training_hooks = dict(
     checkpoint=dict(type='mmpola.AtomicCheckpointHook'),

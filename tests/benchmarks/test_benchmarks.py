@@ -28,27 +28,26 @@ def test_the_literal_equations_are_the_operator(case):
     )
 
 
-def test_every_peer_has_its_columns():
-    rows = list(operators.attention('cpu', 1, ['literal', 'softmax', 'published port']))
+def test_the_operator_is_compared_with_the_literal_equations():
+    rows = list(operators.attention('cpu', 1))
     assert [row['case'] for row in rows] == ['power', 'exp']
     for row in rows:
         times = row['seconds']['step']
         assert row['literal, step'] == times['literal'] / times['ours']
-        assert row['softmax, forward'] > 0
-        assert row['published port, forward'] == 'absent'
+        assert row['peak memory'] == 1.0
 
 
 def test_without_parity_there_are_no_numbers(monkeypatch):
     wrong = lambda *args, **named: 1.01 * literal_attention(*args, **named)  # noqa: E731
-    monkeypatch.setitem(operators.PEERS, 'literal', wrong)
+    monkeypatch.setattr(operators, 'literal_attention', wrong)
     with pytest.raises(ParityError):
-        list(operators.attention('cpu', 1, ['literal']))
+        list(operators.attention('cpu', 1))
     check_parity('none', {name: lambda: [torch.ones(2)] for name in ('ours', 'theirs')})
 
 
 def test_a_network_on_the_literal_equations_is_the_same_network(monkeypatch):
     monkeypatch.setitem(networks.SIZES, 'cpu', {(32, 64): 1})
-    rows = list(networks.backbones('cpu', 1, ['literal', 'timm Swin-T']))
+    rows = list(networks.backbones('cpu', 1))
     assert [row['case'] for row in rows] == [
         'PolaPVT tiny, 32x64, batch 1',
         'PolaSwin tiny, 32x64, batch 1',

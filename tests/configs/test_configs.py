@@ -47,6 +47,7 @@ def test_builds_and_states_its_command_and_expected_result(config):
         model = MODELS.build(cfg.model)
     assert length_advice(cfg) is None
     assert {'checkpoint', 'preemption', 'finite_loss'} <= cfg.default_hooks.keys()
+    assert cfg.custom_imports.imports == ['mmpola']
     assert isinstance(model.backbone, (Backbone, SequenceEncoder))
     text = ast.get_docstring(ast.parse(config.read_text()))
     assert f'python tools/train.py configs/{config.name}' in text

@@ -136,44 +136,6 @@ def test_kernels_whose_gradient_cannot_be_launched_are_not_used(monkeypatch, cap
     assert 'Required: 114688, Hardware limit: 101376' in caplog.text
 
 
-@pytest.fixture
-def failing_gpu(monkeypatch):
-    """A function that runs the self-check of kernels that fail on a GPU; tests say what
-    synchronising then does.
-    """
-
-    def draw(*_args, **_kwargs):
-        raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')
-
-    def check():
-        return self_check._failure(None, None, draw, torch.device('cuda', 0), torch.float16, 32)
-
-    monkeypatch.setattr(self_check, '_results', {})
-    monkeypatch.setattr(self_check, '_is_capturing', lambda device: False)
-    monkeypatch.setitem(self_check.SIZES, (draw, 'cuda'), {})
-    return check
-
-
-def test_kernels_that_spoil_the_gpu_end_in_one_line_and_no_stored_result(failing_gpu, monkeypatch):
-    """Every later operation on the GPU fails, so that `torch` is no way out."""
-
-    def synchronize(device):
-        raise RuntimeError('CUDA error: an illegal memory access was encountered\nmore lines')
-
-    monkeypatch.setattr(torch.cuda, 'synchronize', synchronize)
-    with pytest.raises(
-        RuntimeError, match=r"^backend: .*cuda:0.*an illegal memory access.*backend='torch'$"
-    ):
-        failing_gpu()
-    assert self_check._results == {}
-
-
-def test_kernels_that_fail_and_leave_the_gpu_usable_have_a_stored_result(failing_gpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, 'synchronize', lambda device: None)
-    assert 'an illegal memory access' in failing_gpu()
-    assert len(self_check._results) == 1
-
-
 @pytest.mark.parametrize(
     'inside', [torch.no_grad, torch.inference_mode, lambda: torch.autocast('cpu', torch.bfloat16)]
 )

@@ -1,10 +1,11 @@
 """Draws docs/two_streams.png, which explains the two streams of polarity-aware attention.
 
     python tools/dev/two_streams.py configs/mask_rcnn_pola_swin_shapes.py \\
-        work_dirs/quickstart/epoch_8.pth data/shapes/coco/val2017/000001000002.jpg \\
-        --point 30 40 --head 2 --out docs/two_streams.png
+        work_dirs/quickstart/epoch_8.pth data/shapes/coco/val2017/000001000006.jpg \\
+        --point 42 80 --head 1 --out docs/two_streams.png
 
-Everything in it comes from one forward pass of the model of the quick start.
+Everything in it comes from one forward pass of the model of the quick start. The keys A and B are
+those that the streams read most, at least four tokens from the query.
 """
 
 from __future__ import annotations

@@ -157,6 +157,7 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
             written.
     """
     import onnxruntime
+    import onnxscript  # noqa: F401  torch.onnx.export needs it
 
     recorded_size: tuple[int, ...] = RECORDED_SIZE
     compared_sizes: list[tuple[int, ...]] = list(COMPARED_SIZES)
