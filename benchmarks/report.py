@@ -71,7 +71,7 @@ LAYERS: dict[str, Style] = {
     'PolaFormerPPAttention': {'label': 'PolaFormerPPAttention', 'color': GREEN, 'marker': '^'},
 }
 
-LABELLED_SIZES = {'224x224': '224²', '512x512': '512²', '1600x1600': '1600²', '4096x4096': '4096²'}
+LABELLED_SIZES = {'224x224': '224²', '512x512': '512²', '2048x2048': '2048²', '4096x4096': '4096²'}
 """Image sizes labelled on the axis: others would overlap."""
 
 MEMORY_OF_MACHINE = 24
