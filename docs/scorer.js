@@ -1,7 +1,7 @@
 // How Sphinx's search ranks results: its own scores, with pages for users before reference pages.
 var Scorer = {
   score: ([docname, title, anchor, description, score]) =>
-    /^(api\/|implementation|benchmarks|changelog|contributing)/.test(docname) ? score / 4 : score,
+    /^(api\/|benchmarks|configs)/.test(docname) ? score / 4 : score,
   objNameMatch: 11,
   objPartialMatch: 6,
   objPrio: { 0: 15, 1: 5, 2: -5 },

@@ -16,11 +16,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import timm
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 
+import mmpola.timm  # noqa: F401
 from tests.helpers.pages import code_blocks
 
 PAGE = 'docs/other_software.md'
@@ -193,8 +195,13 @@ def write_pictures(folder, number):
         cv2.imwrite(str(folder / f'{index}.jpg'), pixels)
 
 
-def test_transformers(blocks):
+def test_transformers(blocks, tmp_path, monkeypatch):
+    """With random weights in the place of the authors' file."""
     needs('transformers')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'checkpoints').mkdir()
+    weights = timm.create_model('pola_swin_tiny').state_dict()
+    torch.save({'model': weights}, 'checkpoints/pola_swin_t.pth')
     names = {'__name__': 'page'}
     exec(block_with(blocks, 'UperNetConfig('), names)
     assert names['masks'].shape == (1, 5, 128, 160)

@@ -15,7 +15,6 @@ import torch
 import torchvision  # noqa: F401 registers deform_conv2d
 from mmengine.config import Config
 from mmengine.model import BaseModel
-from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -50,62 +49,28 @@ def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
     Args:
         cfg: config of the model.
         size: as in `count_macs`.
+
+    Raises:
+        UsageError: the model cannot be built.
     """
-    model = countable_model(cfg)
+    model = build_on_meta(cfg).eval()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters, count_macs(model, size)
 
 
-def countable_model(cfg: Config) -> Any:
-    """Build the config's model on the meta device, without what needs values.
-
-    Raises:
-        UsageError: it cannot be built.
-    """
-    model: Any = build_on_meta(cfg)
-    if hasattr(model, 'roi_head'):
-        skip_selection_of_two_stages(
-            model, cfg.model.test_cfg.rpn.max_per_img, cfg.model.test_cfg.rcnn.max_per_img
-        )
-    elif hasattr(model, 'bbox_head'):
-        skip_selection_of_dense_head(model)
-    return model.eval()
-
-
-def skip_selection_of_dense_head(model: Any) -> None:
-    """Let a one-stage detector predict without non-maximum suppression."""
-    head = model.bbox_head
-
-    def predict(maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:
-        head(maps)
-        return [InstanceData()]
-
-    head.predict = predict
-
-
-def skip_selection_of_two_stages(model: Any, proposals: int, boxes: int) -> None:
-    """Let a two-stage detector predict without non-maximum suppression and region pooling.
-
-    Args:
-        model: the detector.
-        proposals: number of regions that every stage's box head gets.
-        boxes: number of regions that the mask head gets, if there is one.
-    """
-    rpn_head = model.rpn_head
-    roi_head = model.roi_head
-
-    def predict_proposals(maps: tuple[Tensor, ...], *_: Any, **__: Any) -> list[InstanceData]:
-        rpn_head(maps)
-        return [InstanceData(bboxes=torch.empty(proposals, 4, device='meta'))]
-
-    def predict_regions(*_: Any, **__: Any) -> list[InstanceData]:
-        run_on_pooled(roi_head.bbox_roi_extractor, roi_head.bbox_head, proposals)
-        if roi_head.with_mask:
-            run_on_pooled(roi_head.mask_roi_extractor, roi_head.mask_head, boxes)
-        return [InstanceData()]
-
-    rpn_head.predict = predict_proposals
-    roi_head.predict = predict_regions
+def run_detector(model: Any, images: Tensor) -> None:
+    """Run a detector without non-maximum suppression and region pooling."""
+    maps = model.extract_feat(images)
+    if not hasattr(model, 'roi_head'):
+        model.bbox_head(maps)
+        return
+    model.rpn_head(maps)
+    heads = model.roi_head
+    proposals = model.test_cfg.rpn.max_per_img
+    run_on_pooled(heads.bbox_roi_extractor, heads.bbox_head, proposals)
+    if heads.with_mask:
+        boxes = model.test_cfg.rcnn.max_per_img
+        run_on_pooled(heads.mask_roi_extractor, heads.mask_head, boxes)
 
 
 def run_on_pooled(extractors: Any, heads: Any, number: int) -> None:
@@ -141,7 +106,7 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> int:
     )
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
-            model(sample, [image_metadata(size[0], size[1])], mode='predict')
+            run_detector(model, sample)
         elif isinstance(model, BaseModel):
             model(sample, mode='tensor')
         else:
@@ -154,17 +119,3 @@ def deform_conv2d_flops(
 ) -> int:
     """Count a deformable convolution like an ordinary one, without interpolation."""
     return 2 * prod(weight[1:]) * prod(out_shape)
-
-
-def image_metadata(height: int, width: int) -> BaseDataElement:
-    """Return what a detector reads of an image: sizes before and after resizing, here equal."""
-    size = (height, width)
-    return BaseDataElement(
-        metainfo={
-            'img_shape': size,
-            'ori_shape': size,
-            'pad_shape': size,
-            'batch_input_shape': size,
-            'scale_factor': (1.0, 1.0),
-        }
-    )
