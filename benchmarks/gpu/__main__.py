@@ -23,8 +23,9 @@ from benchmarks.records import ROOT, Row, commit, results_folder, table
 PARTS = ('checks', 'operator', 'networks')
 
 NOTES = """Columns of other implementations are their time over ours: above 1, ours is faster. Their
-own times and their peak memory are in run.json. 'step' is forward and backward; 'training step' is
-forward, backward and AdamW."""
+own times and memory are in run.json. GB is the peak of a run, without tensors that exist before it
+(weights, optimizer state, inputs). 'step' is forward and backward; 'training step' is forward,
+backward and AdamW."""
 
 MADE_UP = '**Dry run on a CPU: all times and memory sizes below are MADE UP.**'
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import triton
 
-from benchmarks.measure import Run, ratio
+from benchmarks.measure import Run, extra_bytes, ratio
 from benchmarks.records import Row
 
 ROUNDS = 3
@@ -55,12 +55,9 @@ def compare(runs: Mapping[str, Run], dry_run: bool) -> Row:
 
 
 def peak_gigabytes(run: Run, dry_run: bool) -> float:
-    """Run twice, which also compiles, and return the peak memory of the second run."""
+    """Run twice, which also compiles, and return what memory the second run needs in addition."""
     run()
     if dry_run:
         return 1.0
-    torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    return torch.cuda.max_memory_allocated() / 1e9
+    return extra_bytes(run, 'cuda') / 1e9

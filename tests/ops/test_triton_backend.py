@@ -38,23 +38,14 @@ def test_every_reason_is_listed(monkeypatch):
     assert str(raised.value) == "backend 'triton' cannot run: " + '; '.join(reasons)
 
 
-@pytest.mark.parametrize(
-    ('version', 'reasons'), [('3.2.0', ['3.3', '3.2']), ('3.3.0+git1', []), ('3.10.0', [])]
-)
-def test_a_triton_that_aborts_the_process_is_refused_by_its_version(
-    version, reasons, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize(('version', 'is_refused'), [('2.6.0+cu124', True), ('2.10.0', False)])
+def test_a_triton_that_aborts_the_process_is_refused(version, is_refused, monkeypatch):
     """Triton 3.2, of torch 2.6, ends the process while it compiles; no self-check could catch
     that.
     """
-    information = tmp_path / f'triton-{version}.dist-info' / 'METADATA'
-    information.parent.mkdir()
-    information.write_text(f'Metadata-Version: 2.1\nName: triton\nVersion: {version}\n')
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch, '__version__', version)
     found = runpy.run_path(mmpola.ops.triton.__file__)
-    assert version.startswith(f'{found["VERSION"]}.')
-    for name in ('VERSION', 'IS_TOO_OLD'):
-        monkeypatch.setattr(backend, name, found[name])
-    named = [reason for reason in backend.missing() if reason.startswith('triton: ')]
-    assert len(named) == bool(reasons)
-    assert all(number in ''.join(named) for number in reasons)
+    monkeypatch.setattr(backend, 'HAS_TRITON', True)
+    monkeypatch.setattr(backend, 'IS_TOO_OLD', found['IS_TOO_OLD'])
+    reasons = [reason for reason in backend.missing() if reason.startswith('torch: expected')]
+    assert len(reasons) == is_refused

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.triton import HAS_TRITON, IS_INTERPRETED, IS_TOO_OLD, VERSION
+from mmpola.ops.triton import HAS_TRITON, IS_INTERPRETED, IS_TOO_OLD
 
 LARGEST_HEAD_DIM = 64
 """No published model has a larger one; states of 128 do not fit most GPUs' shared memory."""
@@ -22,7 +22,7 @@ def missing() -> list[str]:
         reasons.append('triton is not installed')
     elif IS_TOO_OLD:
         reasons.append(
-            f'triton: expected 3.3 or newer, which torch 2.7 and newer have, got {VERSION}'
+            f'torch: expected 2.7 or newer, which has Triton 3.3, got {torch.__version__}'
         )
     if not IS_INTERPRETED and not torch.cuda.is_available():
         reasons.append(
