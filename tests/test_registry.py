@@ -1,4 +1,4 @@
-"""Scoped names build in processes that never imported mmpola; imports need what they promise."""
+"""Scoped names build without a registered module; imports need what they promise."""
 
 from importlib import import_module
 
@@ -11,11 +11,12 @@ from tests.helpers.processes import output_of
 
 @pytest.mark.slow
 @pytest.mark.parametrize('package', ['mmdet', 'mmseg', 'mmpretrain'])
-def test_scoped_names_build_inside_an_openmmlab_package_without_imports(package):
+def test_scoped_names_build_inside_an_openmmlab_package(package):
+    """`import mmpola` registers nothing: mmcv-lite needs it, and a compiled mmcv does not."""
     pytest.importorskip(package)
     output = output_of(
         f"""
-        import torch
+        import mmpola, torch
         from {package}.registry import MODELS
         swin = dict(type='mmpola.PolaSwin', arch='tiny')
         pvt = dict(type='mmpola.PolaPVT', arch='tiny')
