@@ -25,8 +25,11 @@ from torch import Tensor
 
 operators = torch.ops.torchvision
 
-NAIVE, LINEAR, GAUSSIAN = 0, 1, 2
-"""Methods of `softnms`."""
+# methods of `softnms`
+NAIVE = 0
+LINEAR = 1
+GAUSSIAN = 2
+
 AVERAGE = 1
 """The pool mode of `roi_align_forward` that torchvision has."""
 
