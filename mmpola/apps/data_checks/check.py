@@ -62,7 +62,7 @@ def check_data(
                 missing.append(f'{key}.ann_file: {truth}: not found')
     if missing:
         headline = f'the data is not complete (looked from {Path.cwd()})'
-        advice = 'data in another folder: link it (mkdir -p data; ln -s /path/to/it data/)'
+        advice = 'data in another folder: correct its path, or link it (ln -s /path/to/it data/)'
         raise UsageError('\n  '.join([headline, *missing, *problems, advice]))
     if problems:
         raise UsageError('\n  '.join(['the data is not valid', *problems]))
