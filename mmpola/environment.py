@@ -116,10 +116,13 @@ def mmcv_problem() -> Finding | None:
         return Finding('mmcv', found, remedy, broken=True)
     try:
         import torch
+
+        if not torch.cuda.is_available():
+            return None
         from mmcv.ops import get_compiling_cuda_version
     except Exception:  # `findings` says what does not import
         return None
-    if torch.cuda.is_available() and get_compiling_cuda_version() == 'not available':
+    if get_compiling_cuda_version() == 'not available':
         found = 'compiled for a CPU only, but torch finds a GPU'
         remedy = 'pip uninstall mmcv; pip install mmcv-lite==2.1.0'
         return Finding('mmcv', found, remedy, broken=True)
