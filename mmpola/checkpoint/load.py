@@ -136,13 +136,13 @@ class LoadReport:
             text += f'; new: {listed(self.new)}'
         return text
 
-    def refuse_misfits(self, remedy: str = '') -> None:
-        """Raise a CheckpointError that lists the problems and a remedy, if tensors do not fit."""
+    def refuse_misfits(self) -> None:
+        """Raise a CheckpointError that lists the problems, if tensors do not fit."""
         problems = self.problems
         if problems:
             listing = '\n  '.join(problems)
             unfit = f'{self.source}: does not fit {self.model}; nothing was loaded'
-            raise CheckpointError(f'{unfit}\n  {listing}{remedy}')
+            raise CheckpointError(f'{unfit}\n  {listing}')
 
 
 def load_weights(model: RenamesWeights, name: str | Path, which: str | None = None) -> LoadReport:
