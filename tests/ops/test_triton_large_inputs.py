@@ -89,22 +89,31 @@ def test_a_key_that_is_nan_reaches_the_output(kind, monkeypatch):
 
 @pytest.mark.usefixtures('poisoned_memory')
 @pytest.mark.parametrize(
-    ('dtype', 'std', 'tolerance'),
-    [(torch.float16, 30.0, 5e-3), (torch.bfloat16, 60.0, 1e-2), (torch.float32, 60.0, 5e-5)],
+    ('dtype', 'std', 'sum_error', 'difference_error'),
+    [
+        (torch.float16, 30.0, 1e-3, 1e-2),
+        (torch.bfloat16, 60.0, 1e-2, 2e-2),
+        (torch.float32, 60.0, 5e-5, 5e-5),
+    ],
 )
-def test_large_exponents_are_exact(dtype, std, tolerance):
+def test_large_exponents_are_exact(dtype, std, sum_error, difference_error):
     """exp(x) overflows float32 from x = 88: compare with unshifted float64, in several programs and
     blocks.
+
+    The output and the gradient of the values are sums of positive weights. All other gradients are
+    differences of large terms that half precision has rounded. In 30 random draws their relative
+    errors reached 0.0005 and 0.006 (float16), 0.004 and 0.011 (bfloat16).
     """
     tensors = draw_leaves(32, 70, 150, 'exp', dtype, std=std, position=False, batch=1)
     tensors[1][:, 64:] *= 1.5  # larger keys in later programs, whose parts have a larger shift
-    grad = torch.randn_like(tensors[0])
+    grad = torch.randn(tensors[0].shape).to(dtype)
     found = results(tensors, 'exp', grad)
     names = [name for name, x in zip(LEAVES, tensors, strict=True) if x is not None]
     leaves = [x.double().requires_grad_() for x in tensors if x is not None]
     exact = exponential_attention(*leaves)
     gradients = torch.autograd.grad(exact, leaves, grad.double())
     for what, expected in zip(('o', *names), (exact.detach(), *gradients), strict=True):
+        tolerance = sum_error if what in ('o', 'v') else difference_error
         assert (found[what].double() - expected).norm() <= tolerance * expected.norm(), what
 
 
