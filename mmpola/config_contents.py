@@ -1,4 +1,4 @@
-"""The tree of dicts inside a config: its nodes, and the classes that its model predicts."""
+"""What is inside a config: its dicts, its data sets, and the classes that its model predicts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def nodes(node: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from nodes(child, child_key)
 
 
-def leaves(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def inner_datasets(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the configs of the data sets inside wrappers, such as ConcatDataset."""
     if 'dataset' in dataset:
-        yield from leaves(dataset['dataset'])
+        yield from inner_datasets(dataset['dataset'])
     elif 'datasets' in dataset:
         for inner in dataset['datasets']:
-            yield from leaves(inner)
+            yield from inner_datasets(inner)
     else:
         yield dataset
 

@@ -25,7 +25,7 @@ from mmpola.apps.publish.export import export, export_model
 from mmpola.apps.publish.flops import input_size
 from mmpola.checkpoint.write import check_destination
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument, load_config
-from mmpola.engine.training_checkpoint import read_fitting
+from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
@@ -61,7 +61,7 @@ def main() -> None:
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
     on_meta = validate_config(cfg)
-    checkpoint = read_fitting(args.checkpoint, cfg, on_meta)
+    checkpoint = read_checkpoint_for(args.checkpoint, cfg, on_meta)
     model = export_model(cfg, checkpoint, args.backbone)
     shape = args.shape or input_size(cfg)
     error = export(model, args.out, None if args.dynamic else tuple(shape))

@@ -28,7 +28,7 @@ from mmpola.engine.config import (
     request_compilation,
 )
 from mmpola.engine.train import evaluate
-from mmpola.engine.training_checkpoint import read_fitting
+from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
 
@@ -59,7 +59,7 @@ def main() -> None:
         draw_predictions(cfg, args.show_dir)
 
     model = validate_config(cfg)
-    checkpoint = read_fitting(args.checkpoint, cfg, model, args.weights)
+    checkpoint = read_checkpoint_for(args.checkpoint, cfg, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))

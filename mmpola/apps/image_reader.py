@@ -15,7 +15,7 @@ from timm.data import create_transform
 from torch import nn
 
 from mmpola.classification.data_config import evaluation_transform
-from mmpola.config_tree import leaves
+from mmpola.config_contents import inner_datasets
 from mmpola.engine.config import load_config
 from mmpola.engine.validate import validate_config
 
@@ -104,7 +104,7 @@ def image_pipeline(cfg: Config) -> list[dict[str, Any]]:
     The step that loads the image comes first. Its type has no scope: OpenMMLab's inferencers look
     for `LoadImageFromFile`.
     """
-    dataset = next(leaves(cfg.test_dataloader.dataset))
+    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
     loader: dict[str, Any] = {'type': 'LoadImageFromFile'}
     others = []
     for step in dataset['pipeline']:

@@ -15,13 +15,13 @@ from mmpola.backbones.parameter_groups import BackboneLayers
 from mmpola.backbones.weight_names import ReleasedNames, to_ours
 from mmpola.checkpoint.init_cfg import InitCfg, check_init_cfg, initialize
 from mmpola.checkpoint.load import RenamesWeights
-from mmpola.layers import Grid, WithPositionTable, draw_table, resize_table
+from mmpola.layers import Grid, HasPositionTable, draw_table, resize_table
 
 FIRST_CONV = 'stem.proj'
 """Name of the convolution that reads the image."""
 
 
-class Stage(WithPositionTable):
+class Stage(HasPositionTable):
     """The blocks at one resolution, after the down-sampling to it and its position table.
 
     Args:
@@ -348,5 +348,5 @@ class Backbone(RenamesWeights):
 def _resize_tables(part: nn.Module, grid: Grid) -> None:
     """Resize every position table of a part of the network to the tokens of a grid."""
     for module in part.modules():
-        if isinstance(module, WithPositionTable):
+        if isinstance(module, HasPositionTable):
             module.set_token_grid(grid)

@@ -26,11 +26,11 @@ from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
     AblatedPolaAttention,
     Grid,
+    HasPositionTable,
     PatchEmbed,
     PolaAttention,
     SpatialReductionAttention,
     TransformerBlock,
-    WithPositionTable,
     draw_table,
     resize_table,
 )
@@ -46,7 +46,7 @@ PATCH_SIZE = 16
 NORM_EPS = 1e-6
 
 
-class Stem(PatchEmbed, WithPositionTable):
+class Stem(PatchEmbed, HasPositionTable):
     """Patches without a norm, and the learned position table that is added to them.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from mmpola.checkpoint import CheckpointError
 from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
 from mmpola.checkpoint.load import WEIGHTS, RenamesWeights, load_weights
-from mmpola.config_tree import nodes
+from mmpola.config_contents import nodes
 from mmpola.messages import UsageError
 
 InitCfg = dict[str, Any] | list[dict[str, Any]] | None

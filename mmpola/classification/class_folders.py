@@ -18,7 +18,7 @@ from timm.data import ImageNetInfo, create_transform
 from timm.utils.misc import natural_key
 from torch.utils.data import Dataset
 
-from mmpola.config_tree import IMAGENET
+from mmpola.config_contents import IMAGENET
 from mmpola.messages import listed
 from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 from mmpola.registry import DATASETS

@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmpola.classification.class_folders import class_names
-from mmpola.config_tree import IMAGENET, leaves
+from mmpola.config_contents import IMAGENET, inner_datasets
 from mmpola.messages import info, listed
 
 
@@ -64,7 +64,7 @@ def name_trained_classes(cfg: Config, names: Sequence[str]) -> None:
 def _test_class_folders(cfg: Config) -> Iterator[dict[str, Any]]:
     """Yield the config of every `ClassFolders` in the test data."""
     if 'test_dataloader' in cfg:
-        for dataset in leaves(cfg.test_dataloader.dataset):
+        for dataset in inner_datasets(cfg.test_dataloader.dataset):
             if dataset.get('type') == 'mmpola.ClassFolders':
                 yield dataset
 
@@ -77,7 +77,7 @@ def evaluation_transform(cfg: Config) -> dict[str, Any]:
     """
     transform = None
     if 'test_dataloader' in cfg:
-        transform = next(leaves(cfg.test_dataloader.dataset)).get('transform')
+        transform = next(inner_datasets(cfg.test_dataloader.dataset)).get('transform')
     if not isinstance(transform, dict):
         info(
             "test_dataloader.dataset.transform: no arguments for timm's transforms; "

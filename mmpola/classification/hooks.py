@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 
-from mmpola.config_tree import class_count_problems
+from mmpola.config_contents import class_count_problems
 from mmpola.registry import HOOKS
 
 

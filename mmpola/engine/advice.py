@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.optim.scheduler.param_scheduler import INF
 
-from mmpola.config_tree import leaves
+from mmpola.config_contents import inner_datasets
 
 WARM_UPS = ('LinearLR', 'ConstantLR', 'QuadraticWarmupLR')
 """Schedules that start below the learning rate."""
@@ -92,7 +92,7 @@ def image_size_advice(cfg: Config) -> str | None:
 
 def _image_size(dataloader: dict[str, Any]) -> Any:
     """Return the `input_size` of a classifier's data set; None for other data."""
-    for dataset in leaves(dataloader.get('dataset') or {}):
+    for dataset in inner_datasets(dataloader.get('dataset') or {}):
         transform = dataset.get('transform')
         if isinstance(transform, dict):
             return transform.get('input_size')

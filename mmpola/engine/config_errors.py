@@ -11,7 +11,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import Registry
 
-from mmpola.config_tree import nodes
+from mmpola.config_contents import nodes
 from mmpola.messages import UsageError
 from mmpola.registry import MODULE_OF_NAME
 

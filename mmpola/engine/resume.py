@@ -10,7 +10,7 @@ from torch import nn
 
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
-    check_fits,
+    fit_checkpoint,
     locate_checkpoint,
     read_training_checkpoint,
 )
@@ -44,7 +44,7 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> None:
     _check_work_dir(cfg, path, overwrite)
     if path is not None:
         checkpoint = _read_training_state(path)
-        check_fits(checkpoint, cfg, model)
+        fit_checkpoint(checkpoint, cfg, model)
         cfg.load_from = str(path)
         meta = checkpoint.meta
         print(f'--resume: {path}, after {meta["epoch"]} epochs and {meta["iter"]} steps')

@@ -16,13 +16,13 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
-from mmpola.config_tree import nodes
+from mmpola.config_contents import nodes
 from mmpola.engine.config_errors import keys_in_errors
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
-    fitting_weights,
     read_training_checkpoint,
+    starting_weights,
 )
 from mmpola.messages import UsageError
 
@@ -92,7 +92,8 @@ def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
     else:
         check_pretrained(cfg.model)
         if cfg.get('load_from'):
-            hooks.append(StartHook(fitting_weights(read_training_checkpoint(cfg.load_from), model)))
+            checkpoint = read_training_checkpoint(cfg.load_from)
+            hooks.append(StartHook(starting_weights(checkpoint, model)))
             cfg.load_from = None
         if overwrite:
             hooks.append(ForgetHook())

@@ -28,7 +28,7 @@ from mmpola.checkpoint.load import (
     weights_note,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.config_tree import predicted_classes
+from mmpola.config_contents import predicted_classes
 from mmpola.messages import UsageError, listed
 
 BACKBONE = 'backbone'
@@ -99,7 +99,7 @@ def read_training_checkpoint(name: str | Path, which: str | None = None) -> Trai
     return TrainingCheckpoint(str(path), content, weights, container)
 
 
-def read_fitting(
+def read_checkpoint_for(
     name: str | Path, cfg: Config, model: nn.Module, which: str | None = None
 ) -> TrainingCheckpoint:
     """Read the weights of a config's whole model; print what was dropped, resized or averaged.
@@ -114,10 +114,10 @@ def read_fitting(
         which: weights to take, see `find_weights`.
 
     Raises:
-        UsageError: see `read_training_checkpoint` and `check_fits`.
+        UsageError: see `read_training_checkpoint` and `fit_checkpoint`.
     """
     checkpoint = read_training_checkpoint(name, which)
-    checkpoint.weights, report = check_fits(checkpoint, cfg, model, exact=False)
+    checkpoint.weights, report = fit_checkpoint(checkpoint, cfg, model, exact=False)
     report.container = checkpoint.container
     report.note = weights_note(checkpoint.content, checkpoint.container)
     if report.dropped or report.resized or report.note:
@@ -125,7 +125,7 @@ def read_fitting(
     return checkpoint
 
 
-def check_fits(
+def fit_checkpoint(
     checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, exact: bool = True
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
@@ -161,7 +161,7 @@ def _model_parts(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name.partition('.')[0] for name in names))
 
 
-def fitting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[str, Tensor]:
+def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[str, Tensor]:
     """Return the weights that a run with `load_from` starts from, and print how many these are.
 
     Heads may differ, backbones may not.

@@ -24,8 +24,8 @@ from mmpola.layers.sequence import (
 from mmpola.layers.softmax import RotarySoftmaxAttention, SpatialReductionAttention
 from mmpola.layers.token_maps import (
     Grid,
+    HasPositionTable,
     PatchEmbed,
-    WithPositionTable,
     covering_grid,
     pad_to_cells,
     position_tables,
@@ -39,6 +39,7 @@ __all__ = [
     'DepthwiseDeformableConv',
     'EluSequenceAttention',
     'Grid',
+    'HasPositionTable',
     'LearnedExpMap',
     'LearnedPowerMap',
     'LinearAttention',
@@ -55,7 +56,6 @@ __all__ = [
     'TransformerBlock',
     'WindowAttention',
     'Windows',
-    'WithPositionTable',
     'covering_grid',
     'draw_layer',
     'draw_table',

@@ -13,7 +13,7 @@ from mmpola.layers.attention import (
 )
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
 from mmpola.layers.initial_weights import draw_layer
-from mmpola.layers.token_maps import Grid, WithPositionTable, resize_table
+from mmpola.layers.token_maps import Grid, HasPositionTable, resize_table
 from mmpola.ops import polarity_attention
 from mmpola.ops.api import check_backend_name
 from mmpola.ops.reference import convolve_tokens
@@ -22,7 +22,7 @@ MIXINGS = ('dwc', 'dcn', None)
 """Local mixing of the values: depth-wise convolution, depth-wise deformable convolution, none."""
 
 
-class AblatedPolaAttention(WithPositionTable):
+class AblatedPolaAttention(HasPositionTable):
     """`PolaAttention` in which gate, mixing and polarity can each be left out.
 
     Source: PolaFormer (ICLR 2025), table 3. It is slower than `PolaAttention`: mixing and gate are

@@ -19,7 +19,7 @@ from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.layers.token_maps import (
     Grid,
-    WithPositionTable,
+    HasPositionTable,
     covering_grid,
     interpolate_tokens,
     reduce_tokens,
@@ -99,7 +99,7 @@ class LinearAttention(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-class PolaAttention(LinearAttention, WithPositionTable):
+class PolaAttention(LinearAttention, HasPositionTable):
     """PolaFormer's linear attention (E4-E8) with local mixing of the values and a gate (E14).
 
     Source: PolaFormer (ICLR 2025), eq. 3-9; the layer of Pola-Swin. The released weights of one
@@ -175,7 +175,7 @@ class PolaAttention(LinearAttention, WithPositionTable):
         return self.proj_drop(self.proj(mixed))
 
 
-class PolaSpatialReductionAttention(LinearAttention, WithPositionTable):
+class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
     """`PolaAttention` whose keys and values can come from a reduced map, as in PVT.
 
     Source: PolaFormer (ICLR 2025), eq. 3-9; the layer of Pola-PVT, which the released models use

@@ -102,7 +102,7 @@ def interpolate_tokens(x: Tensor, tokens: int) -> Tensor:
     return interpolated.transpose(1, 2).to(x.dtype)
 
 
-class WithPositionTable(nn.Module):
+class HasPositionTable(nn.Module):
     """A module with a learned position table [1, h*w, C] for the tokens of `grid`, or None.
 
     Attributes:
@@ -127,7 +127,7 @@ def position_tables(model: nn.Module) -> dict[str, Grid]:
     """Return the grid of each learned position table inside a model, by the parameter's name."""
     grids = {}
     for name, module in model.named_modules():
-        if not isinstance(module, WithPositionTable):
+        if not isinstance(module, HasPositionTable):
             continue
         if getattr(module, module.table_name) is not None:
             parameter_name = f'{name}.{module.table_name}'.removeprefix('.')

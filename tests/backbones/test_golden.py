@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from mmpola.engine.training_checkpoint import read_fitting
+from mmpola.engine.training_checkpoint import read_checkpoint_for
 
 ATTN_TYPES = {
     'pola_pvt_llll': 'LLLL',
@@ -89,7 +89,10 @@ def test_the_authors_features_logits_and_gradients(name, golden, tmp_path):
         torch.equal(x, renamed[key]) for key, x in loaded.items()
     )  # also the statistics of BatchNorm
     torch.testing.assert_close(
-        read_fitting(path, Config({'model': settings}), model).weights, dict(loaded), rtol=0, atol=0
+        read_checkpoint_for(path, Config({'model': settings}), model).weights,
+        dict(loaded),
+        rtol=0,
+        atol=0,
     )
 
     model, (of_features, of_logits, of_gradients) = model.double().eval(), ERRORS[record['kind']]

@@ -14,7 +14,7 @@ from torch import nn
 
 from mmpola.backbones.base import Backbone
 from mmpola.checkpoint.hub import short_name
-from mmpola.config_tree import nodes
+from mmpola.config_contents import nodes
 from mmpola.engine import training_checkpoint
 from mmpola.engine.advice import length_advice
 from mmpola.lra.encoder import SequenceEncoder
@@ -153,7 +153,7 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     metric = 'coco/bbox_mAP' if cfg.default_scope == 'mmdet' else 'mIoU'
     assert f'val/{metric}' in runner.message_hub.log_scalars
     written = training_checkpoint.read_training_checkpoint(find_latest_checkpoint(cfg.work_dir))
-    training_checkpoint.check_fits(written, cfg, model)
+    training_checkpoint.fit_checkpoint(written, cfg, model)
     schedulers = cfg.param_scheduler
     assert len(written.content['param_schedulers']) == (
         len(schedulers) if isinstance(schedulers, list) else 1

@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_fitting
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_checkpoint_for
 from mmpola.registry import MODELS
 
 
@@ -51,7 +51,9 @@ class Versioned(nn.Linear):
 def test_load_hooks_get_the_versions_that_a_file_states(wrap, tmp_path):
     torch.save({'state_dict': wrap(Versioned()).state_dict()}, tmp_path / 'versioned.pth')
     model = {'type': 'mmpola.Versioned'}
-    checkpoint = read_fitting(tmp_path / 'versioned.pth', Config({'model': model}), Versioned())
+    checkpoint = read_checkpoint_for(
+        tmp_path / 'versioned.pth', Config({'model': model}), Versioned()
+    )
     assert load_model(Config({'model': model}), checkpoint).version == 2
 
 

@@ -64,7 +64,7 @@ def test_the_config_survives_a_model_that_changes_it(tmp_path):
     torch.save({'state_dict': Consuming({'width': 3}).state_dict()}, tmp_path / 'epoch_1.pth')
     checkpoint = training_checkpoint.read_training_checkpoint(tmp_path / 'epoch_1.pth')
     for _ in range(2):
-        training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
+        training_checkpoint.fit_checkpoint(checkpoint, cfg, build_on_meta(cfg))
     assert cfg.model.encoder == {'width': 3}
 
 
@@ -76,10 +76,10 @@ def test_the_model_inside_test_time_augmentation_is_compared(
     )
     cfg = Config.fromfile(tiny_config)
     cfg.model = dict(type='DetTTAModel', module=cfg.model)
-    training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
+    training_checkpoint.fit_checkpoint(checkpoint, cfg, build_on_meta(cfg))
     cfg.model.module.roi_head.bbox_head.num_classes = 5
     with pytest.raises(UsageError, match='does not fit MaskRCNN'):
-        training_checkpoint.check_fits(checkpoint, cfg, build_on_meta(cfg))
+        training_checkpoint.fit_checkpoint(checkpoint, cfg, build_on_meta(cfg))
 
 
 def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkpoint, tmp_path):
@@ -89,12 +89,12 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     )
     checkpoint = training_checkpoint.read_training_checkpoint(path)
     cfg, model = on_meta(tiny_config)
-    training_checkpoint.check_fits(checkpoint, cfg, model)
+    training_checkpoint.fit_checkpoint(checkpoint, cfg, model)
     checkpoint.meta['dataset_meta']['classes'] = classes[:3]
-    message = refusal(training_checkpoint.check_fits, checkpoint, cfg, model)
+    message = refusal(training_checkpoint.fit_checkpoint, checkpoint, cfg, model)
     assert message.startswith('model.roi_head.bbox_head.num_classes: expected 3, ')
     cfg.model.roi_head.bbox_head.num_classes = 80
-    message = refusal(training_checkpoint.check_fits, checkpoint, cfg, build_on_meta(cfg))
+    message = refusal(training_checkpoint.fit_checkpoint, checkpoint, cfg, build_on_meta(cfg))
     assert 'roi_head.bbox_head.fc_cls.weight expected [81, 32], got [7, 32]' in message
 
 
@@ -102,7 +102,7 @@ def test_a_backbone_is_no_whole_model(tiny_config, write_checkpoint, tmp_path):
     path = write_checkpoint(tiny_config, tmp_path / 'whole.pth')
     weights = torch.load(path)['state_dict']
     torch.save({name: x for name, x in weights.items() if name.startswith('backbone.')}, path)
-    message = refusal(training_checkpoint.read_fitting, path, *on_meta(tiny_config))
+    message = refusal(training_checkpoint.read_checkpoint_for, path, *on_meta(tiny_config))
     assert message.startswith(f'{path}: expected the weights of a whole MaskRCNN, got none of its ')
     assert 'init_cfg' in message
 
@@ -124,7 +124,7 @@ def test_a_training_run_starts_from_weights_whose_heads_differ(
     checkpoint = training_checkpoint.read_training_checkpoint(
         write_checkpoint(other, tmp_path / 'start.pth')
     )
-    weights = training_checkpoint.fitting_weights(checkpoint, on_meta(tiny_config)[1])
+    weights = training_checkpoint.starting_weights(checkpoint, on_meta(tiny_config)[1])
     left = checkpoint.weights.keys() - weights.keys()
     assert len(left) == 6
     assert {'.'.join(name.split('.')[:2]) for name in left} == {
@@ -146,7 +146,7 @@ def test_weights_of_which_none_fits_the_backbone_are_refused(
         {'state_dict': {name.replace('backbone.', 'body.'): x for name, x in weights.items()}}, path
     )
     message = refusal(
-        training_checkpoint.fitting_weights,
+        training_checkpoint.starting_weights,
         training_checkpoint.read_training_checkpoint(path),
         on_meta(tiny_config)[1],
     )

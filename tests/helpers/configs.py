@@ -6,7 +6,7 @@ from functools import cache
 from mmengine.config import config as reading
 from mmengine.config import utils as metafiles
 
-from mmpola.config_tree import nodes
+from mmpola.config_contents import nodes
 
 WIDTHS = {
     'embed_dims': (8, 16, 24, 32),

@@ -16,7 +16,7 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.config_tree import nodes
+from mmpola.config_contents import nodes
 from tests.helpers import ROOT
 from tests.helpers.configs import shrink
 

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from mmpola.backbones.weight_names import POLA_SWIN, POLAFORMER_PP, to_released
 from mmpola.engine.training_checkpoint import (
-    fitting_weights,
     load_model,
-    read_fitting,
+    read_checkpoint_for,
     read_training_checkpoint,
+    starting_weights,
 )
 from mmpola.engine.validate import build_on_meta
 from tests.helpers.models import PYRAMID
@@ -136,7 +136,7 @@ def read_config(path):
 
 def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys):
     config = classifier(pretrain_img_size=64)
-    checkpoint = read_fitting(save('authors.pth', weights, tmp_path), *read_config(config))
+    checkpoint = read_checkpoint_for(save('authors.pth', weights, tmp_path), *read_config(config))
     model = MODELS.build(Config.fromfile(config).model)
     model.init_cfg = {'type': 'Pretrained', 'checkpoint': checkpoint.path}
     model.init_weights()
@@ -179,14 +179,14 @@ def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_pat
     config = classifier()
     del weights['norm.weight'], weights['patch_embed.proj.bias']
     path = save('authors.pth', weights, tmp_path)
-    first, missing = refusal(read_fitting, path, *read_config(config)).splitlines()
+    first, missing = refusal(read_checkpoint_for, path, *read_config(config)).splitlines()
     assert first.startswith(f'{path}: does not fit ImageClassifier; ')
     assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
 
 
 def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
     path = save('authors.pth', weights, tmp_path)
-    assert refusal(read_fitting, path, *read_config(tiny_config)).startswith(
+    assert refusal(read_checkpoint_for, path, *read_config(tiny_config)).startswith(
         f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, '
         'roi_head; '
     )
@@ -217,7 +217,7 @@ def test_a_detector_of_the_authors_is_loaded_with_their_names(tiny_config, tmp_p
     torch.save({'meta': {'CLASSES': ('a',)}, 'state_dict': authors}, path)
 
     cfg, model = read_config(config)
-    checkpoint = read_fitting(path, cfg, model)
+    checkpoint = read_checkpoint_for(path, cfg, model)
     assert 'dropped: backbone.norms.0.weight' in capsys.readouterr().out
     assert checkpoint.weights.keys() == detector.keys()
     for loaded in (
@@ -227,7 +227,7 @@ def test_a_detector_of_the_authors_is_loaded_with_their_names(tiny_config, tmp_p
         for name, x in loaded.state_dict().items():
             assert torch.equal(x, authors[names[name]]), name
 
-    start = fitting_weights(read_training_checkpoint(path), model)
+    start = starting_weights(read_training_checkpoint(path), model)
     count = len(detector)
     assert start.keys() == detector.keys()
     assert f'load_from: {path}: {count} of {count} tensors are loaded\n' in capsys.readouterr().out

@@ -26,7 +26,7 @@ from mmpola.apps.analysis.maps import COLOUR_PERCENTILE
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.apps.shape_scenes import RGBImage, draw_scene
 from mmpola.engine.config import add_options_argument
-from mmpola.engine.training_checkpoint import load_model, read_fitting
+from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
 
 SIDE = 4096
@@ -110,7 +110,7 @@ def main() -> None:
     args = parser.parse_args()
     cfg, on_meta = load_image_config(args)
     cfg.test_dataloader.dataset.pipeline[1].scale = (SIDE, SIDE)
-    model = load_model(cfg, read_fitting(args.checkpoint, cfg, on_meta))
+    model = load_model(cfg, read_checkpoint_for(args.checkpoint, cfg, on_meta))
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'scene.png'
         Image.fromarray(assemble_scene()).save(path)

@@ -24,7 +24,7 @@ from mmpola.apps import analysis
 from mmpola.apps.analysis.charts import BLUE, GREY, ORANGE
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.engine.config import add_options_argument
-from mmpola.engine.training_checkpoint import load_model, read_fitting
+from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.messages import run_main
 from mmpola.ops.reference import add_key_position
 
@@ -111,7 +111,7 @@ def main() -> None:
     add_options_argument(parser)
     args = parser.parse_args()
     cfg, on_meta = load_image_config(args)
-    model = load_model(cfg, read_fitting(args.checkpoint, cfg, on_meta))
+    model = load_model(cfg, read_checkpoint_for(args.checkpoint, cfg, on_meta))
     scene = analysis.open_scene(model, open_reader(cfg), args.image)
     layers = analysis.observe(model.backbone, scene.inputs, lambda layer: layer, [args.layer])
     figure = draw(scene, layers[args.layer], args.head - 1, tuple(args.point))

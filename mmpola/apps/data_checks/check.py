@@ -13,7 +13,13 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmpola.apps.data_checks.class_folders import check_class_folders
 from mmpola.apps.data_checks.label_maps import check_label_maps
 from mmpola.apps.data_checks.report import DatasetReport
-from mmpola.config_tree import IMAGENET, class_count_problems, leaves, nodes, predicted_classes
+from mmpola.config_contents import (
+    IMAGENET,
+    class_count_problems,
+    inner_datasets,
+    nodes,
+    predicted_classes,
+)
 from mmpola.engine.processes import place
 from mmpola.messages import UsageError, first_line
 
@@ -76,7 +82,7 @@ def different_datasets(cfg: Config, splits: tuple[str, ...]) -> list[DatasetRepo
         loader = cfg.get(f'{split}_dataloader')
         if not loader:
             continue
-        for dataset in leaves(loader.dataset):
+        for dataset in inner_datasets(loader.dataset):
             others = [(key, value) for key, value in dataset.items() if key != 'pipeline']
             report = reports.setdefault(str(sorted(others)), empty_report(dataset))
             if split not in report.splits:

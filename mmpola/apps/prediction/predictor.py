@@ -23,8 +23,8 @@ from mmpola.apps.image_reader import ClassifierReader, image_pipeline, is_classi
 from mmpola.apps.prediction.drawing import draw_classes
 from mmpola.classification.class_folders import class_names
 from mmpola.classification.data_config import class_source, evaluation_transform
-from mmpola.config_tree import IMAGENET, leaves
-from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_fitting
+from mmpola.config_contents import IMAGENET, inner_datasets
+from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_checkpoint_for
 from mmpola.read_image import read_pixels
 
 BEST_CLASSES = 5
@@ -113,7 +113,7 @@ class Segmenter:
 def load_predictor(
     cfg: Config, on_meta: nn.Module, path: str, device: str, threshold: float
 ) -> Classifier | Detector | Segmenter:
-    """Read weights as `read_fitting` does and return the predictor of the config's model.
+    """Read weights as `read_checkpoint_for` does and return the predictor of the config's model.
 
     A checkpoint without class names gets those of the config's test data.
 
@@ -127,7 +127,7 @@ def load_predictor(
     Raises:
         UsageError: the file cannot be read or does not fit the config.
     """
-    checkpoint = read_fitting(path, cfg, on_meta)
+    checkpoint = read_checkpoint_for(path, cfg, on_meta)
     model = load_model(cfg, checkpoint).to(device)
     if is_classifier(cfg):
         reader = ClassifierReader(evaluation_transform(cfg))
@@ -141,7 +141,7 @@ def load_predictor(
 
 def _dataset_meta(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, Any]:
     """Return class names and palette: the checkpoint's, else those of the config's test data."""
-    dataset = next(leaves(cfg.test_dataloader.dataset))
+    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
     config_meta = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
     checkpoint_meta = checkpoint.meta.get('dataset_meta') or {}
     meta = {}
@@ -167,7 +167,7 @@ def build_inferencer(cfg: Config, model: Any, device: str) -> Any:
         from mmseg.apis import MMSegInferencer as Inferencer
 
     cfg = copy.deepcopy(cfg)
-    dataset = next(leaves(cfg.test_dataloader.dataset))
+    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
     cfg.test_dataloader.dataset = {**dataset, 'pipeline': image_pipeline(cfg)}
     cfg.visualizer.vis_backends = None  # they would write a copy of each drawing
     logger = MMLogger.get_current_instance()
@@ -189,10 +189,10 @@ def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint) -> tuple[str
 
     If nothing defines as many names as the classifier has classes, numbers take their place.
     """
-    if checkpoint.classes:  # `read_fitting` has compared their number with the model's
+    if checkpoint.classes:  # `read_checkpoint_for` has compared their number with the model's
         return tuple(checkpoint.classes)
     count = cfg.model.num_classes
-    dataset = next(leaves(cfg.test_dataloader.dataset))
+    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
     source = class_source(dataset, count)
     if not isinstance(source, str) or source == IMAGENET or Path(source).exists():
         names = class_names(source)

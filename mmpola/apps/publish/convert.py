@@ -20,7 +20,7 @@ from mmpola.checkpoint.load import RenamesWeights, fit_weights, rename_weights
 from mmpola.checkpoint.write import write_atomically
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
-    check_fits,
+    fit_checkpoint,
     read_training_checkpoint,
 )
 from mmpola.engine.validate import build_on_meta
@@ -133,7 +133,7 @@ def convert_whole(source: Path, which: str | None = None, metric: str | None = N
         )
     cfg = Config.fromstring(earlier['cfg'], '.py')
     model = build_on_meta(cfg)
-    weights, _ = check_fits(checkpoint, cfg, model)
+    weights, _ = fit_checkpoint(checkpoint, cfg, model)
     meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
     meta['dataset_meta'] = {}
     for key in ('classes', 'palette'):
