@@ -138,6 +138,7 @@ def check_parity(case: str, runs: Mapping[str, Callable[[], Sequence[Tensor]]]) 
 
     The runs are without tf32.
     """
+    torch.backends.cuda.matmul.allow_tf32 = False
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         results = {name: run() for name, run in runs.items()}
     first = next(iter(results))

@@ -18,11 +18,6 @@ def cache_folder() -> Path:
     return Path(caches) / 'mmpola'
 
 
-def file_name(machine: str) -> str:
-    """Return the name of a GPU or another machine without spaces and slashes, for a file."""
-    return machine.replace(' ', '-').replace('/', '-')
-
-
 @contextmanager
 def complete_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; at the end it is renamed to `path`, on errors it is removed.

@@ -46,6 +46,7 @@ def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
         UsageError: there is no such file or folder, or no image in a folder.
     """
     images = []
+    results = out.resolve()
     for argument in arguments:
         path = Path(argument)
         base = path.parent
@@ -54,7 +55,8 @@ def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
             base = path
             found = []
             for file in sorted(path.rglob('*')):
-                if file.suffix.lower() in IMAGE_SUFFIXES and out not in file.parents:
+                is_result = results in file.resolve().parents
+                if file.suffix.lower() in IMAGE_SUFFIXES and not is_result:
                     found.append(file)
         elif not path.exists():
             raise UsageError(f'{argument}: no such file or folder')

@@ -44,7 +44,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('images', nargs='+', help='image files and folders (searched recursively)')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results')
     parser.add_argument(
-        '--score-thr', type=float, default=0.3, help='lowest score of a detection (default: 0.3)'
+        '--score-thr',
+        type=float,
+        default=0.3,
+        help='score above which a detection is drawn (default: 0.3)',
     )
     parser.add_argument(
         '--device', default=get_device(), help='cpu, cuda:1 … (default: a GPU if there is one)'

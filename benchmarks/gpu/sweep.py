@@ -43,7 +43,8 @@ def sweep(feature_map: str, dim: int, dry_run: bool) -> None:
         dim: D, channels of a head.
         dry_run: whether two launches run on tiny shapes, with times that are made up.
     """
-    case = Case('', 'exp' if feature_map == 'rotary' else feature_map, 2, 200, 334, 1, dim)
+    kind = {'power': 'power', 'rotary': 'exp'}[feature_map]
+    case = Case('', kind, 2, 200, 334, 1, dim)
     candidates = list(product(TOKENS, WARPS, STAGES))
     if dry_run:
         case = replace(case, batch=1, rows=3, columns=6)

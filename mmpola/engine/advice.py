@@ -29,10 +29,10 @@ def length_advice(cfg: Config) -> str | None:
         length = cfg.train_cfg.get(f'max_{unit}')
         parts = {}
         for key, part in _schedule_parts(cfg):
-            if 'end' in part and part.get('by_epoch', True) == by_epoch:
+            if part.get('by_epoch', True) == by_epoch:
                 parts[key] = part
-        end = max((part['end'] for part in parts.values()), default=length)
-        if not length or end == length:
+        end = max((part.get('end', INF) for part in parts.values()), default=length)
+        if not length or end in (length, INF):  # a part without an end lasts as long as the run
             continue
         problem = f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}'
         options = []

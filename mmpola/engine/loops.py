@@ -154,11 +154,12 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         images = 'images per step (processes x train_dataloader.batch_size)'
         if within_epoch:
             where = 'the middle of an epoch'
+            advice = '; another number can be used from the end of an epoch'
             if self.endless:
                 where = 'training by steps'
+                advice = ''
             raise UsageError(
-                f'resume: expected {before} {images} in {where}, as before, got {now}; only from '
-                'the end of an epoch can another number be used'
+                f'resume: expected {before} {images} in {where}, as before, got {now}{advice}'
             )
         self.runner.logger.warning(
             f'resume: {now} {images} instead of {before}, {len(self.dataloader)} steps per epoch; '

@@ -68,8 +68,8 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
         if path.is_file():
             return path
     raise UsageError(
-        f'{record}: names {recorded}, which does not exist; name the checkpoint to resume from: '
-        '--resume CHECKPOINT'
+        f'{record}: names {recorded}, which does not exist; resume from another checkpoint with '
+        '--resume CHECKPOINT --overwrite'
     )
 
 

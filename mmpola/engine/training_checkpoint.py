@@ -83,8 +83,8 @@ def locate_checkpoint(name: str | Path) -> Path:
     """
     try:
         return resolve_checkpoint(name)
-    except FileNotFoundError:
-        raise UsageError(f'{name}: no such checkpoint') from None
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from None
 
 
 def read_training_checkpoint(name: str | Path, which: str | None = None) -> TrainingCheckpoint:
@@ -164,10 +164,11 @@ def _model_parts(names: Iterable[str]) -> list[str]:
 def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[str, Tensor]:
     """Return the weights that a run with `load_from` starts from, and print how many these are.
 
-    Heads may differ, backbones may not.
+    Every tensor whose name and shape fit is taken; the line names the parts that stay as
+    initialised.
 
     Raises:
-        UsageError: no tensor of the backbone fits.
+        UsageError: no tensor of the backbone fits, or the file has NaN or infinite values.
     """
     weights = rename_weights(model, checkpoint.weights)
     _, report = fit_weights(model, weights, checkpoint.path, exact=True)
@@ -177,6 +178,8 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
             f'{listed(weights, 3)}; the weights of a backbone are loaded by '
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
         )
+    if report.not_finite:
+        raise UsageError(f'load_from: {checkpoint.path}: not finite: {listed(report.not_finite)}')
     names = model.state_dict().keys()
     line = f'load_from: {checkpoint.path}: {len(report.loaded)} of {len(names)} tensors are loaded'
     new = ['.'.join(name.split('.')[:2]) for name in names if name not in set(report.loaded)]

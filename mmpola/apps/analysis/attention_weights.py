@@ -17,9 +17,6 @@ from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import add_key_position, normaliser, rotate
 
-STREAMS = ('same', 'opposite')
-"""The streams of linear attention, in the order of the operator's value channels."""
-
 MAP_KINDS = ('same', 'opposite', 'both', 'softmax')
 """Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
 

@@ -1,4 +1,4 @@
-"""The kernels of an ExpMap: state (E1, E2), output (E3) and the gradients of both passes (E15-E18).
+"""The kernels of an ExpMap: state (E1, E2), output (E3) and the gradients of both passes (E15-E17).
 
 Features are shifted (E11-E13), and rotated for the products if there are rotary tables (E10). The
 opposite-signed stream runs through the same device functions as the same-signed one, with all
