@@ -1,5 +1,7 @@
 """Finding image files, the files of their results, and reading them."""
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ def photos(tmp_path):
     return folder
 
 
-def test_files_and_folders(photos, tmp_path):
+def test_files_and_folders(photos, tmp_path, monkeypatch):
     def found(*arguments, out=tmp_path / 'out'):
         images = find_images([str(argument) for argument in arguments], out)
         return [(str(image.path.relative_to(tmp_path)), str(image.result)) for image in images]
@@ -41,6 +43,8 @@ def test_files_and_folders(photos, tmp_path):
     assert found(file) == [('photos/inner/second.jpg', 'second')]
     # Results of an earlier run are no images.
     assert found(photos, out=photos / 'inner') == [everything[0], everything[3]]
+    monkeypatch.chdir(tmp_path)
+    assert found(photos, out=Path('photos/inner')) == [everything[0], everything[3]]
 
 
 @pytest.mark.parametrize('argument', ['none.jpg', 'empty'])

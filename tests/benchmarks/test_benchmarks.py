@@ -42,7 +42,9 @@ def test_without_parity_there_are_no_numbers(monkeypatch):
     monkeypatch.setattr(operators, 'literal_attention', wrong)
     with pytest.raises(ParityError):
         list(operators.attention('cpu', 1))
+    torch.backends.cuda.matmul.allow_tf32 = True  # as after the checks of benchmarks.gpu
     check_parity('none', {name: lambda: [torch.ones(2)] for name in ('ours', 'theirs')})
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_a_network_on_the_literal_equations_is_the_same_network(monkeypatch):

@@ -53,6 +53,12 @@ def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, opti
     assert ('too short' in advice) == (not options)
 
 
+def test_a_part_without_an_end_lasts_as_long_as_the_run():
+    parts = [{'type': 'LinearLR', 'end': 20}, {'type': 'CosineAnnealingLR', 'begin': 20}]
+    cfg = Config({'train_cfg': {'max_epochs': 300}, 'param_scheduler': parts})
+    assert length_advice(cfg) is None
+
+
 def test_a_schedule_of_one_part_has_no_number():
     cfg = Config({'train_cfg': {'max_epochs': 20}, 'param_scheduler': {'type': 'A', 'end': 40}})
     assert length_advice(cfg).endswith('--cfg-options param_scheduler.end=20')

@@ -108,7 +108,7 @@ def test_a_work_dir_may_be_copied_and_moved(work, tmp_path):
     assert message.startswith(
         f'{moved}/last_checkpoint: names {work}/epoch_2.pth, which does not exist'
     )
-    assert message.endswith('--resume CHECKPOINT')
+    assert message.endswith('--resume CHECKPOINT --overwrite')
 
 
 def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work, capsys):

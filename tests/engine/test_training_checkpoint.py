@@ -137,6 +137,19 @@ def test_a_training_run_starts_from_weights_whose_heads_differ(
     assert 'roi_head.bbox_head, roi_head.mask_head' in line
 
 
+def test_a_training_run_does_not_start_from_weights_that_are_not_finite(
+    tiny_config, write_checkpoint, tmp_path
+):
+    path = write_checkpoint(tiny_config, tmp_path / 'start.pth')
+    content = torch.load(path)
+    content['state_dict']['backbone.stem.proj.weight'] *= float('nan')
+    torch.save(content, path)
+    checkpoint = training_checkpoint.read_training_checkpoint(path)
+    model = on_meta(tiny_config)[1]
+    message = refusal(training_checkpoint.starting_weights, checkpoint, model)
+    assert 'not finite: backbone.stem.proj.weight' in message
+
+
 def test_weights_of_which_none_fits_the_backbone_are_refused(
     tiny_config, write_checkpoint, tmp_path
 ):
