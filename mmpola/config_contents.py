@@ -61,20 +61,20 @@ def predicted_classes(model: Any) -> list[tuple[str, int]]:
 
 
 def class_count_problems(
-    predicted: Iterable[tuple[str, int]], classes: Sequence[str], dataloader: str
+    predicted: Iterable[tuple[str, int]], classes: Sequence[str], source: str
 ) -> list[str]:
-    """Describe every mismatch between the classes of a model and the classes of a data set.
+    """Describe every mismatch between the classes of a model and those of its data or weights.
 
     Args:
         predicted: (config key, number of classes) of each classifier or head.
-        classes: names of the data set's classes.
-        dataloader: config key of the data set's loader, such as 'train_dataloader'.
+        classes: names of the classes of the data set, or of a checkpoint.
+        source: config key of the data set's loader, such as 'train_dataloader', or the checkpoint.
     """
     problems = []
     for key, count in predicted:
         if count != len(classes):
             problems.append(
-                f'{key}: expected {len(classes)}, the number of classes in {dataloader} '
+                f'{key}: expected {len(classes)}, the number of classes in {source} '
                 f'({listed(classes)}), got {count}'
             )
     return problems

@@ -54,8 +54,9 @@ def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
         if path.is_dir():
             base = path
             found = []
+            folder = path.resolve()
             for file in sorted(path.rglob('*')):
-                is_result = results in file.resolve().parents
+                is_result = results in (folder / file.relative_to(path)).parents
                 if file.suffix.lower() in IMAGE_SUFFIXES and not is_result:
                     found.append(file)
         elif not path.exists():

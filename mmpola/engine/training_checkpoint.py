@@ -28,7 +28,7 @@ from mmpola.checkpoint.load import (
     weights_note,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.config_contents import predicted_classes
+from mmpola.config_contents import class_count_problems, predicted_classes
 from mmpola.messages import UsageError, listed
 
 BACKBONE = 'backbone'
@@ -147,12 +147,11 @@ def fit_checkpoint(
                 "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
             )
     report.refuse_misfits()
-    for key, count in predicted_classes(cfg.model):
-        if checkpoint.classes and count != len(checkpoint.classes):
-            raise UsageError(
-                f'{key}: expected {len(checkpoint.classes)}, the number of classes in '
-                f'{checkpoint.path} ({listed(checkpoint.classes)}), got {count}'
-            )
+    if checkpoint.classes:
+        predicted = predicted_classes(cfg.model)
+        problems = class_count_problems(predicted, checkpoint.classes, checkpoint.path)
+        if problems:
+            raise UsageError(problems[0])
     return weights, report
 
 
