@@ -33,6 +33,7 @@ from mmpola.apps import analysis
 from mmpola.apps.image_reader import load_image_config, open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import counted, run_main
 from mmpola.read_image import check_outputs, find_images
 
@@ -73,10 +74,10 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    cfg, on_meta = load_image_config(args)
+    cfg, model = load_image_config(args)
     images = find_images(args.images, args.out)
-    checkpoint = read_checkpoint_for(args.checkpoint, cfg, on_meta)
-    model = load_model(cfg, checkpoint).to(args.device)
+    checkpoint = read_checkpoint_for(args.checkpoint, cfg, model)
+    model = unwrapped(load_model(model, checkpoint)).to(args.device)
     layers = analysis.choose_layers(model.backbone, args.layers)
     outputs = []
     for image in images:

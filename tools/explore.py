@@ -25,6 +25,7 @@ from mmpola.apps import analysis
 from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, run_main
 
 MEAN = 'mean'
@@ -131,8 +132,9 @@ def main() -> None:
     )
     add_options_argument(parser)
     args = parser.parse_args()
-    cfg, on_meta = load_image_config(args)
-    model = load_model(cfg, read_checkpoint_for(args.checkpoint, cfg, on_meta)).to(args.device)
+    cfg, model = load_image_config(args)
+    checkpoint = read_checkpoint_for(args.checkpoint, cfg, model)
+    model = unwrapped(load_model(model, checkpoint)).to(args.device)
     page = build_page(Explorer(model, open_reader(cfg)), Path(args.config).stem)
     fonts = ['system-ui', 'sans-serif']  # gradio's own are loaded from the network
     page.launch(

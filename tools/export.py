@@ -60,9 +60,9 @@ def main() -> None:
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses, which are not exported
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
-    on_meta = validate_config(cfg)
-    checkpoint = read_checkpoint_for(args.checkpoint, cfg, on_meta)
-    model = export_model(cfg, checkpoint, args.backbone)
+    built = validate_config(cfg)
+    checkpoint = read_checkpoint_for(args.checkpoint, cfg, built)
+    model = export_model(cfg, built, checkpoint, args.backbone)
     shape = args.shape or input_size(cfg)
     error = export(model, args.out, None if args.dynamic else tuple(shape))
     size = args.out.stat().st_size / 1e6

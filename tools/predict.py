@@ -73,9 +73,9 @@ def write_prediction(prediction: Prediction, drawing: Path, result: Path) -> Non
 
 def main() -> None:
     args = parse_args()
-    cfg, on_meta = load_image_config(args)
+    cfg, model = load_image_config(args)
     images = find_images(args.images, args.out)
-    predictor = load_predictor(cfg, on_meta, args.checkpoint, args.device, args.score_thr)
+    predictor = load_predictor(cfg, model, args.checkpoint, args.device, args.score_thr)
     drawings = [image.output(args.out / 'vis', '.jpg') for image in images]
     suffix = predictor.result_suffix
     results = [image.output(args.out / 'preds', suffix) for image in images]

@@ -58,7 +58,7 @@ def main() -> None:
     if args.show_dir is not None:
         draw_predictions(cfg, args.show_dir)
 
-    model = validate_config(cfg)
+    model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
     checkpoint = read_checkpoint_for(args.checkpoint, cfg, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)

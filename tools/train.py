@@ -87,7 +87,7 @@ def main() -> None:
     problem = mmcv_problem()
     if problem is not None:
         print(f'{problem.what}: {problem.found} -> {problem.remedy}')
-    model = validate_config(cfg)
+    model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
     decide_resume(cfg, args.overwrite, model)
     print_notes(check_data(cfg, splits=('train', 'val')))
     for line in training_advice(cfg):

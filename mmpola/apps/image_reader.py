@@ -27,7 +27,7 @@ def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
         args: of a script, see `load_config`.
 
     Returns:
-        (the config, its model on the meta device).
+        (the config, its model).
 
     Raises:
         UsageError: the config cannot be read or has a mistake.

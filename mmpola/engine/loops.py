@@ -45,7 +45,8 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         dataloader: config with any data set, sampler and batch sampler.
 
     Raises:
-        ValueError: the loader has been built already, or it has fewer images than a batch.
+        ValueError: the loader has been built already.
+        UsageError: the data set has fewer images than a batch.
     """
 
     endless = False
@@ -64,7 +65,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self.batch_sampler: SeededBatchSampler = self.dataloader.batch_sampler
         batch_size = self.batch_sampler.batch_size
         if len(self.dataloader) == 0:
-            raise ValueError(
+            raise UsageError(
                 f'train_dataloader: expected at least one batch of {batch_size}, got '
                 f'{len(self.batch_sampler.sampler)} images per process with drop_last=True'
             )

@@ -16,14 +16,13 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
-from mmpola.config_contents import nodes
-from mmpola.engine.config_errors import keys_in_errors
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     read_training_checkpoint,
     starting_weights,
 )
+from mmpola.engine.validate import replace_sync_bn
 from mmpola.messages import UsageError
 
 
@@ -82,8 +81,8 @@ def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
 
     Raises:
         UsageError: another training run writes to the work dir; pretrained weights are missing;
-            `load_from` does not fit the backbone; a part of the config cannot be built; a
-            checkpoint cannot be written; or the loss or the weights are not finite.
+            `load_from` does not fit the backbone; a checkpoint cannot be written; or the loss or
+            the weights are not finite.
     """
     hooks: list[Hook] = []
     if cfg.get('resume'):
@@ -97,20 +96,15 @@ def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
             cfg.load_from = None
         if overwrite:
             hooks.append(ForgetHook())
-    with locked(cfg), keys_in_errors(cfg):
+    with locked(cfg):
         build_runner(cfg, hooks).train()
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
-    """Evaluate a checkpoint on the config's test data and return the metrics.
-
-    Raises:
-        UsageError: a part of the config cannot be built.
-    """
+    """Evaluate a checkpoint on the config's test data and return the metrics."""
     cfg.load_from = None
-    with keys_in_errors(cfg):
-        runner = build_runner(cfg, [StartHook(checkpoint.weights)])
-        metrics: dict[str, float] = runner.test()
+    runner = build_runner(cfg, [StartHook(checkpoint.weights)])
+    metrics: dict[str, float] = runner.test()
     return metrics
 
 
@@ -126,6 +120,8 @@ def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:
     if saving.get('type') == 'CheckpointHook' and not saving.get('backend_args'):
         saving['type'] = 'mmpola.AtomicCheckpointHook'
     end_children_with_this_process()
+    if cfg.launcher == 'none':
+        replace_sync_bn(cfg.model, ('MMSyncBN',))  # as MMEngine does with SyncBN
     if cfg.launcher == 'pytorch' and not torch.cuda.is_available():
         _use_cpu_processes(cfg)
     runner = Runner.from_cfg(cfg)
@@ -144,10 +140,7 @@ def _use_cpu_processes(cfg: Config) -> None:
     cfg.model_wrapper_cfg = dict(
         type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
     )
-    norms = [node for _, node in nodes(cfg.model, 'model') if node.get('type') == 'SyncBN']
-    for norm in norms:
-        norm['type'] = 'BN'
-    if norms:
+    if replace_sync_bn(cfg.model, ('SyncBN', 'MMSyncBN')):
         print('no GPU: SyncBN, which needs CUDA, is replaced by BN of each process')
 
 

@@ -6,7 +6,6 @@ a partly loaded model. It looks for weights under `state_dict` only.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from mmpola.checkpoint.hub import resolve_checkpoint
-from mmpola.checkpoint.init_cfg import remove_pretrained
 from mmpola.checkpoint.load import (
     LoadReport,
     find_weights,
@@ -29,6 +26,7 @@ from mmpola.checkpoint.load import (
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_contents import class_count_problems, predicted_classes
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
 
 BACKBONE = 'backbone'
@@ -135,6 +133,7 @@ def fit_checkpoint(
             or tensors are missing, unknown, of another shape or not finite; the message names the
             first of each.
     """
+    model = unwrapped(model)
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
     if report.problems and hasattr(model, BACKBONE):
         own = _model_parts(model.state_dict())
@@ -169,6 +168,7 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
     Raises:
         UsageError: no tensor of the backbone fits, or the file has NaN or infinite values.
     """
+    model = unwrapped(model)
     weights = rename_weights(model, checkpoint.weights)
     _, report = fit_weights(model, weights, checkpoint.path, exact=True)
     if not any(name.startswith(f'{BACKBONE}.') for name in report.loaded):
@@ -188,17 +188,14 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
     return {name: weights[name] for name in report.loaded}
 
 
-def load_model(cfg: Config, checkpoint: TrainingCheckpoint) -> Any:
-    """Build the config's model in eval mode, with the weights of a checkpoint that fits it.
+def load_model(model: nn.Module, checkpoint: TrainingCheckpoint) -> Any:
+    """Load a checkpoint that fits a model into it, and return the model in eval mode.
 
-    The config stays as it is. SyncBN, which needs CUDA, becomes BN, and a wrapper for test-time
-    augmentation is left out.
+    Args:
+        model: what `validate_config` returned. SyncBN, which needs CUDA, becomes BN.
+        checkpoint: what `read_checkpoint_for` returned for it.
     """
-    model_cfg = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
-    model_cfg = model_cfg.get('module', model_cfg)
-    remove_pretrained(model_cfg)
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
-    model = revert_sync_batchnorm(MODELS.build(model_cfg))
+    model = revert_sync_batchnorm(model)
     # Not strict: BatchNorm layers in old files lack their counter.
-    model.load_state_dict(checkpoint.weights, strict=False)
+    unwrapped(model).load_state_dict(checkpoint.weights, strict=False)
     return model.eval()

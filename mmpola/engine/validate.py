@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from mmpola.backbones.base import Backbone
-from mmpola.engine.config_errors import keys_in_errors
-from mmpola.messages import UsageError
+from mmpola.config_contents import nodes
+from mmpola.messages import UsageError, first_line
+from mmpola.registry import MODULE_OF_NAME
 
 HEAD_KEYS: tuple[str, ...] = (
     'rpn_head',
@@ -25,35 +27,73 @@ HEAD_KEYS: tuple[str, ...] = (
 
 
 def validate_config(cfg: Config) -> nn.Module:
-    """Build the config's model on the meta device, and compare the channels of its parts.
-
-    Tensors on the meta device need no memory, so this takes a second. The config stays as it is.
+    """Build the config's model, and compare the channels of its parts.
 
     Returns:
-        The model, on the meta device.
+        What `build_model` returns.
 
     Raises:
         UsageError: it cannot be built, or the input channels of its neck or heads are not those of
-            the backbone; the message is one line that names the config key.
+            the backbone; the message is one line.
     """
-    model = build_on_meta(cfg)
-    check_channels(cfg.model.get('module', cfg.model), model)
+    model = build_model(cfg)
+    check_channels(cfg.model.get('module', cfg.model), unwrapped(model))
     return model
 
 
-def build_on_meta(cfg: Config) -> nn.Module:
-    """Build the config's model on the meta device; the config stays as it is.
+def build_model(cfg: Config) -> nn.Module:
+    """Build the config's model on the CPU, as MMEngine's Runner does.
+
+    The config and the state of torch's generator stay as they are. Weights are those of the
+    constructors: no file is read.
 
     Raises:
-        UsageError: it cannot be built; the message is one line that names the config key.
+        UsageError: it cannot be built; the message is one line with the error of the constructor.
     """
     if not isinstance(cfg.get('model'), dict):
         raise UsageError(f'model: expected a dict, got {cfg.get("model")}')
     init_default_scope(cfg.get('default_scope', 'mmengine'))
-    model_cfg = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
-    with keys_in_errors(cfg), torch.device('meta'):
-        model = MODELS.build(model_cfg)
-    # MMEngine loads weights into the model that a wrapper for test-time augmentation wraps.
+    settings = copy.deepcopy(cfg.model)  # DETR-like detectors change their config
+    if cfg.get('data_preprocessor') is not None:
+        settings.setdefault('data_preprocessor', copy.deepcopy(cfg.data_preprocessor))
+    replace_sync_bn(settings, ('MMSyncBN',))  # its constructor needs a process group
+    with torch.random.fork_rng(devices=[]):
+        try:
+            model: nn.Module = MODELS.build(settings)
+        except Exception as error:  # constructors of other packages raise exceptions of any type
+            raise UsageError(f'model: {_reason(error)}') from error
+    return model
+
+
+def _reason(error: Exception) -> str:
+    """Describe the error of a constructor in one line, with what a user would need besides."""
+    if isinstance(error, KeyError) and ' is not in the ' in str(error):
+        message = str(error.args[0]).partition('. ')[0]  # str() of a KeyError has quotes
+        name = message.partition(' ')[0]
+        if name in MODULE_OF_NAME:
+            message += f'; write mmpola.{name}'
+        return message
+    if str(error):
+        return first_line(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]  # of an assertion without a message
+    return f'{type(error).__name__} in {place.filename}, line {place.lineno}: {place.line}'
+
+
+def replace_sync_bn(settings: dict[str, Any], names: tuple[str, ...]) -> bool:
+    """Replace normalisation over processes by BN in the config of a model; return whether any is.
+
+    Args:
+        settings: the config's model.
+        names: the types that are replaced.
+    """
+    norms = [node for _, node in nodes(settings, 'model') if node.get('type') in names]
+    for norm in norms:
+        norm['type'] = 'BN'
+    return len(norms) > 0
+
+
+def unwrapped(model: nn.Module) -> Any:
+    """Return the model that a wrapper for test-time augmentation wraps, or the model itself."""
     return getattr(model, 'module', model)
 
 

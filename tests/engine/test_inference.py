@@ -8,6 +8,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_checkpoint_for
+from mmpola.engine.validate import build_model, unwrapped
 from mmpola.registry import MODELS
 
 
@@ -17,9 +18,11 @@ class NormalisedConvolution(nn.Module):
 
     def __init__(self, init_cfg=None):
         super().__init__()
-        assert init_cfg is None
         self.conv = nn.Conv2d(3, 4, 1)
         self.norm = nn.SyncBatchNorm(4)
+
+    def init_weights(self):
+        raise AssertionError('the file is read')
 
 
 @MODELS.register_module()
@@ -50,11 +53,10 @@ class Versioned(nn.Linear):
 )
 def test_load_hooks_get_the_versions_that_a_file_states(wrap, tmp_path):
     torch.save({'state_dict': wrap(Versioned()).state_dict()}, tmp_path / 'versioned.pth')
-    model = {'type': 'mmpola.Versioned'}
-    checkpoint = read_checkpoint_for(
-        tmp_path / 'versioned.pth', Config({'model': model}), Versioned()
-    )
-    assert load_model(Config({'model': model}), checkpoint).version == 2
+    cfg = Config({'model': {'type': 'mmpola.Versioned'}})
+    model = build_model(cfg)
+    checkpoint = read_checkpoint_for(tmp_path / 'versioned.pth', cfg, model)
+    assert load_model(model, checkpoint).version == 2
 
 
 @pytest.mark.parametrize('wrapped', [False, True])
@@ -69,10 +71,12 @@ def test_the_weights_are_loaded_for_inference_on_the_cpu(wrapped):
     }
     cfg = Config({'model': {'type': 'mmpola.Augmented', 'module': inner} if wrapped else inner})
     before = copy.deepcopy(cfg.model)
-    model = load_model(cfg, TrainingCheckpoint('random.pth', {}, weights))
+    built = build_model(cfg)
+    model = load_model(built, TrainingCheckpoint('random.pth', {}, weights))
+    assert model is built
     assert cfg.model == before
     assert not model.training
-    found = model.state_dict()
+    found = unwrapped(model).state_dict()
     for name, x in weights.items():
         torch.testing.assert_close(found[name], x)
     assert not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())

@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from mmpola.engine import resume as resuming
 from mmpola.engine.resume import newest_checkpoint
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from tests.helpers.configs import STATE
 from tests.helpers.refusals import refusal
 
@@ -24,7 +24,7 @@ def cfg(tiny_config, work):
 
 
 def decide_resume(cfg, overwrite=False):
-    resuming.decide_resume(cfg, overwrite, build_on_meta(cfg))
+    resuming.decide_resume(cfg, overwrite, build_model(cfg))
 
 
 def resumed_from(cfg, overwrite=False):

@@ -7,7 +7,7 @@ from mmengine.registry import MODELS
 
 from mmpola.checkpoint.load import fit_weights
 from mmpola.engine import training_checkpoint
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
 from tests.helpers.refusals import refusal
 
@@ -64,7 +64,7 @@ def test_the_config_survives_a_model_that_changes_it(tmp_path):
     torch.save({'state_dict': Consuming({'width': 3}).state_dict()}, tmp_path / 'epoch_1.pth')
     checkpoint = training_checkpoint.read_training_checkpoint(tmp_path / 'epoch_1.pth')
     for _ in range(2):
-        training_checkpoint.fit_checkpoint(checkpoint, cfg, build_on_meta(cfg))
+        training_checkpoint.fit_checkpoint(checkpoint, cfg, build_model(cfg))
     assert cfg.model.encoder == {'width': 3}
 
 
@@ -76,10 +76,10 @@ def test_the_model_inside_test_time_augmentation_is_compared(
     )
     cfg = Config.fromfile(tiny_config)
     cfg.model = dict(type='DetTTAModel', module=cfg.model)
-    training_checkpoint.fit_checkpoint(checkpoint, cfg, build_on_meta(cfg))
+    training_checkpoint.fit_checkpoint(checkpoint, cfg, build_model(cfg))
     cfg.model.module.roi_head.bbox_head.num_classes = 5
     with pytest.raises(UsageError, match='does not fit MaskRCNN'):
-        training_checkpoint.fit_checkpoint(checkpoint, cfg, build_on_meta(cfg))
+        training_checkpoint.fit_checkpoint(checkpoint, cfg, build_model(cfg))
 
 
 def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkpoint, tmp_path):
@@ -94,7 +94,7 @@ def test_another_number_of_classes_is_named_by_its_key(tiny_config, write_checkp
     message = refusal(training_checkpoint.fit_checkpoint, checkpoint, cfg, model)
     assert message.startswith('model.roi_head.bbox_head.num_classes: expected 3, ')
     cfg.model.roi_head.bbox_head.num_classes = 80
-    message = refusal(training_checkpoint.fit_checkpoint, checkpoint, cfg, build_on_meta(cfg))
+    message = refusal(training_checkpoint.fit_checkpoint, checkpoint, cfg, build_model(cfg))
     assert 'roi_head.bbox_head.fc_cls.weight expected [81, 32], got [7, 32]' in message
 
 
@@ -109,7 +109,7 @@ def test_a_backbone_is_no_whole_model(tiny_config, write_checkpoint, tmp_path):
 
 def on_meta(path):
     cfg = Config.fromfile(path)
-    return cfg, build_on_meta(cfg)
+    return cfg, build_model(cfg)
 
 
 def test_a_training_run_starts_from_weights_whose_heads_differ(

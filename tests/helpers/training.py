@@ -17,6 +17,7 @@ from PIL import Image
 
 from mmpola.checkpoint.safe_load import read_checkpoint
 from mmpola.config_contents import nodes
+from mmpola.messages import UsageError
 from tests.helpers import ROOT
 from tests.helpers.configs import shrink
 
@@ -97,8 +98,8 @@ def run(cfg, *hooks, resume=False):
 
 
 def assert_refused_at_the_start(data, work_dir, options, message):
-    """Train with these `--cfg-options`: a ValueError begins so, and no checkpoint is written."""
-    with pytest.raises(ValueError) as raised:
+    """Train with these `--cfg-options`: the error begins so, and no checkpoint is written."""
+    with pytest.raises((ValueError, UsageError)) as raised:
         run(small_config(data, work_dir, options=options))
     assert str(raised.value).startswith(message)
     assert not list(Path(work_dir).glob('*.pth'))

@@ -48,7 +48,7 @@ def test_mistakes_in_the_config_come_before_data_and_weights(
     monkeypatch.chdir(tmp_path)
     options = ('--cfg-options', 'model.backbone.arch=atto')
     message = refusal(tool, root / CONFIG, *arguments, *options)
-    assert message.startswith('error: model.backbone.arch: expected one of ')
+    assert message.startswith('error: model: ValueError: arch: expected one of ')
     assert message.endswith(", got 'atto'")
     assert not list(tmp_path.iterdir())
 

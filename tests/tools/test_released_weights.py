@@ -18,7 +18,7 @@ from mmpola.engine.training_checkpoint import (
     read_training_checkpoint,
     starting_weights,
 )
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from tests.helpers.models import PYRAMID
 from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
@@ -131,7 +131,7 @@ def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights
 
 def read_config(path):
     cfg = Config.fromfile(path)
-    return cfg, build_on_meta(cfg)
+    return cfg, build_model(cfg)
 
 
 def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys):
@@ -221,7 +221,7 @@ def test_a_detector_of_the_authors_is_loaded_with_their_names(tiny_config, tmp_p
     assert 'dropped: backbone.norms.0.weight' in capsys.readouterr().out
     assert checkpoint.weights.keys() == detector.keys()
     for loaded in (
-        load_model(cfg, checkpoint),
+        load_model(model, checkpoint),
         load_into(MODELS.build({**cfg.model, '_scope_': 'mmdet'}), path),
     ):
         for name, x in loaded.state_dict().items():

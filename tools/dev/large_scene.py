@@ -108,9 +108,9 @@ def main() -> None:
     parser.add_argument('--out', type=Path, required=True)
     add_options_argument(parser)
     args = parser.parse_args()
-    cfg, on_meta = load_image_config(args)
+    cfg, model = load_image_config(args)
     cfg.test_dataloader.dataset.pipeline[1].scale = (SIDE, SIDE)
-    model = load_model(cfg, read_checkpoint_for(args.checkpoint, cfg, on_meta))
+    model = load_model(model, read_checkpoint_for(args.checkpoint, cfg, model))
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'scene.png'
         Image.fromarray(assemble_scene()).save(path)

@@ -25,6 +25,7 @@ from mmpola.classification.class_folders import class_names
 from mmpola.classification.data_config import class_source, evaluation_transform
 from mmpola.config_contents import IMAGENET, inner_datasets
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_checkpoint_for
+from mmpola.engine.validate import unwrapped
 from mmpola.read_image import read_pixels
 
 BEST_CLASSES = 5
@@ -111,7 +112,7 @@ class Segmenter:
 
 
 def load_predictor(
-    cfg: Config, on_meta: nn.Module, path: str, device: str, threshold: float
+    cfg: Config, built: nn.Module, path: str, device: str, threshold: float
 ) -> Classifier | Detector | Segmenter:
     """Read weights as `read_checkpoint_for` does and return the predictor of the config's model.
 
@@ -119,7 +120,7 @@ def load_predictor(
 
     Args:
         cfg: of a detector, segmenter or classifier.
-        on_meta: its model on the meta device, from `load_image_config`.
+        built: its model, from `load_image_config`.
         path: path or name of the checkpoint.
         device: where the model runs.
         threshold: score above which a detection is drawn.
@@ -127,8 +128,8 @@ def load_predictor(
     Raises:
         UsageError: the file cannot be read or does not fit the config.
     """
-    checkpoint = read_checkpoint_for(path, cfg, on_meta)
-    model = load_model(cfg, checkpoint).to(device)
+    checkpoint = read_checkpoint_for(path, cfg, built)
+    model = unwrapped(load_model(built, checkpoint)).to(device)
     if is_classifier(cfg):
         reader = ClassifierReader(evaluation_transform(cfg))
         return Classifier(model, reader, classifier_classes(cfg, checkpoint))

@@ -23,7 +23,7 @@ from mmpola.engine.training_checkpoint import (
     fit_checkpoint,
     read_training_checkpoint,
 )
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError, listed
 from mmpola.zoo import NAMED
 
@@ -132,7 +132,7 @@ def convert_whole(source: Path, which: str | None = None, metric: str | None = N
             f'got {source} with {listed(earlier) or "none"}'
         )
     cfg = Config.fromstring(earlier['cfg'], '.py')
-    model = build_on_meta(cfg)
+    model = build_model(cfg)
     weights, _ = fit_checkpoint(checkpoint, cfg, model)
     meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
     meta['dataset_meta'] = {}

@@ -19,6 +19,7 @@ from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.write import write_atomically
 from mmpola.classification.data_config import evaluation_transform
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, first_line
 
 TOLERANCE = 1e-4
@@ -71,18 +72,21 @@ class ExportModel(nn.Module):
         return self.outputs(self.model, (images - self.mean) / self.std)
 
 
-def export_model(cfg: Config, checkpoint: TrainingCheckpoint, backbone_only: bool) -> ExportModel:
-    """Build what is exported of a config's model, with the checkpoint's weights.
+def export_model(
+    cfg: Config, built: nn.Module, checkpoint: TrainingCheckpoint, backbone_only: bool
+) -> ExportModel:
+    """Return what is exported of a config's model, with the checkpoint's weights.
 
     Args:
         cfg: config of a classifier or a segmenter, or of any model with `backbone_only`.
+        built: its model, from `validate_config`.
         checkpoint: compared with the config.
         backbone_only: export the maps of the backbone.
 
     Raises:
         UsageError: a whole detector would be exported.
     """
-    model = load_model(cfg, checkpoint)
+    model = unwrapped(load_model(built, checkpoint))
     is_segmenter = hasattr(model, 'decode_head')
     if not (backbone_only or is_segmenter or isinstance(model, Classifier)):
         raise UsageError(

@@ -1,8 +1,8 @@
 """Count parameters and multiply-accumulates of a config's model, for the tables of models.
 
-The model runs on the meta device, where tensors have no values for a detector's non-maximum
-suppression and region pooling; neither of them contributes multiply-accumulates. The region heads
-get as many proposals, and the mask heads as many boxes, as the config keeps.
+The model runs on the meta device, which takes no time, or on the CPU if it reads values. Region
+pooling and non-maximum suppression depend on values, contribute no multiply-accumulates and are
+left out: region heads get as many proposals, and mask heads as many boxes, as the config keeps.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import torch
 import torchvision  # noqa: F401 registers deform_conv2d
 from mmengine.config import Config
 from mmengine.model import BaseModel
+from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.classification.data_config import evaluation_transform
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model, unwrapped
+from mmpola.messages import UsageError, first_line
 
 
 def input_size(cfg: Config) -> tuple[int, ...]:
@@ -51,19 +53,33 @@ def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
         size: as in `count_macs`.
 
     Raises:
-        UsageError: the model cannot be built.
+        UsageError: the model cannot be built, or not be run on one sample.
     """
-    model = build_on_meta(cfg).eval()
+    try:
+        with torch.device('meta'):
+            return _count(cfg, size)
+    except Exception:  # a constructor or a forward pass reads values, or there is a mistake
+        pass
+    try:
+        return _count(cfg, size)
+    except UsageError:
+        raise
+    except Exception as error:  # of any model of other packages
+        raise UsageError(
+            f'model: {cfg.model.type} cannot be counted on one sample of {list(size)}: '
+            f'{first_line(error)}'
+        ) from error
+
+
+def _count(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
+    model = unwrapped(build_model(cfg)).eval()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters, count_macs(model, size)
 
 
-def run_detector(model: Any, images: Tensor) -> None:
+def run_two_stage_detector(model: Any, images: Tensor) -> None:
     """Run a detector without non-maximum suppression and region pooling."""
     maps = model.extract_feat(images)
-    if not hasattr(model, 'roi_head'):
-        model.bbox_head(maps)
-        return
     model.rpn_head(maps)
     heads = model.roi_head
     proposals = model.test_cfg.rpn.max_per_img
@@ -80,7 +96,8 @@ def run_on_pooled(extractors: Any, heads: Any, number: int) -> None:
         heads = [heads]
     for extractor, head in zip(extractors, heads, strict=True):
         height, width = extractor.roi_layers[0].output_size
-        head(torch.empty(number, extractor.out_channels, height, width, device='meta'))
+        device = next(head.parameters()).device
+        head(torch.zeros(number, extractor.out_channels, height, width, device=device))
 
 
 def count_macs(model: nn.Module, size: Sequence[int]) -> int:
@@ -105,13 +122,19 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> int:
         display=False, custom_mapping={torch.ops.torchvision.deform_conv2d: deform_conv2d_flops}
     )
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-        if hasattr(model, 'bbox_head') or hasattr(model, 'roi_head'):
-            run_detector(model, sample)
+        if hasattr(model, 'roi_head'):
+            run_two_stage_detector(model, sample)
         elif isinstance(model, BaseModel):
-            model(sample, mode='tensor')
+            model(sample, data_samples=[_sample_of(size)], mode='tensor')
         else:
             model(sample)
     return counter.get_total_flops() // 2
+
+
+def _sample_of(size: Sequence[int]) -> BaseDataElement:
+    """Return what DETR-like models read of an image: its size, without padding."""
+    shape = tuple(size)
+    return BaseDataElement(metainfo={'img_shape': shape, 'batch_input_shape': shape})
 
 
 def deform_conv2d_flops(

@@ -17,7 +17,7 @@ from mmengine.hooks import Hook
 from mmpola.engine.hooks.atomic_checkpoint import ATOMIC_BACKEND, INTERRUPTED, save_and_point
 from mmpola.engine.loops import ExactEpochLoop
 from mmpola.engine.processes import any_process
-from mmpola.messages import CTRL_C
+from mmpola.messages import CTRL_C, UsageError
 from mmpola.registry import HOOKS
 
 PREEMPTED = 75
@@ -46,7 +46,7 @@ class PreemptionHook(Hook):
             applies to several processes: a check synchronises their GPUs.
 
     Raises:
-        ValueError: the training loop cannot resume within an epoch.
+        UsageError: the training loop cannot resume within an epoch.
     """
 
     priority = 'LOWEST'  # after averaging, schedules and the regular checkpoint
@@ -65,7 +65,7 @@ class PreemptionHook(Hook):
     def before_train(self, runner: Any) -> None:
         """Install the signal handlers, here and in the data loaders' workers."""
         if not isinstance(runner.train_loop, ExactEpochLoop):
-            raise ValueError(
+            raise UsageError(
                 "train_cfg.type: expected 'mmpola.ExactEpochLoop' or 'mmpola.ExactIterLoop', which "
                 f'can resume after any step, got {type(runner.train_loop).__name__}'
             )

@@ -10,6 +10,7 @@ from mmengine.config import Config
 
 from mmpola.apps.image_reader import open_reader
 from mmpola.engine.training_checkpoint import load_model, read_training_checkpoint
+from mmpola.engine.validate import build_model
 from mmpola.messages import UsageError
 from tests.helpers.processes import load_script
 
@@ -21,7 +22,9 @@ def explorer(classifier, write_checkpoint, tmp_path):
     """The explorer of a small classifier with random weights."""
     cfg = Config.fromfile(classifier)
     checkpoint = read_training_checkpoint(write_checkpoint(classifier, tmp_path / 'random.pth'))
-    return load_script('explore').Explorer(load_model(cfg, checkpoint), open_reader(cfg))
+    return load_script('explore').Explorer(
+        load_model(build_model(cfg), checkpoint), open_reader(cfg)
+    )
 
 
 def test_a_point_a_layer_and_a_head_are_drawn(explorer, photo):

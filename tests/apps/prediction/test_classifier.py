@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmpola.apps.prediction.predictor import load_predictor
 from mmpola.classification.class_folders import ClassFolders
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from tests.helpers.processes import run_script
 from tests.helpers.training import small_config
 
@@ -74,5 +74,5 @@ def test_class_names_that_the_checkpoint_lacks(classes, names, config, write_che
     if classes is not None:
         cfg.test_dataloader.dataset.classes = classes
     checkpoint = write_checkpoint(config, tmp_path / 'bare.pth')
-    predictor = load_predictor(cfg, build_on_meta(cfg), checkpoint, 'cpu', 0.3)
+    predictor = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.3)
     assert predictor.classes == names

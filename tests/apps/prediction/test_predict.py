@@ -11,7 +11,7 @@ from mmseg.apis import MMSegInferencer
 from PIL import Image
 
 from mmpola.apps.prediction.predictor import load_predictor
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from tests.helpers.processes import run_script
 
 
@@ -68,8 +68,8 @@ def test_a_higher_threshold_draws_less(tiny_config, write_checkpoint, shapes, tm
     cfg = Config.fromfile(tiny_config)
     cfg.model.test_cfg.rcnn.score_thr = 0.0
     photo = next((shapes / 'coco' / 'val2017').iterdir())
-    all_drawn = load_predictor(cfg, build_on_meta(cfg), checkpoint, 'cpu', 0.1)(photo)
-    none_drawn = load_predictor(cfg, build_on_meta(cfg), checkpoint, 'cpu', 0.99)(photo)
+    all_drawn = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.1)(photo)
+    none_drawn = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.99)(photo)
     pixels = np.asarray(Image.open(photo)).astype(float)
     added = np.abs(all_drawn.drawing - pixels).mean()
     assert np.abs(none_drawn.drawing - pixels).mean() < added / 2
@@ -84,7 +84,7 @@ def test_class_names_and_colours_are_those_of_the_checkpoint(
     meta = {'classes': tuple('abcdef'), 'palette': [[0, 0, 10 * i] for i in range(6)]}
     checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta={'dataset_meta': meta})
     cfg = Config.fromfile(config)
-    predictor = load_predictor(cfg, build_on_meta(cfg), checkpoint, 'cpu', 0.3)
+    predictor = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.3)
     assert predictor.inferencer.visualizer.dataset_meta == meta
 
 

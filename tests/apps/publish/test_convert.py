@@ -21,7 +21,7 @@ from mmpola.apps.publish.convert import (
 from mmpola.backbones import PolaSwin
 from mmpola.checkpoint.load import load_weights
 from mmpola.engine.training_checkpoint import read_checkpoint_for
-from mmpola.engine.validate import build_on_meta
+from mmpola.engine.validate import build_model
 from tests.helpers.models import (
     ARCH,
     BACKBONE,
@@ -239,7 +239,7 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
     assert 'seed' not in content['meta']
     inferencer = DetInferencer(weights=str(written), device='cpu', show_progress=False)
     assert inferencer.visualizer.dataset_meta['classes'] == classes
-    checkpoint = read_checkpoint_for(written, cfg, build_on_meta(cfg))
+    checkpoint = read_checkpoint_for(written, cfg, build_model(cfg))
     assert checkpoint.classes == classes
 
 

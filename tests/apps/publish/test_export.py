@@ -16,6 +16,7 @@ from mmpola.apps.publish.export import (
 )
 from mmpola.backbones import PolaFormerPP, PolaSwin
 from mmpola.engine.training_checkpoint import read_training_checkpoint
+from mmpola.engine.validate import build_model
 from tests.helpers.configs import WIDTHS
 from tests.helpers.processes import load_script
 from tests.helpers.refusals import refusal
@@ -85,7 +86,7 @@ def test_a_segmenter_is_exported(tiny_segmentation, write_checkpoint, tmp_path):
         config.write("\nmodel['backbone']['attn_types'] = 'SSSS'\n")  # recorded in half the time
     cfg = Config.fromfile(tiny_segmentation)
     checkpoint = read_training_checkpoint(write_checkpoint(cfg.filename, tmp_path / 'random.pth'))
-    model = export_model(cfg, checkpoint, backbone_only=False)
+    model = export_model(cfg, build_model(cfg), checkpoint, backbone_only=False)
     path = tmp_path / 'out.onnx'
     assert export(model, path, shape=(64, 96)) <= 1e-4
     assert run(path, 255 * torch.rand(1, 3, 64, 96))[0].shape[2:] == (16, 24)
@@ -122,7 +123,7 @@ def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
     """mmdet's and mmseg's images are loaded as BGR."""
     cfg = Config.fromfile(request.getfixturevalue(task))
     checkpoint = read_training_checkpoint(write_checkpoint(cfg.filename, tmp_path / 'random.pth'))
-    model = export_model(cfg, checkpoint, backbone_only=True)
+    model = export_model(cfg, build_model(cfg), checkpoint, backbone_only=True)
     model.outputs = lambda backbone, images: {'images': images}
     rgb = torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)
     preprocessor = MODELS.build(cfg.model).data_preprocessor
@@ -133,7 +134,7 @@ def test_the_program_reads_rgb_and_normalises_it_like_the_models_preprocessor(
 def test_whole_detectors_are_refused(tiny_config, write_checkpoint, tmp_path):
     cfg = Config.fromfile(tiny_config)
     checkpoint = read_training_checkpoint(write_checkpoint(cfg.filename, tmp_path / 'random.pth'))
-    assert '--backbone' in refusal(export_model, cfg, checkpoint, backbone_only=False)
+    assert '--backbone' in refusal(export_model, cfg, build_model(cfg), checkpoint, False)
 
 
 def test_nothing_is_written_if_the_outputs_differ(tmp_path):

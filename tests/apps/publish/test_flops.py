@@ -3,11 +3,15 @@
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS
 
 from mmpola.apps.publish.flops import count_macs, count_model, input_size
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.backbones.classifier import Classifier
+from tests.helpers.configs import shrink
 from tests.helpers.processes import run_script
+from tests.helpers.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -62,3 +66,31 @@ def test_the_script_counts_a_detector_with_its_region_heads(tiny_config, capsys)
     parameters, macs = count_model(Config.fromfile(tiny_config), (80, 96))
     expected = f'{tiny_config} at 80 x 96: {parameters:,} parameters, {macs / 1e9:.2f} GMACs\n'
     assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize('name', ['dino_pola_swin_t_1x', 'mask2former_pola_swin_t_50e'])
+def test_a_forward_pass_that_reads_values_is_counted_on_the_cpu(name, root, shapes, tmp_path):
+    cfg = shrink(Config.fromfile(root / 'configs' / f'{name}.py'), shapes, tmp_path)
+    small = count_model(cfg, (64, 64))
+    large = count_model(cfg, (128, 128))
+    assert small[0] == large[0]
+    assert large[1] > 1.5 * small[1]
+
+
+@MODELS.register_module()
+class OfPairs(BaseModel):
+    """A model that one image is not enough for."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        first, second = inputs
+        return first * self.weight - second
+
+
+def test_what_cannot_be_counted_is_one_line():
+    message = refusal(count_model, Config({'model': {'type': 'OfPairs'}}), (8, 9))
+    assert message.startswith('model: OfPairs cannot be counted on one sample of [8, 9]: ')
+    assert message.endswith('ValueError: not enough values to unpack (expected 2, got 1)')
