@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from mmpola.messages import listed
@@ -78,3 +79,24 @@ def class_count_problems(
                 f'({listed(classes)}), got {count}'
             )
     return problems
+
+
+def class_list_problem(
+    expected: Sequence[str], source: str, given: Sequence[str], where: str
+) -> str | None:
+    """Describe how a list of classes differs from another one, in names or order; None if not.
+
+    Args:
+        expected: names of the classes by label.
+        source: where they are from.
+        given: names that should be the same.
+        where: where these are from.
+    """
+    for label, (one, other) in enumerate(zip_longest(expected, given)):
+        if one != other:
+            return (
+                f'{where}: expected the {len(expected)} classes of {source} in their order, '
+                f'{listed(expected[label:]) or "none"} from label {label} on, got {len(given)} '
+                f'classes with {listed(given[label:]) or "none"}'
+            )
+    return None

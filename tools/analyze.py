@@ -76,7 +76,7 @@ def main() -> None:
     args = parse_args()
     cfg, model = load_image_config(args)
     images = find_images(args.images, args.out)
-    checkpoint = read_checkpoint_for(args.checkpoint, cfg, model)
+    checkpoint = read_checkpoint_for(args.checkpoint, model)
     model = unwrapped(load_model(model, checkpoint)).to(args.device)
     layers = analysis.choose_layers(model.backbone, args.layers)
     outputs = []

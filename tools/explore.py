@@ -133,7 +133,7 @@ def main() -> None:
     add_options_argument(parser)
     args = parser.parse_args()
     cfg, model = load_image_config(args)
-    checkpoint = read_checkpoint_for(args.checkpoint, cfg, model)
+    checkpoint = read_checkpoint_for(args.checkpoint, model)
     model = unwrapped(load_model(model, checkpoint)).to(args.device)
     page = build_page(Explorer(model, open_reader(cfg)), Path(args.config).stem)
     fonts = ['system-ui', 'sans-serif']  # gradio's own are loaded from the network

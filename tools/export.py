@@ -61,7 +61,7 @@ def main() -> None:
     check_destination(args.out, args.overwrite)
     cfg = load_config(args)
     built = validate_config(cfg)
-    checkpoint = read_checkpoint_for(args.checkpoint, cfg, built)
+    checkpoint = read_checkpoint_for(args.checkpoint, built)
     model = export_model(cfg, built, checkpoint, args.backbone)
     shape = args.shape or input_size(cfg)
     error = export(model, args.out, None if args.dynamic else tuple(shape))

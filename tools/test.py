@@ -59,7 +59,7 @@ def main() -> None:
         draw_predictions(cfg, args.show_dir)
 
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
-    checkpoint = read_checkpoint_for(args.checkpoint, cfg, model, args.weights)
+    checkpoint = read_checkpoint_for(args.checkpoint, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
     print_notes(check_data(cfg, splits=('test',)))

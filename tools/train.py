@@ -88,11 +88,11 @@ def main() -> None:
     if problem is not None:
         print(f'{problem.what}: {problem.found} -> {problem.remedy}')
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
-    decide_resume(cfg, args.overwrite, model)
+    classes = decide_resume(cfg, args.overwrite, model)
     print_notes(check_data(cfg, splits=('train', 'val')))
     for line in training_advice(cfg):
         print(line)
-    train(cfg, model, args.overwrite)
+    train(cfg, model, args.overwrite, classes)
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.config import Config
@@ -20,7 +21,7 @@ RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
 """Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 
-def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> None:
+def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Sequence[str]:
     """Decide what a training run resumes from, print it, and check that it may use its work dir.
 
     With `cfg.resume`, it resumes from the checkpoint `cfg.load_from` if it is set, else from the
@@ -30,6 +31,9 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> None:
         cfg: config of the run; its `load_from` is set to the path, or `resume` to False.
         overwrite: allow the run to overwrite checkpoints.
         model: what `validate_config` returned for the config.
+
+    Returns:
+        Names of the classes that the checkpoint was trained on; empty if they are not known.
 
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be
@@ -44,13 +48,15 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> None:
     _check_work_dir(cfg, path, overwrite)
     if path is not None:
         checkpoint = _read_training_state(path)
-        fit_checkpoint(checkpoint, cfg, model)
+        fit_checkpoint(checkpoint, model)
         cfg.load_from = str(path)
         meta = checkpoint.meta
         print(f'--resume: {path}, after {meta["epoch"]} epochs and {meta["iter"]} steps')
-    elif cfg.get('resume'):
+        return checkpoint.classes
+    if cfg.get('resume'):
         cfg.resume = False
         print(f'--resume: {cfg.work_dir}: no checkpoint yet; training starts from the first step')
+    return ()
 
 
 def newest_checkpoint(work_dir: str | Path) -> Path | None:

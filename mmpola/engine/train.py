@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
+from mmpola.config_contents import class_list_problem
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
+    loads_classes,
     read_training_checkpoint,
     starting_weights,
 )
 from mmpola.engine.validate import replace_sync_bn
-from mmpola.messages import UsageError
+from mmpola.messages import UsageError, info
 
 
 class StartHook(Hook):
@@ -59,6 +61,51 @@ class StartHook(Hook):
         self.weights = {}
 
 
+class ClassesHook(Hook):
+    """Compares the classes of a checkpoint with those of the data set that the runner has built.
+
+    Weights for classes in another order fit, and predict one class for another. A file, or a data
+    set, that names no classes is not compared.
+
+    Args:
+        path: of the checkpoint.
+        classes: names of the classes that it was trained on, by label; may be empty.
+        loader: 'train_dataloader' or 'test_dataloader'.
+        new: whether a new run starts from the weights, perhaps for other classes: what depends on
+            their number is then as initialised, and other names of the same number are logged.
+
+    Raises:
+        UsageError: names or order differ; in a new run, the order of the same names.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, path: str, classes: Sequence[str], loader: str, new: bool = False) -> None:
+        self.path = path
+        self.classes = classes
+        self.loader = loader
+        self.new = new
+
+    def before_run(self, runner: Any) -> None:
+        """Compare."""
+        dataset = getattr(runner, self.loader).dataset
+        found = (getattr(dataset, 'metainfo', None) or {}).get('classes')
+        if not self.classes or not found:
+            return
+        if self.new and len(found) != len(self.classes):
+            return
+        problem = class_list_problem(self.classes, self.path, found, f'{self.loader}.dataset')
+        if problem is None:
+            return
+        if self.new and set(found) != set(self.classes):
+            info(f'{problem}; the heads start from the weights for these other classes')
+        else:
+            raise UsageError(
+                f'{problem}; metainfo.classes of the data set, or classes of class folders, sets '
+                'their order'
+            )
+
+
 class ForgetHook(Hook):
     """Removes the record of an earlier run that this one overwrites, when everything is built.
 
@@ -71,28 +118,38 @@ class ForgetHook(Hook):
             Path(runner.work_dir, 'last_checkpoint').unlink(missing_ok=True)
 
 
-def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
+def train(
+    cfg: Config, model: nn.Module, overwrite: bool = False, classes: Sequence[str] = ()
+) -> None:
     """Train with MMEngine's Runner.
 
     Args:
         cfg: config of the run, with `resume` and `load_from` as `decide_resume` has set them.
         model: what `validate_config` returned for it.
         overwrite: whether the run may overwrite checkpoints in its work dir.
+        classes: of the checkpoint that the run resumes from, which `decide_resume` returned.
 
     Raises:
         UsageError: another training run writes to the work dir; pretrained weights are missing;
-            `load_from` does not fit the backbone; a checkpoint cannot be written; or the loss or
-            the weights are not finite.
+            `load_from` does not fit the backbone, or its classes are those of the data in another
+            order; the checkpoint to resume from has other classes; a checkpoint cannot be
+            written; or the loss or the weights are not finite.
     """
     hooks: list[Hook] = []
     if cfg.get('resume'):
         # The checkpoint holds all weights, and the pretrained file may have been removed.
         remove_pretrained(cfg.model)
+        hooks.append(ClassesHook(cfg.load_from, classes, 'train_dataloader'))
     else:
         check_pretrained(cfg.model)
         if cfg.get('load_from'):
             checkpoint = read_training_checkpoint(cfg.load_from)
-            hooks.append(StartHook(starting_weights(checkpoint, model)))
+            weights = starting_weights(checkpoint, model)
+            hooks.append(StartHook(weights))
+            if loads_classes(weights, cfg.model):
+                hooks.append(
+                    ClassesHook(checkpoint.path, checkpoint.classes, 'train_dataloader', new=True)
+                )
             cfg.load_from = None
         if overwrite:
             hooks.append(ForgetHook())
@@ -103,7 +160,8 @@ def train(cfg: Config, model: nn.Module, overwrite: bool = False) -> None:
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
     """Evaluate a checkpoint on the config's test data and return the metrics."""
     cfg.load_from = None
-    runner = build_runner(cfg, [StartHook(checkpoint.weights)])
+    comparison = ClassesHook(checkpoint.path, checkpoint.classes, 'test_dataloader')
+    runner = build_runner(cfg, [StartHook(checkpoint.weights), comparison])
     metrics: dict[str, float] = runner.test()
     return metrics
 

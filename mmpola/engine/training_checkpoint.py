@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from mmpola.checkpoint.load import (
     weights_note,
 )
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.config_contents import class_count_problems, predicted_classes
+from mmpola.config_contents import predicted_classes
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, listed
 
@@ -98,7 +97,7 @@ def read_training_checkpoint(name: str | Path, which: str | None = None) -> Trai
 
 
 def read_checkpoint_for(
-    name: str | Path, cfg: Config, model: nn.Module, which: str | None = None
+    name: str | Path, model: nn.Module, which: str | None = None
 ) -> TrainingCheckpoint:
     """Read the weights of a config's whole model; print what was dropped, resized or averaged.
 
@@ -107,15 +106,14 @@ def read_checkpoint_for(
 
     Args:
         name: of the file, see `resolve_checkpoint`.
-        cfg: the config.
-        model: what `validate_config` returned for it.
+        model: what `validate_config` returned for the config.
         which: weights to take, see `find_weights`.
 
     Raises:
         UsageError: see `read_training_checkpoint` and `fit_checkpoint`.
     """
     checkpoint = read_training_checkpoint(name, which)
-    checkpoint.weights, report = fit_checkpoint(checkpoint, cfg, model, exact=False)
+    checkpoint.weights, report = fit_checkpoint(checkpoint, model, exact=False)
     report.container = checkpoint.container
     report.note = weights_note(checkpoint.content, checkpoint.container)
     if report.dropped or report.resized or report.note:
@@ -124,14 +122,13 @@ def read_checkpoint_for(
 
 
 def fit_checkpoint(
-    checkpoint: TrainingCheckpoint, cfg: Config, model: nn.Module, exact: bool = True
+    checkpoint: TrainingCheckpoint, model: nn.Module, exact: bool = True
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Compare a checkpoint with the config's model, and return what `fit_weights` returns.
 
     Raises:
-        UsageError: the file holds only a backbone, the model predicts another number of classes,
-            or tensors are missing, unknown, of another shape or not finite; the message names the
-            first of each.
+        UsageError: the file holds only a backbone, or tensors are missing, unknown, of another
+            shape or not finite; the message names the first of each.
     """
     model = unwrapped(model)
     weights, report = fit_weights(model, checkpoint.weights, checkpoint.path, exact=exact)
@@ -146,11 +143,6 @@ def fit_checkpoint(
                 "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=…)"
             )
     report.refuse_misfits()
-    if checkpoint.classes:
-        predicted = predicted_classes(cfg.model)
-        problems = class_count_problems(predicted, checkpoint.classes, checkpoint.path)
-        if problems:
-            raise UsageError(problems[0])
     return weights, report
 
 
@@ -186,6 +178,20 @@ def starting_weights(checkpoint: TrainingCheckpoint, model: nn.Module) -> dict[s
         line += f'; as initialised: {listed(dict.fromkeys(new))}'
     print(line)
     return {name: weights[name] for name in report.loaded}
+
+
+def loads_classes(weights: Iterable[str], settings: dict[str, Any]) -> bool:
+    """Whether weights of a part that predicts classes are among those that a run starts from.
+
+    Args:
+        weights: names of the tensors.
+        settings: the config's model.
+    """
+    heads = []
+    for key, _ in predicted_classes(settings):
+        heads.append(key.removeprefix('model.').removesuffix('num_classes'))
+    names = [name for name in weights if not name.startswith(f'{BACKBONE}.')]
+    return any(name.startswith(tuple(heads)) for name in names)
 
 
 def load_model(model: nn.Module, checkpoint: TrainingCheckpoint) -> Any:

@@ -4,7 +4,6 @@ every parameter.
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from mmpola.engine.training_checkpoint import read_checkpoint_for
@@ -89,7 +88,7 @@ def test_the_authors_features_logits_and_gradients(name, golden, tmp_path):
         torch.equal(x, renamed[key]) for key, x in loaded.items()
     )  # also the statistics of BatchNorm
     torch.testing.assert_close(
-        read_checkpoint_for(path, Config({'model': settings}), model).weights,
+        read_checkpoint_for(path, model).weights,
         dict(loaded),
         rtol=0,
         atol=0,

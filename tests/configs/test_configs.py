@@ -153,7 +153,7 @@ def test_each_model_trains_evaluates_and_can_be_resumed(name, root, shapes, tmp_
     metric = 'coco/bbox_mAP' if cfg.default_scope == 'mmdet' else 'mIoU'
     assert f'val/{metric}' in runner.message_hub.log_scalars
     written = training_checkpoint.read_training_checkpoint(find_latest_checkpoint(cfg.work_dir))
-    training_checkpoint.fit_checkpoint(written, cfg, model)
+    training_checkpoint.fit_checkpoint(written, model)
     schedulers = cfg.param_scheduler
     assert len(written.content['param_schedulers']) == (
         len(schedulers) if isinstance(schedulers, list) else 1

@@ -55,7 +55,7 @@ def test_load_hooks_get_the_versions_that_a_file_states(wrap, tmp_path):
     torch.save({'state_dict': wrap(Versioned()).state_dict()}, tmp_path / 'versioned.pth')
     cfg = Config({'model': {'type': 'mmpola.Versioned'}})
     model = build_model(cfg)
-    checkpoint = read_checkpoint_for(tmp_path / 'versioned.pth', cfg, model)
+    checkpoint = read_checkpoint_for(tmp_path / 'versioned.pth', model)
     assert load_model(model, checkpoint).version == 2
 
 

@@ -129,14 +129,13 @@ def test_a_moving_average_in_the_config_gets_the_weights_too(classifier, weights
     )
 
 
-def read_config(path):
-    cfg = Config.fromfile(path)
-    return cfg, build_model(cfg)
+def build(path):
+    return build_model(Config.fromfile(path))
 
 
 def test_tables_are_resized_as_by_init_cfg(classifier, weights, tmp_path, capsys):
     config = classifier(pretrain_img_size=64)
-    checkpoint = read_checkpoint_for(save('authors.pth', weights, tmp_path), *read_config(config))
+    checkpoint = read_checkpoint_for(save('authors.pth', weights, tmp_path), build(config))
     model = MODELS.build(Config.fromfile(config).model)
     model.init_cfg = {'type': 'Pretrained', 'checkpoint': checkpoint.path}
     model.init_weights()
@@ -179,14 +178,14 @@ def test_a_classifier_is_loaded_whole_or_not_at_all(classifier, weights, tmp_pat
     config = classifier()
     del weights['norm.weight'], weights['patch_embed.proj.bias']
     path = save('authors.pth', weights, tmp_path)
-    first, missing = refusal(read_checkpoint_for, path, *read_config(config)).splitlines()
+    first, missing = refusal(read_checkpoint_for, path, build(config)).splitlines()
     assert first.startswith(f'{path}: does not fit ImageClassifier; ')
     assert missing == '  missing: backbone.stem.proj.bias [8], norm.weight [64]'
 
 
 def test_a_detector_needs_a_whole_detector(tiny_config, weights, tmp_path):
     path = save('authors.pth', weights, tmp_path)
-    assert refusal(read_checkpoint_for, path, *read_config(tiny_config)).startswith(
+    assert refusal(read_checkpoint_for, path, build(tiny_config)).startswith(
         f'{path}: expected the weights of a whole MaskRCNN, got none of its neck, rpn_head, '
         'roi_head; '
     )
@@ -216,8 +215,8 @@ def test_a_detector_of_the_authors_is_loaded_with_their_names(tiny_config, tmp_p
     path = tmp_path / 'epoch_12.pth'
     torch.save({'meta': {'CLASSES': ('a',)}, 'state_dict': authors}, path)
 
-    cfg, model = read_config(config)
-    checkpoint = read_checkpoint_for(path, cfg, model)
+    model = build(config)
+    checkpoint = read_checkpoint_for(path, model)
     assert 'dropped: backbone.norms.0.weight' in capsys.readouterr().out
     assert checkpoint.weights.keys() == detector.keys()
     for loaded in (

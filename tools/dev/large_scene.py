@@ -110,7 +110,7 @@ def main() -> None:
     args = parser.parse_args()
     cfg, model = load_image_config(args)
     cfg.test_dataloader.dataset.pipeline[1].scale = (SIDE, SIDE)
-    model = load_model(model, read_checkpoint_for(args.checkpoint, cfg, model))
+    model = load_model(model, read_checkpoint_for(args.checkpoint, model))
     with TemporaryDirectory() as folder:
         path = Path(folder) / 'scene.png'
         Image.fromarray(assemble_scene()).save(path)

@@ -111,7 +111,7 @@ def main() -> None:
     add_options_argument(parser)
     args = parser.parse_args()
     cfg, model = load_image_config(args)
-    model = load_model(model, read_checkpoint_for(args.checkpoint, cfg, model))
+    model = load_model(model, read_checkpoint_for(args.checkpoint, model))
     scene = analysis.open_scene(model, open_reader(cfg), args.image)
     layers = analysis.observe(model.backbone, scene.inputs, lambda layer: layer, [args.layer])
     figure = draw(scene, layers[args.layer], args.head - 1, tuple(args.point))

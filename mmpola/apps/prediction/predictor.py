@@ -128,7 +128,7 @@ def load_predictor(
     Raises:
         UsageError: the file cannot be read or does not fit the config.
     """
-    checkpoint = read_checkpoint_for(path, cfg, built)
+    checkpoint = read_checkpoint_for(path, built)
     model = unwrapped(load_model(built, checkpoint)).to(device)
     if is_classifier(cfg):
         reader = ClassifierReader(evaluation_transform(cfg))

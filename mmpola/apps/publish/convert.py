@@ -133,7 +133,7 @@ def convert_whole(source: Path, which: str | None = None, metric: str | None = N
         )
     cfg = Config.fromstring(earlier['cfg'], '.py')
     model = build_model(cfg)
-    weights, _ = fit_checkpoint(checkpoint, cfg, model)
+    weights, _ = fit_checkpoint(checkpoint, model)
     meta = {key: earlier[key] for key in WHOLE_MODEL_META if key in earlier}
     meta['dataset_meta'] = {}
     for key in ('classes', 'palette'):

@@ -239,7 +239,7 @@ def test_a_whole_detector_is_written_and_read_everywhere(tiny_config, write_chec
     assert 'seed' not in content['meta']
     inferencer = DetInferencer(weights=str(written), device='cpu', show_progress=False)
     assert inferencer.visualizer.dataset_meta['classes'] == classes
-    checkpoint = read_checkpoint_for(written, cfg, build_model(cfg))
+    checkpoint = read_checkpoint_for(written, build_model(cfg))
     assert checkpoint.classes == classes
 
 
