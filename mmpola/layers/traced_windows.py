@@ -91,7 +91,8 @@ class CompiledWindows(Windows):
     def make_mask(self, x: Tensor) -> Tensor:
         """Compute the mask of `Windows`, never None."""
         rows, columns = self.grid
-        return mask_operator(x, rows, columns, self.window_size, self.shift)
+        constant = x.detach()  # the mask has no gradient, and its operator no backward pass
+        return mask_operator(constant, rows, columns, self.window_size, self.shift)
 
 
 def _eager_windows(x: Tensor, batch: int, grid: Grid, window_size: int, shift: int) -> Windows:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from timm.layers import gen_relative_position_index, resize_rel_pos_bias_table_simple
+from timm.layers import resize_rel_pos_bias_table_simple
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -42,8 +42,6 @@ class WindowAttention(nn.Module):
         proj_drop: dropout rate after the output projection.
     """
 
-    relative_position_index: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -62,9 +60,6 @@ class WindowAttention(nn.Module):
         self.relative_position_bias_table = nn.Parameter(
             torch.empty((2 * window_size - 1) ** 2, num_heads)
         )
-        # [s*s, s*s]: the row of the bias table for each pair of tokens
-        index = gen_relative_position_index((window_size, window_size))
-        self.register_buffer('relative_position_index', index, persistent=False)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
@@ -83,7 +78,8 @@ class WindowAttention(nn.Module):
         k = k.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         v = v.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         tokens = self.window_size**2
-        bias = self.relative_position_bias_table[self.relative_position_index.flatten()]
+        index = find_relative_position_index(x, self.window_size)
+        bias = self.relative_position_bias_table[index.flatten()]
         bias = bias.to(q.dtype).unflatten(0, (tokens, tokens))
         bias = bias.permute(2, 0, 1).unsqueeze(0)  # [1, H, s*s, s*s]
         if windows.mask is not None:
@@ -94,6 +90,36 @@ class WindowAttention(nn.Module):
             attended = attended.clone(memory_format=torch.contiguous_format)
         out = self.proj(attended.flatten(2))
         return self.proj_drop(windows.join(out))
+
+
+def relative_position_index(window_size: int, device: torch.device | None = None) -> Tensor:
+    """Compute the row of Swin's bias table for each pair of tokens of a window: int64 [s*s, s*s].
+
+    The row is (2s - 1) (row_p - row_q + s - 1) + column_p - column_q + s - 1 for the tokens p, q.
+    """
+    side = 2 * window_size - 1  # offsets along each side
+    token = torch.arange(window_size**2, device=device)
+    row = token // window_size
+    column = token - row * window_size
+    place = side * row + column
+    largest_offset = (side + 1) * (window_size - 1)
+    return place[:, None] - place + largest_offset
+
+
+def find_relative_position_index(x: Tensor, window_size: int) -> Tensor:
+    """Return `relative_position_index` on the device of x, if possible from a cache."""
+    key = cache_key(x)
+    if key is None:
+        return relative_position_index(window_size, x.device)
+    return _cached_relative_position_index(key, window_size)
+
+
+@lru_cache(maxsize=8)
+def _cached_relative_position_index(key: CacheKey, window_size: int) -> Tensor:
+    """Compute `relative_position_index`; `key` is what `cache_key` returns."""
+    device, _ = key
+    with torch.inference_mode(False):  # else autograd could not save it later
+        return relative_position_index(window_size, device)
 
 
 def find_windows(x: Tensor, grid: Grid, window_size: int, shift: int) -> Windows:

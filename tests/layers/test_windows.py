@@ -102,7 +102,7 @@ def test_the_relative_position_index_numbers_offsets_row_by_row(size):
         i.flatten() for i in torch.meshgrid(torch.arange(size), torch.arange(size), indexing='ij')
     )
     row_offset, column_offset = row[:, None] - row + size - 1, column[:, None] - column + size - 1
-    index = WindowAttention(4, 2, size).relative_position_index
+    index = windows.relative_position_index(size)
     assert torch.equal(index, row_offset * (2 * size - 1) + column_offset)
 
 
