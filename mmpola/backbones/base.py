@@ -26,8 +26,8 @@ class Stage(HasPositionTable):
 
     Args:
         blocks: modules with attention `attn`, called as block(x, layout), see `block_layouts`.
-        downsample: module that turns a map [B, C', h', w'] into tokens [B, N, C] and their grid;
-            None after the stem.
+        downsample: module that turns a map [B, C', h', w'] into a map [B, h, w, C]; None after the
+            stem.
         grid: token grid (h, w) of the training images.
         table: channels C of a learned position table that is added to the tokens; None for no
             table.
@@ -60,19 +60,20 @@ class Stage(HasPositionTable):
         if self.pos_embed is not None:
             draw_table(self.pos_embed)
 
-    def forward(self, x: Tensor, grid: Grid, with_cp: bool) -> tuple[Tensor, Grid]:
+    def forward(self, x: Tensor, with_cp: bool = False) -> Tensor:
         """Run the stage.
 
         Args:
-            x: tokens [B, N', C'] of the previous stage, or of the stem.
-            grid: their grid (h', w').
+            x: map [B, h', w', C'] of the previous stage, or of the stem.
             with_cp: recompute each block's activations in the backward pass.
 
         Returns:
-            The stage's tokens [B, N, C] and their grid (h, w).
+            The stage's map [B, h, w, C].
         """
         if self.downsample is not None:
-            x, grid = self.downsample(x.transpose(1, 2).unflatten(2, grid))
+            x = self.downsample(x.permute(0, 3, 1, 2))
+        grid = (x.shape[1], x.shape[2])
+        x = x.flatten(1, 2)
         if self.pos_embed is not None:
             x = x + resize_table(self.pos_embed, self.grid, grid)
         x = self.drop(x)
@@ -82,7 +83,7 @@ class Stage(HasPositionTable):
                 x = checkpoint(block, x, layout, use_reentrant=False)
             else:
                 x = block(x, layout)
-        return x, grid
+        return x.unflatten(1, grid)
 
     def block_layouts(self, x: Tensor, grid: Grid) -> list[Any]:
         """Return the second argument of each block: the tokens' grid, or their windows."""
@@ -115,8 +116,7 @@ class Backbone(RenamesWeights):
             `init_weights()`.
 
     Attributes:
-        stem: module that turns images [B, in_channels, H, W] into tokens [B, N, C] and their grid
-            (h, w).
+        stem: module that turns images [B, in_channels, H, W] into a map [B, h, w, C].
         stages: the stages that are built.
         norms: the LayerNorms of the outputs by the number of their stage.
 
@@ -218,9 +218,11 @@ class Backbone(RenamesWeights):
             raise ValueError(
                 f'x: expected images [B, {self.in_channels}, H, W], got {list(x.shape)}'
             )
-        tokens, grid = self.stem(x)
+        x = self.stem(x)
         for index, stage in enumerate(self.stages):
-            tokens, grid = stage(tokens, grid, self.with_cp)
+            x = stage(x, self.with_cp)
+            grid = (x.shape[1], x.shape[2])
+            tokens = x.flatten(1, 2)
             if not self.chained_norms or str(index) not in self.norms:
                 yield tokens, grid
                 continue
@@ -229,7 +231,7 @@ class Backbone(RenamesWeights):
                 yield normed, grid
             else:
                 yield tokens, grid
-            tokens = normed
+            x = normed.unflatten(1, grid)
 
     def stage_module(self, stage: int) -> str:
         """Return the name of the module whose output is the tokens [B, N, C] of a built stage."""

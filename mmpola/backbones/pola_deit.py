@@ -66,11 +66,12 @@ class Stem(PatchEmbed, HasPositionTable):
         """Draw the position table as DeiT does."""
         draw_table(self.pos_embed)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C], grid (ceil(H / 16), ceil(W / 16))."""
-        tokens, grid = super().forward(x)
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [B, in_channels, H, W] -> a map [B, ceil(H / 16), ceil(W / 16), C]."""
+        x = super().forward(x)
+        grid = (x.shape[1], x.shape[2])
         table = resize_table(self.pos_embed, self.grid, grid)
-        return tokens + table, grid
+        return x + table.unflatten(1, grid)
 
 
 @MODELS.register_module()

@@ -30,12 +30,12 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLA_PVT_V2
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
+    DepthwiseConv,
     Grid,
     PolaSpatialReductionAttention,
     SpatialReductionAttention,
     draw_layer,
 )
-from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -100,11 +100,9 @@ class OverlapPatchEmbed(nn.Module):
         """Draw the convolution as PVT v2 does."""
         _draw_convolution(self.proj)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Map [B, in_channels, H, W] -> tokens [B, N, C] and their grid, smaller by the stride."""
-        maps = self.proj(x)
-        tokens = self.norm(maps.flatten(2).transpose(1, 2))
-        return tokens, (maps.shape[2], maps.shape[3])
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, in_channels, H, W] -> [B, h, w, C], h and w smaller by the stride."""
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
 
 
 class DepthwiseMlp(nn.Module):
@@ -113,7 +111,7 @@ class DepthwiseMlp(nn.Module):
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
-        self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
+        self.dwconv = DepthwiseConv(hidden, 3)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
@@ -126,7 +124,7 @@ class DepthwiseMlp(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        mixed = convolve_tokens(self.fc1(x), self.dwconv.weight, self.dwconv.bias, grid)
+        mixed = self.dwconv(self.fc1(x), grid)
         x = self.drop(F.gelu(mixed))
         return self.drop(self.fc2(x))
 

@@ -78,13 +78,12 @@ class PatchMerging(nn.Module):
         """Draw the projection as Swin and the authors do."""
         draw_layer(self.reduction)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Map [B, C, h, w] -> tokens [B, N', 2C] and their grid (ceil(h / 2), ceil(w / 2))."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, h, w] -> [B, ceil(h / 2), ceil(w / 2), 2C]."""
         grid = (x.shape[2], x.shape[3])
         maps = pad_to_cells(x.permute(0, 2, 3, 1), grid, 2, channels_last=True)
-        merged = rearrange(maps, 'b (h p) (w q) c -> b (h w) (q p c)', p=2, q=2)
-        tokens = self.reduction(self.norm(merged))
-        return tokens, (maps.shape[1] // 2, maps.shape[2] // 2)
+        merged = rearrange(maps, 'b (h p) (w q) c -> b h w (q p c)', p=2, q=2)
+        return self.reduction(self.norm(merged))
 
 
 class SwinStage(Stage):

@@ -27,9 +27,14 @@ from mmpola.backbones.arguments import (
 from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.checkpoint.init_cfg import InitCfg
-from mmpola.layers import Grid, PolaFormerPPAttention, RotarySoftmaxAttention, draw_layer
+from mmpola.layers import (
+    DepthwiseConv,
+    Grid,
+    PolaFormerPPAttention,
+    RotarySoftmaxAttention,
+    draw_layer,
+)
 from mmpola.layers.block import add_branch
-from mmpola.ops.reference import convolve_tokens
 from mmpola.registry import MODELS
 
 ARCHS: dict[str, dict[str, Any]] = {
@@ -127,9 +132,9 @@ class Stem(nn.Module):
             if isinstance(layer, nn.Conv2d):
                 draw_layer(layer)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Images [B, in_channels, H, W] -> tokens [B, N, C] and grid (ceil(H / 4), ceil(W / 4))."""
-        return _to_tokens(self.layers(self.proj(x)))
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [B, in_channels, H, W] -> a map [B, ceil(H / 4), ceil(W / 4), C]."""
+        return _channels_last(self.layers(self.proj(x)))
 
 
 class Downsample(nn.Module):
@@ -145,9 +150,9 @@ class Downsample(nn.Module):
         """Draw the convolution as the authors do."""
         draw_layer(self.reduction)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """Map [B, C, h, w] -> tokens [B, N, C'] and their grid (ceil(h / 2), ceil(w / 2))."""
-        return _to_tokens(self.norm(self.reduction(x)))
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, h, w] -> [B, ceil(h / 2), ceil(w / 2), C']."""
+        return _channels_last(self.norm(self.reduction(x)))
 
 
 class ConvMlp(nn.Module):
@@ -156,7 +161,7 @@ class ConvMlp(nn.Module):
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
-        self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
+        self.dwconv = DepthwiseConv(hidden, 3)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
@@ -168,8 +173,7 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = self.drop(F.gelu(self.fc1(x)))
-        convolved = convolve_tokens(x, self.dwconv.weight, self.dwconv.bias, grid)
-        return self.drop(self.fc2(x + convolved))
+        return self.drop(self.fc2(x + self.dwconv(x, grid)))
 
 
 class PolaFormerPPBlock(nn.Module):
@@ -197,7 +201,7 @@ class PolaFormerPPBlock(nn.Module):
         layer_scale: float | None,
     ) -> None:
         super().__init__()
-        self.pos = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.pos = DepthwiseConv(dim, 3)
         self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.attn = attn
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
@@ -216,7 +220,7 @@ class PolaFormerPPBlock(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        x = x + convolve_tokens(x, self.pos.weight, self.pos.bias, grid)
+        x = x + self.pos(x, grid)
         gamma_1 = None
         gamma_2 = None
         if self.gamma_1 is not None and self.gamma_2 is not None:
@@ -328,9 +332,8 @@ class PolaFormerPP(Backbone):
         self.freeze_stages()
 
 
-def _to_tokens(maps: Tensor) -> tuple[Tensor, Grid]:
-    """Map [B, C, h, w] -> contiguous tokens [B, N, C] and their grid (h, w)."""
-    # The gradient of flatten(2).transpose(1, 2) has the strides of channels last, which PyTorch's
-    # BatchNorm reads as [B, C, h, w] on a CPU if the batch is 1.
-    tokens = maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-    return tokens, (maps.shape[2], maps.shape[3])
+def _channels_last(maps: Tensor) -> Tensor:
+    """Map [B, C, h, w] -> contiguous map [B, h, w, C]."""
+    # Without the copy the gradient of the map would have the strides of channels last, which
+    # PyTorch's BatchNorm reads as [B, C, h, w] on a CPU if the batch is 1.
+    return maps.permute(0, 2, 3, 1).contiguous()

@@ -11,6 +11,7 @@ from mmpola.layers.attention import (
 )
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
+from mmpola.layers.depthwise import DepthwiseConv, MixAndGate, SequenceMixAndGate
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
 from mmpola.layers.rotary import rotary_tables
@@ -36,6 +37,7 @@ from mmpola.layers.windows import WindowAttention, Windows, find_windows, resize
 __all__ = [
     'SEQUENCE_ATTENTION',
     'AblatedPolaAttention',
+    'DepthwiseConv',
     'DepthwiseDeformableConv',
     'EluSequenceAttention',
     'Grid',
@@ -43,6 +45,7 @@ __all__ = [
     'LearnedExpMap',
     'LearnedPowerMap',
     'LinearAttention',
+    'MixAndGate',
     'PatchEmbed',
     'PolaAttention',
     'PolaFormerPPAttention',
@@ -51,6 +54,7 @@ __all__ = [
     'PolaSpatialReductionAttention',
     'RotarySoftmaxAttention',
     'SequenceAttention',
+    'SequenceMixAndGate',
     'SoftmaxSequenceAttention',
     'SpatialReductionAttention',
     'TransformerBlock',

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 from mmpola.layers.attention import (
     LearnedPowerMap,
     check_tokens,
-    depthwise_conv,
     key_position_table,
 )
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
+from mmpola.layers.depthwise import DepthwiseConv
 from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.token_maps import Grid, HasPositionTable, resize_table
 from mmpola.ops import polarity_attention
 from mmpola.ops.api import check_backend_name
-from mmpola.ops.reference import convolve_tokens
 
 MIXINGS = ('dwc', 'dcn', None)
 """Local mixing of the values: depth-wise convolution, depth-wise deformable convolution, none."""
@@ -81,7 +80,7 @@ class AblatedPolaAttention(HasPositionTable):
         self.grid = grid or (0, 0)
         head_dim = dim // num_heads
         if mixing == 'dwc':
-            self.dwc = depthwise_conv(head_dim, dwc_kernel_size)
+            self.dwc = DepthwiseConv(head_dim, dwc_kernel_size)
         if mixing == 'dcn':
             self.dcn = DepthwiseDeformableConv(head_dim, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
@@ -109,7 +108,7 @@ class AblatedPolaAttention(HasPositionTable):
         )
         out = attended.flatten(2)
         if self.mixing == 'dwc':
-            out = out + convolve_tokens(v, self.dwc.weight, self.dwc.bias, grid)
+            out = out + self.dwc(v, grid)
         if self.mixing == 'dcn':
             out = out + self.dcn(v, grid)
         if self.gate:
@@ -122,7 +121,7 @@ class AblatedPolaAttention(HasPositionTable):
         if self.positional_encoding is not None:
             table = resize_table(self.positional_encoding, self.grid, grid)
             key_position = table.squeeze(0).unflatten(-1, (self.num_heads, -1))
-        feature_map = self.feature_map()
+        feature_map = self.feature_map.map_for(q)
         if self.polarity:
             return polarity_attention(
                 q, k, v, feature_map, key_position=key_position, backend=self.backend

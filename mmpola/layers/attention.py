@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmpola.layers.depthwise import MixAndGate
 from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.rotary import cached_rotary_tables
 from mmpola.layers.token_maps import (
@@ -25,10 +26,9 @@ from mmpola.layers.token_maps import (
     reduce_tokens,
     resize_table,
 )
-from mmpola.ops import ExpMap, PowerMap, mix_and_gate, polarity_attention
+from mmpola.ops import ExpMap, PowerMap, polarity_attention
 from mmpola.ops.api import check_backend_name, is_grid
-from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
-from mmpola.ops.numerics import EPS, accumulation_dtype
+from mmpola.ops.numerics import accumulation_dtype
 
 
 class LinearAttention(nn.Module):
@@ -37,19 +37,13 @@ class LinearAttention(nn.Module):
     Args:
         dim: channels C.
         num_heads: heads H; D = C / H is even.
-        feature_map: module that returns the `PowerMap` or `ExpMap` of the layer.
+        feature_map: module with the parameters of the layer's `PowerMap` or `ExpMap`.
         backend: backend of `mmpola.ops.polarity_attention` and `mix_and_gate`: 'auto', 'triton' or
             'torch'.
-
-    Attributes:
-        observer: None, or a function that is called with the inputs of both operators, in the order
-            in which they run; `mmpola.apps.analysis` sets it.
 
     Raises:
         ValueError: `backend` is not the name of a backend.
     """
-
-    observer: Callable[[AttentionInputs | MixAndGateInputs], None] | None = None
 
     def __init__(
         self, dim: int, num_heads: int, feature_map: LearnedPowerMap | LearnedExpMap, backend: str
@@ -138,7 +132,7 @@ class PolaAttention(LinearAttention, HasPositionTable):
         self.qkvg = nn.Linear(dim, 4 * dim, bias=qkv_bias)
         self.positional_encoding = key_position_table(grid, dim)
         self.grid = grid or (0, 0)
-        self.dwc = depthwise_conv(dim // num_heads, dwc_kernel_size)
+        self.dwc = MixAndGate(dim // num_heads, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
@@ -161,17 +155,11 @@ class PolaAttention(LinearAttention, HasPositionTable):
         if self.positional_encoding is not None:
             table = resize_table(self.positional_encoding, self.grid, grid)
             key_position = table.squeeze(0).unflatten(-1, (self.num_heads, -1))  # [N, H, D]
-        feature_map = self.feature_map()
-        if self.observer is not None:
-            self.observer(AttentionInputs(q, k, v, feature_map, key_position, None, EPS))
+        feature_map = self.feature_map.map_for(q)
         attended = polarity_attention(
             q, k, v, feature_map, key_position=key_position, backend=self.backend
         )
-        weight = self.dwc.weight
-        bias = self.dwc.bias
-        if self.observer is not None:
-            self.observer(MixAndGateInputs(attended, v, gate, weight, bias, grid))
-        mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
+        mixed = self.dwc(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
 
 
@@ -223,7 +211,7 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         key_grid = None if grid is None else covering_grid(grid, sr_ratio)
         self.positional_encoding = key_position_table(key_grid, dim)
         self.grid = key_grid or (0, 0)
-        self.dwc = depthwise_conv(dim // num_heads, dwc_kernel_size)
+        self.dwc = MixAndGate(dim // num_heads, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         if sr_ratio > 1:
@@ -260,17 +248,11 @@ class PolaSpatialReductionAttention(LinearAttention, HasPositionTable):
         if self.positional_encoding is not None:
             table = resize_table(self.positional_encoding, self.grid, key_grid)
             key_position = table.squeeze(0).unflatten(-1, (self.num_heads, -1))  # [M, H, D]
-        feature_map = self.feature_map()
-        if self.observer is not None:
-            self.observer(AttentionInputs(q, k, v, feature_map, key_position, None, EPS))
+        feature_map = self.feature_map.map_for(q)
         attended = polarity_attention(
             q, k, v, feature_map, key_position=key_position, backend=self.backend
         )
-        weight = self.dwc.weight
-        bias = self.dwc.bias
-        if self.observer is not None:
-            self.observer(MixAndGateInputs(attended, values, gate, weight, bias, grid))
-        mixed = mix_and_gate(attended, values, gate, weight, bias, grid, backend=self.backend)
+        mixed = self.dwc(attended, values, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
 
 
@@ -307,7 +289,7 @@ class PolaFormerPPAttention(LinearAttention):
         if norm_layer is not None:
             self.norm = norm_layer(dim)
         self.qkvg = nn.Linear(dim, 4 * dim)
-        self.lepe = depthwise_conv(dim, 5)
+        self.lepe = MixAndGate(dim, 5)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
@@ -326,19 +308,15 @@ class PolaFormerPPAttention(LinearAttention):
         k = k.unflatten(-1, (self.num_heads, -1))
         v = v.unflatten(-1, (self.num_heads, -1))
         rotary = cached_rotary_tables(q, grid, 2 * q.shape[-1])  # two features per channel
-        feature_map = self.feature_map()
-        if self.observer is not None:
-            self.observer(AttentionInputs(q, k, v, feature_map, None, rotary, EPS))
+        feature_map = self.feature_map.map_for(q)
         attended = polarity_attention(q, k, v, feature_map, rotary=rotary, backend=self.backend)
-        weight = self.lepe.weight
-        bias = self.lepe.bias
-        if self.observer is not None:
-            self.observer(MixAndGateInputs(attended, v, gate, weight, bias, grid))
-        mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
+        mixed = self.lepe(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))
 
 
-# ---- Learned feature maps: modules that return the `PowerMap` or `ExpMap` of a layer
+# ---- Learned feature maps: modules with the parameters of the `PowerMap` or `ExpMap` of a layer
+#
+# A call returns tensors, as hooks and summaries of a model expect.
 
 
 class LearnedPowerMap(nn.Module):
@@ -364,14 +342,19 @@ class LearnedPowerMap(nn.Module):
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, dim // num_heads))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim))
 
-    def forward(self) -> PowerMap:
-        """Return the exponent and the scale, [H, D] in the accumulation dtype."""
-        dtype = accumulation_dtype(self.power.dtype)
+    def map_for(self, q: Tensor) -> PowerMap:
+        """Call the module; return the map with the exponent and the scale."""
+        exponent, scale = self(q)
+        return PowerMap(exponent, scale)
+
+    def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the exponent and the scale, [H, D] in the accumulation dtype of queries q."""
+        dtype = accumulation_dtype(q.dtype)
         # squeeze and view_as: the gradient of an index would fill a table with zeros first
         power = self.power.squeeze((0, 2)).to(dtype)
         scale = self.scale.view_as(power).to(dtype)
         exponent = 1 + self.alpha * power.sigmoid()  # (E5)
-        return PowerMap(exponent, F.softplus(scale))  # (E4)
+        return exponent, F.softplus(scale)  # (E4)
 
 
 class LearnedExpMap(nn.Module):
@@ -394,12 +377,17 @@ class LearnedExpMap(nn.Module):
         self.s1 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
         self.s2 = nn.Parameter(torch.zeros(1, num_heads, 1, features))
 
-    def forward(self) -> ExpMap:
-        """Return sigmoid(s1) and sigmoid(s2), each [H, 2D] in the accumulation dtype."""
-        dtype = accumulation_dtype(self.s1.dtype)
+    def map_for(self, q: Tensor) -> ExpMap:
+        """Call the module; return the map with the temperatures."""
+        same, opposite = self(q)
+        return ExpMap(same, opposite)
+
+    def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sigmoid(s1), sigmoid(s2), [H, 2D] in the accumulation dtype of queries q."""
+        dtype = accumulation_dtype(q.dtype)
         same = self.s1.squeeze((0, 2)).to(dtype).sigmoid()
         opposite = self.s2.squeeze((0, 2)).to(dtype).sigmoid()
-        return ExpMap(same, opposite)
+        return same, opposite
 
 
 def check_head_dim(dim: int, num_heads: int) -> None:
@@ -436,11 +424,6 @@ def key_position_table(grid: Grid | None, dim: int) -> nn.Parameter | None:
     if not is_grid(grid):
         raise ValueError(f'grid: expected (h, w) or None, got {grid!r}')
     return nn.Parameter(torch.zeros(1, grid[0] * grid[1], dim))
-
-
-def depthwise_conv(channels: int, kernel_size: int) -> nn.Conv2d:
-    """Return a depth-wise convolution that keeps the size of a map; `kernel_size` is odd."""
-    return nn.Conv2d(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
 
 
 def mask_padding(x: Tensor, padding: Tensor) -> Tensor:

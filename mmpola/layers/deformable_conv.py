@@ -25,7 +25,9 @@ class DepthwiseDeformableConv(nn.Module):
         super().__init__()
         padding = kernel_size // 2
         self.offset = nn.Conv2d(channels, 2 * kernel_size**2, kernel_size, padding=padding)
-        self.conv = DeformConv2d(channels, channels, kernel_size, padding=padding, groups=channels)
+        self.conv = WideDeformConv2d(
+            channels, channels, kernel_size, padding=padding, groups=channels
+        )
         for parameter in self.offset.parameters():
             nn.init.zeros_(parameter)
 
@@ -34,16 +36,25 @@ class DepthwiseDeformableConv(nn.Module):
         channels = self.conv.in_channels
         heads = x.shape[2] // channels
         maps = rearrange(x, 'b (h w) (n d) -> (b n) d h w', h=grid[0], d=channels)
-        offset = self.offset(maps)
-        # torchvision's CPU kernel has no bfloat16, and float16 would round the positions that are
-        # sampled.
+        mixed = self.conv(maps, self.offset(maps))
+        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', n=heads)
+
+
+class WideDeformConv2d(DeformConv2d):
+    """torchvision's deformable convolution, computed in at least float32.
+
+    Its CPU kernel has no bfloat16, and float16 would round the positions that are sampled.
+    """
+
+    def forward(self, x: Tensor, offset: Tensor) -> Tensor:
+        """Convolve a map [B, C, h, w] at the offsets [B, 2 * taps, h, w], in the dtype of x."""
         dtype = accumulation_dtype(x.dtype)
         with without_autocast(x.device):
             mixed = deform_conv2d(
-                maps.to(dtype),
+                x.to(dtype),
                 offset.to(dtype),
-                self.conv.weight.to(dtype),
-                self.conv.bias.to(dtype),
-                padding=self.conv.padding,
+                self.weight.to(dtype),
+                self.bias.to(dtype),
+                padding=self.padding,
             )
-        return rearrange(mixed, '(b n) d h w -> b (h w) (n d)', n=heads).to(x.dtype)
+        return mixed.to(x.dtype)

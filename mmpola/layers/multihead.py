@@ -12,7 +12,7 @@ from mmpola.layers.attention import LearnedPowerMap, mask_padding
 from mmpola.messages import listed
 from mmpola.ops import polarity_attention
 from mmpola.ops.api import check_backend_name
-from mmpola.ops.numerics import EPS
+from mmpola.ops.numerics import default_eps
 
 SUMMED_KEYS = 'linear attention sums the keys before queries read them'
 
@@ -157,7 +157,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
         q = F.linear(query, q_weight, q_bias).unflatten(-1, (self.num_heads, -1))
         k = F.linear(key, k_weight, k_bias).unflatten(-1, (self.num_heads, -1))
         v = F.linear(value, v_weight, v_bias).unflatten(-1, (self.num_heads, -1))
-        feature_map = self.feature_map()
+        feature_map = self.feature_map.map_for(q)
         if key_padding_mask is not None and key_padding_mask.is_floating_point():
             # Adding the same number to the mask of all keys of a sample changes nothing. Subtract
             # the largest, so that exp does not overflow.
@@ -172,7 +172,7 @@ class PolaMultiheadAttention(nn.MultiheadAttention):
             v = mask_padding(v, padding)
         # (E1) divides by M, which counts the padding. With this epsilon the result does not depend
         # on the amount of padding.
-        eps = EPS / max(1, k.shape[1])
+        eps = default_eps() / max(1, k.shape[1])
         attended = polarity_attention(q, k, v, feature_map, eps=eps, backend=self.backend)
         attended = attended.flatten(2)
         if self.gate is not None:

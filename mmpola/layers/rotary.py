@@ -14,8 +14,6 @@ from mmpola.ops.numerics import accumulation_dtype, without_autocast
 from mmpola.ops.reference import rotate, rotate_by_complex
 from mmpola.ops.tracing import CacheKey, cache_key, is_recorded
 
-ROTARY_BASE = 10000.0
-
 
 def rotary_tables(
     grid: Sequence[int], channels: int, device: torch.device | None, dtype: torch.dtype
@@ -35,7 +33,7 @@ def rotary_tables(
     """
     exact = accumulation_dtype(dtype)
     pairs = channels // (2 * len(grid))
-    frequencies = ROTARY_BASE ** -torch.linspace(0, 1, pairs, device=device, dtype=exact)
+    frequencies = 10000.0 ** -torch.linspace(0, 1, pairs, device=device, dtype=exact)
     cosines = []
     sines = []
     for side in grid:

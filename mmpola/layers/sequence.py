@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmpola.layers.attention import LearnedExpMap, LearnedPowerMap, mask_padding
+from mmpola.layers.depthwise import SequenceMixAndGate
 from mmpola.layers.rotary import cached_rotary_tables
-from mmpola.ops import mix_and_gate, polarity_attention
+from mmpola.ops import polarity_attention
 from mmpola.ops.api import check_backend_name
-from mmpola.ops.numerics import EPS, accumulation_dtype, without_autocast
+from mmpola.ops.numerics import accumulation_dtype, default_eps, without_autocast
 
 GATE_INITS: dict[str, Callable[[Tensor], Tensor]] = {
     'kaiming': partial(nn.init.kaiming_uniform_, a=math.sqrt(5)),
@@ -109,8 +110,7 @@ class PolaSequenceAttention(SequenceAttention):
         channels = dim // num_heads
         if plus:
             channels = dim
-        padding = dwc_kernel_size // 2
-        self.dwc = nn.Conv1d(channels, channels, dwc_kernel_size, padding=padding, groups=channels)
+        self.dwc = SequenceMixAndGate(channels, dwc_kernel_size)
         GATE_INITS[gate_init](self.gate.weight)
         self.feature_map: LearnedExpMap | LearnedPowerMap
         if plus:
@@ -126,17 +126,15 @@ class PolaSequenceAttention(SequenceAttention):
         tokens = x.shape[1]
         # (E1) divides by the number of keys, which counts the padding. With this epsilon the result
         # does not depend on how much padding was cropped.
-        eps = EPS * self.length / tokens
+        eps = default_eps() * self.length / tokens
         rotary = None
         if self.plus:
             rotary = cached_rotary_tables(q, (tokens,), 2 * q.shape[-1])
+        feature_map = self.feature_map.map_for(q)
         attended = polarity_attention(
-            q, k, v, self.feature_map(), rotary=rotary, eps=eps, backend=self.backend
+            q, k, v, feature_map, rotary=rotary, eps=eps, backend=self.backend
         )
-        gate = self.gate(x)
-        weight = self.dwc.weight
-        bias = self.dwc.bias
-        return mix_and_gate(attended, v, gate, weight, bias, (tokens,), backend=self.backend)
+        return self.dwc(attended, v, self.gate(x), self.backend)
 
 
 class SoftmaxSequenceAttention(SequenceAttention):
@@ -193,7 +191,7 @@ class EluSequenceAttention(SequenceAttention):
             psi = F.elu(k.to(dtype).transpose(1, 2)) + 1
             if valid is not None:
                 psi = psi * valid[:, None, :, None]
-            normaliser = phi @ psi.sum(dim=2).unsqueeze(-1) + EPS
+            normaliser = phi @ psi.sum(dim=2).unsqueeze(-1) + default_eps()
             output = (phi @ (psi.mT @ wide_v)) / normaliser
         return output.to(v.dtype).transpose(1, 2).flatten(2)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mmpola.layers.depthwise import MixAndGate
 from mmpola.layers.initial_weights import draw_layer
 from mmpola.layers.rotary import rotate_queries_and_keys
 from mmpola.layers.token_maps import Grid, reduce_tokens
-from mmpola.ops import mix_and_gate
 from mmpola.ops.api import check_backend_name
 
 
@@ -84,7 +84,7 @@ class RotarySoftmaxAttention(nn.Module):
         self.num_heads = num_heads
         self.backend = backend
         self.qkvo = nn.Linear(dim, 4 * dim)
-        self.lepe = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
+        self.lepe = MixAndGate(dim, 5)
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
@@ -103,7 +103,5 @@ class RotarySoftmaxAttention(nn.Module):
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         )
         attended = attended.transpose(1, 2)
-        weight = self.lepe.weight
-        bias = self.lepe.bias
-        mixed = mix_and_gate(attended, v, gate, weight, bias, grid, backend=self.backend)
+        mixed = self.lepe(attended, v, gate, grid, self.backend)
         return self.proj_drop(self.proj(mixed))

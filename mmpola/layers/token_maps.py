@@ -47,10 +47,10 @@ def pad_to_cells(
 
 
 class PatchEmbed(nn.Module):
-    """Embed patches of s x s pixels: [B, in_channels, H, W] -> tokens [B, N, C] and their grid.
+    """Embed patches of s x s pixels: [B, in_channels, H, W] -> a map [B, h, w, C] of tokens.
 
     Sides that s does not divide are padded with zeros below and on the right. timm's PatchEmbed has
-    the same parameters but does not return the grid, which every attention layer of mmpola needs.
+    the same parameters.
 
     Args:
         in_channels: channels of the image or map.
@@ -67,12 +67,11 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(in_channels, dim, kernel_size=patch_size, stride=patch_size)
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Grid]:
-        """x [B, in_channels, H, W] -> tokens [B, N, C] and grid (ceil(H / s), ceil(W / s))."""
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, in_channels, H, W] -> [B, ceil(H / s), ceil(W / s), C]."""
         grid = (x.shape[2], x.shape[3])
         maps = self.proj(pad_to_cells(x, grid, self.patch_size, channels_last=False))
-        tokens = self.norm(maps.flatten(2).transpose(1, 2))
-        return tokens, (maps.shape[2], maps.shape[3])
+        return self.norm(maps.permute(0, 2, 3, 1))
 
 
 def reduce_tokens(

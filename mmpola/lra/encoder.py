@@ -125,7 +125,8 @@ class SequenceEncoder(nn.Module):
             valid = tokens != PADDING_TOKEN
         elif lengths is not None:
             valid = torch.arange(number, device=tokens.device) < lengths[:, None]
-        x = self.drop(self.token(tokens) + self.position.weight[:number])
+        positions = torch.arange(number, device=tokens.device)
+        x = self.drop(self.token(tokens) + self.position(positions))
         for block in self.blocks:
             x = block(x, valid)
         x = self.norm(x)

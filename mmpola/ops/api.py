@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mmpola.ops.chunked import polarity_attention_chunked
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, MixAndGateInputs
-from mmpola.ops.numerics import DTYPES, EPS, SMALLEST_EPS
+from mmpola.ops.numerics import DTYPES, default_eps
 from mmpola.ops.reference import mix_and_gate_reference
 from mmpola.ops.triton import backend as triton_backend
 
@@ -25,7 +26,7 @@ def polarity_attention(
     *,
     key_position: Tensor | None = None,
     rotary: tuple[Tensor, Tensor] | None = None,
-    eps: float = EPS,
+    eps: float | None = None,
     backend: str = 'auto',
 ) -> Tensor:
     """Compute polarity-aware linear attention (E1-E3) with the features of a map (E4-E13).
@@ -48,7 +49,7 @@ def polarity_attention(
         rotary: (cos, sin), each [N, 2D], with equal angles for both channels of an interleaved
             pair; applied to the numerator only. Requires an ExpMap and M = N.
         eps: added to the normaliser, at least the smallest normal float32: a query of zeros gives 0
-            even with eps = 0, but its gradient is then not finite.
+            even with eps = 0, but its gradient is then not finite. None for 1e-6.
         backend: 'auto' or the name of a backend, see `available_backends()`.
 
     Returns:
@@ -59,8 +60,13 @@ def polarity_attention(
         ValueError: a shape or device does not fit, or the backend's name is unknown.
         RuntimeError: the named backend cannot run; the message lists every reason.
     """
-    inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, max(eps, SMALLEST_EPS))
+    if eps is None:
+        eps = default_eps()
+    eps = max(eps, torch.finfo(torch.float32).tiny)
+    inputs = AttentionInputs(q, k, v, feature_map, key_position, rotary, eps)
     validate_attention(inputs)
+    if _receive is not None:
+        _receive(inputs)
     chosen = choose_backend(backend, inputs, q.device)
     return chosen.polarity_attention(inputs)
 
@@ -103,15 +109,32 @@ def mix_and_gate(
     """
     inputs = MixAndGateInputs(attended, values, gate, weight, bias, grid)
     validate_mix_and_gate(inputs)
+    if _receive is not None:
+        _receive(inputs)
     if len(grid) == 1:
         inputs = inputs.as_map()
     chosen = choose_backend(backend, inputs, attended.device)
     return chosen.mix_and_gate(inputs)
 
 
-# ---- Backends
-
 Inputs = AttentionInputs | MixAndGateInputs
+
+_receive: Callable[[Inputs], None] | None = None
+
+
+@contextmanager
+def record_inputs(receive: Callable[[Inputs], None]) -> Iterator[None]:
+    """Inside the block, call `receive` with the inputs of each call of either operator."""
+    global _receive
+    outer = _receive
+    _receive = receive
+    try:
+        yield
+    finally:
+        _receive = outer
+
+
+# ---- Backends
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmpola.ops.exp_map import ExpMap
 from mmpola.ops.inputs import AttentionInputs, FeatureMap, MixAndGateInputs, Rotary
-from mmpola.ops.numerics import EPS
+from mmpola.ops.numerics import default_eps
 from mmpola.ops.power_map import PowerMap
 
 MAPS: dict[str, type[FeatureMap]] = {'PowerMap': PowerMap, 'ExpMap': ExpMap}
@@ -81,7 +81,7 @@ def attention_problem(
         q: Tensor, k: Tensor, v: Tensor, key_position: Tensor | None, **parameters: Any
     ) -> AttentionInputs:
         built: Any = MAPS[feature_map]
-        return AttentionInputs(q, k, v, built(**parameters), key_position, rotary, EPS)
+        return AttentionInputs(q, k, v, built(**parameters), key_position, rotary, default_eps())
 
     return Problem(tensors, build)
 

@@ -14,10 +14,16 @@ from torch import Tensor
 
 from mmpola.ops.tracing import is_traced
 
-EPS = 1e-6
-"""Default epsilon of the normaliser (E3)."""
 
-SMALLEST_EPS = torch.finfo(torch.float32).tiny
+def default_eps() -> float:
+    """Return the default epsilon of the normaliser (E3).
+
+    With dynamic sizes torch.compile turns a constant of a module into an input of the graph, which
+    recomputed blocks cannot share (torch 2.11); this number stays a number.
+    """
+    return 1e-6
+
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes that the operators take."""
 

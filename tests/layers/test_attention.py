@@ -52,7 +52,7 @@ def test_exponents_and_scales_stay_in_their_ranges(layer):
     attention = layer(8, 2, grid=(4, 4), alpha=3)
     for parameter in attention.feature_map.parameters():
         torch.nn.init.normal_(parameter, std=10)
-    feature_map = attention.feature_map()
+    feature_map = attention.feature_map.map_for(torch.empty(0))
     assert feature_map.exponent.shape == feature_map.scale.shape == (2, 4)
     assert (feature_map.exponent >= 1).all()
     assert (feature_map.exponent <= 4).all()

@@ -38,7 +38,7 @@ def literal(attention, query, key, value, weight):
             (query, key, value), projections, attention.in_proj_bias.chunk(3), strict=True
         )
     )
-    learned = attention.feature_map()
+    learned = attention.feature_map.map_for(q)
     q, k = (x / learned.scale[:, None] for x in (q, k))
     positive_q, negative_q, positive_k, negative_k = (
         x.relu() ** learned.exponent[:, None] for x in (q, -q, k, -k)

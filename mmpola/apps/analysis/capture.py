@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mmpola.layers import AblatedPolaAttention, Grid, LinearAttention, covering_grid
 from mmpola.messages import UsageError
+from mmpola.ops.api import record_inputs
 from mmpola.ops.inputs import AttentionInputs, MixAndGateInputs
 
 Result = TypeVar('Result')
@@ -108,26 +109,40 @@ def observe(
     waiting: dict[str, AttentionInputs] = {}
     results: dict[str, Result] = {}
 
-    def receive(name: str, sr_ratio: int, inputs: AttentionInputs | MixAndGateInputs) -> None:
+    running: list[str] = []  # the chosen layer that is running, if any
+
+    def enter(name: str, layer: nn.Module, arguments: Any) -> None:
+        running.append(name)
+
+    def leave(layer: nn.Module, arguments: Any, output: Tensor) -> None:
+        running.clear()
+
+    def receive(inputs: AttentionInputs | MixAndGateInputs) -> None:
+        if not running:
+            return
+        (name,) = running
         inputs = _detached(inputs)
         if isinstance(inputs, AttentionInputs):
             waiting[name] = inputs
             return
         rows, columns = inputs.grid
+        sr_ratio = getattr(chosen[name], 'sr_ratio', 1)
         captured = LayerInputs(name, waiting.pop(name), inputs, (rows, columns), sr_ratio)
         results[name] = inspect(captured)
 
+    hooks = []
     for name, layer in chosen.items():
-        layer.observer = partial(receive, name, getattr(layer, 'sr_ratio', 1))
+        hooks.append(layer.register_forward_pre_hook(partial(enter, name)))
+        hooks.append(layer.register_forward_hook(leave))
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), record_inputs(receive):
             model(images)
     finally:
         model.train(training)
-        for layer in chosen.values():
-            layer.observer = None
+        for hook in hooks:
+            hook.remove()
     return results
 
 
