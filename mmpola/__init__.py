@@ -4,7 +4,8 @@ Operators, layers and backbones are attributes of this package, and `dir(mmpola)
 modules are imported on first use (PEP 562), so `import mmpola` imports nothing else. Types that
 only configs name, such as hooks and data sets, are found by `mmpola.registry`.
 
-`import mmpola` also lets mmcv-lite run without compiled operators, see `mmpola.mmcv_operators`.
+`import mmpola` also lets mmcv-lite run without compiled operators, see `mmpola.mmcv_operators`; the
+command `mmpola operators` does it for programs that import mmdet first.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PUBLIC_NAMES = {
 
 
 class _MmcvOperators:
-    """Finds `mmcv._ext` for mmcv-lite; a compiled one is found before this is asked."""
+    """Finds `mmcv._ext` for mmcv-lite, if neither a compiled one nor `mmpola operators` has."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> _ModuleSpec | None:

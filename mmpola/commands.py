@@ -22,6 +22,7 @@ SCRIPTS = {
     'convert': ('convert_checkpoint.py', 'convert weights'),
     'export': ('export.py', 'write a model as ONNX'),
     'flops': ('get_flops.py', 'count parameters and multiply-accumulates'),
+    'operators': ('operators.py', "let every program find mmcv's operators"),
 }
 """Name of a command -> its script, and what it does."""
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 INSTALL = 'pip install -e .'
@@ -75,6 +78,8 @@ def findings(needs_openmmlab: bool) -> Iterator[Finding]:
     problem = mmcv_problem()
     if problem is not None:
         yield problem
+    if mmcv_folder() is not None:
+        yield _operators()
     yield from _machine()
 
 
@@ -127,6 +132,37 @@ def mmcv_problem() -> Finding | None:
         remedy = 'pip uninstall mmcv; pip install mmcv-lite==2.1.0'
         return Finding('mmcv', found, remedy, broken=True)
     return None
+
+
+def mmcv_folder() -> Path | None:
+    """Return the folder of the mmcv that Python imports; None if there is none."""
+    spec = find_spec('mmcv')
+    if spec is None or spec.origin is None:  # a folder that an uninstalled mmcv left has no origin
+        return None
+    return Path(spec.origin).parent
+
+
+def mmcv_extension() -> Path | None:
+    """Return the file in mmcv's folder that Python imports as `mmcv._ext`: compiled, or `_ext.py`.
+
+    A program that has imported mmpola needs none, see `mmpola.mmcv_operators`.
+    """
+    folder = mmcv_folder()
+    if folder is None:
+        return None
+    spec = PathFinder.find_spec('mmcv._ext', [str(folder)])
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin)
+
+
+def _operators() -> Finding:
+    """Return which programs find mmcv's operators."""
+    what = 'mmcv operators'
+    extension = mmcv_extension()
+    if extension is not None:
+        return Finding(what, f'found by every program ({extension.name})')
+    return Finding(what, 'found after `import mmpola` only', 'mmpola operators')
 
 
 def _machine() -> Iterator[Finding]:

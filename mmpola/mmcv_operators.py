@@ -1,7 +1,8 @@
 """The compiled operators of mmcv, on torchvision's: what mmdet and mmseg need of `mmcv._ext`.
 
 mmcv-lite has all Python files of mmcv and lacks one module, the compiled `mmcv._ext`. `import
-mmpola` makes Python load this file in its place; a compiled mmcv is used where there is one.
+mmpola`, or a file of `mmpola operators`, makes Python load this one in its place; a compiled mmcv
+is used where there is one.
 `mmcv/ops/*.py` calls these functions with the arguments of the compiled ones: most write their
 results into tensors that the caller has allocated. Names that are missing here raise an error when
 they are called.
@@ -9,12 +10,13 @@ they are called.
 All tensors of a call are on one device. float32 and float64 are computed as they are. float16 and
 bfloat16, which several operators of torchvision lack, are computed in float32 and rounded once.
 
-Sources: NMS, RoIAlign, RoIPool, deformable convolution: torchvision.ops. Soft-NMS: Bodla et al.,
+Sources: NMS, RoIAlign, deformable convolution: torchvision.ops. Soft-NMS: Bodla et al.,
 ICCV 2017. Focal loss: Lin et al., ICCV 2017. Deformable attention: Zhu et al., ICLR 2021.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -210,59 +212,6 @@ def roi_align_backward(
         width,
         sampling_ratio,
         aligned,
-    )
-    grad_input.copy_(gradient)
-
-
-def roi_pool_forward(
-    input: Tensor,
-    rois: Tensor,
-    output: Tensor,
-    argmax: Tensor,
-    pooled_height: int,
-    pooled_width: int,
-    spatial_scale: float,
-) -> None:
-    """Write the maximum of each bin of each region into `output`.
-
-    Args:
-        input: maps [B, C, H, W].
-        rois: index of the image, x1, y1, x2, y2 [R, 5] in pixels of the image.
-        output: [R, C, pooled_height, pooled_width].
-        argmax: int32, of the same shape: the place y * W + x of each maximum, -1 in empty bins.
-        pooled_height: rows of the output.
-        pooled_width: columns of the output.
-        spatial_scale: size of a map by the size of the image.
-    """
-    pooled, places = operators.roi_pool(
-        _computable(input), _computable(rois), spatial_scale, pooled_height, pooled_width
-    )
-    output.copy_(pooled)
-    argmax.copy_(places)
-
-
-def roi_pool_backward(
-    grad_output: Tensor,
-    rois: Tensor,
-    argmax: Tensor,
-    grad_input: Tensor,
-    pooled_height: int,
-    pooled_width: int,
-    spatial_scale: float,
-) -> None:
-    """Write the gradient of the maps [B, C, H, W] into `grad_input`; see `roi_pool_forward`."""
-    batch, channels, height, width = grad_input.shape
-    gradient = operators._roi_pool_backward(
-        _computable(grad_output),
-        _computable(rois),
-        argmax,
-        spatial_scale,
-        pooled_height,
-        pooled_width,
-        batch,
-        channels,
-        height,
-        width,
     )
     grad_input.copy_(gradient)
 
@@ -559,7 +508,16 @@ def modulated_deform_conv_forward(
 
     `mask` [B, deformable_group * kernel_h * kernel_w, H', W'] has a factor for each tap, `bias` [O]
     is added if `with_bias`.
+
+    `offset` and `mask` may be larger than the output, see `_leading_numbers`.
+
+    Raises:
+        ValueError: one of them is smaller.
     """
+    taps = deformable_group * kernel_h * kernel_w
+    size = output.shape[2:]
+    offset = _leading_numbers('offset', offset, (2 * taps, *size))
+    mask = _leading_numbers('mask', mask, (taps, *size))
     geometry = (
         stride_h,
         stride_w,
@@ -600,7 +558,11 @@ def modulated_deform_conv_backward(
     deformable_group: int,
     with_bias: bool,
 ) -> None:
-    """Write all gradients of `modulated_deform_conv_forward`."""
+    """Write all gradients of `modulated_deform_conv_forward`; those of unread numbers are 0."""
+    taps = deformable_group * kernel_h * kernel_w
+    size = grad_output.shape[2:]
+    offset = _leading_numbers('offset', offset, (2 * taps, *size))
+    mask = _leading_numbers('mask', mask, (taps, *size))
     geometry = (
         stride_h,
         stride_w,
@@ -614,8 +576,8 @@ def modulated_deform_conv_backward(
     gradients = _deform_conv_gradients(grad_output, input, weight, offset, mask, geometry)
     grad_input.copy_(gradients[0])
     grad_weight.copy_(gradients[1])
-    grad_offset.copy_(gradients[2])
-    grad_mask.copy_(gradients[3])
+    grad_offset.copy_(_followed_by_zeros(gradients[2], grad_offset))
+    grad_mask.copy_(_followed_by_zeros(gradients[3], grad_mask))
     if with_bias:
         grad_bias.copy_(gradients[4])
 
@@ -672,3 +634,26 @@ def _deform_conv_gradients(
 def _no_mask(input: Tensor) -> Tensor:
     """Return the mask that torchvision passes where there is none."""
     return input.new_zeros((len(input), 1))
+
+
+def _leading_numbers(name: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the first numbers of each sample of `tensor` [B, …] as [B, *shape].
+
+    mmcv's kernel takes them in the order of memory and does not look at the size of the map. DyHead
+    and GLIP pass offsets and masks of a finer level, and their published weights were trained so.
+    """
+    if tensor.shape[1:] == shape:
+        return tensor
+    count = math.prod(shape)
+    numbers = tensor.flatten(1)
+    if numbers.shape[1] < count:
+        got = list(tensor.shape[1:])
+        raise ValueError(f'{name}: expected at least {list(shape)} per sample, got {got}')
+    return numbers[:, :count].unflatten(1, shape)
+
+
+def _followed_by_zeros(gradient: Tensor, whole: Tensor) -> Tensor:
+    """Return the gradient of `_leading_numbers` [B, …] in the shape of the `whole` tensor."""
+    numbers = gradient.flatten(1)
+    unread = whole.shape[1:].numel() - numbers.shape[1]
+    return F.pad(numbers, (0, unread)).reshape(whole.shape)

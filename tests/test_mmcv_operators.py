@@ -26,7 +26,7 @@ LEVELS = ((4, 5), (2, 3))
 HALF = (torch.float16, torch.bfloat16)
 
 pytestmark = pytest.mark.skipif(
-    sys.modules['mmcv._ext'].__file__ != mmcv_operators.__file__,
+    not ops.get_compiler_version().startswith('none'),
     reason='mmcv is compiled in this environment',
 )
 
@@ -88,7 +88,6 @@ def gradient_cases():
     ]
     return {
         'roi_align': (lambda x: ops.roi_align(x, regions, 3, 0.25, 2, 'avg', True), (maps,)),
-        'roi_pool': (lambda x: ops.roi_pool(x, regions, 3, 0.25), (maps,)),
         'sigmoid': (
             lambda x: ops.sigmoid_focal_loss(x, target, 2.0, 0.25, None, 'none'),
             (logits,),
@@ -106,6 +105,10 @@ def gradient_cases():
             lambda *inputs: ops.modulated_deform_conv2d(*inputs, 1, 1),
             tuple(convolution),
         ),
+        'dcn v2 of a finer level': (
+            lambda *inputs: ops.modulated_deform_conv2d(*inputs, 2, 1),
+            tuple(convolution),
+        ),
     }
 
 
@@ -116,11 +119,40 @@ def test_gradients(name):
     assert gradcheck(function, inputs, eps=1e-6, atol=1e-5)
 
 
-def test_roi_pool_takes_the_maximum_of_each_bin():
-    maps, regions = mmcv_cases.maps_and_regions()
-    pooled = ops.roi_pool(maps, torch.tensor([[0.0, 0, 0, 95, 79]]), (1, 1), 0.25)
-    assert torch.equal(pooled[0, :, 0, 0], maps[0].amax(dim=(1, 2)))
-    assert ops.roi_pool(maps, regions[:0], 3, 0.25).shape == (0, 3, 3, 3)
+def test_a_finer_offset_and_mask_are_read_from_their_start():
+    """As mmcv's kernel does; torchvision refuses them."""
+    maps = torch.randn(2, 4, 9, 10)
+    weight = torch.randn(6, 4, 3, 3)
+    bias = torch.randn(6)
+    offset = torch.randn(2, 18, 9, 10)
+    mask = torch.rand(2, 9, 9, 10)
+    same_size = [
+        offset.reshape(2, -1)[:, : 18 * 25].reshape(2, 18, 5, 5).requires_grad_(),
+        mask.reshape(2, -1)[:, : 9 * 25].reshape(2, 9, 5, 5).requires_grad_(),
+    ]
+    expected = ops.modulated_deform_conv2d(maps, *same_size, weight, bias, 2, 1)
+    expected.square().sum().backward()
+
+    for layout in (torch.contiguous_format, torch.channels_last):
+        finer = [x.detach().clone(memory_format=layout).requires_grad_() for x in (offset, mask)]
+        found = ops.modulated_deform_conv2d(maps, *finer, weight, bias, 2, 1)
+        assert torch.equal(found, expected)
+        found.square().sum().backward()
+        for whole, part in zip(finer, same_size, strict=True):
+            numbers = whole.grad.reshape(2, -1)
+            count = part[0].numel()
+            assert torch.equal(numbers[:, :count], part.grad.reshape(2, -1))
+            assert not numbers[:, count:].any()
+
+
+def test_a_coarser_offset_or_mask_is_refused():
+    inputs = [torch.randn(1, 4, 5, 5), torch.randn(1, 18, 5, 5), torch.rand(1, 9, 5, 5)]
+    weight = torch.randn(2, 4, 3, 3)
+    for index, name in ((1, 'offset'), (2, 'mask')):
+        coarser = list(inputs)
+        coarser[index] = inputs[index][:, :, :4]
+        with pytest.raises(ValueError, match=f'^{name}: expected at least .* per sample, got '):
+            ops.modulated_deform_conv2d(*coarser, weight, None, 1, 1)
 
 
 def test_focal_losses_follow_their_definition():
@@ -256,6 +288,9 @@ def test_other_operators_name_themselves():
     maps, regions = mmcv_cases.maps_and_regions()
     with pytest.raises(NotImplementedError, match="pool_mode='max' needs the compiled mmcv"):
         ops.roi_align(maps, regions, 7, 0.25, 0, 'max')
+    # torchvision's rounds the corners of a region otherwise
+    with pytest.raises(NotImplementedError, match='roi_pool_forward needs the compiled mmcv'):
+        ops.roi_pool(maps, regions, 7, 0.25)
 
 
 @pytest.mark.slow

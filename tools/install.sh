@@ -38,5 +38,6 @@ fi
 say 'installing PyTorch, OpenMMLab and mmpola: 6 GB, two to four minutes'
 pip_install "${requirements[@]}"
 pip_install --no-deps --editable .
+.venv/bin/python -m mmpola operators || die "mmcv's operators cannot be put in place; the line above says why"
 .venv/bin/python -m mmpola --openmmlab || die 'the installation does not work; the report above says why'
 printf '%s\n' "$fingerprint" >"$stamp"

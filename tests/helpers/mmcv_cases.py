@@ -131,6 +131,17 @@ def deformable_cases():
             weight,
             bias,
         )
+
+    # Offset and mask of a finer level, as DyHead passes them; the output is 5 x 5.
+    finer = torch.randn(2, 27, 9, 10, generator=generator)
+    results['dcn v2 finer'] = with_gradients(
+        lambda x, o, m, w, b: ops.modulated_deform_conv2d(x, o, m, w, b, 2, 1),
+        maps,
+        finer[:, :18],
+        finer[:, 18:].sigmoid(),
+        torch.randn(6, 4, 3, 3, generator=generator),
+        bias,
+    )
     return results
 
 
