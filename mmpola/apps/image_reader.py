@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import Compose, default_collate, pseudo_collate
 from numpy.typing import NDArray
@@ -18,6 +21,9 @@ from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import inner_datasets
 from mmpola.engine.config import load_config
 from mmpola.engine.validate import validate_config
+
+FIRST_IMAGES = 8
+"""Number of loaded images that `loading_notes` is given."""
 
 
 def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
@@ -114,3 +120,47 @@ def image_pipeline(cfg: Config) -> list[dict[str, Any]]:
         elif not name.startswith('Load'):
             others.append(step)
     return [loader, *others]
+
+
+def loading_notes(images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels: int) -> list[str]:
+    """Describe what is wrong with the first images as they were loaded: a line for each fault.
+
+    There are two: the number of channels is not what the backbone reads, and the values of 16-bit
+    files are so small that the loader's 8 bits, or the usual mean and std, leave nothing of them.
+
+    Args:
+        images: (file, pixels [H, W] or [H, W, C] as the pipeline loaded them) of the first images.
+        in_channels: channels that the backbone reads.
+    """
+    images = list(images)
+    notes = []
+    for path, pixels in images:
+        channels = np.atleast_3d(pixels).shape[2]
+        if channels != in_channels:
+            notes.append(
+                f'{path}: expected {in_channels} channels (model.backbone.in_channels), got '
+                f'{channels} from the step that loads the image; set in_channels, or color_type '
+                'of that step'
+            )
+            break
+    if images and all(pixels.size > 0 for _, pixels in images):
+        largest = max(pixels.max() for _, pixels in images)
+        pixels = images[0][1]
+        is_whole = pixels.dtype.kind in 'iu' or bool((pixels == np.round(pixels)).all())
+        # 12 of 16 bits become 4 of 8: at most 15 of 255.
+        is_8_bit = is_whole and pixels.dtype.itemsize != 2 and largest < 32
+        is_16_bit = pixels.dtype == np.uint16 and largest < 0.01 * 65535
+        if (is_8_bit or is_16_bit) and all(_has_16_bits(path) for path, _ in images):
+            limit = 255 if is_8_bit else 65535
+            notes.append(
+                f'{images[0][0]}: the largest value of the first 16-bit images is {largest:g} of '
+                f"{limit} as loaded; load them with color_type='unchanged' and to_float32=True, "
+                'and set mean and std of data_preprocessor to those of the values'
+            )
+    return notes
+
+
+def _has_16_bits(path: str | Path) -> bool:
+    """Whether a file has 16 bits per channel, whatever the config's loader made of them."""
+    stored = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    return stored is not None and stored.dtype == np.uint16
