@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -26,6 +27,9 @@ SCRIPTS = {
 }
 """Name of a command -> its script, and what it does."""
 
+typed: list[str] = []
+"""What the user typed to run a script of `tools/`, for its usage line; empty: its path."""
+
 EPILOG = 'commands:\n' + '\n'.join(f'  {name:<16}{use}' for name, (_, use) in SCRIPTS.items())
 EPILOG += (
     '\n\n`mmpola COMMAND --help` describes the arguments of a command. Configs of mmpola are\n'
@@ -39,6 +43,16 @@ def repository_path(name: str) -> Path:
     if inside.exists():
         return inside
     return PACKAGE.parent / name
+
+
+def missing_config(path: str) -> str:
+    """Return the message for a config file that does not exist, with the names of ours near it."""
+    ours = {config.stem: config for config in repository_path('configs').glob('*.py')}
+    near = get_close_matches(Path(path).stem, ours)
+    message = f'{path}: no such config file'
+    if near:
+        message += f'; did you mean {" or ".join(f"configs/{name}.py" for name in near)}?'
+    return message
 
 
 def run(command: str, arguments: list[str]) -> None:
@@ -56,8 +70,10 @@ def run(command: str, arguments: list[str]) -> None:
     script = str(repository_path(f'tools/{SCRIPTS[command][0]}'))
     script_arguments = []
     for argument in arguments:
-        if argument.startswith('configs/') and not Path(argument).exists():
-            argument = str(repository_path(argument))
+        ours = repository_path(argument)
+        if argument.startswith('configs/') and not Path(argument).exists() and ours.exists():
+            argument = str(ours)
         script_arguments.append(argument)
+    typed.append(f'mmpola {command}')
     sys.argv = [script, *script_arguments]
     runpy.run_path(script, run_name='__main__')

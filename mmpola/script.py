@@ -1,4 +1,4 @@
-"""What every script does first: set the variables of OpenMP, and name a missing extra in one line.
+"""What every script does first: set the variables of OpenMP, and name what is missing in one line.
 
 torch reads the variables when it is loaded. Waiting threads sleep instead of spinning, which makes
 training several times faster on cores that other programs use too. The number of threads is the
@@ -12,6 +12,8 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
+
+from mmpola import commands
 
 CPU_QUOTA = Path('/sys/fs/cgroup/cpu.max')
 """The limit of a container: microseconds of CPU time, or 'max', per period of microseconds."""
@@ -73,5 +75,24 @@ def name_missing_extra(
     print(f'error: {package} is not installed: {command}', file=sys.stderr)
 
 
+def check_arguments() -> None:
+    """Refuse a config that does not exist, before imports that take seconds.
+
+    Usage lines name the command of `mmpola` if it runs the script.
+
+    Raises:
+        SystemExit: an argument that ends with .py names no file.
+    """
+    if Path(sys.argv[0]).parent.name != 'tools':
+        return
+    if commands.typed:
+        sys.argv[0] = commands.typed[-1]
+    for argument in sys.argv[1:]:
+        if argument.endswith('.py') and '=' not in argument and not Path(argument).exists():
+            print(f'error: {commands.missing_config(argument)}', file=sys.stderr)
+            sys.exit(2)
+
+
+check_arguments()
 set_environment()
 sys.excepthook = name_missing_extra

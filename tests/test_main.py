@@ -61,6 +61,30 @@ def test_an_environment_for_timm(arguments, status, mark, monkeypatch, capsys, i
     assert re.search(pattern, capsys.readouterr().out)
 
 
+SCRIPT = 'import runpy; runpy.run_module("mmpola", run_name="__main__")'
+
+
+def test_usage_is_that_of_what_was_typed():
+    result = interpret(SCRIPT, 'flops', '-h')
+    assert (result.returncode, result.stdout[:19]) == (0, 'usage: mmpola flops')
+
+
+@pytest.mark.parametrize('code', [SCRIPT, 'import runpy; runpy.run_path("tools/train.py")'])
+def test_a_config_that_does_not_exist_is_named_before_torch_is_imported(code):
+    if 'tools' in code:
+        code = 'import sys; sys.argv[0] = "tools/train.py"; ' + code
+        arguments = []
+    else:
+        arguments = ['train']
+    refuse = "raise AssertionError('imported')"
+    name = 'configs/mask_rcnn_pola_swin_t1x.py'
+    result = interpret(code, *arguments, name, on_import={'torch': refuse, 'mmengine': refuse})
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f'error: {name}: no such config file; did you mean ')
+    assert 'configs/mask_rcnn_pola_swin_t_1x.py' in line
+
+
 def test_the_maintained_forks_are_openmmlab_too(installed):
     installed(
         onedl_mmengine='0.10.12',

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.runner import Runner
+from mmengine.runner import FlexibleRunner, Runner
 
+from mmpola.commands import missing_config
 from mmpola.messages import UsageError, first_line
 
 MODULE2PACKAGE['mmseg'] = 'mmseg'
 """Lets MMEngine find base configs `mmseg::…` by the module, which a fork may have installed."""
+
+READ_BY_MMENGINE = {
+    *inspect.signature(Runner).parameters,
+    *inspect.signature(FlexibleRunner).parameters,
+    'activation_checkpointing',
+    'compile',
+    'efficient_conv_bn_eval',
+    'find_unused_parameters',
+    'init_weights_for_test_or_val',
+    'model_wrapper_cfg',
+    'runner_type',
+    'sync_bn',
+}
+"""First words of the keys that MMEngine's runners read, as arguments or in the config."""
 
 CHECKPOINT_HELP = (
     'weights of the model: a path, URL or name such as mmpola://pola_swin_tiny, see docs/weights.md'
@@ -70,7 +86,7 @@ def load_config(args: argparse.Namespace) -> Config:
         UsageError: the file does not exist, or it or one of its bases cannot be read.
     """
     if not Path(args.config).is_file():
-        raise UsageError(f'{args.config}: no such config file')
+        raise UsageError(missing_config(args.config))
     try:
         cfg = Config.fromfile(args.config)
     except Exception as error:  # a config is a program, which can raise anything
@@ -90,15 +106,45 @@ def load_config(args: argparse.Namespace) -> Config:
 def apply_options(cfg: Config, options: dict[str, Any]) -> None:
     """Write options (values by dotted key) into a config.
 
-    A line is printed for an option that sets a variable of the file, such as `data_root`: what the
-    file has computed from it keeps the old value.
+    A line is printed for an option that sets a variable of the file, such as `data_root`, since
+    what the file has computed from it keeps the old value, and for a new key that resembles one
+    beside it.
+
+    Raises:
+        UsageError: nothing reads an option: its first word is neither MMEngine's nor the file's.
     """
-    cfg.merge_from_dict(options)
-    read_by_mmengine = inspect.signature(Runner).parameters
     for key in options:
-        name = key.partition('.')[0]
-        if name not in read_by_mmengine:
-            print(f'--cfg-options: {key}: does not change what the file has computed from {name}')
+        words = key.split('.')
+        if words[0] not in READ_BY_MMENGINE and words[0] not in cfg:
+            near = get_close_matches(words[0], [*READ_BY_MMENGINE, *cfg.keys()], n=1)
+            advice = ''.join(f'; did you mean {name}?' for name in near)
+            raise UsageError(
+                f'--cfg-options: expected a key of MMEngine or of the config, got {key}{advice}'
+            )
+        if words[0] not in READ_BY_MMENGINE:
+            print(
+                f'--cfg-options: {key}: does not change what the file has computed from {words[0]}'
+            )
+        for name in _resembled(cfg, words):
+            print(f'--cfg-options: {key}: is new; did you mean {name}?')
+    cfg.merge_from_dict(options)
+
+
+def _resembled(cfg: Config, words: list[str]) -> list[str]:
+    """Return the key that a new one resembles, in a dict that no constructor gets as arguments.
+
+    Constructors refuse names that they do not know; settings such as `test_cfg` are only looked up.
+    """
+    node: Any = cfg
+    for word in words:
+        if not isinstance(node, (dict, Config)):
+            return []
+        if word not in node:
+            if 'type' in node:
+                return []
+            return get_close_matches(word, node.keys(), n=1, cutoff=0.85)
+        node = node[word]
+    return []
 
 
 def use_mixed_precision(cfg: Config, dtype: str) -> None:

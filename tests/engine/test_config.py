@@ -141,6 +141,44 @@ def test_a_variable_of_the_file_is_named(tmp_path, capsys):
     assert line.startswith('--cfg-options: root: ')
 
 
+@pytest.mark.parametrize(
+    ('option', 'near'),
+    [
+        ('train_cgf.max_epochs=1', 'train_cfg'),
+        ('optim_wraper.optimizer.lr=1', 'optim_wrapper'),
+        ('rot=b', 'root'),
+        ('xyz=1', None),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(option, near, tmp_path):
+    message = refusal(load, tmp_path, "root = 'a'\n", '--cfg-options', option)
+    key = option.partition('=')[0]
+    rule = f'--cfg-options: expected a key of MMEngine or of the config, got {key}'
+    assert message == rule + (f'; did you mean {near}?' if near else '')
+
+
+def test_what_mmengine_reads_needs_no_line(tmp_path, capsys):
+    options = (
+        'find_unused_parameters=True',
+        'sync_bn=torch',
+        'model_wrapper_cfg.type=MMFullyShardedDataParallel',
+        'env_cfg.cudnn_benchmark=True',
+        'auto_scale_lr.enable=True',
+        'activation_checkpointing=backbone',
+    )
+    cfg = load(tmp_path, '', '--cfg-options', *options)
+    assert (cfg.find_unused_parameters, cfg.sync_bn) == (True, 'torch')
+    assert capsys.readouterr().out == ''
+
+
+def test_a_new_setting_that_resembles_another_is_named(tmp_path, capsys):
+    text = "model = dict(type='A', test_cfg=dict(rcnn=dict(score_thr=0.1)))\n"
+    options = ('model.test_cfg.rcnn.score_th=0.2', 'model.new=1', 'model.test_cfg.rpn.score=0.2')
+    load(tmp_path, text, '--cfg-options', *options)
+    line = '--cfg-options: model.test_cfg.rcnn.score_th: is new; did you mean score_thr?\n'
+    assert capsys.readouterr().out == line
+
+
 def amp(dtype, **settings):
     cfg = Config({'optim_wrapper': {'type': 'OptimWrapper'}} | settings)
     config.use_mixed_precision(cfg, dtype)
