@@ -47,6 +47,13 @@ def inner_datasets(dataset: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield dataset
 
 
+def input_channels(model: dict[str, Any]) -> int:
+    """Return the channels of the images that the backbone of a config's model reads."""
+    model = model.get('module', model)  # inside of a wrapper for test-time augmentation
+    channels: int = model.get('backbone', {}).get('in_channels', 3)
+    return channels
+
+
 def predicted_classes(model: Any) -> list[tuple[str, int]]:
     """List (config key, num_classes) of a classifier and of every head that predicts classes.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from mmpola.messages import UsageError, first_line, listed
@@ -35,17 +35,21 @@ class ImageFile(NamedTuple):
         return folder / self.result.parent / f'{self.result.name}{suffix}'
 
 
-def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
-    """List the images that files and folders name.
+def find_images(
+    arguments: list[str], out: Path, suffixes: Iterable[str] = IMAGE_SUFFIXES
+) -> list[ImageFile]:
+    """List the images that files and folders name, each of them once.
 
     Args:
-        arguments: files, and folders, which are searched recursively for `IMAGE_SUFFIXES`.
+        arguments: files, and folders, which are searched recursively.
         out: folder of the results, which is skipped if it is inside a searched folder.
+        suffixes: ends of the names of image files in folders, in lower case.
 
     Raises:
         UsageError: there is no such file or folder, or no image in a folder.
     """
-    images = []
+    suffixes = tuple(sorted(suffixes))
+    files: dict[str, tuple[Path, Path]] = {}
     results = out.resolve()
     for argument in arguments:
         path = Path(argument)
@@ -57,15 +61,57 @@ def find_images(arguments: list[str], out: Path) -> list[ImageFile]:
             folder = path.resolve()
             for file in sorted(path.rglob('*')):
                 is_result = results in (folder / file.relative_to(path)).parents
-                if file.suffix.lower() in IMAGE_SUFFIXES and not is_result:
+                if file.name.lower().endswith(suffixes) and not is_result:
                     found.append(file)
         elif not path.exists():
             raise UsageError(f'{argument}: no such file or folder')
         if not found:
-            raise UsageError(f'{argument}: no images in this folder ({" ".join(IMAGE_SUFFIXES)})')
+            raise UsageError(f'{argument}: no images in this folder ({" ".join(suffixes)})')
         for file in found:
-            images.append(ImageFile(file, file.relative_to(base).with_suffix('')))
+            files.setdefault(os.path.abspath(file), (file, base))
+    names = name_results(list(files.values()))
+    images = []
+    for (file, _), name in zip(files.values(), names, strict=True):
+        images.append(ImageFile(file, name))
     return images
+
+
+def name_results(files: Sequence[tuple[Path, Path]]) -> list[Path]:
+    """Return the path of each file's results, without a suffix; no two of them are equal.
+
+    It is the path inside the given folder. Files in one folder that would share it keep their
+    suffix (a.jpg beside a.png). If files of several folders would share it, all have their folder
+    in front (cam1_0001 for cam1/0001.jpg beside cam2/0001.jpg).
+
+    Args:
+        files: (file, folder that was given).
+    """
+    inner = [file.relative_to(base) for file, base in files]
+    bases = [Path(os.path.abspath(base)) for _, base in files]
+    names = [path.with_suffix('') for path in inner]
+
+    in_folder = list(zip(bases, names, strict=True))
+    while without_suffix := [index for index in _shared(in_folder) if names[index] != inner[index]]:
+        for index in without_suffix:
+            names[index] = inner[index]
+        in_folder = list(zip(bases, names, strict=True))
+
+    unique = list(names)
+    depth = 0
+    while _shared(unique):
+        depth += 1
+        for index, base in enumerate(bases):
+            folders = list(base.parts[1:])
+            if depth > len(folders):
+                folders.append(str(index))
+            unique[index] = Path('_'.join([*folders[-depth:], str(names[index])]))
+    return unique
+
+
+def _shared(names: Sequence[Any]) -> list[int]:
+    """Return the indices of names that occur more than once."""
+    counts = Counter(names)
+    return [index for index, name in enumerate(names) if counts[name] > 1]
 
 
 def check_outputs(outputs: Iterable[Path], overwrite: bool) -> None:
@@ -76,21 +122,6 @@ def check_outputs(outputs: Iterable[Path], overwrite: bool) -> None:
             f'--out: {len(existing)} of the results exist already ({listed(existing)}); '
             'choose another folder, or allow overwriting with --overwrite'
         )
-
-
-def read_pixels(path: Path) -> NDArray[Any]:
-    """Read an image to its last byte, BGR uint8 [H, W, 3].
-
-    Raises:
-        UsageError: it cannot be read; the message is the reason and does not name the file.
-    """
-    reason = unreadable(path)
-    if reason is not None:
-        raise UsageError(reason)
-    pixels = cv2.imread(str(path), cv2.IMREAD_COLOR)
-    if pixels is None:
-        raise UsageError('not an image that OpenCV can read')
-    return pixels
 
 
 def rgb_image(data: bytes) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Finding image files, the files of their results, and reading them."""
+"""Finding image files, and the files of their results."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mmpola.messages import UsageError
-from mmpola.read_image import check_outputs, find_images, read_pixels, size_as_loaded
+from mmpola.read_image import check_outputs, find_images, size_as_loaded
 
 
 @pytest.fixture
@@ -63,11 +63,50 @@ def test_results_are_overwritten_only_with_permission(photos):
         check_outputs(outputs, overwrite=False)
 
 
-def test_files_that_cannot_be_read(photos):
-    assert read_pixels(photos / 'first.jpg').shape == (40, 60, 3)
-    for name in ('inner/third.jpg', 'text.png', 'none.png'):
-        with pytest.raises(UsageError):
-            read_pixels(photos / name)
+@pytest.mark.parametrize(
+    ('arguments', 'results'),
+    [
+        (['cam1', 'cam2'], {'cam1_1', 'cam1_2', 'cam2_1', 'cam2_2'}),
+        (['cam1/1.jpg', 'cam2/1.jpg'], {'cam1_1', 'cam2_1'}),
+        (['cam1', 'other'], {'cam1_1', 'cam1_2', 'other_cam2/2', 'other_1'}),
+        (
+            ['.'],
+            {
+                'cam1/1',
+                'cam1/2',
+                'cam2/1',
+                'cam2/2',
+                'other/1',
+                'other/cam2/2',
+                'raw/a.jpg',
+                'raw/a.png',
+                'raw/a.jpg.png',
+                'raw/b',
+            },
+        ),
+        (['raw'], {'a.jpg', 'a.png', 'a.jpg.png', 'b'}),
+        (['cam2', 'other/cam2'], {'root_cam2_1', 'root_cam2_2', 'other_cam2_2'}),
+        (['cam1', 'cam1/1.jpg', './cam1/../cam1/2.jpg'], {'1', '2'}),
+    ],
+)
+def test_no_two_images_share_their_results(arguments, results, tmp_path, monkeypatch):
+    root = tmp_path / 'root'
+    for name in (
+        *('cam1/1.jpg', 'cam1/2.jpg', 'cam2/1.jpg', 'cam2/2.png', 'other/1.jpg'),
+        *('other/cam2/2.jpg', 'raw/a.jpg', 'raw/a.png', 'raw/a.jpg.png', 'raw/b.tif'),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    monkeypatch.chdir(root)
+    found = [str(image.result) for image in find_images(arguments, tmp_path / 'out')]
+    assert len(found) == len(results)
+    assert set(found) == results
+
+
+def test_suffixes_of_a_data_set(photos, tmp_path):
+    (photos / 'bands.NPY').touch()
+    (image,) = find_images([str(photos)], tmp_path / 'out', {'.npy'})
+    assert image.path.name == 'bands.NPY'
 
 
 @pytest.mark.parametrize(('orientation', 'size'), [(1, (9, 5)), (4, (9, 5)), (6, (5, 9))])

@@ -16,8 +16,9 @@ For NAME.jpg it contains, as PNG and as PDF,
 and NAME.json with the numbers. docs/analysis.md defines them.
 
 Points are pixels (column, row) of the image, from 0; without --points it is the one in the centre.
-Without --layers all linear attention layers of the backbone are analyzed. Images that cannot be
-read are named and skipped. Existing results are overwritten only with --overwrite.
+Without --layers all linear attention layers of the backbone are analyzed. Images are read by the
+test pipeline of the config; those that it cannot read are named and skipped, and the exit status is
+1 if it can read none. Existing results are overwritten only with --overwrite.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from __future__ import annotations
 import mmpola.script  # noqa: F401  before all others
 
 import argparse
+import sys
 from pathlib import Path
 
 from mmengine.device import get_device
 
 from mmpola.apps import analysis
-from mmpola.apps.image_reader import load_image_config, open_reader
+from mmpola.apps.image_reader import load_image_config, loading_notes, open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
@@ -75,7 +77,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     cfg, model = load_image_config(args)
-    images = find_images(args.images, args.out)
+    reader = open_reader(cfg)
+    images = find_images(args.images, args.out, reader.suffixes)
     checkpoint = read_checkpoint_for(args.checkpoint, model)
     model = unwrapped(load_model(model, checkpoint)).to(args.device)
     layers = analysis.choose_layers(model.backbone, args.layers)
@@ -84,9 +87,13 @@ def main() -> None:
         outputs.extend(analysis.figure_paths(image, args.out, layers))
     check_outputs(outputs, args.overwrite)
 
-    counts = analysis.analyze(model, open_reader(cfg), images, args.out, args.points, layers)
+    counts = analysis.analyze(model, reader, images, args.out, args.points, layers)
+    for note in loading_notes(reader.first, None):
+        print(note)
     done = f'{counted(counts.done, "image")} done, {counts.skipped} skipped'
     print(f'{args.out}: {done}; {counted(len(layers), "layer")} each')
+    if counts.done == 0:
+        sys.exit(1)
 
 
 if __name__ == '__main__':

@@ -3,10 +3,10 @@
     python tools/explore.py CONFIG CHECKPOINT [--port N] [--device cuda:0]
                             [--cfg-options KEY=VALUE …]
 
-Drop an image on the page, click a point of it, and choose a layer and a head: the page draws the
-same figures as tools/analyze.py, which docs/analysis.md explains. Only this computer can open the
-page, and nothing is sent or loaded over the network. Ctrl-C ends the script. The page needs gradio:
-pip install -e '.[explore]'.
+Drop the file of an image on the page, click a point, and choose a layer and a head: the page draws
+the same figures as tools/analyze.py, which docs/analysis.md explains. The file is read by the test
+pipeline of the config. Only this computer can open the page, and nothing is sent or loaded over the
+network. Ctrl-C ends the script. The page needs gradio: pip install -e '.[explore]'.
 """
 
 # No `from __future__ import annotations`: gradio reads the annotations of local functions.
@@ -20,9 +20,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from mmengine.device import get_device
+from numpy.typing import NDArray
 
 from mmpola.apps import analysis
-from mmpola.apps.image_reader import ImageReader, load_image_config, open_reader
+from mmpola.apps.image_reader import ImageReader, load_image_config, loading_notes, open_reader
 from mmpola.engine.config import CHECKPOINT_HELP, add_options_argument
 from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
 from mmpola.engine.validate import unwrapped
@@ -44,6 +45,13 @@ class Explorer:
     def _open(self, path: str) -> tuple[analysis.Scene, dict[str, analysis.LayerInputs]]:
         scene = analysis.open_scene(self.model, self.reader, Path(path))
         return scene, analysis.observe(self.model.backbone, scene.inputs, lambda layer: layer)
+
+    def picture(self, path: str) -> NDArray[Any]:
+        """Return the image as it is shown, RGB uint8 [H, W, 3]."""
+        scene, _ = self.open(path)
+        for note in loading_notes(self.reader.first, None):
+            print(note)
+        return scene.pixels
 
     def heads(self, name: str) -> list[str]:
         """Return the choices of a head in a layer."""
@@ -80,7 +88,8 @@ def build_page(explorer: Explorer, title: str) -> Any:
             raise gr.Error(str(error), print_exception=False) from None
 
     def draw_new(path: str, layer: str, head: str) -> list[Any]:
-        return [None, draw(path, layer, head, None)]
+        maps = draw(path, layer, head, None)
+        return [explorer.picture(path), None, maps]
 
     def draw_clicked(path: str, layer: str, head: str, event: gr.SelectData) -> list[Any]:
         point = tuple(event.index)
@@ -96,13 +105,15 @@ def build_page(explorer: Explorer, title: str) -> Any:
     hour = 3600  # seconds
     with gr.Blocks(title=title, analytics_enabled=False, delete_cache=(hour, hour)) as page:
         gr.Markdown(
-            f'# What the attention of {title} reads\nDrop an image and click a point: the maps '
+            f'# What the attention of {title} reads\nDrop a file and click a point: the maps '
             'show how much its query reads from every other place. 1 is a uniform weight.'
         )
         point = gr.State()
         with gr.Row():
-            image = gr.Image(type='filepath', sources=['upload', 'clipboard'], label='Image')
+            image = gr.Image(type='numpy', interactive=False, label='Image')
             with gr.Column():
+                # gr.Image would convert the file before the pipeline reads it.
+                file = gr.File(file_count='single', type='filepath', label='File of an image')
                 layer = gr.Dropdown(names, value=names[0], label='Layer')
                 head = gr.Dropdown(explorer.heads(names[0]), value=MEAN, label='Head')
         maps = gr.Plot(show_label=False)
@@ -112,11 +123,11 @@ def build_page(explorer: Explorer, title: str) -> Any:
 
         # The layers of the model report to one image at a time.
         once: dict[str, Any] = {'concurrency_limit': 1, 'concurrency_id': 'model'}
-        image.upload(draw_new, [image, layer, head], [point, maps], **once)
-        image.select(draw_clicked, [image, layer, head], [point, maps], **once)
-        layer.input(draw_layer, [image, layer, point], [head, maps], **once)
-        head.input(draw, [image, layer, head, point], maps, **once)
-        button.click(draw_charts, image, charts, **once)
+        file.upload(draw_new, [file, layer, head], [image, point, maps], **once)
+        image.select(draw_clicked, [file, layer, head], [point, maps], **once)
+        layer.input(draw_layer, [file, layer, point], [head, maps], **once)
+        head.input(draw, [file, layer, head, point], maps, **once)
+        button.click(draw_charts, file, charts, **once)
     return page
 
 

@@ -3,8 +3,9 @@
     python tools/export.py CONFIG CHECKPOINT OUT.onnx [--shape H W | --dynamic] [--backbone]
                            [--overwrite] [--cfg-options KEY=VALUE …]
 
-The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255; it normalises them
-itself. Without --dynamic it takes one image of the given height and width. Its outputs:
+The program has one input, `images`: RGB pixels [B, 3, H, W], float32 in 0 … 255, or another number
+of channels as the config's pipeline loads them; it normalises them itself. Without --dynamic it
+takes one image of the given height and width. Its outputs:
 
     classifier    logits [B, classes]
     segmenter     logits [B, classes, h, w] of the decode head, which mmseg resizes to the image

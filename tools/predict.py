@@ -10,9 +10,13 @@ IMAGES are files and folders (searched recursively). For NAME.jpg, DIR contains
     preds/NAME.json  detection: the lists labels, scores, bboxes and masks of mmdet's DetInferencer,
                      with all instances. Classification: {image, width, height, classes: [{label,
                      class, score}]}, the five best
-    preds/NAME.png   segmentation: the label of each pixel
+    preds/NAME.png   segmentation: the label of each pixel. Panoptic segmentation: the id of each
+                     pixel's segment, R + 256 G + 256² B; NAME.json lists the segments
 
-with the same subfolders as a given folder. Images that cannot be read are named and skipped.
+with the same subfolders as a given folder. NAME gets the suffix of the image, or the name of its
+folder, where two images would share it. Images are read by the test pipeline of the config, without
+its steps that load annotations; those that it cannot read are named and skipped. The exit status is
+1 if none could be read.
 """
 
 from __future__ import annotations
@@ -20,17 +24,18 @@ from __future__ import annotations
 import mmpola.script  # noqa: F401  before all others
 
 import argparse
-import json
+import sys
 from pathlib import Path
 
 from mmengine.device import get_device
-from PIL import Image
 from tqdm import tqdm
 
-from mmpola.apps.image_reader import load_image_config
-from mmpola.apps.prediction.predictor import Prediction, load_predictor
+from mmpola.apps.image_reader import load_image_config, loading_notes, open_reader
+from mmpola.apps.prediction.predictor import Predictor, result_files
 from mmpola.engine.config import CHECKPOINT_HELP, add_compile_argument, add_options_argument
 from mmpola.engine.hooks.compile_backbone import compile_backbone
+from mmpola.engine.training_checkpoint import load_model, read_checkpoint_for
+from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, counted, run_main
 from mmpola.read_image import check_outputs, find_images
 
@@ -60,40 +65,41 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write_prediction(prediction: Prediction, drawing: Path, result: Path) -> None:
-    """Write the files of one image; its result comes last and marks it as complete."""
-    drawing.parent.mkdir(parents=True, exist_ok=True)
-    result.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(prediction.drawing).save(drawing, quality=95)
-    if isinstance(prediction.result, dict):
-        result.write_text(json.dumps(prediction.result))
-    else:
-        Image.fromarray(prediction.result).save(result)
-
-
 def main() -> None:
     args = parse_args()
     cfg, model = load_image_config(args)
-    images = find_images(args.images, args.out)
-    predictor = load_predictor(cfg, model, args.checkpoint, args.device, args.score_thr)
-    drawings = [image.output(args.out / 'vis', '.jpg') for image in images]
-    suffix = predictor.result_suffix
-    results = [image.output(args.out / 'preds', suffix) for image in images]
-    check_outputs(drawings + results, args.overwrite)
+    reader = open_reader(cfg)
+    images = find_images(args.images, args.out, reader.suffixes)
+    outputs = [path for image in images for path in result_files(image, args.out).values()]
+    check_outputs(outputs, args.overwrite)
+    checkpoint = read_checkpoint_for(args.checkpoint, model)
+    model = load_model(model, checkpoint).to(args.device)
     if args.compile is not None:
-        compile_backbone(predictor.model, args.compile)
+        compile_backbone(unwrapped(model), args.compile)
+    predictor = Predictor(cfg, model, reader, checkpoint, args.score_thr)
 
     done = 0
-    files = list(zip(images, drawings, results, strict=True))
-    for image, drawing, result in tqdm(files, 'predicting', leave=False, disable=None):
+    best_score = None
+    for image in tqdm(images, 'predicting', leave=False, disable=None):
         try:
             prediction = predictor(image.path)
         except UsageError as error:
             tqdm.write(f'skipped: {image.path}: {error}')
             continue
-        write_prediction(prediction, drawing, result)
+        prediction.write(result_files(image, args.out))
         done += 1
+        if prediction.best_score is not None:
+            best_score = max(best_score or 0.0, prediction.best_score)
+    for note in loading_notes(reader.first, None):
+        print(note)
+    if best_score is not None and best_score <= args.score_thr:
+        print(
+            f'nothing is drawn: the highest score is {best_score:.3f}, which is not above '
+            f'--score-thr {args.score_thr:g}'
+        )
     print(f'{args.out}: {counted(done, "image")} done, {len(images) - done} skipped')
+    if done == 0:
+        sys.exit(1)
 
 
 if __name__ == '__main__':

@@ -1,19 +1,24 @@
-"""Read a config and images for prediction and analysis, as evaluation reads its test data."""
+"""Read images as evaluation does: by the config's test pipeline, without the annotations."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
+import io
+import os
+import pickle
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from mmengine.config import Config
-from mmengine.dataset import Compose, default_collate, pseudo_collate
+from mmengine.registry import DATASETS, FUNCTIONS, TRANSFORMS, init_default_scope
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import UnidentifiedImageError
 from timm.data import create_transform
 from torch import nn
 
@@ -21,6 +26,8 @@ from mmpola.classification.data_config import evaluation_transform
 from mmpola.config_contents import inner_datasets
 from mmpola.engine.config import load_config
 from mmpola.engine.validate import validate_config
+from mmpola.messages import UsageError, first_line
+from mmpola.read_image import IMAGE_SUFFIXES, rgb_image
 
 FIRST_IMAGES = 8
 """Number of loaded images that `loading_notes` is given."""
@@ -40,17 +47,92 @@ def load_image_config(args: argparse.Namespace) -> tuple[Config, nn.Module]:
     """
     warnings.filterwarnings('ignore', module='mm(det|seg)')  # about losses
     warnings.filterwarnings('ignore', 'Warning: The .* is out of bounds')  # of drawn boxes
+    warnings.filterwarnings('ignore', 'The shape of value will convert')  # of merged label maps
     cfg = load_config(args)
     return cfg, validate_config(cfg)
 
 
-def is_classifier(cfg: Config) -> bool:
-    """Whether the model of a config is an `mmpola.ImageClassifier`."""
-    return bool(cfg.model.type == 'mmpola.ImageClassifier')
+class LoadedImage(NamedTuple):
+    """An image that has been read.
+
+    Attributes:
+        pixels: as loaded, before any other step, [H, W] or [H, W, C] of any dtype; colours are BGR,
+            as OpenMMLab's loaders return them.
+        item: what the transforms made of it, an item of a batch.
+    """
+
+    pixels: NDArray[Any]
+    item: dict[str, Any]
+
+    def plain_view(self) -> dict[str, Any]:
+        """Return the item; of test-time augmentation the first view that is not flipped."""
+        samples = self.item.get('data_samples')
+        if not isinstance(samples, list):
+            return self.item
+        flips = [bool(sample.get('flip')) for sample in samples]
+        number = flips.index(False) if False in flips else 0
+        return {key: views[number] for key, views in self.item.items()}
+
+    @property
+    def picture(self) -> NDArray[np.uint8]:
+        """The image to draw on, RGB uint8 [H, W, 3], from the first three channels.
+
+        Values outside of 0 ... 255, or only in 0 ... 1, are stretched from smallest to largest.
+        """
+        pixels = np.atleast_3d(self.pixels)
+        if pixels.shape[2] < 3:
+            pixels = pixels[..., [0, 0, 0]]
+        pixels = pixels[..., 2::-1]
+        if pixels.dtype != np.uint8:
+            pixels = np.nan_to_num(pixels.astype(np.float64))
+            smallest = pixels.min()
+            largest = pixels.max()
+            if smallest < 0 or largest >= 256 or largest <= 1:
+                pixels = (pixels - smallest) * (255 / max(largest - smallest, 1e-12))
+        return np.ascontiguousarray(pixels.astype(np.uint8))
 
 
-class ClassifierReader:
-    """The transforms of timm for single images of a classifier.
+class ImageReader:
+    """Reads single images for a model.
+
+    Attributes:
+        collate_fn: config of the function that makes a batch of items.
+        metainfo: of the data set, such as its classes.
+        suffixes: of image files, in lower case.
+        first: (file, pixels) of the first images that were read.
+    """
+
+    def __init__(self, collate_fn: str) -> None:
+        self.collate_fn: dict[str, Any] = {'type': collate_fn}
+        self.first: list[tuple[Path, NDArray[Any]]] = []
+        self.metainfo: dict[str, Any] = {}
+        self.suffixes = set(IMAGE_SUFFIXES)
+
+    def load(self, path: Path) -> LoadedImage:
+        """Read a file.
+
+        Raises:
+            UsageError: it cannot be read; the message does not name it.
+        """
+        image = self._load(path)
+        if len(self.first) < FIRST_IMAGES:
+            self.first.append((path, image.pixels))
+        return image
+
+    def _load(self, path: Path) -> LoadedImage:
+        raise NotImplementedError
+
+    def collate(self, item: dict[str, Any]) -> Any:
+        """Return a batch of one item."""
+        settings = dict(self.collate_fn)
+        function = settings.pop('type')
+        if isinstance(function, str):
+            function = FUNCTIONS.get(function)
+        return function([item], **settings)
+
+
+class ClassFoldersReader(ImageReader):
+    """Reads images as `ClassFolders` does.
 
     Args:
         transform: arguments of timm.data.create_transform.
@@ -60,69 +142,190 @@ class ClassifierReader:
     """
 
     def __init__(self, transform: dict[str, Any]) -> None:
+        super().__init__('default_collate')
         self._transform = create_transform(is_training=False, **transform)
         self.steps: list[Callable[[Any], Any]] = self._transform.transforms
 
-    def transform(self, pixels: NDArray[Any]) -> dict[str, Any]:
-        """Transform an image, BGR uint8 [H, W, 3], to an item of a batch."""
-        return {'inputs': self._transform(Image.fromarray(pixels[..., ::-1]))}
+    def _load(self, path: Path) -> LoadedImage:
+        try:
+            image = rgb_image(path.read_bytes())
+        except UnidentifiedImageError as error:
+            raise UsageError('not an image') from error
+        except Exception as error:  # decoders raise many types for a broken file
+            raise UsageError(first_line(error)) from error
+        pixels = np.asarray(image)[..., ::-1]
+        return LoadedImage(pixels, {'inputs': self._transform(image)})
 
-    def collate(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Join items to a batch, as the model's data_preprocessor and test_step take it."""
-        return default_collate(items)
 
-
-class PipelineReader:
-    """The test pipeline of a detector or segmenter, for single images.
+class PipelineReader(ImageReader):
+    """Reads images by the test pipeline of a data set, without the steps that load annotations.
 
     Args:
-        steps: configs of its transforms; the first loads the image.
-        scope: of OpenMMLab, mmdet or mmseg.
+        dataset: config of the data set.
     """
 
-    def __init__(self, steps: Sequence[dict[str, Any]], scope: str) -> None:
-        loader = {**steps[0], 'type': f'{scope}.InferencerLoader'}
-        self._pipeline = Compose([loader, *steps[1:]])
+    def __init__(self, dataset: dict[str, Any]) -> None:
+        super().__init__('pseudo_collate')
+        self._infos = DataInfos(dataset)
+        self.metainfo = self._infos.metainfo
+        self.suffixes |= self._infos.suffixes
+        self._loaded: NDArray[Any] | None = None
+        steps = self._image_steps(copy.deepcopy(dataset['pipeline']))
+        self._steps = [TRANSFORMS.build(step) for step in steps]
 
-    def transform(self, pixels: NDArray[Any]) -> dict[str, Any]:
-        """Transform an image, BGR uint8 [H, W, 3], to an item of a batch."""
-        item: dict[str, Any] = self._pipeline(pixels)
+    def _load(self, path: Path) -> LoadedImage:
+        self._loaded = None
+        item = self._infos.of(path)
+        for step in self._steps:
+            name = type(step).__name__
+            try:
+                item = step(item)
+            except Exception as error:  # a loader can raise anything
+                raise UsageError(f'{name}: {first_line(error)}') from error
+            if item is None:
+                raise UsageError(f'{name} returned nothing')
+            self._keep_loaded(item)
+        if self._loaded is None or 'inputs' not in item:
+            names = [type(step).__name__ for step in self._steps]
+            raise UsageError(
+                'test_dataloader.dataset.pipeline: expected a step that sets img and one that '
+                f'returns inputs, got {names}'
+            )
+        return LoadedImage(self._loaded, item)
+
+    def _keep_loaded(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Keep a copy of the first `img`: later steps replace it or write into it."""
+        if self._loaded is None and item.get('img') is not None:
+            self._loaded = np.array(item['img'])
         return item
 
-    def collate(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Join items to a batch, as the model's data_preprocessor and test_step take it."""
-        return pseudo_collate(items)
+    def _image_steps(self, steps: Iterable[Any]) -> list[Any]:
+        """Leave out the steps that load annotations, also those inside of other steps.
 
-
-ImageReader = ClassifierReader | PipelineReader
+        Args:
+            steps: configs of steps, or lists of them, the alternatives of TestTimeAug.
+        """
+        kept: list[Any] = []
+        for step in steps:
+            if isinstance(step, (list, tuple)):
+                step = self._image_steps(step)
+                if not step:
+                    continue
+            elif loads_annotations(step['type']):
+                continue
+            elif 'transforms' in step:
+                step['transforms'] = self._image_steps(step['transforms'])
+                if type_name(step['type']) == 'TestTimeAug':
+                    views = [
+                        [alternatives, [self._keep_loaded]] for alternatives in step['transforms']
+                    ]
+                    step['transforms'] = [part for view in views for part in view]
+            kept.append(step)
+        return kept
 
 
 def open_reader(cfg: Config) -> ImageReader:
-    """Return the reader of a detector's, segmenter's or classifier's test images."""
-    if is_classifier(cfg):
-        return ClassifierReader(evaluation_transform(cfg))
-    return PipelineReader(image_pipeline(cfg), cfg.default_scope)
+    """Return the reader of a detector's, segmenter's or classifier's images.
 
-
-def image_pipeline(cfg: Config) -> list[dict[str, Any]]:
-    """Return the test pipeline of a config without the steps that load annotations.
-
-    The step that loads the image comes first. Its type has no scope: OpenMMLab's inferencers look
-    for `LoadImageFromFile`.
+    Raises:
+        UsageError: its test data has no pipeline.
     """
-    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
-    loader: dict[str, Any] = {'type': 'LoadImageFromFile'}
-    others = []
-    for step in dataset['pipeline']:
-        name = step['type'].split('.')[-1]
-        if name == 'LoadImageFromFile':
-            loader = {**step, 'type': name}
-        elif not name.startswith('Load'):
-            others.append(step)
-    return [loader, *others]
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    loader = cfg.get('test_dataloader') or {}
+    dataset: dict[str, Any] = {}
+    if 'dataset' in loader:
+        dataset = next(inner_datasets(loader['dataset']))
+    reader: ImageReader
+    if dataset.get('pipeline'):
+        reader = PipelineReader(dataset)
+    elif cfg.model.type == 'mmpola.ImageClassifier':
+        reader = ClassFoldersReader(evaluation_transform(cfg))
+    else:
+        raise UsageError('test_dataloader.dataset.pipeline: expected the steps that read an image')
+    if 'collate_fn' in loader:
+        reader.collate_fn = loader['collate_fn']
+    return reader
 
 
-def loading_notes(images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels: int) -> list[str]:
+def type_name(step_type: str | type) -> str:
+    """Return the name of a step's class, without a scope."""
+    if isinstance(step_type, str):
+        return step_type.split('.')[-1]
+    return step_type.__name__
+
+
+def loads_annotations(step_type: str | type) -> bool:
+    """Whether a step of a pipeline loads or reads annotations, which a new image does not have."""
+    step_class = step_type
+    if isinstance(step_type, str):
+        with TRANSFORMS.switch_scope_and_registry(None) as registry:  # as TRANSFORMS.build()
+            step_class = registry.get(step_type)
+    names = [type_name(step_type)]
+    if isinstance(step_class, type):
+        names += [base.__name__ for base in step_class.__mro__]
+    return any('Annotation' in name or name == 'LoadProposals' for name in names)
+
+
+class DataInfos:
+    """What a data set says about its images besides their files.
+
+    An image of the data set has what `get_data_info` returns for it. Other images have the entries
+    that are equal for all images of the data set, such as a setting that an own loader reads.
+
+    Args:
+        dataset: config of the data set; its files may be absent.
+
+    Attributes:
+        metainfo: of the data set, such as its classes.
+        suffixes: of the data set's files, in lower case.
+    """
+
+    def __init__(self, dataset: dict[str, Any]) -> None:
+        self._numbers: dict[str, int] = {}
+        self._common: dict[str, Any] = {}
+        suffix = str(dataset.get('img_suffix', '')).lower()
+        self.suffixes = {suffix} - {''}
+        settings = {**dataset, 'pipeline': [], 'test_mode': True}
+        is_there = True
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # pycocotools tells what it does
+                self._dataset = DATASETS.build(settings)
+        except Exception as error:  # data sets raise anything
+            is_there = False
+            if not isinstance(error, OSError):  # weights are used without the data, too
+                print(f'test_dataloader.dataset: its images are unknown: {first_line(error)}')
+            self._dataset = DATASETS.build({**settings, 'lazy_init': True})
+        self.metainfo = self._dataset.metainfo
+        if not is_there:
+            return
+        for number in range(len(self._dataset)):
+            info = self._dataset.get_data_info(number)
+            path = str(info.get('img_path', ''))
+            self._numbers[os.path.abspath(path)] = number
+            self.suffixes.add(Path(path).suffix.lower())
+            if number == 0:
+                self._common = info
+            for key in list(self._common):
+                if key not in info or not is_equal(info[key], self._common[key]):
+                    del self._common[key]
+
+    def of(self, path: Path) -> dict[str, Any]:
+        """Return what a pipeline gets for a file."""
+        number = self._numbers.get(os.path.abspath(path))
+        if number is not None:
+            found: dict[str, Any] = self._dataset.get_data_info(number)
+            return found
+        return {**copy.deepcopy(self._common), 'img_path': str(path), 'img_id': 0}
+
+
+def is_equal(first: Any, second: Any) -> bool:
+    """Whether two values of any types, perhaps with arrays inside, are equal."""
+    return pickle.dumps(first) == pickle.dumps(second)
+
+
+def loading_notes(
+    images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels: int | None
+) -> list[str]:
     """Describe what is wrong with the first images as they were loaded: a line for each fault.
 
     There are two: the number of channels is not what the backbone reads, and the values of 16-bit
@@ -130,19 +333,15 @@ def loading_notes(images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels
 
     Args:
         images: (file, pixels [H, W] or [H, W, C] as the pipeline loaded them) of the first images.
-        in_channels: channels that the backbone reads.
+        in_channels: channels that the backbone reads; None: they are not compared.
     """
     images = list(images)
     notes = []
-    for path, pixels in images:
-        channels = np.atleast_3d(pixels).shape[2]
-        if channels != in_channels:
-            notes.append(
-                f'{path}: expected {in_channels} channels (model.backbone.in_channels), got '
-                f'{channels} from the step that loads the image; set in_channels, or color_type '
-                'of that step'
-            )
-            break
+    if in_channels is not None:
+        for path, pixels in images:
+            if note := _channels_note(path, pixels, in_channels):
+                notes.append(note)
+                break
     if images and all(pixels.size > 0 for _, pixels in images):
         largest = max(pixels.max() for _, pixels in images)
         pixels = images[0][1]
@@ -153,11 +352,33 @@ def loading_notes(images: Iterable[tuple[str | Path, NDArray[Any]]], in_channels
         if (is_8_bit or is_16_bit) and all(_has_16_bits(path) for path, _ in images):
             limit = 255 if is_8_bit else 65535
             notes.append(
-                f'{images[0][0]}: the largest value of the first 16-bit images is {largest:g} of '
-                f"{limit} as loaded; load them with color_type='unchanged' and to_float32=True, "
-                'and set mean and std of data_preprocessor to those of the values'
+                f'the largest value of the first 16-bit images ({Path(images[0][0]).name} …) is '
+                f"{largest:g} of {limit} as loaded; load them with color_type='unchanged' and "
+                'to_float32=True, and set mean and std of data_preprocessor to those of the values'
             )
     return notes
+
+
+@contextlib.contextmanager
+def channels_explained(path: Path, image: LoadedImage, in_channels: int) -> Iterator[None]:
+    """Raise UsageError instead of any error, if the image has other channels than the model."""
+    try:
+        yield
+    except Exception as error:
+        note = _channels_note(path, image.pixels, in_channels)
+        if note is None:
+            raise
+        raise UsageError(note) from error
+
+
+def _channels_note(path: str | Path, pixels: NDArray[Any], in_channels: int) -> str | None:
+    channels = np.atleast_3d(pixels).shape[2]
+    if channels == in_channels:
+        return None
+    return (
+        f'expected {in_channels} channels (model.backbone.in_channels), got {channels} from the '
+        f'step that loads {Path(path).name}; set in_channels, or color_type of that step'
+    )
 
 
 def _has_16_bits(path: str | Path) -> bool:

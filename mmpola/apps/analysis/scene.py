@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mmpola.apps.image_reader import ClassifierReader, ImageReader
+from mmpola.apps.image_reader import ClassFoldersReader, ImageReader, channels_explained
 from mmpola.layers import Grid, covering_grid
 from mmpola.messages import UsageError
-from mmpola.read_image import read_pixels
 
 Point = tuple[int, int]
 """Column and row of a pixel, (x, y), from 0."""
@@ -49,7 +48,7 @@ class Scene(NamedTuple):
 
     Attributes:
         pixels: RGB uint8 [H, W, 3].
-        inputs: what the backbone reads, [1, 3, h, w].
+        inputs: what the backbone reads, [1, in_channels, h, w].
         geometry: of the image in these inputs.
     """
 
@@ -124,16 +123,21 @@ def open_scene(model: Any, reader: ImageReader, path: Path) -> Scene:
         path: of the image.
 
     Raises:
-        UsageError: the image cannot be read; the message does not name it.
+        UsageError: the image cannot be read, or has other channels than the backbone reads; the
+            message does not name it.
     """
-    pixels = read_pixels(path)
-    item = reader.transform(pixels)
-    inputs = model.data_preprocessor(reader.collate([item]))['inputs']
-    if isinstance(reader, ClassifierReader):
-        geometry = transform_geometry(reader.steps, pixels.shape[:2])
+    image = reader.load(path)
+    item = image.plain_view()
+    channels = model.backbone.in_channels
+    with channels_explained(path, image, channels):
+        inputs = model.data_preprocessor(reader.collate(item))['inputs']
+        if inputs.shape[1] != channels:
+            raise ValueError(f'inputs: expected [B, {channels}, H, W], got {list(inputs.shape)}')
+    if isinstance(reader, ClassFoldersReader):
+        geometry = transform_geometry(reader.steps, image.pixels.shape[:2])
     else:
         geometry = pipeline_geometry(item)
-    return Scene(pixels[..., ::-1].copy(), inputs, geometry)
+    return Scene(image.picture, inputs, geometry)
 
 
 def pipeline_geometry(item: dict[str, Any]) -> Geometry:

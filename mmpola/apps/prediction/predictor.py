@@ -1,38 +1,38 @@
-"""A config's model as a function from an image to a prediction: a drawing, and a result to write.
-
-Detectors and segmenters run in the inferencers of mmdet and mmseg.
-"""
+"""A config's model as a function from an image to a prediction: a drawing, and results to write."""
 
 from __future__ import annotations
 
-import copy
-import logging
-import warnings
+import itertools
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.logging import MMLogger
-from mmengine.registry import DATASETS
+from mmengine.registry import VISUALIZERS
 from numpy.typing import NDArray
+from PIL import Image
 from torch import nn
 
-from mmpola.apps.image_reader import ClassifierReader, image_pipeline, is_classifier
+from mmpola.apps.image_reader import (
+    ImageReader,
+    LoadedImage,
+    channels_explained,
+)
 from mmpola.apps.prediction.drawing import draw_classes
+from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
 from mmpola.classification.class_folders import class_names
-from mmpola.classification.data_config import class_source, evaluation_transform
-from mmpola.config_contents import IMAGENET, inner_datasets
-from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model, read_checkpoint_for
-from mmpola.engine.validate import unwrapped
-from mmpola.read_image import read_pixels
+from mmpola.classification.data_config import class_source
+from mmpola.config_contents import IMAGENET, inner_datasets, input_channels, predicted_classes
+from mmpola.engine.training_checkpoint import TrainingCheckpoint
+from mmpola.messages import UsageError, listed
+from mmpola.read_image import ImageFile
 
 BEST_CLASSES = 5
 """Number of classes that are written and drawn for a classifier."""
 
-OPACITY = 0.6
-"""Opacity of a segmentation that is drawn over its image."""
+VISUALIZER_NUMBERS = itertools.count()
 
 
 class Prediction(NamedTuple):
@@ -40,149 +40,153 @@ class Prediction(NamedTuple):
 
     Attributes:
         drawing: RGB uint8 [H, W, 3].
-        result: content of the JSON file, or the label of each pixel [H, W] of a segmenter.
+        results: content of each file by its suffix: a dict for '.json', pixels for '.png'.
+        best_score: the highest score of a detector's instances; None without instances.
     """
 
-    drawing: NDArray[Any]
-    result: dict[str, Any] | NDArray[Any]
+    drawing: NDArray[np.uint8]
+    results: dict[str, dict[str, Any] | NDArray[Any]]
+    best_score: float | None = None
+
+    def write(self, files: dict[str, Path]) -> None:
+        """Write the drawing and the results to what `result_files` returns."""
+        for path in files.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(self.drawing).save(files['.jpg'], quality=95)
+        for suffix, content in self.results.items():
+            if isinstance(content, dict):
+                files[suffix].write_text(json.dumps(content))
+            else:
+                Image.fromarray(content).save(files[suffix])
 
 
-class Classifier:
-    """An `mmpola.ImageClassifier`, with the names of its classes in the order of the labels."""
-
-    result_suffix = '.json'
-
-    def __init__(self, model: Any, reader: ClassifierReader, classes: tuple[str, ...]) -> None:
-        self.model = model
-        self.reader = reader
-        self.classes = classes
-
-    def __call__(self, path: Path) -> Prediction:
-        """Predict an image file; raise UsageError if it cannot be read."""
-        pixels = read_pixels(path)
-        with torch.no_grad():
-            (sample,) = self.model.test_step(self.reader.collate([self.reader.transform(pixels)]))
-        scores, labels = sample.pred_score.cpu().topk(min(BEST_CLASSES, len(self.classes)))
-        best = []
-        for label, score in zip(labels.tolist(), scores.tolist(), strict=True):
-            best.append({'label': label, 'class': self.classes[label], 'score': score})
-        height, width = pixels.shape[:2]
-        result = {'image': str(path), 'width': width, 'height': height, 'classes': best}
-        return Prediction(draw_classes(pixels[..., ::-1], best), result)
+def result_files(image: ImageFile, out: Path) -> dict[str, Path]:
+    """Return the files that an image's prediction may have in the folder of results, by suffix."""
+    return {
+        '.jpg': image.output(out / 'vis', '.jpg'),
+        '.json': image.output(out / 'preds', '.json'),
+        '.png': image.output(out / 'preds', '.png'),
+    }
 
 
-class Detector:
-    """A detector in mmdet's `DetInferencer`.
-
-    Args:
-        inferencer: has the model.
-        threshold: score above which an instance is drawn; the result has all of them.
-    """
-
-    result_suffix = '.json'
-
-    def __init__(self, inferencer: Any, threshold: float) -> None:
-        self.inferencer = inferencer
-        self.model = inferencer.model
-        self.threshold = threshold
-
-    def __call__(self, path: Path) -> Prediction:
-        """Predict an image file; raise UsageError if it cannot be read."""
-        read_pixels(path)
-        found = self.inferencer(str(path), return_vis=True, pred_score_thr=self.threshold)
-        return Prediction(found['visualization'][0], found['predictions'][0])
-
-
-class Segmenter:
-    """A segmenter in mmseg's `MMSegInferencer`."""
-
-    result_suffix = '.png'
-
-    def __init__(self, inferencer: Any) -> None:
-        self.inferencer = inferencer
-        self.model = inferencer.model
-
-    def __call__(self, path: Path) -> Prediction:
-        """Predict an image file; raise UsageError if it cannot be read."""
-        read_pixels(path)
-        found = self.inferencer(str(path), return_vis=True, opacity=OPACITY)
-        labels = found['predictions']
-        highest = len(self.model.dataset_meta['classes']) - 1
-        return Prediction(found['visualization'], labels.astype(np.min_scalar_type(highest)))
-
-
-def load_predictor(
-    cfg: Config, built: nn.Module, path: str, device: str, threshold: float
-) -> Classifier | Detector | Segmenter:
-    """Read weights as `read_checkpoint_for` does and return the predictor of the config's model.
-
-    A checkpoint without class names gets those of the config's test data.
+class Predictor:
+    """A config's model as a function of image files.
 
     Args:
         cfg: of a detector, segmenter or classifier.
-        built: its model, from `load_image_config`.
-        path: path or name of the checkpoint.
-        device: where the model runs.
-        threshold: score above which a detection is drawn.
-
-    Raises:
-        UsageError: the file cannot be read or does not fit the config.
+        model: of the config, with the weights of the checkpoint, in eval mode, perhaps inside of a
+            wrapper for test-time augmentation.
+        reader: from `open_reader`.
+        checkpoint: has the class names; else they are those of the test data.
+        threshold: score above which a detection is drawn; the results have all of them.
     """
-    checkpoint = read_checkpoint_for(path, built)
-    model = unwrapped(load_model(built, checkpoint)).to(device)
-    if is_classifier(cfg):
-        reader = ClassifierReader(evaluation_transform(cfg))
-        return Classifier(model, reader, classifier_classes(cfg, checkpoint))
-    model.dataset_meta = _dataset_meta(cfg, checkpoint)
-    inferencer = build_inferencer(cfg, model, device)
-    if cfg.default_scope == 'mmdet':
-        return Detector(inferencer, threshold)
-    return Segmenter(inferencer)
+
+    def __init__(
+        self,
+        cfg: Config,
+        model: Any,
+        reader: ImageReader,
+        checkpoint: TrainingCheckpoint,
+        threshold: float = 0.3,
+    ) -> None:
+        self.cfg = cfg
+        self.model = model
+        self.reader = reader
+        self.threshold = threshold
+        if type(model).__name__ == 'DetTTAModel':
+            model.module.register_forward_hook(drop_masks)  # it merges boxes and stops at masks
+        if cfg.model.type == 'mmpola.ImageClassifier':
+            self.meta = {'classes': classifier_classes(cfg, checkpoint)}
+        else:
+            self.meta = detector_meta(cfg, checkpoint, reader.metainfo)
+            self.visualizer = open_visualizer(cfg, self.meta)
+
+    def __call__(self, path: Path) -> Prediction:
+        """Predict an image file.
+
+        Raises:
+            UsageError: it cannot be read; the message does not name it.
+        """
+        image = self.reader.load(path)
+        channels = input_channels(self.cfg.model)
+        with torch.no_grad(), channels_explained(path, image, channels):
+            (sample,) = self.model.test_step(self.reader.collate(image.item))
+        if 'pred_score' in sample:
+            return self._classified(path, image, sample)
+        return self._detected(path, image, sample)
+
+    def _classified(self, path: Path, image: LoadedImage, sample: Any) -> Prediction:
+        classes = self.meta['classes']
+        scores, labels = sample.pred_score.cpu().topk(min(BEST_CLASSES, len(classes)))
+        best = []
+        for label, score in zip(labels.tolist(), scores.tolist(), strict=True):
+            best.append({'label': label, 'class': classes[label], 'score': score})
+        height, width = image.pixels.shape[:2]
+        found = {'image': str(path), 'width': width, 'height': height, 'classes': best}
+        return Prediction(draw_classes(image.picture, best), {'.json': found})
+
+    def _detected(self, path: Path, image: LoadedImage, sample: Any) -> Prediction:
+        """Return the instances, the segments or the label of each pixel, whatever there is."""
+        classes = self.meta['classes']
+        results: dict[str, Any] = {}
+        best_score = None
+        options = {}
+        if 'pred_instances' in sample:
+            instances = sample.pred_instances
+            results['.json'] = instances_as_json(instances)
+            best_score = max(results['.json']['scores'], default=0.0)
+            options['pred_score_thr'] = self.threshold
+        if 'pred_panoptic_seg' in sample:
+            ids = sample.pred_panoptic_seg.sem_seg.cpu().numpy()[0]
+            results['.png'], segments = panoptic_segments(ids, classes)
+            results['.json'] = {**results.get('.json', {}), 'segments_info': segments}
+        elif 'pred_sem_seg' in sample:
+            labels = sample.pred_sem_seg.data
+            sample.pred_sem_seg.data = labels.reshape(1, *labels.shape[-2:])
+            results['.png'] = label_map(labels, len(classes))
+        if not results:
+            raise UsageError(
+                f'{type(self.model).__name__}: expected instances, segments, labels of pixels or '
+                f'classes, got {listed(sample.keys())}'
+            )
+        self.visualizer.add_datasample(path.name, image.picture, sample, draw_gt=False, **options)
+        return Prediction(self.visualizer.get_image(), results, best_score)
 
 
-def _dataset_meta(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, Any]:
-    """Return class names and palette: the checkpoint's, else those of the config's test data."""
-    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
-    config_meta = DATASETS.build({**dataset, 'lazy_init': True, 'pipeline': []}).metainfo
+def drop_masks(_model: nn.Module, _inputs: Any, samples: Any) -> None:
+    """Remove the masks of a detector's instances."""
+    for sample in samples:
+        if 'masks' in sample.pred_instances:
+            del sample.pred_instances.masks
+
+
+def detector_meta(
+    cfg: Config, checkpoint: TrainingCheckpoint, config_meta: dict[str, Any]
+) -> dict[str, Any]:
+    """Return class names and palette of a detector or segmenter: the checkpoint's, else the data's.
+
+    What neither of them has is made up: numbers, and colours that are always the same.
+    """
     checkpoint_meta = checkpoint.meta.get('dataset_meta') or {}
-    meta = {}
-    for key in ('classes', 'palette'):
-        meta[key] = checkpoint_meta.get(key) or config_meta.get(key)
-    return meta
+    classes = checkpoint.classes or config_meta.get('classes')
+    if not classes:
+        count = max([number for _, number in predicted_classes(cfg.model)], default=1)
+        classes = [f'class {number}' for number in range(count)]
+    palette = checkpoint_meta.get('palette') or config_meta.get('palette') or []
+    if len(palette) != len(classes):
+        palette = np.random.default_rng(0).integers(0, 256, (len(classes), 3)).tolist()
+    return {'classes': classes, 'palette': [tuple(colour) for colour in palette]}
 
 
-def build_inferencer(cfg: Config, model: Any, device: str) -> Any:
-    """Return mmdet's or mmseg's inferencer of a config, with a model that has its weights.
-
-    The inferencer builds the config's model itself, and would read its weights without saying
-    which are missing; both are replaced by `model`.
-
-    Args:
-        cfg: of a detector or segmenter.
-        model: built from it, with `dataset_meta`, on its device.
-        device: the same.
-    """
-    if cfg.default_scope == 'mmdet':
-        from mmdet.apis import DetInferencer as Inferencer
-    else:
-        from mmseg.apis import MMSegInferencer as Inferencer
-
-    cfg = copy.deepcopy(cfg)
-    dataset = next(inner_datasets(cfg.test_dataloader.dataset))
-    cfg.test_dataloader.dataset = {**dataset, 'pipeline': image_pipeline(cfg)}
-    cfg.visualizer.vis_backends = None  # they would write a copy of each drawing
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # that the weights are random
-        inferencer = Inferencer(cfg, device='cpu', scope=cfg.default_scope)
-    logger.setLevel(level)
-    inferencer.model = model
-    inferencer.device = device
-    inferencer.show_progress = False
-    inferencer.visualizer.dataset_meta = model.dataset_meta
-    return inferencer
+def open_visualizer(cfg: Config, meta: dict[str, Any]) -> Any:
+    """Return the config's visualizer, which writes nothing itself."""
+    task = {'mmdet': 'Det', 'mmseg': 'Seg'}.get(cfg.default_scope, 'Det')
+    settings = {'type': f'{task}LocalVisualizer', **(cfg.get('visualizer') or {})}
+    # MMEngine would return an earlier visualizer of the same name.
+    settings.update(vis_backends=None, name=f'of predictions {next(VISUALIZER_NUMBERS)}')
+    visualizer = VISUALIZERS.build(settings)
+    visualizer.dataset_meta = meta
+    return visualizer
 
 
 def classifier_classes(cfg: Config, checkpoint: TrainingCheckpoint) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mmpola.backbones.classifier import Classifier
 from mmpola.checkpoint.write import write_atomically
 from mmpola.classification.data_config import evaluation_transform
+from mmpola.config_contents import input_channels
 from mmpola.engine.training_checkpoint import TrainingCheckpoint, load_model
 from mmpola.engine.validate import unwrapped
 from mmpola.messages import UsageError, first_line
@@ -38,13 +39,16 @@ Outputs = dict[str, Tensor]
 
 
 class ExportModel(nn.Module):
-    """RGB pixels [B, 3, H, W], float32 in 0 ... 255 -> named outputs.
+    """Pixels [B, C, H, W], float32 -> named outputs.
+
+    Three channels are RGB in 0 ... 255; others are as the config's pipeline loads them.
 
     Args:
         model: the config's model or its backbone.
         outputs: computes named outputs of the model for normalised images.
-        mean, std: of the channels, in the order that the model reads, in 0 ... 255.
+        mean, std: of the channels, in the order that the model reads.
         reverse: whether the model reads BGR.
+        channels: of the images.
     """
 
     mean: Tensor
@@ -57,16 +61,18 @@ class ExportModel(nn.Module):
         mean: Tensor,
         std: Tensor,
         reverse: bool,
+        channels: int = 3,
     ) -> None:
         super().__init__()
         self.model = model
         self.outputs = outputs
         self.reverse = reverse
+        self.channels = channels
         self.register_buffer('mean', mean.float().reshape(-1, 1, 1))
         self.register_buffer('std', std.float().reshape(-1, 1, 1))
 
     def forward(self, images: Tensor) -> Outputs:
-        """Return the named outputs for images [B, 3, H, W]."""
+        """Return the named outputs for images [B, C, H, W]."""
         if self.reverse:
             images = images.flip(1)
         return self.outputs(self.model, (images - self.mean) / self.std)
@@ -93,6 +99,7 @@ def export_model(
             f'{type(model).__name__}: only backbones, classifiers and segmenters are exported; '
             'export its backbone with --backbone'
         )
+    channels = input_channels(cfg.model)
     preprocessor = model.data_preprocessor
     if getattr(preprocessor, '_enable_normalize', False):  # mmdet's and mmseg's
         mean = preprocessor.mean
@@ -100,15 +107,16 @@ def export_model(
         # Their images are loaded as BGR; mmdet and mmseg name the conversion differently.
         to_rgb = getattr(preprocessor, '_channel_conversion', False)
         reverse = not (to_rgb or getattr(preprocessor, 'channel_conversion', False))
+        reverse = reverse and channels == 3
     else:
         transform = evaluation_transform(cfg)
         mean = 255 * torch.tensor(transform.get('mean', IMAGENET_DEFAULT_MEAN))
         std = 255 * torch.tensor(transform.get('std', IMAGENET_DEFAULT_STD))
         reverse = False
     if backbone_only:
-        return ExportModel(model.backbone, backbone_maps, mean, std, reverse)
+        return ExportModel(model.backbone, backbone_maps, mean, std, reverse, channels)
     replace_upsampling(model)
-    return ExportModel(model, logits, mean, std, reverse)
+    return ExportModel(model, logits, mean, std, reverse, channels)
 
 
 def backbone_maps(backbone: Any, images: Tensor) -> Outputs:
@@ -168,7 +176,7 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
     if shape is not None:
         recorded_size = (1, *shape)
         compared_sizes = [recorded_size]
-    program = record_program(model, random_images(recorded_size), shape is None)
+    program = record_program(model, random_images(recorded_size, model.channels), shape is None)
     content = program.model_proto.SerializeToString()
 
     options = onnxruntime.SessionOptions()
@@ -177,7 +185,7 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
     session = onnxruntime.InferenceSession(content, options, providers=providers)
     error = 0.0
     for size in compared_sizes:
-        images = random_images(size)
+        images = random_images(size, model.channels)
         found = session.run(None, {'images': images.numpy()})
         with torch.no_grad():
             expected = model(images)
@@ -195,15 +203,15 @@ def export(model: ExportModel, path: Path, shape: tuple[int, ...] | None) -> flo
     return error
 
 
-def random_images(size: tuple[int, ...]) -> Tensor:
-    """Return pixels [B, 3, H, W] in 0 ... 255 for `size` = (B, H, W), always the same ones."""
+def random_images(size: tuple[int, ...], channels: int) -> Tensor:
+    """Return pixels [B, C, H, W] in 0 ... 255 for `size` = (B, H, W), always the same ones."""
     batch, height, width = size
     generator = torch.Generator().manual_seed(0)
-    return 255 * torch.rand(batch, 3, height, width, generator=generator)
+    return 255 * torch.rand(batch, channels, height, width, generator=generator)
 
 
 def record_program(model: ExportModel, sample: Tensor, is_dynamic: bool) -> Any:
-    """Record the model for `sample` [B, 3, H, W] as torch.onnx.ONNXProgram."""
+    """Record the model for `sample` [B, C, H, W] as torch.onnx.ONNXProgram."""
     dynamic_shapes = None
     if is_dynamic:
         dynamic_shapes = {'images': {0: 'batch', 2: 'height', 3: 'width'}}

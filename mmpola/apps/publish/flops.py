@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmpola.classification.data_config import evaluation_transform
+from mmpola.config_contents import input_channels
 from mmpola.engine.validate import build_model, unwrapped
 from mmpola.messages import UsageError, first_line
 
@@ -74,7 +75,7 @@ def count_model(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
 def _count(cfg: Config, size: Sequence[int]) -> tuple[int, int]:
     model = unwrapped(build_model(cfg)).eval()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return parameters, count_macs(model, size)
+    return parameters, count_macs(model, size, input_channels(cfg.model))
 
 
 def run_two_stage_detector(model: Any, images: Tensor) -> None:
@@ -100,7 +101,7 @@ def run_on_pooled(extractors: Any, heads: Any, number: int) -> None:
         head(torch.zeros(number, extractor.out_channels, height, width, device=device))
 
 
-def count_macs(model: nn.Module, size: Sequence[int]) -> int:
+def count_macs(model: nn.Module, size: Sequence[int], channels: int = 3) -> int:
     """Count the multiply-accumulates of inference on one sample.
 
     Matrix products and convolutions count, including those inside scaled_dot_product_attention.
@@ -108,6 +109,7 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> int:
     Args:
         model: a model of images or of sequences.
         size: (height, width) of an image in pixels, or (tokens,) of a sequence.
+        channels: of the image.
     """
     device = next(model.parameters()).device
     is_sequence = len(size) == 1
@@ -115,7 +117,7 @@ def count_macs(model: nn.Module, size: Sequence[int]) -> int:
         sequences = 2 if getattr(model, 'paired', False) else 1
         sample = torch.zeros(sequences, size[0], device=device, dtype=torch.long)
     else:
-        sample = torch.zeros(1, 3, size[0], size[1], device=device)
+        sample = torch.zeros(1, channels, size[0], size[1], device=device)
     # The counter does not support the CPU's fused attention; the MATH backend consists of products
     # that it counts.
     counter = FlopCounterMode(

@@ -6,27 +6,26 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from mmengine.dataset import Compose
 from mmengine.registry import init_default_scope
 
 from mmpola.apps.analysis.scene import Geometry, Scene, pipeline_geometry, transform_geometry
-from mmpola.apps.image_reader import ClassifierReader
+from mmpola.apps.image_reader import ClassFoldersReader, PipelineReader
 from mmpola.messages import UsageError
 
 PIPELINES = {
     'mmdet': [
-        dict(type='mmdet.InferencerLoader'),
+        dict(type='LoadImageFromFile'),
         dict(type='Resize', scale=(200, 120), keep_ratio=True),
         dict(type='Pad', size_divisor=32),
         dict(type='mmdet.PackDetInputs', meta_keys=('scale_factor',)),
     ],
     'mmseg': [
-        dict(type='mmseg.InferencerLoader'),
+        dict(type='LoadImageFromFile'),
         dict(type='Resize', scale=(256, 64), keep_ratio=True),
         dict(type='mmseg.PackSegInputs'),
     ],
     'mmseg without resizing': [
-        dict(type='mmseg.InferencerLoader'),
+        dict(type='LoadImageFromFile'),
         dict(type='mmseg.PackSegInputs'),
     ],
 }
@@ -57,17 +56,26 @@ def centre_of_light(inputs):
 
 @pytest.mark.parametrize('size', [(150, 200), (240, 110)])
 @pytest.mark.parametrize('name', [*PIPELINES, *TRANSFORMS])
-def test_a_point_is_where_the_pipeline_puts_it(name, size):
+def test_a_point_is_where_the_pipeline_puts_it(name, size, tmp_path):
     if name in PIPELINES:
         init_default_scope(name.split()[0])
-        transforms = Compose(PIPELINES[name])
-        geometry = pipeline_geometry(transforms(white_square(size, 0, 0)))
+        kind = {'mmdet': 'CocoDataset', 'mmseg': 'BaseSegDataset'}[name.split()[0]]
+        dataset = dict(type=kind, ann_file='', data_root='none', metainfo=dict(classes=['a']))
+        reader = PipelineReader({**dataset, 'pipeline': PIPELINES[name]})
     else:
-        reader = ClassifierReader(TRANSFORMS[name])
-        transforms = reader.transform
+        reader = ClassFoldersReader(TRANSFORMS[name])
+
+    def load(x, y):
+        path = tmp_path / 'square.png'
+        cv2.imwrite(str(path), white_square(size, x, y))
+        return reader.load(path).item
+
+    if name in PIPELINES:
+        geometry = pipeline_geometry(load(0, 0))
+    else:
         geometry = transform_geometry(reader.steps, size)
     for x, y in ((size[1] // 2, size[0] // 2), (size[1] // 2 - 20, size[0] // 2 + 15)):
-        inputs = transforms(white_square(size, x, y))['inputs']
+        inputs = load(x, y)['inputs']
         assert geometry.size == tuple(inputs.shape[-2:])
         assert geometry.to_input(x + 0.5, y + 0.5) == pytest.approx(
             centre_of_light(inputs), abs=0.25

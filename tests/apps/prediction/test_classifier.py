@@ -9,9 +9,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
 
-from mmpola.apps.prediction.predictor import load_predictor
 from mmpola.classification.class_folders import ClassFolders
-from mmpola.engine.validate import build_model
+from tests.helpers.prediction import open_predictor
 from tests.helpers.processes import run_script
 from tests.helpers.training import small_config
 
@@ -74,5 +73,5 @@ def test_class_names_that_the_checkpoint_lacks(classes, names, config, write_che
     if classes is not None:
         cfg.test_dataloader.dataset.classes = classes
     checkpoint = write_checkpoint(config, tmp_path / 'bare.pth')
-    predictor = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.3)
-    assert predictor.classes == names
+    predictor = open_predictor(cfg, checkpoint)
+    assert predictor.meta['classes'] == names

@@ -10,8 +10,7 @@ from mmengine.config import Config
 from mmseg.apis import MMSegInferencer
 from PIL import Image
 
-from mmpola.apps.prediction.predictor import load_predictor
-from mmpola.engine.validate import build_model
+from tests.helpers.prediction import open_predictor
 from tests.helpers.processes import run_script
 
 
@@ -31,14 +30,17 @@ def test_boxes_and_masks(tiny_config, write_checkpoint, shapes, tmp_path, capsys
     (photos / 'first.jpg').write_bytes(first.read_bytes())
     (photos / 'inner' / 'second.jpg').write_bytes(second.read_bytes())
     (photos / 'broken.jpg').write_bytes(third.read_bytes()[:1000])
+    (photos / 'empty.jpg').touch()
+    (photos / 'text.png').write_text('no picture')
     out = tmp_path / 'out'
     # Untrained scores are about 1 in 7 classes.
     options = ['--score-thr', '0.1', '--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']
     arguments = [tiny_config, checkpoint, photos, '--out', out, *options]
     assert run_script('predict', *arguments) == 0
     printed = capsys.readouterr().out
-    assert f'skipped: {photos}/broken.jpg: ' in printed
-    assert printed.endswith(f'{out}: 2 images done, 1 skipped\n')
+    for name in ('broken.jpg', 'empty.jpg', 'text.png'):
+        assert f'skipped: {photos}/{name}: LoadImageFromFile: ' in printed
+    assert printed.endswith(f'{out}: 2 images done, 3 skipped\n')
     assert {str(path.relative_to(out)) for path in out.rglob('*.*')} == {
         'preds/first.json',
         'preds/inner/second.json',
@@ -68,12 +70,12 @@ def test_a_higher_threshold_draws_less(tiny_config, write_checkpoint, shapes, tm
     cfg = Config.fromfile(tiny_config)
     cfg.model.test_cfg.rcnn.score_thr = 0.0
     photo = next((shapes / 'coco' / 'val2017').iterdir())
-    all_drawn = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.1)(photo)
-    none_drawn = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.99)(photo)
+    all_drawn = open_predictor(cfg, checkpoint, 0.1)(photo)
+    none_drawn = open_predictor(cfg, checkpoint, 0.99)(photo)
     pixels = np.asarray(Image.open(photo)).astype(float)
     added = np.abs(all_drawn.drawing - pixels).mean()
     assert np.abs(none_drawn.drawing - pixels).mean() < added / 2
-    assert all_drawn.result == none_drawn.result
+    assert all_drawn.results == none_drawn.results
 
 
 @pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
@@ -81,11 +83,11 @@ def test_class_names_and_colours_are_those_of_the_checkpoint(
     task, request, write_checkpoint, tmp_path
 ):
     config = request.getfixturevalue(task)
-    meta = {'classes': tuple('abcdef'), 'palette': [[0, 0, 10 * i] for i in range(6)]}
+    meta = {'classes': tuple('abcdef'), 'palette': [(0, 0, 10 * i) for i in range(6)]}
     checkpoint = write_checkpoint(config, tmp_path / 'random.pth', meta={'dataset_meta': meta})
     cfg = Config.fromfile(config)
-    predictor = load_predictor(cfg, build_model(cfg), checkpoint, 'cpu', 0.3)
-    assert predictor.inferencer.visualizer.dataset_meta == meta
+    predictor = open_predictor(cfg, checkpoint)
+    assert predictor.visualizer.dataset_meta == meta
 
 
 def test_segmentations(tiny_segmentation, write_checkpoint, shapes, tmp_path):
