@@ -57,13 +57,14 @@ def input_channels(model: dict[str, Any]) -> int:
 def predicted_classes(model: Any) -> list[tuple[str, int]]:
     """List (config key, num_classes) of a classifier and of every head that predicts classes.
 
-    An RPN head is left out: it only tells objects from background.
+    Left out are heads with classes of their own: an RPN head tells objects from background, the
+    semantic branch of HTC and SCNet predicts COCO-stuff, and STDC's detail head boundaries.
     """
     found = []
     for key, node in nodes(model, 'model'):
         predicts = key == 'model' or 'head' in key
-        in_rpn = 'rpn_head' in key.split('.')
-        if 'num_classes' in node and predicts and not in_rpn:
+        has_own = not {'rpn_head', 'semantic_head'}.isdisjoint(key.split('.'))
+        if 'num_classes' in node and predicts and not has_own and 'boundary_threshold' not in node:
             found.append((f'{key}.num_classes', node['num_classes']))
     return found
 

@@ -1,4 +1,4 @@
-"""Find, decode and measure image files."""
+"""Find and decode image files."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from mmpola.messages import UsageError, first_line, listed
+from mmpola.messages import UsageError, listed
 
 IMAGE_SUFFIXES = ('.bmp', '.jpeg', '.jpg', '.pgm', '.png', '.ppm', '.tif', '.tiff', '.webp')
 """Lower-case suffixes of image files. Without .gif: OpenCV reads it only since version 4.11."""
-
-EXIF_ORIENTATION = 0x0112
-"""The EXIF tag of a camera's orientation."""
-
-SIDEWAYS_ORIENTATIONS = (5, 6, 7, 8)
-"""Values of that tag that swap width and height."""
 
 
 class ImageFile(NamedTuple):
@@ -143,39 +137,3 @@ def rgb_image(data: bytes) -> Image.Image:
         elif 'transparency' in image.info:
             image = image.convert('RGBA')
         return image.convert('RGB')
-
-
-def unreadable(path: Path) -> str | None:
-    """Return why an image cannot be read, None if it can.
-
-    Reads the whole file, but decodes a JPEG at reduced size.
-    """
-    if not path.is_file():
-        return 'no such file'
-    if path.stat().st_size == 0:
-        return 'empty file'
-    try:
-        with Image.open(path) as image:
-            image.draft('L', (1, 1))
-            image.load()
-    except UnidentifiedImageError:
-        return 'not an image'
-    except Exception as error:  # decoders raise many types for a broken file
-        return first_line(error)
-    return None
-
-
-def size_as_loaded(path: Path) -> tuple[int, int] | None:
-    """Return (width, height) in pixels as OpenMMLab loads an image, None if it is broken.
-
-    OpenMMLab rotates an image as its EXIF tag says.
-    """
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            orientation = image.getexif().get(EXIF_ORIENTATION)
-    except Exception:  # decoders raise many types for a broken file
-        return None
-    if orientation in SIDEWAYS_ORIENTATIONS:
-        return height, width
-    return width, height

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
 from mmpola.messages import UsageError
-from mmpola.read_image import check_outputs, find_images, size_as_loaded
+from mmpola.read_image import check_outputs, find_images
 
 
 @pytest.fixture
@@ -107,13 +106,3 @@ def test_suffixes_of_a_data_set(photos, tmp_path):
     (photos / 'bands.NPY').touch()
     (image,) = find_images([str(photos)], tmp_path / 'out', {'.npy'})
     assert image.path.name == 'bands.NPY'
-
-
-@pytest.mark.parametrize(('orientation', 'size'), [(1, (9, 5)), (4, (9, 5)), (6, (5, 9))])
-def test_the_size_of_an_image_that_the_camera_turned(orientation, size, tmp_path):
-    image = Image.new('RGB', (9, 5))
-    exif = image.getexif()
-    exif[0x0112] = orientation
-    image.save(tmp_path / 'turned.jpg', exif=exif)
-    assert size_as_loaded(tmp_path / 'turned.jpg') == size
-    assert cv2.imread(str(tmp_path / 'turned.jpg')).shape[1::-1] == size

@@ -24,6 +24,8 @@ def assert_lines(lines, *expected):
 
 def problems(cfg, **options):
     """Return the problems that `check_data` reports of training data."""
-    headline, *lines = refusal(check_data, cfg, ('train',), **options).splitlines()
-    assert headline == 'the data is not valid'
-    return [line.removeprefix('  ') for line in lines]
+    message = refusal(check_data, cfg, ('train',), **options)
+    start, separator, rest = message.partition('the data is not valid')
+    assert separator
+    assert not start
+    return [line.strip() for line in rest.removeprefix(': ').strip().splitlines()]

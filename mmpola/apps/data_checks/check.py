@@ -4,65 +4,61 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmpola.apps.data_checks.class_folders import check_class_folders
-from mmpola.apps.data_checks.label_maps import check_label_maps
+from mmpola.apps.data_checks.coco import check_file, kept_file, unreadable_annotations
+from mmpola.apps.data_checks.evaluators import check_evaluators, evaluators, head_ignore_index
 from mmpola.apps.data_checks.report import DatasetReport
-from mmpola.config_contents import (
-    IMAGENET,
-    class_count_problems,
-    inner_datasets,
-    nodes,
-    predicted_classes,
+from mmpola.apps.data_checks.samples import FEW, Loader, check_infos, load_samples
+from mmpola.apps.data_checks.verdicts import (
+    check_files,
+    check_labels,
+    check_loaded,
+    check_padding,
+    is_inconclusive,
 )
+from mmpola.apps.image_reader import FIRST_IMAGES, loading_notes
+from mmpola.config_contents import class_count_problems, inner_datasets, nodes, predicted_classes
 from mmpola.engine.processes import place
-from mmpola.messages import UsageError, first_line
-
-COCO = 'COCO'
-LABEL_MAPS = 'label maps'
-CLASS_FOLDERS = 'class folders'
-SEQUENCES = 'sequences'
-
-SEQUENCE_TYPES = ('ListOps', 'ByteText', 'Retrieval', 'Pathfinder', 'GreyCIFAR')
-
-LAZY_ARGUMENTS = {'lazy_init': True, 'pipeline': []}
-"""Arguments with which mmdet's and mmseg's data sets are built without reading annotations."""
+from mmpola.messages import UsageError, first_line, listed
 
 
 def check_data(
     cfg: Config, splits: tuple[str, ...] = ('train', 'val', 'test'), *, whole: bool = False
 ) -> list[DatasetReport]:
-    """Check the data sets of `splits` and count what they hold.
+    """Check the data sets of `splits`, as they are built, and count what they hold.
 
     If a launcher starts several processes on a machine, only the first one opens the files.
 
     Args:
         cfg: its dataloaders, evaluators and model are read.
         splits: some of 'train', 'val' and 'test'.
-        whole: read every image and label map, with a progress bar, and run one sample of each data
-            set through its pipeline; else read only a sample of the label maps.
+        whole: load every sample, with a progress bar; else `FEW` of each data set, so that pixels
+            are counted in a few label maps.
 
     Raises:
         UsageError: files are missing or invalid; the message lists every problem.
     """
+    init_default_scope(cfg.get('default_scope', 'mmengine'))
+    reports = different_datasets(cfg, splits)
     missing: list[str] = []
     problems: list[str] = []
-    opens_files = place(cfg.get('launcher', 'none')).local_rank == 0
-    reports = different_datasets(cfg, splits)
+    is_first = place(cfg.get('launcher', 'none')).local_rank == 0
     for report in reports:
-        loader = f'{report.splits[0]}_dataloader'
-        absent = [path for path in report.paths if not path.exists()]
-        missing += [f'{loader}: {path}: not found' for path in absent]
-        if not absent and opens_files:
-            problems += check_dataset(cfg, report, loader, whole)
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints that it reads
+            absent = check_dataset(cfg, report, whole, is_first)
+        missing += [f'{report.loader}: {path}: not found' for path in absent]
+        problems += report.problems
     for split in splits:
-        evaluator = f'{split}_evaluator'
-        for key, node in nodes(cfg.get(evaluator), evaluator):
+        for key, node in evaluators(cfg, split):
             truth = node.get('ann_file')
             if truth and not Path(truth).exists():
                 missing.append(f'{key}.ann_file: {truth}: not found')
@@ -70,8 +66,13 @@ def check_data(
         headline = f'the data is not complete (looked from {Path.cwd()})'
         advice = 'data in another folder: correct its path, or link it (ln -s /path/to/it data/)'
         raise UsageError('\n  '.join([headline, *missing, *problems, advice]))
-    if problems:
-        raise UsageError('\n  '.join(['the data is not valid', *problems]))
+    if is_first:
+        problems += check_together(cfg, splits, reports, whole)
+    lines = list(dict.fromkeys(problems))
+    if len(lines) == 1:
+        raise UsageError(f'the data is not valid: {lines[0]}')
+    if lines:
+        raise UsageError('\n  '.join(['the data is not valid', *lines]))
     return reports
 
 
@@ -84,94 +85,177 @@ def different_datasets(cfg: Config, splits: tuple[str, ...]) -> list[DatasetRepo
             continue
         for dataset in inner_datasets(loader.dataset):
             others = [(key, value) for key, value in dataset.items() if key != 'pipeline']
-            report = reports.setdefault(str(sorted(others)), empty_report(dataset))
+            kind = str(dataset.get('type')).split('.')[-1]
+            report = reports.setdefault(str(sorted(others)), DatasetReport(dataset, kind))
             if split not in report.splits:
                 report.splits.append(split)
     return list(reports.values())
 
 
-def empty_report(dataset: dict[str, Any]) -> DatasetReport:
-    """Return the report of a data set before it is opened: its kind, and the paths it names."""
-    name = str(dataset.get('type')).removeprefix('mmpola.')
-    if name in SEQUENCE_TYPES:  # their constructors look for the files
-        return DatasetReport(dataset, SEQUENCES, [])
-    if name == 'ClassFolders':
-        paths = [Path(dataset['root'])]
-        classes = dataset.get('classes')  # names, or a file or folder that has them
-        if classes and classes != IMAGENET and not isinstance(classes, (list, tuple)):
-            paths.append(Path(classes))
-        return DatasetReport(dataset, CLASS_FOLDERS, paths)
-    # data sets of OpenMMLab
-    root = Path(dataset.get('data_root') or '')
-    annotations = dataset.get('ann_file')
-    folders = dataset.get('data_prefix') or {}
-    if not isinstance(folders, dict):
-        folders = {'': folders}
-    kind = name
-    if 'img' in folders and str(annotations).endswith('.json'):
-        kind = COCO
-    elif 'img_path' in folders and 'seg_map_path' in folders:
-        kind = LABEL_MAPS
-    paths = [root / part for part in (annotations, *folders.values()) if part]
-    return DatasetReport(dataset, kind, paths or [root])
-
-
-def check_dataset(cfg: Config, report: DatasetReport, loader: str, whole: bool) -> list[str]:
-    """Build and check a data set whose paths exist, fill in its report and return the problems.
-
-    Args:
-        cfg: the config.
-        report: filled in.
-        loader: config key of the loader, such as 'train_dataloader'.
-        whole: as in `check_data`.
-    """
-    if report.kind not in (COCO, LABEL_MAPS, CLASS_FOLDERS, SEQUENCES):
-        return []
-    init_default_scope(cfg.get('default_scope', 'mmengine'))
-    arguments = dict(report.config)
-    if report.kind in (COCO, LABEL_MAPS):
-        arguments.update(LAZY_ARGUMENTS)
+def check_dataset(cfg: Config, report: DatasetReport, whole: bool, is_first: bool) -> list[Path]:
+    """Build, read and check a data set, fill in its report and return paths that do not exist."""
+    root = report.config.get('root')  # of class folders and sequences
+    if root and not Path(root).expanduser().exists():
+        return [Path(root)]
     try:
-        built: Any = DATASETS.build(arguments)
-    except UsageError as error:  # the constructors of sequences read the files
-        return str(error).splitlines()
-    except (KeyError, TypeError, ValueError) as error:
-        return [f'{loader}.dataset: {error.args[0]}']
-
-    if report.kind == COCO:
-        from mmpola.apps.data_checks.coco import check_coco  # needs pycocotools, which mmdet brings
-
-        if not reads_as_coco(built):
-            return []
-        with_mask = any(node.get('with_mask') for _, node in nodes(cfg[loader], loader))
-        check_coco(built, report, with_mask, whole)
-    elif report.kind == LABEL_MAPS:
-        check_label_maps(built, report, whole)
-    elif report.kind == CLASS_FOLDERS:
-        check_class_folders(built, report, whole)
-    else:
-        report.paths.append(built.root)
-        report.classes = built.metainfo['classes']
-        report.images = len(built)
-        report.annotations = len(built)
-        report.warnings += built.notes
+        dataset = build(report.config)
+        report.paths = paths_of(dataset)
+        is_local = getattr(dataset, 'backend_args', None) is None
+        absent = [path for path in report.paths if is_local and not path.exists()]
+        if absent or not is_first:
+            return absent
+        read(dataset, report)
+    except UsageError as error:  # of the constructors of sequences
+        report.problems += str(error).splitlines()
+        return []
+    except Exception as error:  # data sets raise exceptions of any type
+        wrong = []
+        if report.raw is not None:
+            wrong = unreadable_annotations(dataset, report.raw)
+        reason = f'{report.kind} cannot read it ({first_line(error)})'
+        if wrong:
+            reason = f'annotations that training cannot read ({len(wrong)}): {listed(wrong)}'
+        where = report.place if report.paths else f'{report.loader}.dataset'
+        report.problems.append(f'{where}: {reason}')
+        return []
     report.is_counted = True
+    check_content(cfg, dataset, report, whole)
+    return []
 
-    problems = list(report.problems)
-    if report.classes:
-        predicted = predicted_classes(cfg.get('model'))
-        problems += class_count_problems(predicted, report.classes, loader)
+
+def build(config: dict[str, Any]) -> Any:
+    """Build a data set; OpenMMLab's without reading its annotations yet."""
+    kind = config.get('type')
+    if isinstance(kind, str):
+        with DATASETS.switch_scope_and_registry(None) as registry:
+            kind = registry.get(kind)
+    arguments = dict(config)
+    if isinstance(kind, type) and issubclass(kind, BaseDataset):
+        arguments['lazy_init'] = True
+    return DATASETS.build(arguments)
+
+
+def paths_of(dataset: Any) -> list[Path]:
+    """List the annotation file and the folders of a built data set."""
+    folders = getattr(dataset, 'data_prefix', None) or {'': getattr(dataset, 'root', '')}
+    names = [getattr(dataset, 'ann_file', ''), *folders.values()]
+    return [Path(name) for name in dict.fromkeys(names) if name]
+
+
+def read(dataset: Any, report: DatasetReport) -> None:
+    """Read the annotations, and note how many samples there are, before and after `filter_cfg`."""
+    report.classes = tuple(getattr(dataset, 'metainfo', {}).get('classes') or ())
+    report.warnings += getattr(dataset, 'notes', [])
+    report.listed = -1  # not read yet
+    if hasattr(dataset, 'filter_data'):
+        keep = dataset.filter_data
+
+        def note_and_keep() -> Any:
+            report.listed = len(dataset.data_list)
+            report.first = dataset.data_list[:FEW]
+            return keep()
+
+        dataset.filter_data = note_and_keep
+    try:
+        if hasattr(dataset, 'full_init'):
+            with kept_file(dataset, report):
+                dataset.full_init()
+        report.images = len(dataset)
+    except ValueError:  # MMEngine cannot store an empty list
+        if report.listed < 0 or dataset.data_list:
+            raise
+    report.listed = max(report.listed, report.images)
+    report.classes = tuple(getattr(dataset, 'metainfo', {}).get('classes') or ())
+
+
+def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool) -> None:
+    """Check and count the samples of a data set that has been read."""
+    if report.raw is not None:
+        check_file(dataset, report)
+    check_files(dataset, report)
+    if report.images == 0:
+        check_labels(dataset, report)
+        return
+    if hasattr(dataset, 'get_data_info'):
+        check_infos(dataset, report)
+    check_labels(dataset, report)
+    if report.problems:
+        return
+    every = range(report.images)
+    few = every[:: math.ceil(report.images / FEW)]
+    load = Loader(dataset, few)
+    if load.error is not None:
+        report.problems.append(f'{report.loader}.dataset: its first sample fails: {load.error}')
+        if not load.steps:
+            return
+    ignored = head_ignore_index(cfg)
+    known = report.labels
+    loaded = load_samples(load, every if whole else few, report, ignored)
+    if loaded.samples < report.images and is_inconclusive(loaded, report):
+        loaded = load_samples(load, every, report, ignored)
+    report.loaded = loaded.samples
+    if loaded.unit and (loaded.samples == report.images or not known):
+        report.unit = loaded.unit
+        report.numbers = loaded.numbers
+        report.ignored = loaded.ignored
+    check_loaded(dataset, report, known)
+    check_padding(cfg, dataset, report, load)
+    channels = cfg.model.get('backbone', {}).get('in_channels', 3)
+    report.warnings += loading_notes(loaded.images[:FIRST_IMAGES], channels)
+
+
+def check_together(
+    cfg: Config, splits: Sequence[str], reports: list[DatasetReport], whole: bool
+) -> list[str]:
+    """Check the data sets against each other, the model and the evaluators; return the problems."""
+    problems = []
+    predicted = predicted_classes(cfg.get('model'))
+    known = [report for report in reports if report.classes]
+    for report in known:
+        problems += class_count_problems(predicted, report.classes, report.loader)
+        problems += class_order_problems(known[0], report)
+    if problems or any(report.problems for report in reports):
+        return problems
+    for split in splits:
+        of_split = [report for report in reports if split in report.splits]
+        wrong, warnings = check_evaluators(cfg, split, of_split)
+        problems += wrong
+        for line in warnings:
+            if not any(line in report.warnings for report in reports):
+                of_split[0].warnings.append(line)
     if whole and not problems:
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints that it reads
-                DATASETS.build(dict(report.config))[0]
-        except Exception as error:  # transforms of other packages raise exceptions of any type
-            problems.append(f'{loader}.dataset: its first sample fails: {first_line(error)}')
+        problems += check_outer_pipelines(cfg, splits)
     return problems
 
 
-def reads_as_coco(dataset: Any) -> bool:
-    """Whether a data set reads its annotations as mmdet's CocoDataset; LVIS and others do not."""
-    coco = DATASETS.get('mmdet.CocoDataset')
-    reads_file = type(dataset).load_data_list is coco.load_data_list
-    return bool(reads_file and type(dataset).parse_data_info is coco.parse_data_info)
+def class_order_problems(first: DatasetReport, other: DatasetReport) -> list[str]:
+    """Describe how the classes of two data sets differ, in names or order."""
+    if list(first.classes) == list(other.classes):
+        return []
+    pairs = zip_longest(first.classes, other.classes)
+    label = next(label for label, (one, two) in enumerate(pairs) if one != two)
+    return [
+        f'{other.loader}.dataset: expected the classes of {first.loader} in their order, '
+        f'{listed(first.classes[label:])} from label {label} on, '
+        f'got {listed(other.classes[label:]) or "none"}'
+    ]
+
+
+def check_outer_pipelines(cfg: Config, splits: Sequence[str]) -> list[str]:
+    """Run one sample through the pipelines of wrappers, such as that of MultiImageMixDataset."""
+    problems = []
+    for split in splits:
+        loader = cfg.get(f'{split}_dataloader') or {}
+        dataset = loader.get('dataset') or {}
+        has_outer = any(
+            'pipeline' in node and ('dataset' in node or 'datasets' in node)
+            for _, node in nodes(dataset, '')
+        )
+        if has_outer:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    DATASETS.build(dict(dataset))[0]
+            except Exception as error:  # transforms raise exceptions of any type
+                reason = f'its first sample fails: {first_line(error)}'
+                problems.append(f'{split}_dataloader.dataset: {reason}')
+    return problems

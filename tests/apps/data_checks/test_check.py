@@ -1,11 +1,18 @@
 """Counts of data sets, and checks that do not depend on the kind of data set."""
 
+import json
 import shutil
+from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from PIL import Image
 
-from mmpola.apps.data_checks import check_data, print_table
+from mmpola.apps.data_checks import DatasetReport, check_data, print_table
+from mmpola.config_contents import predicted_classes
 from tests.helpers.refusals import problems, refusal
 from tests.helpers.training import small_config
 
@@ -13,34 +20,65 @@ from tests.helpers.training import small_config
 def test_counts(detection, segmentation, annotations, coco, capsys):
     reports = check_data(detection, whole=True) + check_data(segmentation, whole=True)
     assert [(data.splits, data.kind, data.images) for data in reports] == [
-        (['train'], 'COCO', 12),
-        (['val', 'test'], 'COCO', 4),
-        (['train'], 'label maps', 12),
-        (['val', 'test'], 'label maps', 4),
+        (['train'], 'CocoDataset', 12),
+        (['val', 'test'], 'CocoDataset', 4),
+        (['train'], 'BaseSegDataset', 12),
+        (['val', 'test'], 'BaseSegDataset', 4),
     ]
-    assert [data.annotations for data in reports[::2]] == [len(annotations['annotations']), 12]
     assert not any(data.warnings for data in reports)
+    boxes, _, pixels, _ = reports
+    labels = Counter(entry['category_id'] - 1 for entry in annotations['annotations'])
+    assert boxes.numbers == labels
+    files = (coco.parent / 'ade/annotations/training').iterdir()
+    values = np.concatenate([np.array(Image.open(path)).ravel() for path in files])
+    assert pixels.ignored == (values == 0).sum()  # reduce_zero_label
+    assert [pixels.numbers[label] for label in range(6)] == np.bincount(values)[1:].tolist()
+
+
+def test_the_table(detection, annotations, coco, capsys):
+    reports = check_data(detection, whole=True)
     capsys.readouterr()
-    print_table(reports[:1])
-    assert capsys.readouterr().out == (
-        f'train: COCO: 12 images, {reports[0].annotations} annotations, 6 classes '
-        f'({annotations.path}, {coco}/train2017)\n'
+    print_table(reports)
+    first, _, heading, *rows = capsys.readouterr().out.splitlines()
+    assert first == (
+        f'train: CocoDataset: 12 images, {reports[0].labels} instances, 6 classes '
+        f'({annotations.path}, {coco}/train2017)'
     )
+    assert heading.split() == ['instances', 'train', 'val,', 'test']
+    table = [row.split() for row in rows[:6]]
+    for label, (name, train, val) in enumerate(table):
+        assert name == annotations['categories'][label]['name']
+        assert (int(train), int(val)) == tuple(one.numbers[label] for one in reports)
+
+
+def test_the_table_of_many_classes(capsys):
+    classes = [f'class{number}' for number in range(80)]
+    numbers = Counter({number: 1000 - number for number in range(78)})
+    report = DatasetReport({}, 'Many', splits=['train'], classes=classes, unit='instances')
+    report.numbers = numbers
+    print_table([report])
+    _, _, *rows, absent = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows[:5]] == classes[:5]
+    assert '63 classes in between' in rows[5]
+    assert rows[6].split() == ['class68', '932']
+    assert len(rows) == 16
+    assert absent == 'train: classes without instances (2): class78, class79'
 
 
 def test_class_folders(colours, tmp_path):
     data = shutil.copytree(colours, tmp_path / 'data')
     cfg = small_config(data, tmp_path / 'work')
     assert [(data.splits, data.kind, data.images) for data in check_data(cfg, whole=True)] == [
-        (['train'], 'class folders', 24),
-        (['val', 'test'], 'class folders', 9),
+        (['train'], 'ClassFolders', 24),
+        (['val', 'test'], 'ClassFolders', 9),
     ]
+    (report,) = check_data(cfg, ('train',))
+    assert [report.numbers[label] for label in range(3)] == [8, 8, 8]
     broken = data / 'train/green/5.png'
     broken.write_bytes(b'')
-    check_data(cfg, ('train',))  # the fast part opens no image
     (line,) = problems(cfg, whole=True)
     assert line.startswith(f'{data}/train: ')
-    assert f'(1): {broken} (' in line
+    assert f'(1): {broken} (empty file)' in line
     cfg.train_dataloader.dataset.colour = 1
     (line,) = problems(cfg)
     assert line.startswith('train_dataloader.dataset: ')
@@ -48,7 +86,51 @@ def test_class_folders(colours, tmp_path):
     shutil.rmtree(data / 'train/green')
     cfg.val_dataloader.dataset.classes = 'gone.txt'
     message = refusal(check_data, cfg, ('train', 'val'))
-    assert 'val_dataloader: gone.txt: not found' in message
+    assert 'val_dataloader.dataset: ' in message
+    assert 'gone.txt: no such folder or file' in message
+
+
+def test_the_first_images_of_class_folders_are_all_of_one_class(colours, tmp_path):
+    cfg = small_config(colours, tmp_path / 'work')
+    cfg.train_dataloader.dataset.indices = 5
+    (report,) = check_data(cfg, ('train',))
+    (line,) = report.warnings
+    assert 'expected labels of at least 2 of 3 classes, got' in line
+
+
+class OwnDataset(BaseDataset):
+    """A detection data set of somebody's own."""
+
+    def load_data_list(self):
+        """Return two images, the second with the label that `metainfo` names."""
+        images = sorted(Path(self.data_prefix['img_path']).iterdir())[:2]
+        box = dict(bbox=[1, 1, 20, 20], ignore_flag=0)
+        labels = (0, self.metainfo['second'])
+        return [
+            dict(img_path=str(image), instances=[{**box, 'bbox_label': label}])
+            for image, label in zip(images, labels, strict=True)
+        ]
+
+
+def test_a_data_set_of_ones_own(detection, coco):
+    pipeline = [
+        dict(type='LoadImageFromFile'),
+        dict(type='LoadAnnotations', with_bbox=True),
+        dict(type='PackDetInputs', meta_keys=('img_path',)),
+    ]
+    detection.train_dataloader.dataset = dict(
+        type=OwnDataset,
+        metainfo=dict(classes=('cat', 'dog'), second=1),
+        data_prefix=dict(img_path=f'{coco}/train2017'),
+        pipeline=pipeline,
+    )
+    detection.model.roi_head.bbox_head.num_classes = 2
+    detection.model.roi_head.mask_head.num_classes = 2
+    (report,) = check_data(detection, ('train',))
+    assert report.numbers == {0: 1, 1: 1}
+    detection.train_dataloader.dataset.metainfo.second = 2
+    (line,) = problems(detection)
+    assert 'expected labels 0 … 1 for 2 classes, got 2; number the classes from 0' in line
 
 
 def test_parts_of_the_same_folder_are_counted_each(colours, tmp_path):
@@ -67,23 +149,58 @@ def test_one_process_per_machine_opens_the_files(detection, annotations, monkeyp
     assert not report.is_counted
 
 
+@pytest.fixture
+def with_real_data(root, real_data):
+    """A function that returns a config whose data is in a folder of the real data."""
+
+    def read(config, data):
+        cfg = Config.fromfile(root / 'configs' / f'{config}.py')
+        for split in ('train', 'val', 'test'):
+            cfg[f'{split}_dataloader'].dataset.data_root = f'{real_data}/{data}'
+        for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+            evaluator.pop('ann_file', None)
+        return cfg
+
+    return read
+
+
 @pytest.mark.real_data
-@pytest.mark.parametrize(
-    ('config', 'data', 'counts'),
-    [
-        ('mask_rcnn_pola_swin_t_1x', 'coco_mini/', [(84, 690, 80), (44, 358, 80)]),
-        ('upernet_pola_swin_t_160k', 'ade20k_mini', [(28, 28, 150), (12, 12, 150)]),
-    ],
-)
-def test_real_data_is_valid(root, real_data, config, data, counts):
-    cfg = Config.fromfile(root / 'configs' / f'{config}.py')
-    for split in ('train', 'val', 'test'):
-        cfg[f'{split}_dataloader'].dataset.data_root = f'{real_data}/{data}'
-    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
-        evaluator.pop('ann_file', None)
-    found = check_data(cfg, whole=True)
-    assert [(data.images, data.annotations, len(data.classes)) for data in found] == counts
-    assert not any(data.warnings for data in found)
+def test_photographs_of_coco(with_real_data, real_data):
+    reports = check_data(with_real_data('mask_rcnn_pola_swin_t_1x', 'coco_mini/'), whole=True)
+    assert [(one.images, one.listed, len(one.classes)) for one in reports] == [
+        (81, 84, 80),  # three have no annotations
+        (44, 44, 80),
+    ]
+    for report in reports:
+        assert not report.warnings
+        path = real_data / f'coco_mini/annotations/instances_{report.splits[0]}2017.json'
+        annotations = json.loads(path.read_text())['annotations']
+        assert report.labels == sum(not entry['iscrowd'] for entry in annotations)
+        assert report.ignored == sum(entry['iscrowd'] for entry in annotations)
+
+
+@pytest.mark.real_data
+def test_photographs_of_ade20k(with_real_data, real_data):
+    reports = check_data(with_real_data('upernet_pola_swin_t_160k', 'ade20k_mini'), whole=True)
+    for report, split in zip(reports, ('training', 'validation'), strict=True):
+        assert not report.warnings
+        files = (real_data / 'ade20k_mini/annotations' / split).iterdir()
+        values = np.concatenate([np.array(Image.open(path)).ravel() for path in files])
+        numbers = np.bincount(values, minlength=151)
+        assert report.ignored == numbers[0]
+        assert [report.numbers[label] for label in range(150)] == numbers[1:].tolist()
+
+
+@pytest.mark.real_data
+def test_photographs_in_class_folders(real_data, tmp_path):
+    cfg = small_config(real_data / 'imagenet_mini', tmp_path / 'work')
+    cfg.model.num_classes = 10
+    reports = check_data(cfg)
+    assert [(one.images, one.labels, len(one.classes)) for one in reports] == [
+        (1200, 1200, 10),
+        (409, 409, 10),
+    ]
+    assert not any(one.warnings for one in reports)
 
 
 def test_missing_files_are_named(detection, coco):
@@ -103,7 +220,28 @@ def test_the_whole_check_runs_a_sample_through_the_pipeline(kind, request):
     cfg = request.getfixturevalue(kind)
     loading = cfg.train_dataloader.dataset.pipeline.pop(0)
     assert loading.type == 'LoadImageFromFile'
-    check_data(cfg, ('train',))
-    (line,) = problems(cfg, whole=True)
-    assert line.startswith('train_dataloader.dataset: ')
-    assert 'KeyError' in line
+    for whole in (False, True):
+        (line,) = problems(cfg, whole=whole)
+        assert line.startswith('train_dataloader.dataset: its first sample fails: KeyError')
+
+
+def test_the_pipeline_of_a_wrapper_is_run_too(detection):
+    dataset = detection.train_dataloader.dataset
+    inner = dict(dataset, pipeline=[*dataset.pipeline[:2], dict(type='Resize', scale=(96, 80))])
+    outer = dict(type='MultiImageMixDataset', dataset=inner)
+    for name in ('CopyPaste', 'Mosaic'):
+        pipeline = [dict(type=name), dict(type='PackDetInputs')]
+        detection.train_dataloader.dataset = dict(outer, pipeline=pipeline)
+        if name == 'CopyPaste':
+            check_data(detection, ('train',), whole=True)
+    (line,) = problems(detection, whole=True)  # mmdet's Mosaic leaves masks as they are
+    assert line.startswith('train_dataloader.dataset: its first sample fails: IndexError')
+
+
+def test_heads_with_classes_of_their_own():
+    heads = dict(
+        roi_head=dict(semantic_head=dict(num_classes=183), bbox_head=[dict(num_classes=2)]),
+        rpn_head=dict(num_classes=1),
+        auxiliary_head=[dict(type='STDCHead', num_classes=2, boundary_threshold=0.1)],
+    )
+    assert predicted_classes(heads) == [('model.roi_head.bbox_head.0.num_classes', 2)]

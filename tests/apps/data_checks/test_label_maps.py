@@ -1,44 +1,169 @@
 """Problems of data sets of label maps, on generated data with one error each."""
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from mmpola.apps.data_checks import check_data
 from tests.helpers.refusals import assert_lines, problems
 
 
-def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade):
-    folder = ade / 'annotations' / 'training'
-    first, second, third, *_ = sorted(folder.iterdir())
+def change(folder, function, count=None):
+    """Replace label maps, or the first `count` of them, by what a function makes of the array."""
+    for path in sorted(folder.iterdir())[:count]:
+        Image.fromarray(function(np.array(Image.open(path)))).save(path)
+
+
+@pytest.fixture
+def maps(ade):
+    """The folder of the training label maps: 0 no label, 1 … 6 classes."""
+    return ade / 'annotations' / 'training'
+
+
+@pytest.fixture
+def binary(segmentation, ade, maps):
+    """A config with two classes, whose label maps are 0 and 1."""
+    val = ade / 'annotations' / 'validation'
+    segmentation.val_dataloader.dataset.data_root = str(ade)
+    for split in ('train', 'val', 'test'):
+        dataset = segmentation[f'{split}_dataloader'].dataset
+        dataset.type = 'BaseSegDataset'
+        dataset.reduce_zero_label = False
+        dataset.metainfo = dict(classes=('ground', 'thing'), palette=[[0, 0, 0], [9, 9, 9]])
+        dataset.img_suffix = '.jpg'
+        dataset.seg_map_suffix = '.png'
+        for step in dataset.pipeline:
+            if step.type == 'LoadAnnotations':
+                step.reduce_zero_label = False
+    segmentation.model.decode_head.num_classes = 2
+    for folder in (maps, val):
+        change(folder, lambda labels: (labels > 0).astype(np.uint8))
+    return segmentation
+
+
+def warning(cfg, **options):
+    """Return the only warning about the training data."""
+    (report,) = check_data(cfg, ('train',), **options)
+    (line,) = report.warnings
+    return line
+
+
+def test_labels_beyond_the_classes_are_found_by_the_fast_check(segmentation, ade, maps):
+    first, second, third, *_ = sorted(maps.iterdir())
     for path, label in ((first, 200), (second, 7), (third, 255)):  # 255 is ignored
         labels = np.array(Image.open(path))
         labels[:2, :3] = label
         Image.fromarray(labels).save(path)
     (line,) = problems(segmentation)
-    assert '0 … 6 and 255' in line
+    assert 'labels 1 … 6 for 6 classes (reduce_zero_label=True) and 255 for no label' in line
     assert line.endswith(f'(2): {first} (label 200), {second} (label 7)')
-    segmentation.train_dataloader.dataset.reduce_zero_label = False
-    assert '0 … 5 and 255' in problems(segmentation)[0]
 
 
-def test_files_of_the_wrong_kind(segmentation, ade):
-    colours, small, broken, *_ = sorted((ade / 'annotations' / 'training').iterdir())
-    image = sorted((ade / 'images' / 'training').iterdir())[3]
+def test_a_label_more_than_there_are_classes(binary, maps):
+    change(maps, lambda labels: labels * 2, count=1)
+    (line,) = problems(binary)
+    assert 'labels 0 … 1 for 2 classes (reduce_zero_label=False)' in line
+    assert line.endswith(f'(1): {min(maps.iterdir())} (label 2)')
+
+
+@pytest.mark.parametrize('whole', [False, True])
+def test_masks_of_0_and_255(whole, binary, maps):
+    assert not check_data(binary, ('train',), whole=whole)[0].warnings
+    change(maps, lambda labels: labels * 255)
+    line = warning(binary, whole=whole)
+    assert 'expected labels of at least 2 of 2 classes, got ground' in line
+    assert '255 is no label' in line
+
+
+def test_reduce_zero_label_where_labels_start_at_0(binary):
+    dataset = binary.train_dataloader.dataset
+    dataset.reduce_zero_label = True
+    for step in dataset.pipeline:
+        if step.type == 'LoadAnnotations':
+            step.reduce_zero_label = True
+    assert 'got ground' in warning(binary)
+    assert 'set it to False' in warning(binary)
+
+
+def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch):
+    monkeypatch.setattr('mmpola.apps.data_checks.check.FEW', 2)
+    change(maps, np.zeros_like)
+    Image.fromarray(np.eye(80, 96, dtype=np.uint8)).save(max(maps.iterdir()))
+    (report,) = check_data(binary, ('train',))
+    assert not report.warnings
+    assert report.loaded == 12
+
+
+def test_a_class_without_a_pixel(segmentation, maps):
+    change(maps, lambda labels: np.where(labels == 3, 0, labels).astype(np.uint8))
+    line = warning(segmentation)
+    assert_lines([line], (segmentation.train_dataloader.dataset.data_root, 'without', ': triangle'))
+
+
+def test_the_ignore_index_of_the_data_set_is_not_read(binary, maps):
+    def void(labels):
+        labels[:4] = 250
+        return labels
+
+    change(maps, void)
+    binary.train_dataloader.dataset.ignore_index = 250
+    (line,) = problems(binary)
+    assert 'nothing reads ignore_index=250 of the data set' in line
+    assert 'label 250' in line
+    binary.model.decode_head.ignore_index = 250
+    reports = check_data(binary, ('train', 'val'))
+    assert not reports[0].warnings
+    (line,) = reports[1].warnings
+    assert_lines([line], ('val_evaluator.ignore_index: expected 250', 'got 255', ''))
+    binary.val_evaluator.ignore_index = 250
+    assert not check_data(binary, ('val',))[0].warnings
+
+
+def test_colours_palettes_and_16_bits(binary, maps):
+    palette, colours, wide, *_ = sorted(maps.iterdir())
+    indexed = Image.open(palette).convert('P')
+    indexed.putpalette([0, 0, 0, 200, 30, 30])
+    indexed.putdata(list(Image.open(palette).getdata()))
+    indexed.save(palette)  # its values are class numbers
+    assert not check_data(binary, ('train',))[0].warnings
     Image.new('RGB', (96, 80)).save(colours)
+    Image.fromarray(np.full((80, 96), 256, np.uint16)).save(wide)
+    first, *_ = problems(binary)
+    assert f'(2): {colours} (3 channels of colours; expected' in first
+    assert f'{wide} (labels above 255)' in first
+
+
+def test_files_of_the_wrong_kind(segmentation, ade, maps):
+    small, broken, *_ = sorted(maps.iterdir())
+    image = sorted((ade / 'images' / 'training').iterdir())[3]
     Image.new('L', (48, 40)).save(small)
     broken.write_bytes(b'')
     image.write_bytes(b'')
     (line,) = problems(segmentation)
-    assert f'(4): {colours} (RGB, ' in line
-    assert f'{small} (another size' in line
-    assert f'{broken} (empty file), {image} (empty file)' in line
+    assert f'(3): {small} (48 x 40 pixels, but its image 96 x 80), {broken} (empty file)' in line
+    assert f'{image} (empty file)' in line
 
 
-def test_images_have_label_maps(segmentation, ade):
+def test_images_have_label_maps(segmentation, ade, maps):
     images = ade / 'images' / 'training'
-    first = min((ade / 'annotations' / 'training').iterdir())
+    first = min(maps.iterdir())
     first.unlink()
-    assert_lines(problems(segmentation), (images, 'label map', f'(1): {first}'))
+    assert_lines(problems(segmentation), (images, 'do not exist', f'(1): {first}'))
     for path in list(images.iterdir()):
         path.rename(path.with_suffix('.jpeg'))
     names = ', '.join(sorted(path.name for path in images.iterdir())[:5])
-    assert_lines(problems(segmentation)[:1], (images, '.jpg', f'got {names} and 7 more'))
+    assert_lines(problems(segmentation), (images, '.jpg', f'got {names} and 7 more'))
+
+
+def test_images_with_another_suffix(segmentation, ade):
+    for path in sorted((ade / 'images' / 'training').iterdir())[:4]:
+        path.rename(path.with_suffix('.JPG'))
+    line = warning(segmentation)
+    assert f'{ade}/images/training: 4 files with another suffix than .jpg are not read' in line
+
+
+def test_padding_to_many_times_the_pixels(segmentation):
+    segmentation.model.data_preprocessor.size = (512, 512)
+    line = warning(segmentation)
+    assert line.startswith('model.data_preprocessor.size: expected the size of training images')
+    assert 'got 512 x 512' in line

@@ -4,7 +4,7 @@ import pytest
 from mmengine.config import Config
 
 from mmpola.apps.data_checks import check_data
-from tests.helpers.refusals import assert_lines, problems
+from tests.helpers.refusals import assert_lines, problems, refusal
 from tests.helpers.sequences import WRITERS, expect_cifar
 
 
@@ -30,13 +30,14 @@ def test_every_split_is_counted(name, sizes, tmp_path, monkeypatch):
         expect_cifar(monkeypatch, root)
     cfg = config(name, root)
     cfg.model.num_classes = 10 if name == 'GreyCIFAR' else 2
-    checked = check_data(cfg)
+    checked = check_data(cfg, whole=True)
     assert [(data.splits, data.kind, data.images) for data in checked] == [
-        (['train'], 'sequences', sizes[0]),
-        (['val'], 'sequences', sizes[1]),
-        (['test'], 'sequences', sizes[2]),
+        (['train'], name, sizes[0]),
+        (['val'], name, sizes[1]),
+        (['test'], name, sizes[2]),
     ]
     assert checked[0].paths == [root]
+    assert [data.labels for data in checked] == sizes
 
 
 def test_problems_of_the_files_and_of_the_classes_are_listed(tmp_path):
@@ -49,5 +50,5 @@ def test_problems_of_the_files_and_of_the_classes_are_listed(tmp_path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    (line,) = problems(config('ListOps', tmp_path / 'none'))
-    assert line.startswith(f'{tmp_path}/none: ')
+    message = refusal(check_data, config('ListOps', tmp_path / 'none'), ('train',))
+    assert f'train_dataloader: {tmp_path}/none: not found' in message
