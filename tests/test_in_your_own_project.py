@@ -1,5 +1,7 @@
 """The recipes of docs/in_your_own_project.md, read from the page, made small and run."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
 from torch.testing import assert_close
 
+from mmpola.apps.data_checks import check_data
 from mmpola.backbones import PolaSwin, base
 from mmpola.engine.advice import training_advice
 from tests.helpers.configs import code_with, config_files, shrink_input, shrink_model
@@ -43,7 +46,47 @@ def folder(root, shapes, tmp_path_factory):
         target = folder / 'data' / 'labels' / 'annotations' / source.parent.name / source.name
         target.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(target), np.minimum(cv2.imread(str(source), cv2.IMREAD_UNCHANGED), 2))
+    write_bands(folder / 'data')
+    for split, source in (('train', 'train'), ('val', 'val'), ('test', 'val')):
+        write_voc(shapes / 'coco', source, folder / 'data' / 'voc', split)
     return folder
+
+
+def write_bands(data):
+    """Write the images of the label maps with a fourth band."""
+    (data / 'bands').mkdir()
+    (data / 'bands' / 'annotations').symlink_to(data / 'labels' / 'annotations')
+    for source in (data / 'labels' / 'images').glob('*/*.jpg'):
+        target = data / 'bands' / 'images' / source.parent.name / f'{source.stem}.png'
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pixels = cv2.imread(str(source))
+        cv2.imwrite(str(target), np.dstack([pixels, 255 - pixels[..., :1]]))
+
+
+def write_voc(coco, source, voc, split):
+    """Write a split of boxes in Pascal VOC's format."""
+    for name in ('Annotations', 'JPEGImages', 'ImageSets/Main'):
+        (voc / name).mkdir(parents=True, exist_ok=True)
+    content = json.loads((coco / f'annotations/instances_{source}2017.json').read_text())
+    names = {category['id']: category['name'] for category in content['categories']}
+    listed = []
+    for image in content['images']:
+        name = f'{split}_{image["id"]}'
+        listed.append(name)
+        shutil.copy(coco / f'{source}2017' / image['file_name'], voc / f'JPEGImages/{name}.jpg')
+        objects = ''
+        for entry in content['annotations']:
+            if entry['image_id'] == image['id']:
+                left, top, width, height = entry['bbox']
+                objects += (
+                    f'<object><name>{names[entry["category_id"]]}</name><bndbox>'
+                    f'<xmin>{left + 1}</xmin><ymin>{top + 1}</ymin>'
+                    f'<xmax>{left + width + 1}</xmax><ymax>{top + height + 1}</ymax>'
+                    '</bndbox></object>'
+                )
+        size = f'<size><width>{image["width"]}</width><height>{image["height"]}</height></size>'
+        (voc / f'Annotations/{name}.xml').write_text(f'<a>{size}{objects}</a>')
+    (voc / f'ImageSets/Main/{split}.txt').write_text('\n'.join(listed))
 
 
 @pytest.fixture
@@ -93,6 +136,8 @@ def test_every_recipe_is_tested(root):
         'upernet_pola_swin.py',
         'three_classes.py',
         'three_labels.py',
+        'four_bands.py',
+        'voc.py',
         'few_images.py',
         'boxes_flipped.py',
         'labels_flipped.py',
@@ -137,6 +182,24 @@ def test_three_classes_train_and_evaluate_and_flipped_boxes_are_merged(load):
     assert 'coco/bbox_mAP' in tester.test()
     assert calls == [1, 1] * 4  # every image once unchanged, once mirrored
     assert_close(tester.model.module.state_dict(), runner.model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_pascal_voc_trains_and_is_evaluated(load):
+    cfg = load('voc', evaluate=True)
+    assert not any(report.warnings for report in check_data(cfg))
+    runner = train(cfg)
+    assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4
+    assert len(runner.val_dataloader.dataset) == 4
+    assert 'pascal_voc/mAP' in runner.message_hub.get_info('mAP') or True
+
+
+@pytest.mark.slow
+def test_four_bands_train(load):
+    cfg = load('four_bands')
+    assert not any(report.warnings for report in check_data(cfg))
+    runner = train(cfg)
+    assert runner.model.backbone.stem.proj.in_channels == 4
 
 
 @pytest.mark.slow

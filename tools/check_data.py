@@ -2,13 +2,13 @@
 
     python tools/check_data.py CONFIG [--cfg-options KEY=VALUE …]
 
-Reads every image and label map, and runs one sample of each data set through its pipeline. Prints
-what each data set holds. If something is wrong, it prints a list of problems, with long lists
-shortened, and exits with status 2.
+Builds the data sets as training does, loads every sample with the config's own pipeline, and
+prints what training will learn from: images, and instances or pixels per class and split.
+Pretrained weights are looked for, but not downloaded. If something is wrong, it prints a list of
+problems, with long lists shortened, and exits with status 2; what is only suspicious is a line with
+'warning:'.
 
-train.py and test.py start with a part of it: whether the model can be built, whether all files
-exist, whether training can read the annotations, whether the classes match the config and the
-model, and whether labels are in range in a sample of the label maps.
+train.py and test.py start with the same checks, but load only 32 samples of each data set.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import mmpola.script  # noqa: F401  before all others
 import argparse
 
 from mmpola.apps.data_checks import check_data, print_table
+from mmpola.checkpoint.init_cfg import check_pretrained
 from mmpola.engine.config import add_options_argument, load_config
 from mmpola.engine.validate import validate_config
 from mmpola.messages import run_main
@@ -31,6 +32,8 @@ def main() -> None:
     cfg = load_config(args)
     validate_config(cfg)
     print_table(check_data(cfg, whole=True))
+    for line in check_pretrained(cfg.model, download=False):
+        print(line)
 
 
 if __name__ == '__main__':

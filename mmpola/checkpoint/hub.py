@@ -53,14 +53,20 @@ OLD_FORMAT_START = pickle.dumps(torch.serialization.MAGIC_NUMBER, protocol=2)
 """The first bytes of files that torch.save wrote before torch 1.6; later ones are zip files."""
 
 
-def resolve_checkpoint(name: str | Path) -> Path:
+class NotDownloadedError(CheckpointError):
+    """A checkpoint is neither here nor cached, and shall not be downloaded."""
+
+
+def resolve_checkpoint(name: str | Path, *, download: bool = True) -> Path:
     """Find a checkpoint, downloading it if it is neither here nor cached.
 
     Args:
         name: a path or one of the names in this module's docstring.
+        download: whether it may be downloaded.
 
     Raises:
         FileNotFoundError: there is no such local file.
+        NotDownloadedError: it would have to be downloaded.
         CheckpointError: the name is unknown, or the file cannot be downloaded; the message says
             what to do.
     """
@@ -73,25 +79,26 @@ def resolve_checkpoint(name: str | Path) -> Path:
             raise FileNotFoundError(f'{name}: no such checkpoint file; {advice}')
         return Path(path)
     if scheme == 'mmpola':
-        return released_checkpoint(rest)
+        return released_checkpoint(rest, download=download)
     if scheme == 'hf':
         owner, _, rest = rest.partition('/')
         repository, _, file = rest.partition('/')
         if not file:
             raise CheckpointError(f'{name}: expected hf://OWNER/REPOSITORY/FILE')
-        return _download_from_hub(text, f'{owner}/{repository}', file, 'give its path')
+        return _download_from_hub(text, f'{owner}/{repository}', file, 'give its path', download)
     if scheme in ('http', 'https'):
-        return _download_url(text)
+        return _download_url(text, download)
     schemes = ', '.join(f'{known}://' for known in SCHEMES)
     raise CheckpointError(f'{name}: expected a path or one of {schemes}, got {scheme}://')
 
 
-def released_checkpoint(model: str) -> Path:
+def released_checkpoint(model: str, *, download: bool = True) -> Path:
     """Find the weights of a model: a file in `checkpoints/`, else in the authors' repository.
 
     Args:
         model: a name of `mmpola.zoo.NAMED`, e.g. 'pola_swin_tiny'. Only the files of
             `PUBLISHED_MODELS` are downloaded.
+        download: whether it may be.
 
     Raises:
         CheckpointError: there is no such model, or no file in `checkpoints/` and none to download;
@@ -107,7 +114,9 @@ def released_checkpoint(model: str) -> Path:
     if model in PUBLISHED_MODELS:
         any_file = f'hf://{RELEASED_REPOSITORY}/FILE'
         remedy = f'save it as {local}; {any_file} takes a file of any other name there'
-        return _download_from_hub(name, RELEASED_REPOSITORY, PUBLISHED_MODELS[model], remedy)
+        return _download_from_hub(
+            name, RELEASED_REPOSITORY, PUBLISHED_MODELS[model], remedy, download
+        )
     reason = 'the authors published no weights of this model; save your own file so'
     if model.startswith('polaformer_pp_'):
         reason = (
@@ -122,7 +131,7 @@ def short_name(model: str) -> str:
     return '_'.join(SIZE_LETTERS.get(part, part) for part in model.split('_'))
 
 
-def _download_from_hub(name: str, repository: str, file: str, remedy: str) -> Path:
+def _download_from_hub(name: str, repository: str, file: str, remedy: str, download: bool) -> Path:
     """Return the file of a Hugging Face repository in the cache; see `_errors_in_one_line`."""
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
@@ -132,10 +141,12 @@ def _download_from_hub(name: str, repository: str, file: str, remedy: str) -> Pa
         cached = try_to_load_from_cache(repository, file)
         if isinstance(cached, str):
             return Path(cached)
-        return Path(hf_hub_download(repository, file))
+        if download:
+            return Path(hf_hub_download(repository, file))
+    raise NotDownloadedError(f'{name}: not downloaded yet')
 
 
-def _download_url(url: str) -> Path:
+def _download_url(url: str, download: bool) -> Path:
     """Return the file of an http(s) URL in torch's hub folder.
 
     A digest of the URL in its name tells files of the same name apart.
@@ -146,6 +157,8 @@ def _download_url(url: str) -> Path:
     url_digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     folder = Path(torch.hub.get_dir()) / 'checkpoints'
     path = folder / f'{file.stem}-{url_digest}{file.suffix}'
+    if not download and not path.is_file():
+        raise NotDownloadedError(f'{url}: not downloaded yet')
     with _errors_in_one_line(url, url, 'give its path'):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(f'{path}.lock'):  # one of several processes downloads, the others wait

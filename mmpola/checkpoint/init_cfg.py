@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmpola.checkpoint import CheckpointError
-from mmpola.checkpoint.hub import SCHEMES, resolve_checkpoint
+from mmpola.checkpoint.hub import SCHEMES, NotDownloadedError, resolve_checkpoint
 from mmpola.checkpoint.load import WEIGHTS, RenamesWeights, load_weights
 from mmpola.config_contents import nodes
 from mmpola.messages import UsageError
@@ -75,27 +75,35 @@ def _entries(init_cfg: InitCfg) -> list[dict[str, Any]]:
 # ---- All files that the config of a model names
 
 
-def check_pretrained(model: dict[str, Any]) -> None:
+def check_pretrained(model: dict[str, Any], *, download: bool = True) -> list[str]:
     """Check that the pretrained weights of a model exist, and download them if they have a URL.
 
     Args:
         model: the config's model, which has not been built yet.
+        download: whether they are downloaded.
+
+    Returns:
+        A line for every file that is still to be downloaded.
 
     Raises:
         UsageError: a file is missing or cannot be downloaded; the message names its key and says
             how to train without it.
     """
+    lines = []
     for key, _, name in _pretrained(model):
         scheme, separator, _ = name.partition('://')
         if separator and scheme not in SCHEMES:  # MMEngine's, such as torchvision://
             continue
         try:
-            resolve_checkpoint(name)
+            resolve_checkpoint(name, download=download)
+        except NotDownloadedError as error:
+            lines.append(f'{key}.init_cfg.checkpoint: {error}; the training run downloads it')
         except (CheckpointError, FileNotFoundError) as error:
             raise UsageError(
                 f'{error} ({key}.init_cfg.checkpoint); train without it with --cfg-options '
                 f'{key}.init_cfg=None'
             ) from None
+    return lines
 
 
 def remove_pretrained(model: dict[str, Any]) -> None:

@@ -58,6 +58,19 @@ def test_backbones_and_the_tools_read_a_name(name, hub, released):
     assert read_training_checkpoint(name).weights.keys() == released.state_dict().keys()
 
 
+def test_check_data_downloads_nothing(hub, released):
+    name = f'{hub.url}/pola_swin_t.pth'
+    (line,) = check_pretrained(pretrained(name).model, download=False)
+    assert line.startswith(f'model.backbone.init_cfg.checkpoint: {name}: not downloaded yet')
+    for other in ('mmpola://pola_swin_tiny', 'hf://OWNER/NAME/file.pth'):
+        assert 'not downloaded yet' in check_pretrained(pretrained(other).model, download=False)[0]
+    assert not hub.gets
+    check_pretrained(pretrained(name).model)
+    assert not check_pretrained(pretrained(name).model, download=False)
+    message = refusal(check_pretrained, pretrained('none.pth').model, download=False)
+    assert message.startswith('none.pth: no such checkpoint file')
+
+
 def test_what_cannot_be_downloaded_is_named_with_its_key(hub):
     name = f'{hub.url}/none.pth'
     assert refusal(read_training_checkpoint, name).startswith(f'{name}: cannot be downloaded (')

@@ -144,7 +144,6 @@ def paths_of(dataset: Any) -> list[Path]:
 
 def read(dataset: Any, report: DatasetReport) -> None:
     """Read the annotations, and note how many samples there are, before and after `filter_cfg`."""
-    report.classes = tuple(getattr(dataset, 'metainfo', {}).get('classes') or ())
     report.warnings += getattr(dataset, 'notes', [])
     report.listed = -1  # not read yet
     if hasattr(dataset, 'filter_data'):
@@ -165,7 +164,9 @@ def read(dataset: Any, report: DatasetReport) -> None:
         if report.listed < 0 or dataset.data_list:
             raise
     report.listed = max(report.listed, report.images)
-    report.classes = tuple(getattr(dataset, 'metainfo', {}).get('classes') or ())
+    info = getattr(dataset, 'metainfo', {})
+    report.classes = tuple(info.get('classes') or ())
+    report.things = len(info.get('thing_classes') or ())
 
 
 def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool) -> None:
@@ -198,7 +199,7 @@ def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool)
         report.unit = loaded.unit
         report.numbers = loaded.numbers
         report.ignored = loaded.ignored
-    check_loaded(dataset, report, known)
+    check_loaded(dataset, report)
     check_padding(cfg, dataset, report, load)
     channels = cfg.model.get('backbone', {}).get('in_channels', 3)
     report.warnings += loading_notes(loaded.images[:FIRST_IMAGES], channels)
@@ -212,7 +213,9 @@ def check_together(
     predicted = predicted_classes(cfg.get('model'))
     known = [report for report in reports if report.classes]
     for report in known:
-        problems += class_count_problems(predicted, report.classes, report.loader)
+        # In panoptic data, heads of instances predict only the things among the classes.
+        heads = [(key, count) for key, count in predicted if count != report.things]
+        problems += class_count_problems(heads, report.classes, report.loader)
         problems += class_order_problems(known[0], report)
     if problems or any(report.problems for report in reports):
         return problems
@@ -245,17 +248,13 @@ def check_outer_pipelines(cfg: Config, splits: Sequence[str]) -> list[str]:
     """Run one sample through the pipelines of wrappers, such as that of MultiImageMixDataset."""
     problems = []
     for split in splits:
-        loader = cfg.get(f'{split}_dataloader') or {}
-        dataset = loader.get('dataset') or {}
-        has_outer = any(
-            'pipeline' in node and ('dataset' in node or 'datasets' in node)
-            for _, node in nodes(dataset, '')
-        )
-        if has_outer:
-            try:
+        dataset = (cfg.get(f'{split}_dataloader') or {}).get('dataset') or {}
+        wrappers = [node for _, node in nodes(dataset, '') if {'dataset', 'datasets'} & set(node)]
+        try:
+            if any('pipeline' in wrapper for wrapper in wrappers):
                 with contextlib.redirect_stdout(io.StringIO()):
                     DATASETS.build(dict(dataset))[0]
-            except Exception as error:  # transforms raise exceptions of any type
-                reason = f'its first sample fails: {first_line(error)}'
-                problems.append(f'{split}_dataloader.dataset: {reason}')
+        except Exception as error:  # transforms raise exceptions of any type
+            reason = f'its first sample fails: {first_line(error)}'
+            problems.append(f'{split}_dataloader.dataset: {reason}')
     return problems

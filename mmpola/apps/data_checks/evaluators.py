@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from mmengine.config import Config
 
 from mmpola.apps.data_checks.report import PIXELS, DatasetReport
 from mmpola.config_contents import nodes
-from mmpola.messages import first_line, listed
+from mmpola.messages import listed
 
 
 def evaluators(cfg: Config, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -38,21 +36,22 @@ def check_evaluators(
     files = {path.resolve(): report for report in reports for path in report.paths}
     for key, evaluator in evaluators(cfg, split):
         truth = evaluator.get('ann_file')
-        if truth:
-            report = files.get(Path(truth).resolve())
-            if report is None:
-                own = [report.place for report in reports]
+        report = files.get(Path(truth or '').resolve())
+        if truth and report is None:
+            own = listed(report.place for report in reports)
+            warnings.append(
+                f'{key}.ann_file: expected an annotation file of {split}_dataloader ({own}), got '
+                f'{truth}: predictions are compared with other images'
+            )
+        elif truth and report is not None and report.raw is not None:
+            problems += lacking_fields(report.raw, truth, evaluator)
+            if 0 in report.raw.anns:  # pycocotools takes it for no match
                 warnings.append(
-                    f'{key}.ann_file: expected an annotation file of {split}_dataloader '
-                    f'({listed(own)}), got {truth}: predictions are compared with other images'
+                    f'{truth}: an annotation has the id 0 and counts as never found; number them '
+                    'from 1'
                 )
-            coco = _read(truth) if report is None else report.raw
-            if coco is not None:
-                problems += lacking_fields(coco, truth, evaluator)
-                warnings += zero_id(coco, truth)
-            if coco is not None and report is not None:
-                warnings += missed_images(coco, key, reports)
-        ignored = int(evaluator.get('ignore_index', 255))
+            warnings += missed_images(report.raw, key, reports)
+        ignored = evaluator.get('ignore_index', 255)
         head = head_ignore_index(cfg)
         is_iou = str(evaluator.get('type')).endswith('IoUMetric')
         if is_iou and ignored != head and any(report.unit == PIXELS for report in reports):
@@ -61,17 +60,6 @@ def check_evaluators(
                 'pixels without a label count as wrong'
             )
     return problems, warnings
-
-
-def _read(path: str) -> Any:
-    """Return an annotation file in COCO layout, None if it is not one."""
-    from pycocotools.coco import COCO  # which mmdet brings
-
-    if not path.endswith('.json'):
-        return None
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
-        return COCO(path)
-    return None
 
 
 def lacking_fields(coco: Any, path: str, evaluator: dict[str, Any]) -> list[str]:
@@ -91,13 +79,6 @@ def lacking_fields(coco: Any, path: str, evaluator: dict[str, Any]) -> list[str]
                 f'evaluation fails; write {remedy}'
             )
     return lines
-
-
-def zero_id(coco: Any, path: str) -> list[str]:
-    """Warn of an annotation with the id 0, which pycocotools takes for no match."""
-    if 0 not in coco.anns:
-        return []
-    return [f'{path}: an annotation has the id 0 and counts as never found; number them from 1']
 
 
 def missed_images(coco: Any, key: str, reports: list[DatasetReport]) -> list[str]:
@@ -120,14 +101,9 @@ def head_ignore_index(cfg: Config) -> int | None:
     """Return the label that the segmentation heads of a model ignore; None if they differ."""
     found = set()
     for key, node in nodes(cfg.get('model'), 'model'):
-        parts = key.split('.')
-        is_head = parts[-1].isdigit() and len(parts) > 1
-        name = parts[-2] if is_head else parts[-1]
+        name = key.rstrip('.0123456789').split('.')[-1]  # there may be several
         if name in ('decode_head', 'auxiliary_head') and 'num_classes' in node:
-            found.add(int(node.get('ignore_index', 255)))
-    return found.pop() if len(found) == 1 else None if found else 255
-
-
-def unreadable(path: str, error: BaseException) -> str:
-    """Return the line about a data set that cannot be read."""
-    return f'{path}: cannot be read ({first_line(error)})'
+            found.add(node.get('ignore_index', 255))
+    if len(found) > 1:
+        return None
+    return int(next(iter(found), 255))

@@ -44,6 +44,7 @@ class DatasetReport:
         first: what the data set knows about the first of them.
         image_ids: what the data set calls its images.
         classes: names in the order of their labels; empty if unknown.
+        things: number of them that a panoptic data set counts in instances.
         unit: of `numbers`, one of `INSTANCES`, `PIXELS` and `SAMPLES`; '' if unknown.
         numbers: how many there are of each label, without those that training ignores. Pixels are
             those of `loaded` samples.
@@ -64,6 +65,7 @@ class DatasetReport:
     first: list[dict[str, Any]] = field(default_factory=list)
     image_ids: set[Any] = field(default_factory=set)
     classes: Sequence[str] = ()
+    things: int = 0
     unit: str = ''
     numbers: Counter[int] = field(default_factory=Counter)
     ignored: int = 0

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from mmengine.config import Config
 
 from mmpola.apps.data_checks.report import INSTANCES, PIXELS, DatasetReport, add_line
-from mmpola.apps.data_checks.samples import Loaded, Loader
+from mmpola.apps.data_checks.samples import Loaded, Loader, steps_of
 from mmpola.messages import listed
 from mmpola.read_image import IMAGE_SUFFIXES
 
@@ -70,7 +70,8 @@ def check_labels(dataset: Any, report: DatasetReport) -> None:
             f'{place}: expected labels 0 … {count - 1} for {count} classes, got {listed(wrong)}; '
             'number the classes from 0, or name one more in metainfo.classes'
         )
-    if report.unit == INSTANCES and report.labels == 0:
+    steps = [type(step).__name__ for step in steps_of(dataset)]
+    if report.unit == INSTANCES and report.labels == 0 and 'LoadEmptyAnnotations' not in steps:
         reason = f'none of them is of {listed(report.classes)}{other_names(report)}'
         if report.ignored:
             reason = (
@@ -106,23 +107,18 @@ def is_inconclusive(loaded: Loaded, report: DatasetReport) -> bool:
     return not report.labels and len(report.classes) > 1 and len(loaded.numbers) < 2
 
 
-def check_loaded(dataset: Any, report: DatasetReport, known: int) -> None:
-    """The steps that load leave something to learn from, of every class.
-
-    Args:
-        dataset: the data set.
-        report: with the counts of what was loaded.
-        known: number of instances that the data set itself knows.
-    """
+def check_loaded(dataset: Any, report: DatasetReport) -> None:
+    """The steps that load leave something to learn from, of every class."""
     place = report.place
     classes = report.classes
     occurring = [name for label, name in enumerate(classes) if report.numbers[label]]
     absent = [name for label, name in enumerate(classes) if not report.numbers[label]]
     is_trained = 'train' in report.splits
-    if report.unit == INSTANCES and known and not report.labels:
+    if report.unit == INSTANCES and report.ignored and not report.labels:
         add_verdict(
             report,
-            f'{place}: no annotations to train on: the step that loads them ignores all {known}; '
+            f'{place}: no annotations to train on: the step that loads them ignores all '
+            f'{report.ignored}; '
             'run lengths need poly2mask=True, polygons three points',
         )
         return
