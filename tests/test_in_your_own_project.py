@@ -191,13 +191,15 @@ def test_pascal_voc_trains_and_is_evaluated(load):
     runner = train(cfg)
     assert runner.model.roi_head.bbox_head.fc_cls.out_features == 4
     assert len(runner.val_dataloader.dataset) == 4
-    assert 'pascal_voc/mAP' in runner.message_hub.get_info('mAP') or True
+    assert 'pascal_voc/mAP' in runner.val_loop.run()
 
 
 @pytest.mark.slow
 def test_four_bands_train(load):
     cfg = load('four_bands')
-    assert not any(report.warnings for report in check_data(cfg))
+    cfg.model.backbone.in_channels = 4  # which the helper has made small too
+    reports = check_data(cfg)
+    assert not [line for report in reports for line in report.warnings]
     runner = train(cfg)
     assert runner.model.backbone.stem.proj.in_channels == 4
 
