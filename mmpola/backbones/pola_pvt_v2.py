@@ -30,10 +30,10 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLA_PVT_V2
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
-    DepthwiseConv,
     Grid,
     PolaSpatialReductionAttention,
     SpatialReductionAttention,
+    convolve_on_grid,
     draw_layer,
 )
 from mmpola.registry import MODELS
@@ -111,7 +111,7 @@ class DepthwiseMlp(nn.Module):
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
-        self.dwconv = DepthwiseConv(hidden, 3)
+        self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
@@ -124,7 +124,7 @@ class DepthwiseMlp(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        mixed = self.dwconv(self.fc1(x), grid)
+        mixed = convolve_on_grid(self.fc1(x), grid, self.dwconv)
         x = self.drop(F.gelu(mixed))
         return self.drop(self.fc2(x))
 

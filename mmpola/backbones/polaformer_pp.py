@@ -28,10 +28,10 @@ from mmpola.backbones.base import Backbone, Stage
 from mmpola.backbones.weight_names import POLAFORMER_PP
 from mmpola.checkpoint.init_cfg import InitCfg
 from mmpola.layers import (
-    DepthwiseConv,
     Grid,
     PolaFormerPPAttention,
     RotarySoftmaxAttention,
+    convolve_on_grid,
     draw_layer,
 )
 from mmpola.layers.block import add_branch
@@ -161,7 +161,7 @@ class ConvMlp(nn.Module):
     def __init__(self, dim: int, hidden: int, drop: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
-        self.dwconv = DepthwiseConv(hidden, 3)
+        self.dwconv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
         self.fc2 = nn.Linear(hidden, dim)
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
@@ -173,7 +173,7 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
         x = self.drop(F.gelu(self.fc1(x)))
-        return self.drop(self.fc2(x + self.dwconv(x, grid)))
+        return self.drop(self.fc2(x + convolve_on_grid(x, grid, self.dwconv)))
 
 
 class PolaFormerPPBlock(nn.Module):
@@ -201,7 +201,7 @@ class PolaFormerPPBlock(nn.Module):
         layer_scale: float | None,
     ) -> None:
         super().__init__()
-        self.pos = DepthwiseConv(dim, 3)
+        self.pos = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
         self.norm1 = nn.LayerNorm(dim, eps=NORM_EPS)
         self.attn = attn
         self.norm2 = nn.LayerNorm(dim, eps=NORM_EPS)
@@ -220,7 +220,7 @@ class PolaFormerPPBlock(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """x [B, N, C] on the token grid (h, w), N = h * w -> [B, N, C]."""
-        x = x + self.pos(x, grid)
+        x = x + convolve_on_grid(x, grid, self.pos)
         gamma_1 = None
         gamma_2 = None
         if self.gamma_1 is not None and self.gamma_2 is not None:

@@ -11,7 +11,7 @@ from mmpola.layers.attention import (
 )
 from mmpola.layers.block import TransformerBlock
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
-from mmpola.layers.depthwise import DepthwiseConv, MixAndGate, SequenceMixAndGate
+from mmpola.layers.depthwise import MixAndGate, SequenceMixAndGate
 from mmpola.layers.initial_weights import draw_layer, draw_table
 from mmpola.layers.multihead import PolaMultiheadAttention
 from mmpola.layers.rotary import rotary_tables
@@ -27,6 +27,7 @@ from mmpola.layers.token_maps import (
     Grid,
     HasPositionTable,
     PatchEmbed,
+    convolve_on_grid,
     covering_grid,
     pad_to_cells,
     position_tables,
@@ -37,7 +38,6 @@ from mmpola.layers.windows import WindowAttention, Windows, find_windows, resize
 __all__ = [
     'SEQUENCE_ATTENTION',
     'AblatedPolaAttention',
-    'DepthwiseConv',
     'DepthwiseDeformableConv',
     'EluSequenceAttention',
     'Grid',
@@ -60,6 +60,7 @@ __all__ = [
     'TransformerBlock',
     'WindowAttention',
     'Windows',
+    'convolve_on_grid',
     'covering_grid',
     'draw_layer',
     'draw_table',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from mmpola.layers.attention import (
@@ -11,9 +12,8 @@ from mmpola.layers.attention import (
     key_position_table,
 )
 from mmpola.layers.deformable_conv import DepthwiseDeformableConv
-from mmpola.layers.depthwise import DepthwiseConv
 from mmpola.layers.initial_weights import draw_layer
-from mmpola.layers.token_maps import Grid, HasPositionTable, resize_table
+from mmpola.layers.token_maps import Grid, HasPositionTable, convolve_on_grid, resize_table
 from mmpola.ops import polarity_attention
 from mmpola.ops.api import check_backend_name
 
@@ -80,7 +80,10 @@ class AblatedPolaAttention(HasPositionTable):
         self.grid = grid or (0, 0)
         head_dim = dim // num_heads
         if mixing == 'dwc':
-            self.dwc = DepthwiseConv(head_dim, dwc_kernel_size)
+            padding = dwc_kernel_size // 2
+            self.dwc = nn.Conv2d(
+                head_dim, head_dim, dwc_kernel_size, padding=padding, groups=head_dim
+            )
         if mixing == 'dcn':
             self.dcn = DepthwiseDeformableConv(head_dim, dwc_kernel_size)
         self.proj = nn.Linear(dim, dim)
@@ -108,7 +111,9 @@ class AblatedPolaAttention(HasPositionTable):
         )
         out = attended.flatten(2)
         if self.mixing == 'dwc':
-            out = out + self.dwc(v, grid)
+            by_head = rearrange(v, 'b n (h d) -> (b h) n d', h=self.num_heads)
+            convolved = convolve_on_grid(by_head, grid, self.dwc)
+            out = out + rearrange(convolved, '(b h) n d -> b n (h d)', h=self.num_heads)
         if self.mixing == 'dcn':
             out = out + self.dcn(v, grid)
         if self.gate:

@@ -1,4 +1,4 @@
-"""Depth-wise convolutions of tokens, as modules that are called.
+"""The convolutions that are fused with a gate (E14), as modules that are called.
 
 Whatever works through the hooks of a module then sees them: pruning, weight norm, offloading,
 gathering of sharded weights.
@@ -10,33 +10,14 @@ from torch import Tensor, nn
 
 from mmpola.layers.token_maps import Grid
 from mmpola.ops import mix_and_gate
-from mmpola.ops.reference import convolve_tokens
 
 
-class DepthwiseConv(nn.Conv2d):
-    """Depth-wise convolution that keeps the size of a map.
+class MixAndGate(nn.Conv2d):
+    """The depth-wise convolution of a map in (o + DWC(v)) * g, fused with the rest.
 
     Args:
         channels: channels of the kernels: C, or D = C / H for kernels that H heads share.
         kernel_size: side of a kernel, odd.
-    """
-
-    def __init__(self, channels: int, kernel_size: int) -> None:
-        padding = kernel_size // 2
-        super().__init__(channels, channels, kernel_size, padding=padding, groups=channels)
-
-    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
-        """Convolve tokens [B, N, C] on `grid`, or a map [B, channels, h, w] without one."""
-        if grid is None:
-            return super().forward(x)
-        return convolve_tokens(x, self.weight, self.bias, grid)
-
-
-class MixAndGate(nn.Conv2d):
-    """The depth-wise convolution of (E14), fused with what follows it: (o + DWC(v)) * g.
-
-    Args:
-        channels, kernel_size: see `DepthwiseConv`.
     """
 
     def __init__(self, channels: int, kernel_size: int) -> None:
@@ -51,10 +32,10 @@ class MixAndGate(nn.Conv2d):
         grid: Grid | None = None,
         backend: str = 'auto',
     ) -> Tensor:
-        """Compute `mmpola.ops.mix_and_gate`; convolve a map [B, channels, h, w] without `values`.
+        """Compute `mmpola.ops.mix_and_gate`; with one argument, be an ordinary convolution.
 
         Args:
-            attended: o [B, N, H, D].
+            attended: o [B, N, H, D]; a map [B, channels, h, w] if it is the only argument.
             values: v [B, N, H, D].
             gate: g [B, N, C].
             grid: (h, w) of the tokens.

@@ -74,6 +74,12 @@ class PatchEmbed(nn.Module):
         return self.norm(maps.permute(0, 2, 3, 1))
 
 
+def convolve_on_grid(x: Tensor, grid: Grid, conv: nn.Module) -> Tensor:
+    """Apply a convolution of maps that keeps their size to tokens [B, N, C] on `grid`."""
+    maps = x.unflatten(1, grid).permute(0, 3, 1, 2)  # channels last: a view
+    return conv(maps).flatten(2).transpose(1, 2)
+
+
 def reduce_tokens(
     x: Tensor, grid: Grid, conv: nn.Conv2d, norm: nn.LayerNorm
 ) -> tuple[Tensor, Grid]:

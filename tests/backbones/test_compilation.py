@@ -1,10 +1,13 @@
-"""Compilation of a backbone with dynamic sizes."""
+"""Compiled backbones: one graph for all image sizes, and the gradients of eager PyTorch."""
+
+import copy
+import shutil
 
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from mmpola.backbones import PolaSwin
+from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaPVTv2, PolaSwin
 
 
 @pytest.mark.slow
@@ -26,3 +29,79 @@ def test_compilation_with_dynamic_sizes_compiles_once():
             for found, expected in zip(compiled(x), model(x), strict=True):
                 torch.testing.assert_close(found, expected)
     assert len(graphs) == 1
+
+
+# Two blocks of each kind: with `with_cp` they are recorded one by one, but share constants.
+PYRAMID = {
+    'arch': {
+        'embed_dims': (8, 8, 8, 8),
+        'depths': (2, 2, 1, 1),
+        'num_heads': (1, 2, 2, 2),
+        'mlp_ratios': (2, 2, 2, 2),
+    },
+    'attn_types': 'LSLL',
+    'out_indices': (0, 1),
+}
+PLUS = {**PYRAMID['arch'], 'layer_scale': (True,) * 4, 'layer_scale_init': (1,) * 4}
+SWIN = {'embed_dims': 8, 'depths': (2, 2, 1, 1), 'num_heads': (1, 2, 2, 2)}
+DEIT = {'embed_dims': 8, 'depth': 4, 'num_heads': 2}
+SMALL = {
+    'PolaSwin': (PolaSwin, {**PYRAMID, 'arch': SWIN, 'window_size': 3}),
+    'PolaPVT': (PolaPVT, {**PYRAMID, 'pola_sr_ratios': (2, 1, 1, 1)}),
+    'PolaPVTv2': (PolaPVTv2, PYRAMID),
+    'PolaFormerPP': (PolaFormerPP, {**PYRAMID, 'arch': PLUS}),
+    'PolaDeiT': (PolaDeiT, {'arch': DEIT, 'attn_types': 'LLSS'}),
+    'PolaDeiT deformable': (PolaDeiT, {'arch': DEIT, 'mixing': 'dcn', 'polarity': False}),
+}
+
+
+def gradients(model, run, x):
+    model.zero_grad()
+    sum(maps.square().mean() for maps in run(x)).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def compare_training(name, backend, sizes, **arguments):
+    """Compare the gradients of a compiled backbone with those of eager PyTorch."""
+    torch._dynamo.reset()
+    cls, small = SMALL[name]
+    eager = cls(**{'drop_path_rate': 0.0, **small})
+    model = copy.deepcopy(eager)
+    model.with_cp = arguments.pop('with_cp')
+    compiled = torch.compile(model, backend=backend, **arguments)
+    for size in sizes:
+        x = torch.randn(2, 3, *size)
+        expected = gradients(eager, eager, x)
+        for found, exact in zip(gradients(model, compiled, x), expected, strict=True):
+            torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-6)
+
+
+WITH_AND_WITHOUT_CP = pytest.mark.parametrize('with_cp', [False, True])
+
+
+@WITH_AND_WITHOUT_CP
+@pytest.mark.parametrize('name', SMALL)
+def test_compiled_training_at_one_size(name, with_cp):
+    compare_training(name, 'aot_eager', [(32, 48)], with_cp=with_cp, dynamic=False)
+
+
+@pytest.mark.slow
+@WITH_AND_WITHOUT_CP
+@pytest.mark.parametrize('name', SMALL)
+def test_compiled_training_at_any_size(name, with_cp):
+    sizes = [(32, 48), (52, 36)]
+    compare_training(name, 'eager', sizes, with_cp=with_cp, dynamic=True)
+
+
+@pytest.mark.slow
+@WITH_AND_WITHOUT_CP
+def test_compiled_training_with_a_compiled_backward_pass_at_any_size(with_cp):
+    sizes = [(32, 48), (52, 36)]
+    compare_training('PolaSwin', 'aot_eager', sizes, with_cp=with_cp, dynamic=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which('g++') is None, reason='Inductor needs a compiler of C++')
+@pytest.mark.parametrize('dynamic', [False, True])
+def test_training_compiled_by_inductor(dynamic):
+    compare_training('PolaSwin', 'inductor', [(32, 48)], with_cp=False, dynamic=dynamic)
