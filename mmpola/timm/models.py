@@ -53,8 +53,7 @@ class TimmModel(ModelWithBackbone):
             CheckpointError: with `strict`, if tensors do not fit; the message lists them.
         """
         if strict:
-            weights = self.rename_weights(state_dict)
-            state_dict, report = fit_weights(self, weights, 'state_dict')
+            state_dict, report = fit_weights(self, state_dict, 'state_dict')
             report.refuse_misfits()
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
@@ -261,8 +260,7 @@ class TimmFeatures(TimmModel):
     Args:
         backbone: class of the backbone.
         out_indices: stages (PolaDeiT: blocks) in ascending order, negative ones from the end; an
-            integer n for the last n; None for the four stages or, as in timm, PolaDeiT's last
-            three blocks. Later stages are not built.
+            integer n for the last n; None for `default_maps`. Later stages are not built.
         in_chans, img_size, arguments: see `TimmClassifier`.
 
     Raises:
@@ -280,8 +278,8 @@ class TimmFeatures(TimmModel):
     ) -> None:
         super().__init__()
         stages = backbone.stage_count(arguments['arch'])
-        if out_indices is None and issubclass(backbone, PolaDeiT):
-            out_indices = min(3, stages)
+        if out_indices is None:
+            out_indices = default_maps(backbone, arguments['arch'])
         arguments = _backbone_arguments(arguments, in_chans, img_size)
         arguments.setdefault('out_norm', head_spec(backbone).out_norm)
         arguments['out_indices'], _ = feature_take_indices(stages, out_indices)
@@ -293,6 +291,23 @@ class TimmFeatures(TimmModel):
         maps = self.backbone(images)
         # torch.fx refuses list(maps).
         return [maps[index] for index in range(len(self.backbone.out_indices))]
+
+
+class TimmFeatureDict(TimmFeatures):
+    """`TimmFeatures` for `feature_cls='dict'`: the maps are named by the index of their stage."""
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        """Images [B, in_chans, H, W] -> stage '0', '1' … to map [B, C_i, h_i, w_i]."""
+        maps = self.backbone(images)
+        return {str(stage): x for stage, x in zip(self.backbone.out_indices, maps, strict=True)}
+
+
+def default_maps(backbone: type[Backbone], arch: Any) -> int:
+    """Return how many of the last stages are returned: all four; as in timm, three of PolaDeiT."""
+    stages = backbone.stage_count(arch)
+    if issubclass(backbone, PolaDeiT):
+        return min(3, stages)
+    return stages
 
 
 def _backbone_arguments(

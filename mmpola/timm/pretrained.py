@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.models import adapt_input_conv, load_state_dict_from_hf
+from timm.models import load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
+from torch import Tensor
 
 from mmpola.backbones import PolaDeiT, named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
@@ -62,7 +64,7 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
     """Load the weights that `model.pretrained_cfg` names, all or none, and log what happened.
 
     If the source has another number of classes, the head keeps its fresh weights. If it was trained
-    on 3 channels and the model reads another number, the first convolution is converted by timm.
+    on images of another number of channels, the first convolution is converted.
 
     Args:
         model: a model of this package with its `pretrained_cfg`.
@@ -86,23 +88,46 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         info(f'{source}: the head is new, {counts}')
     conv = f'backbone.{FIRST_CONV}'
     weight = f'{conv}.weight'
-    if model.other_shape(weights, weight) and weights[weight].shape[1] == 3:
-        weights[weight] = adapt_input_conv(model.in_chans, weights[weight])
-        info(f'{source}: {conv} converted from 3 to {model.in_chans} input channels')
+    if model.other_shape(weights, weight) and weights[weight].shape[1] != model.in_chans:
+        channels = weights[weight].shape[1]
+        weights[weight] = convert_channels(weights[weight], model.in_chans)
+        info(f'{source}: {conv} converted from {channels} to {model.in_chans} input channels')
     load_tensors(model, weights, source, container, note, may_lack)
 
 
+def convert_channels(weight: Tensor, channels: int) -> Tensor:
+    """Convert a convolution [O, I, k, k] to another number of input channels, as timm does.
+
+    One channel gets the sum over all, more of them repeat the first ones, scaled to the same sum of
+    outputs for equal channels. timm 1.0.21 converts from three channels only.
+
+    Args:
+        weight: any floating point dtype; the sum is taken in float32.
+        channels: of the images.
+    """
+    given = weight.shape[1]
+    values = weight.float()
+    if channels == 1:
+        return values.sum(dim=1, keepdim=True).to(weight.dtype)
+    repeated = values.repeat(1, ceil(channels / given), 1, 1)[:, :channels]
+    return (repeated * (given / channels)).to(weight.dtype)
+
+
 def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:
-    """Return the first source that a config names, in timm's order, and the content of its file."""
+    """Return the first source that a config names, in timm's order, and the content of its file.
+
+    timm 1.0.21 would run what is pickled in a file without `weights_only`.
+    """
     if cfg.get('state_dict'):
         return 'state_dict', cfg['state_dict']
     if cfg.get('source') == 'local-dir':
-        return cfg['file'], load_state_dict_from_path(Path(cfg['file']))
+        path = Path(cfg['file'])
+        return cfg['file'], load_state_dict_from_path(path, weights_only=True)
     if cfg.get('file'):
         return cfg['file'], read_checkpoint(cfg['file'])
     if cfg.get('hf_hub_id'):
         hub_id = cfg['hf_hub_id']
-        arguments: dict[str, Any] = {'cache_dir': cache_dir}
+        arguments: dict[str, Any] = {'cache_dir': cache_dir, 'weights_only': True}
         if cfg.get('hf_hub_filename'):
             arguments['filename'] = cfg['hf_hub_filename']
         return f'hf-hub:{hub_id}', load_state_dict_from_hf(hub_id, **arguments)

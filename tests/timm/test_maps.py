@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 import torchvision.models.feature_extraction
+from timm.models._features import FeatureDictNet, FeatureGetterNet, FeatureListNet
 from torch.testing import assert_close
 
 import mmpola.timm  # noqa: F401  # registers the models
@@ -43,6 +44,74 @@ def test_the_head_reads_the_last_of_the_features(tmp_path):
     x = images(1, 3, 64, 64)
     assert_close(model.normed(features(x)[-1]), model.forward_features(x), rtol=0, atol=0)
     assert len(features(x)) == 4
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_every_feature_class_of_timm(name):
+    arguments = {'features_only': True, **SMALL[name]}
+    torch.manual_seed(0)
+    expected = timm.create_model(name, **arguments).eval()
+    x = images(1, 3, 64, 96)
+    maps = expected(x)
+    stages = list(expected.backbone.out_indices)
+    for feature_cls in ('list', 'hook', FeatureListNet):
+        torch.manual_seed(0)
+        model = timm.create_model(name, feature_cls=feature_cls, **arguments).eval()
+        assert_close(model(x), maps, rtol=0, atol=0)
+    for feature_cls in ('dict', FeatureDictNet):
+        torch.manual_seed(0)
+        model = timm.create_model(name, feature_cls=feature_cls, **arguments).eval()
+        named = model(x)
+        assert list(named) == [str(stage) for stage in stages]
+        assert_close(list(named.values()), maps, rtol=0, atol=0)
+
+    model = timm.create_model(name, feature_cls='getter', **arguments).eval()
+    whole = timm.create_model(name, **SMALL[name]).eval()
+    assert isinstance(model, FeatureGetterNet)
+    whole.load_state_dict(model.model.state_dict(), strict=False)
+    raw = whole.forward_intermediates(x, indices=stages, intermediates_only=True)
+    assert_close(model(x), raw, rtol=0, atol=0)
+    assert model.feature_info.channels() == expected.feature_info.channels()
+    assert model.feature_info.reduction() == expected.feature_info.reduction()
+    assert model.in_chans == 3
+    assert model.pretrained_cfg['architecture'] == name
+
+
+def test_the_getter_takes_stages_weights_and_channels(tmp_path):
+    trained = timm.create_model('pola_swin_tiny', num_classes=9, **SWIN)
+    torch.save(trained.state_dict(), tmp_path / 'trained.pth')
+    model = timm.create_model(
+        'pola_swin_tiny',
+        pretrained=True,
+        pretrained_cfg_overlay={'file': str(tmp_path / 'trained.pth')},
+        features_only=True,
+        feature_cls='getter',
+        out_indices=(0, -2),
+        **SWIN,
+    )
+    x = images(1, 3, 64, 64)
+    expected = trained.eval().forward_intermediates(x, indices=[0, 2], intermediates_only=True)
+    assert_close(model.eval()(x), expected, rtol=0, atol=0)
+    assert model.feature_info.reduction() == [4, 16]
+    unused = [key for key in model.state_dict() if 'head' in key or 'stages.3' in key]
+    assert unused == []
+
+
+def test_other_feature_classes_are_refused():
+    with pytest.raises(ValueError, match=r"^feature_cls: expected one of .*'getter'\], got 'fx'"):
+        timm.create_model('pola_swin_tiny', features_only=True, feature_cls='fx', **SWIN)
+
+
+@pytest.mark.parametrize('features_only', [False, True])
+def test_every_image_size_is_taken_whatever_timm_calls_it(features_only):
+    arguments = {'features_only': features_only, **SWIN}
+    for options in (
+        {'dynamic_img_size': True},
+        {'strict_img_size': False},
+        {'dynamic_img_size': True, 'strict_img_size': False, 'feature_cls': 'list'},
+    ):
+        model = timm.create_model('pola_swin_tiny', **options, **arguments)
+        model(images(1, 3, 40, 56))
 
 
 @pytest.mark.parametrize('name', SMALL)

@@ -194,6 +194,46 @@ def test_other_classes_and_channels(name, channels, tmp_path, logged):
     assert differing(without_head, trained) == set()
 
 
+@pytest.mark.parametrize('channels', [1, 3, 4, 30])
+@pytest.mark.parametrize('name', SMALL)
+def test_from_thirteen_channels(name, channels, tmp_path, logged):
+    """Bands of a satellite; equal bands give equal sums."""
+    path = str(tmp_path / 'trained.pth')
+    trained = saved(timm.create_model(name, in_chans=13, **SMALL[name]), path)
+    arguments = {'pretrained': True, 'pretrained_cfg_overlay': {'file': path}, **SMALL[name]}
+    model = timm.create_model(name, in_chans=channels, **arguments)
+    first_conv = f'{model.default_cfg["first_conv"]}.weight'
+    assert differing(model, trained) == {first_conv}
+    assert f'from 13 to {channels}' in logged[0]
+    given = trained.get_parameter(first_conv)
+    found = model.get_parameter(first_conv)
+    if channels == 1:
+        expected = given.sum(dim=1, keepdim=True)
+    else:
+        bands = [band % 13 for band in range(channels)]
+        expected = given[:, bands] * 13 / channels
+    assert_close(found, expected)
+    assert differing(timm.create_model(name, in_chans=13, **arguments), trained) == set()
+
+
+@pytest.mark.parametrize('source', ['local-dir', 'hub'])
+def test_files_of_every_source_are_read_without_running_them(source, tmp_path, monkeypatch):
+    """Also by timm 1.0.21, whose functions unpickle if they are not told otherwise."""
+    read = []
+
+    def load(*arguments, weights_only=False, **others):
+        read.append(weights_only)
+        return timm.create_model('pola_swin_tiny', **SWIN).state_dict()
+
+    function = {'local-dir': 'load_state_dict_from_path', 'hub': 'load_state_dict_from_hf'}[source]
+    monkeypatch.setattr(f'mmpola.timm.pretrained.{function}', load)
+    overlay = {'hf_hub_id': 'somebody/swin'}
+    if source == 'local-dir':
+        overlay = {'source': 'local-dir', 'file': str(tmp_path)}
+    timm.create_model('pola_swin_tiny', True, pretrained_cfg_overlay=overlay, **SWIN)
+    assert read == [True]
+
+
 def test_a_file_that_does_not_fit_loads_nothing(tmp_path):
     path = tmp_path / 'trained.pth'
     saved(timm.create_model('pola_swin_tiny', num_classes=9, **SWIN), path)
