@@ -7,11 +7,13 @@ IMAGES are files and folders (searched recursively). DIR gets the same subfolder
 For NAME.jpg it contains, as PNG and as PDF,
 
     NAME/maps_LAYER    for each point the weights of its query over the image: same-signed and
-                       opposite-signed stream, both together, and softmax attention with the same
-                       q and k
+                       opposite-signed stream, both together, and linear (elu + 1) and softmax
+                       attention with the same q and k
     NAME/entropy       entropy of the weights per layer and head, next to other kinds of attention
     NAME/gates         means, correlation and principal components of the gate's two halves
-    NAME/rank          effective rank of the token mixing, with and without the convolution
+    NAME/parameters    learned exponents and scales, or temperatures
+    NAME/rank          effective rank of the token mixing, with and without the convolution, next
+                       to other kinds of attention
 
 and NAME.json with the numbers. docs/analysis.md defines them.
 
@@ -84,7 +86,8 @@ def main() -> None:
     layers = analysis.choose_layers(model.backbone, args.layers)
     outputs = []
     for image in images:
-        outputs.extend(analysis.figure_paths(image, args.out, layers))
+        outputs.append(image.output(args.out, ''))
+        outputs.append(image.output(args.out, '.json'))
     check_outputs(outputs, args.overwrite)
 
     counts = analysis.analyze(model, reader, images, args.out, args.points, layers)

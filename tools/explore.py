@@ -117,7 +117,7 @@ def build_page(explorer: Explorer, title: str) -> Any:
                 layer = gr.Dropdown(names, value=names[0], label='Layer')
                 head = gr.Dropdown(explorer.heads(names[0]), value=MEAN, label='Head')
         maps = gr.Plot(show_label=False)
-        with gr.Accordion('Entropy, gates and rank of all layers', open=False):
+        with gr.Accordion('Entropy, gates, parameters and rank of all layers', open=False):
             button = gr.Button('Draw')
             charts = [gr.Plot(show_label=False) for _ in analysis.CHARTS]
 

@@ -1,13 +1,11 @@
-"""What trained linear attention does with an image: weights, entropy, gates, rank."""
+"""What trained linear attention does with an image: weights, entropy, gates, rank, parameters."""
 
 from mmpola.apps.analysis.attention_weights import (
     WEIGHT_KINDS,
-    Factors,
     attention_rows,
-    polarity_factors,
 )
 from mmpola.apps.analysis.capture import LayerInputs, choose_layers, linear_layers, observe
-from mmpola.apps.analysis.figures import CHARTS, analyze, figure_paths, parse_points
+from mmpola.apps.analysis.figures import CHARTS, analyze, parse_points
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer, query_maps
 from mmpola.apps.analysis.maps import draw_maps
 from mmpola.apps.analysis.scene import Scene, open_scene
@@ -25,7 +23,6 @@ __all__ = [
     'CHARTS',
     'WEIGHT_KINDS',
     'EffectiveRanks',
-    'Factors',
     'GateStatistics',
     'LayerAnalysis',
     'LayerInputs',
@@ -37,13 +34,11 @@ __all__ = [
     'draw_maps',
     'effective_rank',
     'effective_ranks',
-    'figure_paths',
     'gate_statistics',
     'linear_layers',
     'observe',
     'open_scene',
     'parse_points',
-    'polarity_factors',
     'positive_sequence_entropy',
     'query_maps',
     'row_entropies',

@@ -7,7 +7,7 @@ divided by the normaliser, and the features of the keys.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,54 +17,46 @@ from mmpola.ops.inputs import AttentionInputs
 from mmpola.ops.numerics import accumulation_dtype
 from mmpola.ops.reference import add_key_position, normaliser, rotate
 
-MAP_KINDS = ('same', 'opposite', 'both', 'softmax')
+MAP_KINDS = ('same', 'opposite', 'both', 'linear', 'softmax')
 """Kinds of weights that are drawn over the image; 'both' is the mean of the two streams."""
 
-WEIGHT_KINDS = (*MAP_KINDS, 'linear', 'relu')
+WEIGHT_KINDS = (*MAP_KINDS, 'relu')
 """All kinds: the layer's own weights, and those of other attention for the same q and k.
 
-The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 and with
-max(x, 0).
+The others are softmax(q k / sqrt D), and linear attention with the features elu(x) + 1 ('linear')
+and max(x, 0) ('relu').
 """
 
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {'linear': lambda x: F.elu(x) + 1, 'relu': F.relu}
 """The features of queries and keys of other linear attention."""
 
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """Two factors of attention weights, queries[s, h] @ keys[h].T for stream s and head h.
+def weight_factors(inputs: AttentionInputs) -> dict[str, tuple[Tensor, Tensor]]:
+    """Compute two factors of the weights, queries @ keys^T, of every kind of linear attention.
 
-    Attributes:
-        queries: [S, H, N, F], divided by the normaliser.
-        keys: [H, M, F], divided by M.
-    """
+    The lines of both streams are those of `polarity_attention_reference`. With rotary tables their
+    factors are rotated, as in the operator's numerator (E10): weights may then be negative.
 
-    queries: Tensor
-    keys: Tensor
-
-    def rows(self, index: Tensor) -> Tensor:
-        """Return the weights of some queries over all keys, [S, H, R, M], for their indices [R]."""
-        return self.queries[:, :, index] @ self.keys.mT
-
-
-def polarity_factors(inputs: AttentionInputs) -> Factors:
-    """Compute the factors of both streams (E1-E13), F = 2D.
-
-    The lines are those of `polarity_attention_reference`. With rotary tables both factors are
-    rotated, as in the operator's numerator (E10): weights may then be negative.
+    Returns:
+        For 'same', 'opposite' and `FEATURES`: features of the queries [H, N, F], divided by the
+        normaliser, and of the keys [H, M, F], divided by M. F is 2D in the streams, D elsewhere.
     """
     rotary = inputs.rotary
-    q, k = _queries_and_keys(inputs)
+    q, k = queries_and_keys(inputs)
     psi, same, opposite = inputs.feature_map.features(q, k, inputs.eps, paired=rotary is not None)
-    phi_same, eps_same = same
-    phi_opposite, eps_opposite = opposite
-    key_mean = psi.mean(dim=-2).unsqueeze(-1)
-    queries_same = rotate(phi_same, rotary) / normaliser(phi_same, key_mean, eps_same)
-    queries_opposite = rotate(phi_opposite, rotary)
-    queries_opposite = queries_opposite / normaliser(phi_opposite, key_mean, eps_opposite)
-    queries = torch.stack([queries_same[0], queries_opposite[0]])
-    return Factors(queries, rotate(psi, rotary)[0] / psi.shape[-2])
+    features: dict[str, tuple[Tensor, Any, Tensor, Any]] = {
+        'same': (*same, psi, rotary),
+        'opposite': (*opposite, psi, rotary),
+    }
+    for kind, feature in FEATURES.items():
+        features[kind] = (feature(q), inputs.eps, feature(k), None)
+    factors = {}
+    for kind, (of_queries, eps, of_keys, tables) in features.items():
+        key_mean = of_keys.mean(dim=-2).unsqueeze(-1)
+        queries = rotate(of_queries, tables) / normaliser(of_queries, key_mean, eps)
+        keys = rotate(of_keys, tables) / of_keys.shape[-2]
+        factors[kind] = (queries[0], keys[0])
+    return factors
 
 
 def attention_rows(
@@ -80,29 +72,23 @@ def attention_rows(
     Returns:
         A function from the indices of queries [R] to [H, R, M] for each kind.
     """
-    q, k = _queries_and_keys(inputs)
-    q = q[0]
-    k = k[0]
-    factors = polarity_factors(inputs)
-    key_features = {}
-    for kind, feature in FEATURES.items():
-        if kind in kinds:
-            key_features[kind] = feature(k)
+    q, k = queries_and_keys(inputs)
+    factors = weight_factors(inputs)
 
-    def rows(index: Tensor) -> dict[str, Tensor]:
-        same, opposite = factors.rows(index)
-        weights = {'same': same, 'opposite': opposite, 'both': (same + opposite) / 2}
-        if 'softmax' in kinds:
-            logits = q[:, index] @ k.mT / q.shape[-1] ** 0.5
-            weights['softmax'] = logits.softmax(dim=-1)
-        for kind, psi in key_features.items():
-            phi = FEATURES[kind](q[:, index])
-            key_mean = psi.mean(dim=-2).unsqueeze(-1)
-            keys = psi.shape[-2]
-            weights[kind] = (phi / normaliser(phi, key_mean, inputs.eps)) @ (psi / keys).mT
-        return {kind: weights[kind] for kind in kinds}
+    def weights_of(kind: str, index: Tensor) -> Tensor:
+        if kind == 'both':
+            return (weights_of('same', index) + weights_of('opposite', index)) / 2
+        if kind == 'softmax':
+            return softmax_weights(q[0, :, index], k[0])
+        queries, keys = factors[kind]
+        return queries[:, index] @ keys.mT
 
-    return rows
+    return lambda index: {kind: weights_of(kind, index) for kind in kinds}
+
+
+def softmax_weights(q: Tensor, k: Tensor) -> Tensor:
+    """Return softmax(q k^T / sqrt D) of q [..., R, D] and k [..., M, D]."""
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)
 
 
 def sample_tokens(tokens: int, number: int) -> Tensor:
@@ -110,7 +96,7 @@ def sample_tokens(tokens: int, number: int) -> Tensor:
     return torch.linspace(0, tokens - 1, min(tokens, number), dtype=torch.float64).round().long()
 
 
-def _queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+def queries_and_keys(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
     """Return q and k' = k + P (E4) as [B, H, N, D] in the accumulation dtype."""
     dtype = accumulation_dtype(inputs.q.dtype)
     q = inputs.q.to(dtype).transpose(1, 2)

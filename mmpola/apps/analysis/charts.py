@@ -1,4 +1,4 @@
-"""Draw charts of all layers of an image: entropy, gates, rank."""
+"""Draw charts of all layers: parameters, and entropy, gates and rank for an image."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis
+from mmpola.apps.analysis.statistics import STREAMS
 
 BLUE = '#0072b2'
 ORANGE = '#d55e00'
@@ -20,7 +22,7 @@ PINK = '#cc79a7'
 GREY = '#666666'
 LIGHT_BLUE = '#56b4e9'
 
-ENTROPY_STYLES: dict[str, tuple[str, str, str]] = {
+WEIGHT_STYLES: dict[str, tuple[str, str, str]] = {
     'linear': ('linear, elu + 1', GREEN, '-^'),
     'relu': ('linear, ReLU only', PINK, '-v'),
     'both': ('polarity-aware, both streams', BLUE, '-o'),
@@ -30,6 +32,14 @@ ENTROPY_STYLES: dict[str, tuple[str, str, str]] = {
 }
 """Label, colour and format of the line of each kind of weights."""
 
+PARAMETER_TITLES = {
+    'exponent': 'Exponents',
+    'scale': 'Scales',
+    'same': 'Temperatures, same-signed',
+    'opposite': 'Temperatures, opposite-signed',
+}
+"""Titles of the parameters of PolaFormer's and PolaFormer++'s feature maps."""
+
 STREAM_STYLES = (('same-signed', BLUE, 'o'), ('opposite-signed', ORANGE, 's'))
 """Label, colour and marker of each stream."""
 
@@ -37,25 +47,40 @@ COMPONENT_COLUMNS = 4
 """Most panels side by side in the chart of the gates' principal components."""
 
 
+def draw_parameters(layers: Sequence[LayerAnalysis]) -> Figure:
+    """Draw the learned parameters of the feature maps: exponents and scales, or temperatures."""
+    names = list(dict.fromkeys(name for layer in layers for name in layer.parameters))
+    figure, panels = _figure(layers, len(names))
+    for axes, name in zip(panels, names, strict=True):
+        values = []
+        for layer in layers:
+            values.append(layer.parameters.get(name, np.full(1, np.nan)).ravel())
+        _plot_values(axes, values, 'mean', BLUE, '-o')
+        axes.set_title(PARAMETER_TITLES[name], fontsize=11)
+        _label_layers(axes, layers)
+    _legend(panels[-1], 'single channels', loc='center left', bbox_to_anchor=(1, 0.5))
+    return figure
+
+
 def draw_entropy(layers: Sequence[LayerAnalysis]) -> Figure:
     """Draw the entropy of each kind of weights as a share of log M.
 
     Lines are the mean of the heads, dots single heads.
     """
-    figure, axes = _figure(layers)
-    for kind, (label, colour, line) in ENTROPY_STYLES.items():
+    figure, (axes,) = _figure(layers)
+    for kind, (label, colour, line) in WEIGHT_STYLES.items():
         shares = [layer.entropy[kind] / layer.largest_entropy for layer in layers]
         if kind == 'linear':
             style = {'markersize': 10.0, 'linewidth': 4.0}  # shows behind softmax, often the same
         else:
             style = {'markersize': 6.0, 'linewidth': 1.6}
-        _plot_heads(axes, shares, label, colour, line, **style)
+        _plot_values(axes, shares, label, colour, line, **style)
     axes.axhline(1, color=GREY, linewidth=0.8, linestyle='--')
     axes.set_ylabel('entropy / log(number of keys)')
     figure.suptitle(
         'Entropy of the attention weights; 1: all keys have the same weight', fontsize=11
     )
-    _label_layers(axes, [_layer_title(layer.name) for layer in layers])
+    _label_layers(axes, layers)
     _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -73,18 +98,18 @@ def draw_gates(layers: Sequence[LayerAnalysis]) -> Figure:
     means, correlations = upper.subplots(1, 2)
     for stream, (label, colour, marker) in enumerate(STREAM_STYLES):
         values = [layer.gate.mean[stream] for layer in layers]
-        _plot_heads(means, values, label, colour, f'-{marker}')
+        _plot_values(means, values, label, colour, f'-{marker}')
     paired = [layer.gate.correlation for layer in layers]
-    _plot_heads(correlations, paired, 'of paired channels', GREEN, '-^')
+    _plot_values(correlations, paired, 'of paired channels', GREEN, '-^')
     of_tokens = [layer.gate.token_correlation for layer in layers]
-    _plot_heads(correlations, of_tokens, "of the tokens' means", PINK, '-v')
+    _plot_values(correlations, of_tokens, "of the tokens' means", PINK, '-v')
     means.set_title('Mean of the gate', fontsize=11)
     correlations.set_title('Correlation of the two halves', fontsize=11)
     correlations.set_ylim(-1.05, 1.05)
     for axes in (means, correlations):
         axes.axhline(0, color=GREY, linewidth=0.8, linestyle='--')
         _legend(axes)
-        _label_layers(axes, [_layer_title(layer.name) for layer in layers])
+        _label_layers(axes, layers)
     _draw_components(lower, layers, rows, columns)
     return figure
 
@@ -122,50 +147,52 @@ def _draw_components(figure: Any, layers: Sequence[LayerAnalysis], rows: int, co
 
 
 def draw_rank(layers: Sequence[LayerAnalysis]) -> Figure:
-    """Draw the effective rank of the token mixing, without and with the convolution.
-
-    It is drawn as a share of the rows.
-    """
-    figure, axes = _figure(layers)
-    with_convolution = []
-    without = []
-    labels = []
+    """Draw the effective rank of each kind of weights, and of the layer's with the convolution."""
+    figure, (axes,) = _figure(layers)
+    mixing = []
+    streams = []
+    notes = []
     for layer in layers:
         rank = layer.rank
-        if rank.mixing_rows is None:
-            with_convolution.append(np.full(1, np.nan))
+        if rank.mixing is None:
+            mixing.append(np.full(1, np.nan))
         else:
-            with_convolution.append(rank.mixing_rows.ravel() / rank.rows)
-        without.append(rank.attention_rows.ravel() / rank.rows)
-        rows, columns = layer.grid
-        labels.append(f'{_layer_title(layer.name)}\n{rank.rows} of {rows * columns} rows')
-    _plot_heads(axes, with_convolution, 'attention and convolution', GREEN, '-^')
-    _plot_heads(axes, without, 'attention', BLUE, '-o')
-    axes.set_ylim(0, 1.05)
-    axes.set_ylabel('effective rank / rows')
+            mixing.append(rank.mixing.ravel())
+        streams.append(np.concatenate([rank.attention[kind] for kind in STREAMS]))
+        notes.append(f'\n{rank.rows} of {math.prod(layer.grid)} rows')
+    _plot_values(axes, mixing, 'polarity-aware, and convolution', GREY, '-D')
+    for kind in ('softmax', 'relu', 'linear'):
+        label, colour, line = WEIGHT_STYLES[kind]
+        values = [layer.rank.attention[kind] for layer in layers]
+        _plot_values(axes, values, label, colour, line)
+    _plot_values(axes, streams, 'polarity-aware, each stream', BLUE, '-o')
+    axes.set_yscale('log', base=2)
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.set_ylim(bottom=0.9)
+    axes.set_ylabel('effective rank')
     figure.suptitle('Effective rank of the token mixing', fontsize=11)
-    _label_layers(axes, labels)
-    _legend(axes, 'single heads, each stream')
+    _label_layers(axes, layers, notes)
+    _legend(axes, loc='center left', bbox_to_anchor=(1, 0.5))
     return figure
 
 
-def _figure(layers: Sequence[LayerAnalysis]) -> tuple[Figure, Axes]:
-    """Make a figure with one panel, whose width grows with the number of layers."""
-    width = max(7.6, 0.42 * len(layers) + 1.5)
-    figure = Figure(figsize=(width, 4.2), dpi=110, layout='constrained')
-    return figure, figure.subplots()
+def _figure(layers: Sequence[LayerAnalysis], panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels side by side, whose widths grow with the number of layers."""
+    width = max(4.5 if panels > 1 else 7.6, 0.42 * len(layers) + 1.5)
+    figure = Figure(figsize=(width * panels, 4.2), dpi=110, layout='constrained')
+    return figure, list(figure.subplots(1, panels, squeeze=False)[0])
 
 
-def _plot_heads(
+def _plot_values(
     axes: Axes, values: Sequence[NDArray[Any]], label: str, colour: str, line: str, **style: Any
 ) -> None:
-    """Draw a dot for each head of each layer, and a line through the means; NaN is left out."""
+    """Draw a dot for each value of each layer, and a line through the means; NaN is left out."""
     means = []
-    for position, heads in enumerate(values):
-        numbers = heads[np.isfinite(heads)]
+    for position, of_layer in enumerate(values):
+        numbers = of_layer[np.isfinite(of_layer)]
         means.append(numbers.mean() if len(numbers) else np.nan)
-        positions = [position] * len(heads)
-        axes.scatter(positions, heads, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1)
+        positions = [position] * len(of_layer)
+        axes.scatter(positions, of_layer, s=12, color=colour, alpha=0.4, linewidths=0, zorder=1)
     axes.plot(means, line, color=colour, label=label, **{'linewidth': 1.6, **style})
 
 
@@ -175,8 +202,13 @@ def _legend(axes: Axes, dots: str = 'single heads', **place: Any) -> None:
     axes.legend(fontsize=9, frameon=False, **place)
 
 
-def _label_layers(axes: Axes, names: Sequence[str]) -> None:
-    """Write the names of layers below the axes."""
+def _label_layers(
+    axes: Axes, layers: Sequence[LayerAnalysis], notes: Sequence[str] | None = None
+) -> None:
+    """Write the names of layers below the axes, each with its note."""
+    names = []
+    for number, layer in enumerate(layers):
+        names.append(_layer_title(layer.name) + (notes[number] if notes else ''))
     axes.set_xticks(range(len(names)), names, rotation=35, ha='right', fontsize=9)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.grid(axis='y', alpha=0.3)

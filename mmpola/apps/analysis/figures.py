@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from mmpola.apps.analysis.capture import LayerInputs, observe
-from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_rank
+from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
 from mmpola.apps.analysis.layer_analysis import LayerAnalysis, analyze_layer
 from mmpola.apps.analysis.maps import draw_maps
 from mmpola.apps.analysis.scene import Point, Scene, open_scene
@@ -24,6 +24,7 @@ from mmpola.read_image import ImageFile
 CHARTS: dict[str, Callable[[Sequence[LayerAnalysis]], Figure]] = {
     'entropy': draw_entropy,
     'gates': draw_gates,
+    'parameters': draw_parameters,
     'rank': draw_rank,
 }
 """Charts of all layers of an image, by the names of their files."""
@@ -52,19 +53,6 @@ def parse_points(arguments: Iterable[str]) -> list[Point]:
             raise UsageError(f'--points: expected X,Y in pixels, such as 120,80, got {argument}')
         points.append((int(match[1]), int(match[2])))
     return points
-
-
-def figure_paths(image: ImageFile, out: Path, names: Sequence[str]) -> list[Path]:
-    """Return the files of an image's results, for the layers `names`; the JSON is last."""
-    figures = list(CHARTS)
-    for name in names:
-        figures.append(f'maps_{name}')
-    paths = []
-    for figure in figures:
-        for suffix in FORMATS:
-            paths.append(image.output(out, f'/{figure}.{suffix}'))
-    paths.append(image.output(out, '.json'))
-    return paths
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> None:

@@ -73,7 +73,7 @@ class LayerAnalysis:
         gate = dict(vars(self.gate))
         del gate['components']
         rank = self.rank
-        mixing_rows = None if rank.mixing_rows is None else _plain(rank.mixing_rows)
+        mixing = None if rank.mixing is None else _plain(rank.mixing)
         return {
             'grid': list(self.grid),
             'key_grid': list(self.key_grid),
@@ -83,11 +83,10 @@ class LayerAnalysis:
             'parameters': _plain_dict(self.parameters),
             'gate': _plain_dict(gate),
             'effective_rank': {
-                'attention': _plain(rank.attention),
                 'sampled_rows': rank.rows,
                 'sampled_channels': SAMPLED_CHANNELS,
-                'attention_rows': _plain(rank.attention_rows),
-                'mixing_rows': mixing_rows,
+                **_plain_dict(rank.attention),
+                'mixing': mixing,
             },
         }
 

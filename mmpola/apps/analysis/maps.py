@@ -22,6 +22,7 @@ KIND_TITLES = {
     'same': 'same-signed',
     'opposite': 'opposite-signed',
     'both': 'both',
+    'linear': 'elu + 1 of the same q, k',
     'softmax': 'softmax of the same q, k',
 }
 

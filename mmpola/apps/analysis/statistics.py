@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmpola.apps.analysis.attention_weights import (
+    FEATURES,
     WEIGHT_KINDS,
     attention_rows,
-    polarity_factors,
+    queries_and_keys,
     sample_tokens,
+    softmax_weights,
+    weight_factors,
 )
 from mmpola.apps.analysis.capture import LayerInputs
 from mmpola.layers import Grid
@@ -24,6 +27,11 @@ Array = NDArray[np.float32]
 
 PCA_TOKENS = 1024
 """Largest number of tokens whose gates the principal components are computed from."""
+
+STREAMS = ('same', 'opposite')
+
+RANK_KINDS = (*STREAMS, *FEATURES, 'softmax')
+"""Kinds of weights whose rank is computed."""
 
 CHUNK_WEIGHTS = 2**22
 """Weights of one kind that exist at a time, unless one row has more: 16 MB in float32."""
@@ -128,22 +136,21 @@ def principal_components(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class EffectiveRanks:
-    """Effective ranks of a layer for one image, [2, H] for each stream and head.
+    """Effective ranks of a layer for one image.
 
     Attributes:
-        attention: of A, exact, from its factors; at most 2D.
-        rows: number R of the rows of the next two: all N, or evenly spaced ones, whose rank is at
-            most R. Rows of T further apart than its kernel are orthogonal, so a sample overstates
-            what T adds to the whole matrix.
-        attention_rows: of these rows of A.
-        mixing_rows: of these rows of A + T, the mean over evenly spaced channels of the stream;
-            None if the layer reduces its keys, where T does not act on the same tokens as A.
+        rows: number R of rows of the matrices: all N, or evenly spaced ones, whose rank is at most
+            R.
+        attention: of these rows of the weights A, per head [H], for each of `RANK_KINDS`.
+        mixing: of these rows of A + T, the mean over evenly spaced channels of the stream, for each
+            stream and head [2, H]; None if the layer reduces its keys, where T does not act on the
+            same tokens as A. Rows of T further apart than its kernel are orthogonal, so a sample
+            overstates what T adds to the whole matrix.
     """
 
-    attention: Array
     rows: int
-    attention_rows: Array
-    mixing_rows: Array | None
+    attention: dict[str, Array]
+    mixing: Array | None
 
 
 def effective_rank(singular_values: Tensor) -> Tensor:
@@ -159,50 +166,42 @@ def effective_ranks(layer: LayerInputs, rows: int, channels: int) -> EffectiveRa
 
     No [N, N] matrix is formed. For a value channel, (E14) without the gate is y = (A + T) v, with
     the weights A [N, N] of the channel's head and stream and the matrix T [N, N] of its convolution
-    kernel. A has rank 2D at most, and T usually has full rank.
+    kernel. A has rank 2D at most, and T usually has full rank. Beside the two streams there are the
+    weights of other attention for the same q and k.
 
     Args:
         layer: with B = 1.
-        rows: largest number of rows for A + T.
+        rows: largest number of rows.
         channels: largest number of channels of a stream whose kernels are used.
     """
-    factors = polarity_factors(layer.attention)
-    streams, heads, tokens, _ = factors.queries.shape
-    dim = layer.attention.q.shape[-1]
+    q, k = queries_and_keys(layer.attention)
+    _, heads, tokens, dim = q.shape
     index = sample_tokens(tokens, rows)
+    factors = weight_factors(layer.attention)
     offsets = sample_tokens(dim // 2, channels)
-    weight = layer.mixing.weight[:, 0].cpu().double()
+    kernels = layer.mixing.weight[:, 0].cpu().double()
     has_mixing_matrix = layer.sr_ratio == 1
 
-    attention = np.zeros((streams, heads), np.float32)
-    attention_rows = np.zeros((streams, heads), np.float32)
-    mixing_rows = np.zeros((streams, heads), np.float32)
-    for stream in range(streams):
-        for head in range(heads):
-            queries = factors.queries[stream, head].cpu().double()
-            keys = factors.keys[head].cpu().double()
-            attention[stream, head] = effective_rank(singular_values(queries, keys))
-            sampled = queries[index]
-            gram = sampled @ (keys.mT @ keys) @ sampled.mT  # A A^T
-            attention_rows[stream, head] = _rank_from_gram(gram)
-            if has_mixing_matrix:
-                channel = head * dim + stream * (dim // 2) + offsets
-                kernels = weight[channel % len(weight)]
-                convolution, read = convolution_rows(kernels, layer.grid, index)
-                crossed = sampled @ (convolution @ keys[read]).mT  # A T^T
-                squared = convolution @ convolution.mT  # T T^T
-                gram = gram + crossed + crossed.mT + squared  # (A + T) (A + T)^T
-                mixing_rows[stream, head] = _rank_from_gram(gram).mean()
-    if not has_mixing_matrix:
-        return EffectiveRanks(attention, len(index), attention_rows, mixing_rows=None)
-    return EffectiveRanks(attention, len(index), attention_rows, mixing_rows)
-
-
-def singular_values(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return the singular values [F] of Q K^T for Q [N, F] and K [M, F], from QR decompositions."""
-    upper_q = torch.linalg.qr(queries, mode='r').R
-    upper_k = torch.linalg.qr(keys, mode='r').R
-    return torch.linalg.svdvals(upper_q @ upper_k.mT)
+    attention = {kind: np.zeros(heads, np.float32) for kind in RANK_KINDS}
+    mixing = np.zeros((len(STREAMS), heads), np.float32)
+    for head in range(heads):
+        softmax = softmax_weights(q[0, head, index], k[0, head]).cpu().double()
+        attention['softmax'][head] = _rank_from_gram(softmax @ softmax.mT)
+        for kind, (of_queries, of_keys) in factors.items():
+            queries = of_queries[head, index].cpu().double()
+            keys = of_keys[head].cpu().double()
+            gram = queries @ (keys.mT @ keys) @ queries.mT  # A A^T
+            attention[kind][head] = _rank_from_gram(gram)
+            if kind not in STREAMS or not has_mixing_matrix:
+                continue
+            stream = STREAMS.index(kind)
+            channel = head * dim + stream * (dim // 2) + offsets
+            convolution, read = convolution_rows(kernels[channel % len(kernels)], layer.grid, index)
+            crossed = queries @ (convolution @ keys[read]).mT  # A T^T
+            squared = convolution @ convolution.mT  # T T^T
+            gram = gram + crossed + crossed.mT + squared  # (A + T) (A + T)^T
+            mixing[stream, head] = _rank_from_gram(gram).mean()
+    return EffectiveRanks(len(index), attention, mixing if has_mixing_matrix else None)
 
 
 def convolution_rows(kernels: Tensor, grid: Grid, index: Tensor) -> tuple[Tensor, Tensor]:

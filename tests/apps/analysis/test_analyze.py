@@ -11,7 +11,7 @@ from mmpola.apps.analysis import figures, parse_points
 from mmpola.messages import UsageError
 from tests.helpers.processes import run_script
 
-CHARTS = ('entropy', 'gates', 'rank')
+CHARTS = ('entropy', 'gates', 'parameters', 'rank')
 
 
 def refusal(capsys, *arguments):
@@ -50,7 +50,10 @@ def test_figures_and_numbers_of_a_classifier(classifier, write_checkpoint, photo
         assert 0 < layer['entropy'][kind][0] <= math.log(64) * (1 + 1e-4)  # five digits are written
     not_trained = np.full((1, 8), 3.0)
     assert np.array(layer['parameters']['exponent']) == pytest.approx(not_trained)
-    assert layer['effective_rank']['sampled_rows'] == 64
+    ranks = layer['effective_rank']
+    assert ranks['sampled_rows'] == 64
+    for kind in ('same', 'opposite', 'linear', 'relu', 'softmax'):
+        assert 1 <= ranks[kind][0] <= 64
 
     assert 'of the results exist already' in refusal(capsys, *arguments)
     arguments = [classifier, checkpoint, photo, '--out', tmp_path / 'other']

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from mmpola.apps.analysis.attention_weights import (
     WEIGHT_KINDS,
     attention_rows,
-    polarity_factors,
     sample_tokens,
 )
 from mmpola.layers import EluSequenceAttention
@@ -49,7 +48,7 @@ def test_weights_times_values_are_the_operators_output(case):
         eps=inputs.eps,
     )
     index = torch.tensor([4, 0, 2])
-    same, opposite = polarity_factors(inputs).rows(index)  # [H, R, M]
+    same, opposite = attention_rows(inputs, ('same', 'opposite'))(index).values()  # [H, R, M]
     values = inputs.v[0].transpose(0, 1).chunk(2, dim=-1)  # [H, M, D/2] of each stream
     found = torch.cat([same @ values[0], opposite @ values[1]], dim=-1)
     torch.testing.assert_close(found, output[0, index].transpose(0, 1))

@@ -7,10 +7,10 @@ import torch
 
 from mmpola.apps.analysis import (
     analyze_layer,
+    attention_rows,
     choose_layers,
     linear_layers,
     observe,
-    polarity_factors,
 )
 from mmpola.backbones import PolaDeiT, PolaFormerPP, PolaPVT, PolaSwin
 from mmpola.messages import UsageError
@@ -44,7 +44,8 @@ def test_weights_of_every_backbone_give_what_its_layers_attended(name):
     model, image = build().train(), torch.randn(1, 3, 70, 52)
 
     def largest_error(layer):
-        rows = polarity_factors(layer.attention).rows(torch.arange(layer.grid[0] * layer.grid[1]))
+        index = torch.arange(layer.grid[0] * layer.grid[1])
+        rows = attention_rows(layer.attention, ('same', 'opposite'))(index).values()
         values = layer.attention.v[0].transpose(0, 1).chunk(2, dim=-1)
         attended = torch.cat([weights @ x for weights, x in zip(rows, values, strict=True)], dim=-1)
         return (attended.transpose(0, 1) - layer.mixing.attended[0]).abs().max().item()
@@ -89,7 +90,7 @@ def test_the_analysis_does_not_depend_on_the_backend(monkeypatch):
         for kind, entropy in layer.entropy.items():
             assert entropy == pytest.approx(found[name].entropy[kind], rel=1e-5)
         assert layer.gate.mean == pytest.approx(found[name].gate.mean, rel=1e-5)
-        assert layer.rank.mixing_rows == pytest.approx(found[name].rank.mixing_rows, rel=1e-5)
+        assert layer.rank.mixing == pytest.approx(found[name].rank.mixing, rel=1e-5)
 
 
 def test_what_is_refused():

@@ -37,7 +37,7 @@ def test_a_point_a_layer_and_a_head_are_drawn(explorer, photo):
     other = explorer.maps(photo, SECOND, '2', (50, 20))
     assert other.get_suptitle().endswith('head 2 of 2')
     assert other.axes[0].get_ylabel() == 'pixel 50, 20'
-    assert [len(figure.axes) > 0 for figure in explorer.charts(photo)] == [True] * 3
+    assert [len(figure.axes) > 0 for figure in explorer.charts(photo)] == [True] * 4
     assert len(calls) == 1
     with pytest.raises(UsageError, match='point 2,30: expected a pixel that the network sees'):
         explorer.maps(photo, SECOND, 'mean', (2, 30))

@@ -5,7 +5,7 @@ import torch
 from matplotlib.legend import Legend
 
 from mmpola.apps.analysis import analyze_layer, observe
-from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_rank
+from mmpola.apps.analysis.charts import draw_entropy, draw_gates, draw_parameters, draw_rank
 from mmpola.apps.analysis.figures import save_figure
 from mmpola.backbones import PolaPVT
 
@@ -40,9 +40,16 @@ def test_legends_name_dots_and_colours(layers):
     assert correlations == ['of paired channels', "of the tokens' means", 'single heads']
     assert components == STREAMS
     assert legends(draw_entropy(layers))[0][-1] == 'single heads'
-    assert legends(draw_rank(layers)) == [
-        ['attention and convolution', 'attention', 'single heads, each stream']
+    (ranks,) = legends(draw_rank(layers))
+    assert ranks == [
+        'polarity-aware, and convolution',
+        'softmax',
+        'linear, ReLU only',
+        'linear, elu + 1',
+        'polarity-aware, each stream',
+        'single heads',
     ]
+    assert legends(draw_parameters(layers)) == [['mean', 'single channels']]
 
 
 def test_texts_of_a_pdf_stay_texts(layers, tmp_path):
