@@ -213,7 +213,6 @@ ADE20K = {
 }
 
 OWN_RECIPES = {
-    'imagenet_pola_swin_shapes',
     'mask_rcnn_pola_swin_shapes',
     'finetune_pola_pvt_t',
     'finetune_pola_swin_t',
