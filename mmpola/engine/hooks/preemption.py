@@ -72,6 +72,7 @@ class PreemptionHook(Hook):
         for number in self.signals:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self.replaced[number] = signal.signal(number, self._receive)
+        self.process = os.getpid()
         self.training.value = 1
         # This runs before multiprocessing terminates the workers by SIGTERM, also after an error.
         atexit.register(self._restore_handlers)
@@ -101,6 +102,10 @@ class PreemptionHook(Hook):
 
     def _receive(self, number: int, frame: Any) -> None:
         """Note the first signal; stop a single process at once at another Ctrl-C."""
+        if os.getpid() != self.process:  # a process that a metric has forked, as VOCMetric does
+            if number == signal.SIGTERM:  # how its pool ends it
+                os._exit(0)
+            return
         if self.received is not None:
             under_torchrun = 'TORCHELASTIC_RUN_ID' in os.environ  # it passes on the first again
             if number == signal.SIGINT and not under_torchrun:

@@ -1,8 +1,11 @@
 """Signals, and the loops that PreemptionHook refuses; test_loops.py resumes what it saved."""
 
+import multiprocessing
 import signal
+import time
 
 import pytest
+from mmengine.hooks import Hook
 
 from tests.helpers.training import Signal, assert_refused_at_the_start, run, small_config
 
@@ -55,3 +58,22 @@ def test_torchrun_passes_ctrl_c_on_a_second_time(colours, tmp_path, monkeypatch)
         run(small_config(colours, tmp_path), *twice)
     assert raised.value.code == 130
     assert (tmp_path / 'interrupted.pth').exists()
+
+
+@pytest.mark.slow
+def test_processes_that_a_metric_forks_can_be_ended(colours, tmp_path):
+    """mmdet's VOCMetric ends its pool by SIGTERM; a run waited for ever for one that noted it."""
+    statuses = []
+
+    class Pool(Hook):
+        def after_val_epoch(self, runner, metrics=None):
+            process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))
+            process.start()
+            process.terminate()
+            process.join(timeout=20)
+            statuses.append(process.exitcode)
+            process.kill()
+
+    runner = run(small_config(colours, tmp_path, epochs=2), Pool())
+    assert runner.epoch == 2
+    assert statuses == [0, 0]
