@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Iterable
 
 try:
-    from mmengine.logging import print_log
+    from mmengine.logging import MMLogger
 except ModuleNotFoundError:
-    print_log = None
+    MMLogger = None
 
 CTRL_C = 130
 """Exit status after Ctrl-C, as in shells."""
+
+FOR_THE_USER = 'mmpola_for_the_user'
+"""Attribute of log records that a training run shows on the screen from its start on."""
 
 
 class UsageError(Exception):
@@ -52,10 +55,10 @@ def first_line(error: BaseException) -> str:
 
 def info(message: str) -> None:
     """Log a message at the level INFO; in MMEngine's current logger if MMEngine is installed."""
-    if print_log is None:
+    if MMLogger is None:
         logging.getLogger('mmpola').info(message)
     else:
-        print_log(message, logger='current')
+        MMLogger.get_current_instance().info(message, extra={FOR_THE_USER: True})
 
 
 def run_main(main: Callable[[], None]) -> None:

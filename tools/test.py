@@ -16,7 +16,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import check_data, print_notes
+from mmpola.apps.data_checks import check_data, print_table
 from mmpola.checkpoint.load import WEIGHTS, WEIGHTS_HELP
 from mmpola.classification.data_config import name_imagenet_classes, name_trained_classes
 from mmpola.engine.config import (
@@ -27,6 +27,7 @@ from mmpola.engine.config import (
     load_config,
     request_compilation,
 )
+from mmpola.engine.processes import place
 from mmpola.engine.train import evaluate
 from mmpola.engine.training_checkpoint import read_checkpoint_for
 from mmpola.engine.validate import validate_config
@@ -62,7 +63,9 @@ def main() -> None:
     checkpoint = read_checkpoint_for(args.checkpoint, model, args.weights)
     name_trained_classes(cfg, checkpoint.classes)
     name_imagenet_classes(cfg)
-    print_notes(check_data(cfg, splits=('test',)))
+    reports = check_data(cfg, splits=('test',))
+    if place(cfg.launcher).rank == 0:
+        print_table(reports)
     evaluate(cfg, checkpoint)
 
 

@@ -16,7 +16,7 @@ import mmpola.script  # noqa: F401  before all others
 
 import argparse
 
-from mmpola.apps.data_checks import check_data, print_notes
+from mmpola.apps.data_checks import check_data, print_table
 from mmpola.engine.advice import training_advice
 from mmpola.engine.config import (
     add_compile_argument,
@@ -26,6 +26,7 @@ from mmpola.engine.config import (
     scale_learning_rate,
     use_mixed_precision,
 )
+from mmpola.engine.processes import place
 from mmpola.engine.resume import decide_resume
 from mmpola.engine.train import train
 from mmpola.engine.validate import validate_config
@@ -89,7 +90,9 @@ def main() -> None:
         print(f'{problem.what}: {problem.found} -> {problem.remedy}')
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
     classes = decide_resume(cfg, args.overwrite, model)
-    print_notes(check_data(cfg, splits=('train', 'val')))
+    reports = check_data(cfg, splits=('train', 'val'))
+    if place(cfg.launcher).rank == 0:
+        print_table(reports)
     for line in training_advice(cfg):
         print(line)
     train(cfg, model, args.overwrite, classes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -42,6 +43,19 @@ def seed_generators(*numbers: int) -> None:
     random.seed(words[:2].tobytes())
     np.random.seed(words[2:4])
     torch.default_generator.manual_seed(int(words[4]) << 32 | int(words[5]))
+
+
+@contextmanager
+def unchanged_generators() -> Iterator[None]:
+    """Give the generators of Python, NumPy and torch (CPU) their states back at the end."""
+    python = random.getstate()
+    numpy = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def seeded_loader(dataloader: Any, endless: bool) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
 from mmpola.config_contents import class_list_problem
 from mmpola.engine.processes import end_children_with_this_process, place
+from mmpola.engine.runner import Runner
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     loads_classes,
@@ -167,7 +167,7 @@ def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
 
 
 def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:
-    """Build MMEngine's Runner.
+    """Build MMEngine's Runner, with a short screen and the hooks that draw.
 
     Args:
         cfg: config of the run. In it, MMEngine's `CheckpointHook` is replaced, whose files

@@ -1,1 +1,1 @@
-"""Hooks: preemption, checkpoints, a stop at NaN, running statistics, compilation, a final test."""
+"""Hooks: preemption, checkpoints, a stop at NaN, buffers, compilation, pictures, a final test."""

@@ -1,0 +1,159 @@
+"""MMEngine's Runner with pictures and a short screen; its long start is in the log file only."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import mmengine.runner
+from mmengine.dist import is_main_process
+from mmengine.logging import MMLogger
+from tqdm import tqdm
+
+from mmpola.engine.hooks.screen import ScreenHook
+from mmpola.messages import FOR_THE_USER
+
+ABOUT_MMENGINE = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
+"""Beginnings of warnings about MMEngine's own code, which every run would print."""
+
+SHOWN_BY_THE_BAR = re.compile(
+    r'Exp name: |(Epoch|Iter)\(train\)|(Epoch|Iter)\((val|test)\).* eta: '
+)
+"""Beginnings of lines that a progress bar replaces; a line with metrics has no `eta`."""
+
+DRAWING: dict[str, Any] = {
+    'first_batch': {'type': 'mmpola.FirstBatchHook'},
+    'curves': {'type': 'mmpola.CurvesHook'},
+}
+"""Hooks of every run, by their key in `default_hooks`; a config leaves one out by None."""
+
+
+class Runner(mmengine.runner.Runner):
+    """MMEngine's Runner, with the same arguments, that draws pictures and prints less.
+
+    Until the first batch, the screen shows only warnings, errors and the messages of mmpola. On a
+    terminal, a progress bar then replaces the lines about training steps. The log file has
+    everything.
+
+    Attributes:
+        screen: the filter of what the screen shows.
+    """
+
+    screen: Screen
+
+    def build_logger(self, *arguments: Any, **options: Any) -> MMLogger:
+        """Build MMEngine's logger and put the filter in front of its screen."""
+        logger = super().build_logger(*arguments, **options)
+        self.screen = Screen()
+        for handler in logger.handlers:
+            is_file = isinstance(handler, logging.FileHandler)
+            if isinstance(handler, logging.StreamHandler) and not is_file:
+                self.screen.attach(handler)
+        return logger
+
+    def register_hooks(self, default_hooks: Any = None, custom_hooks: Any = None) -> None:
+        """Register the hooks of the config, those that draw, and the one that reports."""
+        hooks = {**DRAWING, **(default_hooks or {})}
+        for name in DRAWING:
+            if hooks[name] is None:  # MMEngine takes None for its own hooks only
+                del hooks[name]
+        super().register_hooks(hooks, custom_hooks)
+        self.register_hook(ScreenHook(self.screen))
+
+    def build_train_loop(self, loop: Any) -> Any:
+        """Build the loop; what data sets print goes to the log file."""
+        with prints_logged(self.logger):
+            return super().build_train_loop(loop)
+
+    def build_val_loop(self, loop: Any) -> Any:
+        """Build the loop; what data sets and metrics print goes to the log file."""
+        with prints_logged(self.logger):
+            return super().build_val_loop(loop)
+
+    def build_test_loop(self, loop: Any) -> Any:
+        """Build the loop; what data sets and metrics print goes to the log file."""
+        with prints_logged(self.logger):
+            return super().build_test_loop(loop)
+
+
+class Screen(logging.Filter):
+    """Decides which log lines appear on the screen, and writes them above a progress bar.
+
+    Attributes:
+        starting: hide lines of the level INFO, except the messages of mmpola.
+        has_bar: whether the screen is a terminal, where progress bars are drawn.
+        terminal: the standard output.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starting = True
+        self.terminal = sys.stdout
+        self.has_bar = self.terminal.isatty() and is_main_process()
+
+    def attach(self, handler: logging.StreamHandler[TextIO]) -> None:
+        """Filter the lines of a handler."""
+        handler.addFilter(self)
+        handler.setFormatter(ScreenFormatter(handler.formatter or logging.Formatter()))
+        if self.has_bar:
+            handler.setStream(AboveBar(handler.stream))  # type: ignore[arg-type]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to show a line."""
+        if hasattr(record, FOR_THE_USER):
+            return True
+        text = str(record.msg)
+        if record.levelno == logging.WARNING:
+            return not text.startswith(ABOUT_MMENGINE)
+        if record.levelno > logging.WARNING:
+            return True
+        if self.starting:
+            return False
+        return not (self.has_bar and SHOWN_BY_THE_BAR.match(text))
+
+
+class ScreenFormatter(logging.Formatter):
+    """MMEngine's formatter, but mmpola's own messages appear as they are."""
+
+    def __init__(self, others: logging.Formatter) -> None:
+        super().__init__()
+        self.others = others
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        if hasattr(record, FOR_THE_USER):
+            return record.getMessage()
+        return self.others.format(record)
+
+
+class AboveBar:
+    """A stream that writes above the progress bars of a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        """Write text."""
+        tqdm.write(text, file=self.stream, end='')
+
+    def flush(self) -> None:
+        """Flush the terminal."""
+        self.stream.flush()
+
+
+@contextlib.contextmanager
+def prints_logged(logger: MMLogger) -> Iterator[None]:
+    """Log what is printed, such as pycocotools' remarks, at the level INFO."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            if line.strip():
+                logger.info(line)

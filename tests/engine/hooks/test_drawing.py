@@ -1,0 +1,98 @@
+"""The pictures of training runs, and that they change nothing."""
+
+import json
+import uuid
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmpola.checkpoint.safe_load import read_checkpoint
+from mmpola.engine.hooks import curves, first_batch
+from tests.helpers.processes import run_script
+from tests.helpers.training import assert_same, saved
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('unformatted_configs')]
+
+EACH_EPOCH = (
+    'train_cfg.val_interval=1',
+    'default_hooks.checkpoint.interval=1',
+    'default_hooks.checkpoint.max_keep_ckpts=3',
+)
+
+
+def train(config, work, *options, arguments=()):
+    name = f'visualizer.name={uuid.uuid4().hex}'  # MMEngine keeps one by its name
+    options = (name, *EACH_EPOCH, *options)
+    command = (config, '--work-dir', work, *arguments, '--cfg-options', *options)
+    assert run_script('train', *command) == 0
+
+
+@pytest.mark.parametrize('loop', ['mmpola.ExactEpochLoop', 'EpochBasedTrainLoop'])
+def test_a_run_with_pictures_ends_with_the_same_bits(loop, tiny_config, tmp_path):
+    """MMEngine's own loop draws all random numbers in a row."""
+    with tiny_config.open('a') as config:
+        config.write(
+            "checkpoint = dict(type='mmpola.AtomicCheckpointHook')\n"
+            'default_hooks = dict(_delete_=True, checkpoint=checkpoint)\n'
+        )
+    options = (f'train_cfg.type={loop}', 'train_cfg.max_epochs=2')
+    train(tiny_config, tmp_path / 'with', *options)
+    none = ('default_hooks.first_batch=None', 'default_hooks.curves=None')
+    train(tiny_config, tmp_path / 'without', *options, *none)
+    for name in (first_batch.FIRST_BATCH, curves.CURVES):
+        assert (tmp_path / 'with' / name).exists()
+        assert not (tmp_path / 'without' / name).exists()
+    one, other = (saved(tmp_path / name / 'epoch_2.pth') for name in ('with', 'without'))
+    del one['log'][curves.VALIDATED]
+    assert_same(one, other)
+
+
+def test_the_first_batch_of_a_detector(tiny_config, tmp_path):
+    train(tiny_config, tmp_path / 'work', 'train_cfg.max_epochs=1')
+    picture = tmp_path / 'work' / 'first_batch.jpg'
+    width, height = Image.open(picture).size
+    assert width == 768 and height > 320  # two images, enlarged
+    content = picture.read_bytes()
+    train(tiny_config, tmp_path / 'work', 'train_cfg.max_epochs=2', arguments=['--resume'])
+    assert picture.read_bytes() == content  # of the first batch of the run
+
+
+def test_the_first_batch_of_a_segmenter(tiny_segmentation, tmp_path):
+    options = ('train_cfg.max_iters=2', 'train_cfg.val_interval=2')
+    train(tiny_segmentation, tmp_path / 'work', *options)
+    pixels = np.asarray(Image.open(tmp_path / 'work' / 'first_batch.jpg'))
+    assert pixels.std() > 20
+    assert (tmp_path / 'work' / 'curves.png').exists()
+
+
+def test_a_picture_that_fails_is_one_line(tiny_config, tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise ValueError('no colours left')
+
+    monkeypatch.setattr(first_batch, 'draw_batch', fail)
+    monkeypatch.setattr(curves, 'draw_curves', fail)
+    work = tmp_path / 'work'
+    train(tiny_config, work, 'train_cfg.max_epochs=1', 'train_cfg.val_interval=2')
+    shown = capsys.readouterr().out.splitlines()
+    line = 'not drawn (ValueError: no colours left); training goes on'
+    assert f'{work}/first_batch.jpg: {line}' in shown
+    assert f'{work}/curves.png: {line}' in shown
+    assert (work / 'epoch_1.pth').exists()
+
+
+def test_curves_and_scalars_of_a_resumed_run_are_joined(tiny_config, tmp_path):
+    """It resumes from the first of two epochs: the second one's steps must not count twice."""
+    work = tmp_path / 'work'
+    train(tiny_config, work, 'train_cfg.max_epochs=2')
+    (first,) = work.glob('*/vis_data/scalars.json')
+    arguments = ['--resume', work / 'epoch_1.pth', '--overwrite']
+    train(tiny_config, work, 'train_cfg.max_epochs=3', arguments=arguments)
+    (second,) = (path for path in work.glob('*/vis_data/scalars.json') if path != first)
+    entries = [json.loads(line) for line in second.read_text().splitlines()]
+    assert [entry['iter'] for entry in entries if 'iter' in entry] == list(range(1, 19))
+    assert [entry['step'] for entry in entries if 'iter' not in entry] == [1, 2, 3]
+    scalars = read_checkpoint(work / 'epoch_3.pth')['message_hub']['log_scalars']
+    assert len(scalars['train/loss']['log_history']) == 18
+    assert scalars[curves.VALIDATED]['log_history'].tolist() == [6, 12]  # 18 comes after it
+    assert (work / 'curves.png').exists()

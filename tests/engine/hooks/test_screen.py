@@ -1,0 +1,117 @@
+"""What a run shows on a terminal and writes to a file."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+
+import pytest
+
+from tests.helpers.processes import environment, run_script
+
+pytestmark = pytest.mark.slow
+
+START = ['model', 'device', 'log', 'steps', 'optimizer', 'pictures', 'first batch', 'first step']
+"""How the lines of the summary begin."""
+
+ONLY_IN_THE_LOG_FILE = ('System environment:', 'Config:', 'Hooks will be executed', 'index created')
+
+
+@pytest.fixture
+def train_in_a_terminal(root):
+    """A function that runs tools/train.py in a terminal of 120 columns; it returns the output."""
+
+    def train(*arguments):
+        command = [sys.executable, str(root / 'tools' / 'train.py'), *map(str, arguments)]
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(root)
+            os.execve(sys.executable, command, environment())
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 120, 0, 0))
+        output = b''
+        while True:
+            try:
+                part = os.read(terminal, 4096)
+            except OSError:  # the process has ended
+                break
+            if not part:
+                break
+            output += part
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, output.decode()
+        return output.decode()
+
+    return train
+
+
+def summary(lines):
+    return [name for name in START if sum(line.startswith(f'{name}  ') for line in lines) == 1]
+
+
+def text_of_log(work):
+    (path,) = work.glob('*/*.log')
+    return path.read_text()
+
+
+@pytest.mark.parametrize(
+    ('fixture', 'option', 'expected'),
+    [
+        ('tiny_config', 'train_cfg.max_epochs=1', '6 an epoch, 1 epoch, 6 in all, 2 images each'),
+        ('tiny_segmentation', 'train_cfg.max_iters=2', '2 in all, 4 images each'),
+    ],
+)
+def test_a_file_gets_a_summary_and_the_lines_of_mmengine(
+    fixture, option, expected, request, tmp_path, capsys
+):
+    config = request.getfixturevalue(fixture)
+    work = tmp_path / 'work'
+    assert run_script('train', config, '--work-dir', work, '--cfg-options', option) == 0
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    (first,) = (n for n, line in enumerate(lines) if re.search(r'(Epoch|Iter)\(train\).*1/', line))
+    start = [line for line in lines[:first] if 'WARNING' not in line]
+    assert len(start) <= 15, '\n'.join(start)
+    assert summary(start) == START
+    (steps,) = (line for line in start if line.startswith('steps'))
+    assert expected in steps
+    log = text_of_log(work)
+    for text in ONLY_IN_THE_LOG_FILE[:3]:
+        assert text in log
+        assert text not in output.out
+    for line in start[-8:]:
+        assert line in log
+    assert '%|' not in output.out + output.err
+
+
+def test_a_terminal_gets_bars_and_the_log_file_everything(
+    tiny_config, tmp_path, train_in_a_terminal
+):
+    work = tmp_path / 'work'
+    options = ('train_cfg.max_epochs=2', 'train_cfg.val_interval=1')
+    output = train_in_a_terminal(tiny_config, '--work-dir', work, '--cfg-options', *options)
+    lines = re.split(r'[\r\n]+', output)
+    assert summary(lines) == START
+    bars = [line for line in lines if line.startswith('epoch 2/2: 100%')]
+    assert re.search(r'6/6 .* loss \d+\.\d+, run ends in 0:00:00\]', bars[-1])
+    assert any(line.startswith('validation: ') for line in lines)
+    assert 'Epoch(train)' not in output
+    assert len(re.findall(r'Epoch\(val\).*mAP', output)) == 2
+    log = text_of_log(work)
+    assert log.count('Epoch(train)') == 12
+    for text in ONLY_IN_THE_LOG_FILE[:3]:
+        assert text in log
+        assert text not in output
+
+
+def test_an_evaluation_begins_with_a_summary_too(tiny_config, tmp_path, write_checkpoint, capsys):
+    checkpoint = write_checkpoint(tiny_config, tmp_path / 'weights.pth')
+    work = tmp_path / 'work'
+    assert run_script('test', tiny_config, checkpoint, '--work-dir', work) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (first,) = (n for n, line in enumerate(lines) if 'Evaluating bbox' in line)
+    assert first <= 10
+    assert summary(lines) == ['model', 'device', 'log', 'first batch']
+    for text in ONLY_IN_THE_LOG_FILE:
+        assert text in text_of_log(work)

@@ -1,0 +1,117 @@
+"""Pictures of batches: colours, annotations and captions."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mmdet.models.data_preprocessors import DetDataPreprocessor
+from mmdet.structures import DetDataSample
+from mmdet.structures.mask import BitmapMasks
+from mmengine.structures import BaseDataElement, InstanceData, PixelData
+from mmseg.models import SegDataPreProcessor
+from mmseg.structures import SegDataSample
+from timm.data import create_transform
+
+from mmpola.classification.preprocessor import ClassificationPreprocessor
+from mmpola.engine.batch_picture import CAPTION, class_colours, draw_batch, shown_images
+
+MEAN = [123.675, 116.28, 103.53]
+STD = [58.395, 57.12, 57.375]
+RED = (200, 20, 10)
+SIDE = 400  # pixels; not enlarged
+
+
+def red_image(*, bgr):
+    """Return uint8 [3, SIDE, SIDE], all red, in the order of mmcv or in RGB."""
+    colour = RED
+    if bgr:
+        colour = RED[::-1]
+    return torch.tensor(colour, dtype=torch.uint8).view(3, 1, 1).repeat(1, SIDE, SIDE)
+
+
+def has_colour(picture, colour, tolerance=3):
+    difference = np.abs(np.asarray(picture).astype(int) - np.array(colour)).max(axis=2)
+    return bool((difference <= tolerance).any())
+
+
+@pytest.mark.parametrize('bgr_to_rgb', [True, False])
+def test_boxes_and_masks_are_drawn_on_the_denormalised_image(bgr_to_rgb):
+    """A model that reads blue first gives a picture with the right colours too."""
+    sample = DetDataSample(metainfo={'img_path': 'folder/red.jpg', 'img_shape': (SIDE, SIDE)})
+    mask = np.zeros((1, SIDE, SIDE), np.uint8)
+    mask[0, 120:180, 120:180] = 1
+    sample.gt_instances = InstanceData(
+        bboxes=torch.tensor([[100.0, 100, 200, 200]]),
+        labels=torch.tensor([1]),
+        masks=BitmapMasks(mask, SIDE, SIDE),
+    )
+    preprocessor = DetDataPreprocessor(MEAN, STD, bgr_to_rgb=bgr_to_rgb)
+    data = {'inputs': [red_image(bgr=True)], 'data_samples': [sample]}
+    batch = preprocessor(data, training=True)
+    palette = [(0, 0, 255), (0, 255, 0)]
+    dataset = SimpleNamespace(metainfo={'classes': ('dog', 'cat'), 'palette': palette})
+    picture = draw_batch(batch, preprocessor, dataset)
+    assert picture.size == (SIDE, SIDE + CAPTION)
+    pixels = np.asarray(picture)
+    assert np.abs(pixels[10, 10].astype(int) - RED).max() <= 2  # outside the box
+    edge = pixels[150, 98:103].astype(int)
+    assert (edge[:, 1] > 100).any() and edge[:, 2].max() < 60  # green over red, not blue
+    assert pixels[150, 150, 1] > 60  # the mask
+    assert (pixels[SIDE:] < 100).any()  # the caption
+    assert sample.gt_instances.bboxes.shape == (1, 4)
+
+
+def test_label_maps_are_drawn_in_the_colours_of_the_data_set():
+    sample = SegDataSample(metainfo={'img_path': 'a.png'})
+    labels = torch.zeros(1, SIDE, SIDE, dtype=torch.long)
+    labels[:, :, SIDE // 2 :] = 1
+    sample.gt_sem_seg = PixelData(data=labels)
+    preprocessor = SegDataPreProcessor(MEAN, STD, size=(SIDE, SIDE), bgr_to_rgb=True)
+    data = {'inputs': [red_image(bgr=True)], 'data_samples': [sample]}
+    batch = preprocessor(data, training=True)
+    palette = [[0, 0, 200], [0, 200, 0]]
+    dataset = SimpleNamespace(metainfo={'classes': ('sky', 'tree'), 'palette': palette})
+    picture = draw_batch(batch, preprocessor, dataset)
+    assert has_colour(picture, (100, 10, 105))  # half red, half blue
+    assert has_colour(picture, (100, 110, 5))  # half red, half green
+
+
+def test_a_classifier_shows_its_images_and_the_classes_of_mixed_ones():
+    """timm's transform normalises, not the preprocessor."""
+    preprocessor = ClassificationPreprocessor()
+    dataset = SimpleNamespace(
+        metainfo={'classes': ('red', 'green')}, transform=create_transform(SIDE)
+    )
+    mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    image = (red_image(bgr=False) / 255 - mean) / std
+    plain = BaseDataElement(metainfo={'img_path': 'a.png'}, gt_label=0)
+    mixed = BaseDataElement(gt_score=torch.tensor([0.3, 0.7]))
+    batch = {'inputs': torch.stack([image, image]), 'data_samples': [plain, mixed]}
+    picture = draw_batch(batch, preprocessor, dataset)
+    assert picture.size == (2 * SIDE, SIDE + CAPTION)
+    assert picture.getpixel((5, 5)) == RED
+    assert picture.getpixel((SIDE + 5, 5)) == RED
+
+
+@pytest.mark.parametrize('channels', [1, 2, 4, 5])
+def test_images_of_any_number_of_channels_are_shown(channels):
+    values = torch.arange(channels).view(1, channels, 1, 1) * 50.0 + 10
+    images = shown_images(values.expand(2, -1, 8, 8), SimpleNamespace(), None)
+    assert len(images) == 2
+    assert images[0].shape == (8, 8, 3)
+    expected = (10, 10, 10) if channels < 3 else (10, 60, 110)
+    assert tuple(images[0][0, 0]) == expected
+
+
+def test_images_of_16_bits_are_scaled_to_their_range():
+    values = torch.tensor([0.0, 30000, 60000]).view(1, 1, 1, 3)
+    (image,) = shown_images(values, SimpleNamespace(), None)
+    assert image[0, :, 0].tolist() == [0, 128, 255]
+
+
+def test_each_class_has_a_colour_if_the_data_set_has_too_few():
+    colours = class_colours([(1, 2, 3)], 12)
+    assert len(set(colours)) == 12
+    assert class_colours([(1, 2, 3)], 1) == [(1, 2, 3)]
