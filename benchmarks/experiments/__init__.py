@@ -1,0 +1,1 @@
+"""Our own experiments: short training runs that compare backbones and attention."""

@@ -1,0 +1,31 @@
+"""mmdet's Swin and PVT with the initial weights that the experiments give all backbones."""
+
+from __future__ import annotations
+
+from mmdet.models.backbones import PyramidVisionTransformer, SwinTransformer
+from mmengine.model import initialize
+
+from mmpola.registry import MODELS
+
+INITIAL_WEIGHTS = {'type': 'Xavier', 'layer': 'Linear', 'distribution': 'uniform'}
+"""As in configs/faster_rcnn_pola_swin_small.py; mmdet's backbones overwrite those of the model."""
+
+
+@MODELS.register_module()
+class PlainSwin(SwinTransformer):
+    """mmdet's Swin Transformer with softmax attention in shifted windows."""
+
+    def init_weights(self) -> None:
+        """Draw the weights of all Linear layers."""
+        super().init_weights()
+        initialize(self, INITIAL_WEIGHTS)
+
+
+@MODELS.register_module()
+class PlainPVT(PyramidVisionTransformer):
+    """mmdet's PVT with softmax attention to keys of a reduced map."""
+
+    def init_weights(self) -> None:
+        """Draw the weights of all Linear layers."""
+        super().init_weights()
+        initialize(self, INITIAL_WEIGHTS)

@@ -1,0 +1,3 @@
+"""E1: Pola-Swin."""
+
+_base_ = './detect.py'
