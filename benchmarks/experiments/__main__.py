@@ -20,7 +20,12 @@ from benchmarks.experiments.running import execute, is_finished, status
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Run our own experiments', allow_abbrev=False)
     parser.add_argument('action', choices=('list', 'run'))
-    parser.add_argument('experiments', nargs='*', help='which ones; without any, all')
+    parser.add_argument(
+        'experiments',
+        nargs='*',
+        metavar='EXPERIMENT',
+        help=f'{", ".join(EXPERIMENTS)}; default: all',
+    )
     parser.add_argument('--runs', type=Path, default=Path('work_dirs/experiments'))
     parser.add_argument('--variants', nargs='+')
     parser.add_argument('--seeds', nargs='+', type=int)
@@ -31,13 +36,12 @@ def parse_args() -> argparse.Namespace:
 def selected(args: argparse.Namespace) -> list[Run]:
     """Return the runs that the arguments select, in the order of the plan."""
     runs = []
-    for key in args.experiments or EXPERIMENTS:
-        for run in runs_of(EXPERIMENTS[key]):
-            if args.variants is not None and run.variant not in args.variants:
-                continue
-            if args.seeds is not None and run.seed not in args.seeds:
-                continue
-            runs.append(run)
+    for run in runs_of(args.experiments or EXPERIMENTS):
+        if args.variants is not None and run.variant not in args.variants:
+            continue
+        if args.seeds is not None and run.seed not in args.seeds:
+            continue
+        runs.append(run)
     return runs
 
 

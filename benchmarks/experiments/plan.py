@@ -1,7 +1,8 @@
-"""Which experiments there are: their configs, seeds and metrics."""
+"""Which experiments there are: their configs, seeds and metrics, in the order in which they run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,73 +11,143 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
+class Metric:
+    """A metric of the test split.
+
+    Attributes:
+        title: its name in tables.
+        key: its name in MMEngine's log.
+        scale: what the log's value is multiplied with, for per cent.
+    """
+
+    title: str
+    key: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One comparison: the same recipe with several variants, each with every seed.
 
     Attributes:
-        key: its name in commands, folders and results, 'e1' say.
         title: what it compares.
-        metric: the name of its first metric in MMEngine's log.
-        scale: what the log's values are multiplied with, for per cent.
-        variants: name of a variant -> its config in `configs/`.
-        others: further metrics of the test split: name in the table -> name in the log.
+        variants: config in `configs/` -> the variant's name in tables.
+        metrics: of the test split. The first one decides which checkpoint is the best on the
+            validation split.
+        steps: the x axis of the curves: 'epochs' or 'steps'.
     """
 
-    key: str
     title: str
-    metric: str
-    scale: float
     variants: dict[str, str]
-    others: dict[str, str]
+    metrics: tuple[Metric, ...]
+    steps: str = 'steps'
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run.
+    """One training run; experiments that share a variant share its runs.
 
     Attributes:
-        experiment: which comparison it belongs to.
-        variant: name of its variant.
+        variant: name of its config.
         seed: of all random numbers.
     """
 
-    experiment: Experiment
     variant: str
     seed: int
 
     @property
     def name(self) -> str:
         """The name of its folder and of its result."""
-        return f'{self.experiment.key}-{self.variant}-{self.seed}'
+        return f'{self.variant}-{self.seed}'
 
     @property
     def config(self) -> Path:
         """Its config file."""
-        return FOLDER / 'configs' / f'{self.experiment.variants[self.variant]}.py'
+        return FOLDER / 'configs' / f'{self.variant}.py'
 
+
+ACCURACY = Metric('accuracy', 'accuracy/top1')
 
 EXPERIMENTS: dict[str, Experiment] = {
     'e1': Experiment(
-        key='e1',
-        title='detection of blood cells',
-        metric='coco/bbox_mAP',
-        scale=100.0,
+        title='Detection of blood cells',
         variants={
-            'pola_swin': 'detect_pola_swin',
-            'pola_pvt': 'detect_pola_pvt',
-            'swin': 'detect_swin',
-            'pvt': 'detect_pvt',
+            'detect_pola_swin': 'Pola-Swin',
+            'detect_pola_pvt': 'Pola-PVT',
+            'detect_swin': "mmdet's Swin",
+            'detect_pvt': "mmdet's PVT",
         },
-        others={
-            'AP50': 'coco/bbox_mAP_50',
-            'RBC': 'coco/RBC_precision',
-            'WBC': 'coco/WBC_precision',
-            'platelets': 'coco/Platelets_precision',
+        metrics=(
+            Metric('AP', 'coco/bbox_mAP', 100),
+            Metric('AP50', 'coco/bbox_mAP_50', 100),
+            Metric('AP, red cells', 'coco/RBC_precision', 100),
+            Metric('white cells', 'coco/WBC_precision', 100),
+            Metric('platelets', 'coco/Platelets_precision', 100),
+        ),
+        steps='epochs',
+    ),
+    'e3': Experiment(
+        title='Types of attention on ListOps',
+        variants={
+            'listops_softmax': 'softmax',
+            'listops_linear': 'linear (elu + 1)',
+            'listops_pola_a3': 'PolaFormer, alpha 3',
+            'listops_polaformer_pp': 'PolaFormer++',
         },
+        metrics=(ACCURACY,),
+    ),
+    'e2': Experiment(
+        title='Segmentation of streets',
+        variants={
+            'segment_pola_swin': 'Pola-Swin',
+            'segment_pola_pvt': 'Pola-PVT',
+            'segment_swin': "mmdet's Swin",
+            'segment_pvt': "mmdet's PVT",
+        },
+        metrics=(Metric('mIoU', 'mIoU'), Metric('pixel accuracy', 'aAcc')),
+    ),
+    'e3-alpha': Experiment(
+        title='Alpha on ListOps',
+        variants={
+            'listops_pola_a1': 'alpha 1',
+            'listops_pola_a3': 'alpha 3',
+            'listops_pola_a5': 'alpha 5',
+            'listops_pola_a7': 'alpha 7',
+        },
+        metrics=(ACCURACY,),
+    ),
+    'e3-gate': Experiment(
+        title="Initial weights of PolaFormer's gate on ListOps",
+        variants={
+            'listops_pola_a3': "PyTorch's (Kaiming)",
+            'listops_gate_zeros': 'zeros',
+            'listops_gate_normal': 'normal',
+            'listops_gate_uniform': 'uniform',
+            'listops_gate_ones': 'ones',
+        },
+        metrics=(ACCURACY,),
+    ),
+    'e4': Experiment(
+        title='Parts of the attention on CIFAR-10',
+        variants={
+            'classify_full': 'Pola-PVT',
+            'classify_no_gate': 'without gate',
+            'classify_no_mixing': 'without mixing',
+            'classify_no_polarity': 'without polarity (ReLU)',
+            'classify_softmax': 'softmax',
+        },
+        metrics=(ACCURACY,),
+        steps='epochs',
     ),
 }
 
 
-def runs_of(experiment: Experiment) -> list[Run]:
-    """Return the runs of an experiment, all variants with one seed before the next seed."""
-    return [Run(experiment, variant, seed) for seed in SEEDS for variant in experiment.variants]
+def runs_of(keys: Iterable[str]) -> list[Run]:
+    """Return the runs of experiments, all variants with one seed before the next seed."""
+    runs: dict[str, Run] = {}
+    for key in keys:
+        for seed in SEEDS:
+            for variant in EXPERIMENTS[key].variants:
+                run = Run(variant, seed)
+                runs[run.name] = run
+    return list(runs.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +140,10 @@ def machine() -> dict[str, str]:
         if line.startswith('model name'):
             processor = line.partition(': ')[2]
             break
-    command = [sys.executable, '-c', 'import torch; print(torch.__version__)']
-    torch_version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {
         'processor': processor,
         'python': platform.python_version(),
-        'torch': torch_version.strip(),
+        'torch': version('torch'),
+        'mmdet': version('mmdet'),
+        'mmsegmentation': version('mmsegmentation'),
     }

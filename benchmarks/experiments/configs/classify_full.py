@@ -1,0 +1,3 @@
+"""E4: the whole attention."""
+
+_base_ = './classify.py'

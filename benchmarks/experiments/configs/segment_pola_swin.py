@@ -1,0 +1,3 @@
+"""E2: Pola-Swin."""
+
+_base_ = './segment.py'
