@@ -1,0 +1,113 @@
+"""Collect what finished runs have written: one small JSON file per run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.experiments.plan import EXPERIMENTS, Experiment, Run
+from benchmarks.experiments.running import TESTED, is_finished, read_journal
+from benchmarks.records import ROOT
+
+RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
+Record = dict[str, Any]
+
+MACHINE_KEYS = ('processor', 'python', 'torch', 'mmdet', 'mmsegmentation')
+LOSSES = 60
+"""How many losses a record keeps."""
+
+
+def experiment_of(variant: str) -> Experiment:
+    """Return the first experiment that has this variant."""
+    for experiment in EXPERIMENTS.values():
+        if variant in experiment.variants:
+            return experiment
+    raise KeyError(variant)
+
+
+def collect(run: Run, folder: Path) -> Record | None:
+    """Return the record of a run from its folder; None if it has not finished."""
+    if not is_finished(folder):
+        return None
+    experiment = experiment_of(run.variant)
+    tested = json.loads(newest(folder / TESTED, '*/*.json').read_text())
+    test = {}
+    for metric in experiment.metrics:
+        test[metric.title] = round(tested[metric.key] * metric.scale, 2)
+    lines = logged(folder)
+    main = experiment.metrics[0]
+    curve = series(lines, main.key, main.scale)
+    losses = series(lines, 'loss')
+    step, best = max(curve, key=lambda point: point[1])
+    journal = read_journal(folder)
+    training = [entry for entry in journal if entry['script'] == 'train.py']
+    return {
+        'run': run.name,
+        'variant': run.variant,
+        'seed': run.seed,
+        'test': test,
+        'best_on_validation': {experiment.steps: step, main.title: best},
+        'parameters': parameters(newest(folder, 'best_*.pth')),
+        'cpu_minutes': round(sum(entry['cpu_minutes'] for entry in journal), 1),
+        'wall_minutes': round(sum(entry['wall_minutes'] for entry in journal), 1),
+        'resumed': len(training) - 1,
+        'commits': sorted({entry['commit'] for entry in journal}),
+        'started': journal[0]['started'],
+        'machine': {key: journal[-1].get(key, '') for key in MACHINE_KEYS},
+        'validation': curve,
+        'loss': losses[:: math.ceil(len(losses) / LOSSES)],
+    }
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    """Return the file of this pattern that was written last."""
+    return max(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """Return all lines that MMEngine logged in training, over all resumes, in their order."""
+    lines = []
+    for path in sorted(folder.glob('*/vis_data/scalars.json')):
+        for line in path.read_text().splitlines():
+            lines.append(json.loads(line))
+    return lines
+
+
+def series(lines: list[dict[str, Any]], key: str, scale: float = 1.0) -> list[tuple[int, float]]:
+    """Return step and value of a metric; a step that a resumed run repeated counts once."""
+    values = {}
+    for line in lines:
+        value = line.get(key)
+        if value is not None and math.isfinite(value):
+            values[int(line['step'])] = round(value * scale, 4)
+    return sorted(values.items())
+
+
+def parameters(checkpoint: Path) -> int:
+    """Return the number of weights in a checkpoint; the networks have no averaged statistics."""
+    weights = torch.load(checkpoint, map_location='cpu', weights_only=False)['state_dict']
+    return sum(x.numel() for x in weights.values() if x.is_floating_point())
+
+
+def save(record: Record, results: Path = RESULTS) -> Path:
+    """Write a record, with a list of points on one line."""
+    results.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for key, value in record.items():
+        lines.append(f' {json.dumps(key)}: {json.dumps(value)}')
+    path = results / f'{record["run"]}.json'
+    path.write_text('{\n' + ',\n'.join(lines) + '\n}\n')
+    return path
+
+
+def load(results: Path = RESULTS) -> dict[str, Record]:
+    """Return the records of all runs, by the runs' names."""
+    records = {}
+    for path in sorted(results.glob('*-[0-9].json')):
+        record = json.loads(path.read_text())
+        records[record['run']] = record
+    return records
