@@ -1,8 +1,9 @@
-"""Faster R-CNN, a small Pola-Swin, boxes of your own, 8 epochs.
+"""Faster R-CNN, a small Pola-Swin, BCCD, 8 epochs.
 
-A detector of 2.3 million parameters for boxes without masks. It learns small images from random
-weights, in minutes of one CPU core. As it stands, it reads the 364 photographs of blood cells in
-Pascal VOC's format of https://github.com/Shenggan/BCCD_Dataset (its folder BCCD as data/bccd):
+A detector for boxes of your own, without masks: 2.7 million parameters, which learn small images
+from random weights in minutes of one CPU core. As it stands, it reads the 364 photographs of blood
+cells of https://github.com/Shenggan/BCCD_Dataset in Pascal VOC's format (its folder BCCD as
+data/bccd):
 
     python tools/train.py configs/faster_rcnn_pola_swin_small.py
 
@@ -28,7 +29,7 @@ by `--cfg-options` or in a copy of this file, because MMEngine does not compute 
 epoch is followed by a validation, whose log has AP per class; the checkpoint with the best AP stays
 as best_*.pth. AP is COCO's, computed from the boxes that the data set reads.
 
-Expected box AP / AP50 on the test split of BCCD: not in the paper; ours: not yet run.
+Expected box AP on the test split: not in the paper; ours: 48.8 (seed 0, docs/results.md).
 """
 
 _base_ = [

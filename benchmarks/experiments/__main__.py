@@ -1,10 +1,18 @@
-"""Run our own experiments, continue them, collect their results.
+"""Run our own experiments, continue them, and report their results.
 
-    python -m benchmarks.experiments list
-    python -m benchmarks.experiments run [EXPERIMENT …] [--seeds N …] [--variants NAME …]
+    python -m benchmarks.experiments list [EXPERIMENT …]
+    python -m benchmarks.experiments run [EXPERIMENT …] [--seeds N …] [--variants CONFIG …]
+    python -m benchmarks.experiments collect
+    python -m benchmarks.experiments report
+    python -m benchmarks.experiments networks
+    python -m benchmarks.experiments check-resume
 
-`run` skips what has finished and continues what was interrupted: the same command again after an
-interruption. Runs are in work_dirs/experiments, one folder each.
+`run` trains and tests what `list` shows, one run after the other, each in a folder of
+work_dirs/experiments. It skips what has finished and continues what was interrupted: after an
+interruption, give the same command again. `collect` writes one JSON file for each finished run to
+benchmarks/results/experiments. `networks` analyzes the attention of the trained networks. `report`
+writes tables and sentences into docs/results.md and README.md, and draws the figures.
+`check-resume` kills a second copy of a finished run, resumes it and compares the weights.
 """
 
 from __future__ import annotations
@@ -13,24 +21,41 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks.experiments.networks import analyze_networks
 from benchmarks.experiments.plan import EXPERIMENTS, Run, runs_of
-from benchmarks.experiments.running import execute, is_finished, status
+from benchmarks.experiments.report import report
+from benchmarks.experiments.results import collect, save
+from benchmarks.experiments.resume_check import check_resume
+from benchmarks.experiments.running import is_finished, status, train_and_test
+
+RESUMED = Run('listops_pola_a3', 0)
+"""The run of `check-resume`, a cheap one."""
+
+KILLED_AFTER = 800
+"""The step after which `check-resume` kills it; checkpoints are written every 125 steps."""
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Run our own experiments', allow_abbrev=False)
-    parser.add_argument('action', choices=('list', 'run'))
+    actions = ('list', 'run', 'collect', 'networks', 'report', 'check-resume')
+    parser.add_argument('action', choices=actions)
     parser.add_argument(
         'experiments',
         nargs='*',
         metavar='EXPERIMENT',
-        help=f'{", ".join(EXPERIMENTS)}; default: all',
+        help=f'some of {", ".join(EXPERIMENTS)} (default: all)',
     )
-    parser.add_argument('--runs', type=Path, default=Path('work_dirs/experiments'))
-    parser.add_argument('--variants', nargs='+')
-    parser.add_argument('--seeds', nargs='+', type=int)
-    parser.add_argument('--cfg-options', nargs='+', default=[], help='for all runs')
-    return parser.parse_args()
+    parser.add_argument(
+        '--runs', type=Path, default=Path('work_dirs/experiments'), help='folder of all runs'
+    )
+    parser.add_argument('--variants', nargs='+', metavar='CONFIG', help='some of the configs')
+    parser.add_argument('--seeds', nargs='+', type=int, metavar='N', help='some of the seeds')
+    parser.add_argument('--cfg-options', nargs='+', default=[], help='of all these runs')
+    args = parser.parse_args()
+    for key in args.experiments:
+        if key not in EXPERIMENTS:
+            parser.error(f'EXPERIMENT: expected some of {", ".join(EXPERIMENTS)}, got {key}')
+    return args
 
 
 def selected(args: argparse.Namespace) -> list[Run]:
@@ -45,21 +70,38 @@ def selected(args: argparse.Namespace) -> list[Run]:
     return runs
 
 
-def main() -> int:
-    args = parse_args()
+def run_all(args: argparse.Namespace) -> int:
+    """Train and test the selected runs; return the exit status."""
     failed = []
     for run in selected(args):
         folder = args.runs.resolve() / run.name
-        if args.action == 'list' or is_finished(folder):
-            print(f'{run.name}: {status(folder)}')
-            continue
-        print(f'{run.name}: starts', flush=True)
-        if not execute(run, folder, args.cfg_options):
-            failed.append(run.name)
+        if not is_finished(folder):
+            print(f'{run.name}: starts', flush=True)
+            if not train_and_test(run, folder, args.cfg_options):
+                failed.append(run.name)
         print(f'{run.name}: {status(folder)}', flush=True)
     if failed:
         print(f'did not finish: {", ".join(failed)}; see output.log in their folders')
     return int(bool(failed))
+
+
+def main() -> int:
+    args = parse_args()
+    if args.action == 'run':
+        return run_all(args)
+    if args.action == 'networks':
+        analyze_networks(args.runs)
+    if args.action == 'report':
+        report()
+    if args.action == 'check-resume':
+        print(check_resume(RESUMED, args.runs.resolve(), KILLED_AFTER))
+    if args.action in ('list', 'collect'):
+        for run in selected(args):
+            folder = args.runs / run.name
+            print(f'{run.name}: {status(folder)}')
+            if args.action == 'collect' and is_finished(folder):
+                save(collect(run, folder))
+    return 0
 
 
 if __name__ == '__main__':

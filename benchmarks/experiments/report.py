@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
+import textwrap
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
+from benchmarks.experiments.networks import KINDS, NETWORKS
 from benchmarks.experiments.plan import EXPERIMENTS, SEEDS, Experiment
-from benchmarks.experiments.results import Record, load
+from benchmarks.experiments.results import RESULTS, Record, load
 from benchmarks.records import ROOT
 
 PAGE = ROOT / 'docs' / 'results.md'
+README = ROOT / 'README.md'
+README_SENTENCES = (
+    (
+        'e1',
+        'detect_pola_swin',
+        'A small Faster R-CNN on Pola-Swin that we trained from random weights on 205 photographs '
+        'of blood cells, in {minutes} minutes of one CPU core, reaches {scores} on the test split '
+        '({seeds}).',
+    ),
+    (
+        'e2',
+        'segment_pola_swin',
+        'A small Semantic FPN on Pola-Swin reaches {scores} on the eleven classes of CamVid after '
+        '{minutes} minutes ({seeds}).',
+    ),
+)
+"""Experiment, variant, and what README.md says of it once it has results."""
+
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#444444')
 NOT_RUN = 'not run yet'
 
@@ -93,13 +115,13 @@ def account(experiment: Experiment, records: dict[str, Record]) -> str:
     machine = own[-1]['machine']
     return (
         f'{len(own)} of {total} runs have finished: {cpu:.0f} minutes of CPU in {wall:.0f} minutes '
-        f'beside other work on the same cores; interrupted and resumed {resumed} times. '
+        f'beside other work on the same cores; resumed after interruptions: {resumed}. '
         f'{machine["processor"]}, one thread, torch {machine["torch"]}; commits '
         f'{", ".join(commits)}.'
     )
 
 
-def draw(key: str, experiment: Experiment, records: dict[str, Record], path: Path) -> None:
+def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None:
     """Draw the curves on the validation split, and the seeds' results on the test split."""
     import matplotlib
 
@@ -149,7 +171,7 @@ def replace_block(text: str, key: str, block: str) -> str:
     return pattern.sub(lambda match: f'{match[1]}\n{block}\n\n{match[2]}', text)
 
 
-def block(key: str, experiment: Experiment, records: dict[str, Record]) -> str:
+def experiment_block(key: str, experiment: Experiment, records: dict[str, Record]) -> str:
     """Return what the page says of an experiment: table, verdict, figure, account."""
     parts = [table(experiment, records), verdict(experiment, records)]
     if has_results(experiment, records):
@@ -172,14 +194,66 @@ def figure_path(key: str) -> Path:
 def page_with_results(text: str, records: dict[str, Record]) -> str:
     """Return the page with the blocks of all experiments as the records say."""
     for key, experiment in EXPERIMENTS.items():
-        text = replace_block(text, key, block(key, experiment, records))
-    return text
+        text = replace_block(text, key, experiment_block(key, experiment, records))
+    rows = json.loads((RESULTS / 'networks.json').read_text())
+    return replace_block(text, 'e6', networks_table(rows))
+
+
+def readme_with_results(text: str, records: dict[str, Record]) -> str:
+    """Return README.md with a sentence on each of the first experiments that has results."""
+    sentences = []
+    for key, variant, sentence in README_SENTENCES:
+        experiment = EXPERIMENTS[key]
+        own = records_of(experiment, variant, records)
+        if not own:
+            continue
+        scores = []
+        for metric in experiment.metrics[:2]:
+            score = mean([record['test'][metric.title] for record in own])
+            scores.append(f'{metric.title} {score:.1f}')
+        minutes = mean([record['cpu_minutes'] for record in own])
+        seeds = f'mean of {len(own)} seeds' if len(own) > 1 else 'one seed so far'
+        joined = ' and '.join(scores)
+        sentences.append(sentence.format(scores=joined, minutes=f'{minutes:.0f}', seeds=seeds))
+    sentences.append('[Results of our own](docs/results.md) compares them with softmax attention.')
+    return replace_block(text, 'own', textwrap.fill(' '.join(sentences), 128))
+
+
+def networks_table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of what the trained networks' attention does with test images."""
+    columns = (
+        'network, layer',
+        'networks',
+        'softmax',
+        'same-signed',
+        'opposite-signed',
+        'both',
+        'ReLU',
+        'elu + 1',
+        'gate: entries',
+        'gate: means of tokens',
+        'exponents',
+    )
+    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
+    for row in rows:
+        stage, block = re.findall(r'\d+', row['layer'])
+        name = f'{NETWORKS[row["variant"]]}, stage {int(stage) + 1}, block {int(block) + 1}'
+        cells = [name, str(row['networks'])]
+        cells.extend(f'{row[kind]:.3f}' for kind in KINDS)
+        for key in ('correlation', 'token_correlation'):
+            low, high = row[f'{key}_range']
+            cells.append(f'{row[key]:+.2f} ({low:+.2f} to {high:+.2f})')
+        smallest, largest = row['exponents']
+        cells.append(f'{smallest:.2f} to {largest:.2f}')
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(lines)
 
 
 def report() -> None:
-    """Write the tables into the page and draw the figures."""
+    """Write the tables and sentences into the pages, and draw the figures."""
     records = load()
     PAGE.write_text(page_with_results(PAGE.read_text(), records))
+    README.write_text(readme_with_results(README.read_text(), records))
     for key, experiment in EXPERIMENTS.items():
         if has_results(experiment, records):
-            draw(key, experiment, records, figure_path(key))
+            draw(experiment, records, figure_path(key))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.experiments.plan import EXPERIMENTS, Experiment, Run
-from benchmarks.experiments.running import TESTED, is_finished, read_journal
+from benchmarks.experiments.running import TESTED, read_journal
 from benchmarks.records import ROOT
 
 RESULTS = ROOT / 'benchmarks' / 'results' / 'experiments'
@@ -29,10 +29,8 @@ def experiment_of(variant: str) -> Experiment:
     raise KeyError(variant)
 
 
-def collect(run: Run, folder: Path) -> Record | None:
-    """Return the record of a run from its folder; None if it has not finished."""
-    if not is_finished(folder):
-        return None
+def collect(run: Run, folder: Path) -> Record:
+    """Return the record of a finished run from its folder."""
     experiment = experiment_of(run.variant)
     tested = json.loads(newest(folder / TESTED, '*/*.json').read_text())
     test = {}

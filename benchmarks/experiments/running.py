@@ -9,7 +9,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -50,7 +50,13 @@ def status(folder: Path) -> str:
     return 'not run yet'
 
 
-def execute(run: Run, folder: Path, options: list[str]) -> bool:
+def training_command(run: Run, folder: Path, options: list[str]) -> list[str]:
+    """Return the script and the arguments that train a run, from its newest checkpoint if any."""
+    options = ['--cfg-options', f'randomness.seed={run.seed}', *options]
+    return ['train.py', str(run.config), '--work-dir', str(folder), '--resume', *options]
+
+
+def train_and_test(run: Run, folder: Path, options: list[str]) -> bool:
     """Train and test one run, from where it was interrupted.
 
     Args:
@@ -62,23 +68,32 @@ def execute(run: Run, folder: Path, options: list[str]) -> bool:
         Whether it has finished. Output goes to output.log in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    options = ['--cfg-options', f'randomness.seed={run.seed}', *options]
     for _ in range(STARTS):
         if is_trained(folder):
             break
-        command = ['train.py', str(run.config), '--work-dir', str(folder), '--resume', *options]
-        if call(command, folder) == 0:
+        if call(training_command(run, folder, options), folder) == 0:
             (folder / TRAINED).touch()
     if not is_trained(folder):
         return False
+    # The validation split has chosen it; of several files, left by a move, it is the newest.
     best = max(folder.glob('best_*.pth'), key=lambda path: path.stat().st_mtime)
-    tested = str(folder / TESTED)
-    call(['test.py', str(run.config), str(best), '--work-dir', tested, *options], folder)
+    command = ['test.py', str(run.config), str(best), '--work-dir', str(folder / TESTED)]
+    options = ['--cfg-options', f'randomness.seed={run.seed}', *options]
+    call([*command, *options], folder)
     return is_finished(folder)
 
 
+def start(command: list[str], output: IO[bytes]) -> psutil.Popen:
+    """Start a script of tools/ with one thread, in the repository."""
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_WAIT_POLICY='PASSIVE')
+    for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
+        environment[name] = '1'
+    script = [sys.executable, str(ROOT / 'tools' / command[0]), *command[1:]]
+    return psutil.Popen(script, cwd=ROOT, env=environment, stdout=output, stderr=output)
+
+
 def call(command: list[str], folder: Path) -> int:
-    """Run a script of tools/ with one thread; the journal counts its minutes as they pass.
+    """Run a script of tools/; the journal counts its minutes as they pass.
 
     Args:
         command: the script and its arguments.
@@ -87,9 +102,6 @@ def call(command: list[str], folder: Path) -> int:
     Returns:
         The exit status.
     """
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_WAIT_POLICY='PASSIVE')
-    for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
-        environment[name] = '1'
     journal = read_journal(folder)
     entry: dict[str, Any] = {
         'script': command[0],
@@ -102,9 +114,8 @@ def call(command: list[str], folder: Path) -> int:
     }
     journal.append(entry)
     started = time.monotonic()
-    script = [sys.executable, str(ROOT / 'tools' / command[0]), *command[1:]]
     with open(folder / 'output.log', 'ab') as output:
-        process = psutil.Popen(script, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        process = start(command, output)
         while entry['exit_status'] is None:
             try:
                 entry['exit_status'] = process.wait(timeout=POLL_SECONDS)

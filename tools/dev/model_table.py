@@ -45,6 +45,7 @@ IMAGE_SIZES: dict[str, Any] = {
     'COCO': (800, 1280),
     'ADE20K': (512, 512),
     'ImageNet-1k': None,
+    'BCCD': None,
     'your own classes': None,
     'generated shapes': None,
     'generated ListOps': None,
