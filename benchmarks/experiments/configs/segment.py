@@ -62,6 +62,7 @@ model = dict(
         num_classes=len(classes),
         ignore_index=void,
         norm_cfg=norm_cfg,
+        loss_decode=dict(avg_non_ignore=True),
     ),
 )
 

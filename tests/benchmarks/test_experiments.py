@@ -1,0 +1,269 @@
+"""Our own experiments: the list of runs, skipping and resuming, collecting, tables and figures."""
+
+import json
+import math
+import sys
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from benchmarks.experiments import __main__ as command
+from benchmarks.experiments import report, resume_check, running
+from benchmarks.experiments.networks import layer_numbers, mean_rows
+from benchmarks.experiments.plan import EXPERIMENTS, FOLDER, Experiment, Metric, Run, runs_of
+from benchmarks.experiments.results import RESULTS, collect, load, save
+from mmpola import PolaPVT
+from mmpola.apps import analysis
+from tests.helpers import ROOT
+
+DETECTION = EXPERIMENTS['e1']
+RUN = Run('detect_swin', 1)
+
+
+def build(variant):
+    cfg = Config.fromfile(Run(variant, 0).config)
+    init_default_scope(cfg.default_scope)
+    return MODELS.build(cfg.model)
+
+
+def test_all_seeds_of_all_variants_run_once_and_take_turns():
+    names = [run.name for run in runs_of(['e3', 'e3-alpha'])]
+    assert names[:5] == [
+        'listops_softmax-0',
+        'listops_linear-0',
+        'listops_pola_a3-0',
+        'listops_polaformer_pp-0',
+        'listops_softmax-1',
+    ]
+    assert len(names) == len(set(names)) == 3 * (4 + 3)  # both have alpha 3
+
+
+def test_every_config_is_a_variant():
+    variants = {name for experiment in EXPERIMENTS.values() for name in experiment.variants}
+    configs = {path.stem for path in (FOLDER / 'configs').glob('*.py')}
+    assert configs - {'detect', 'segment', 'listops', 'classify'} == variants
+
+
+@pytest.mark.parametrize('key', EXPERIMENTS)
+def test_variants_differ_in_nothing_but_the_backbone(key):
+    recipes = []
+    for variant in EXPERIMENTS[key].variants:
+        cfg = Config.fromfile(Run(variant, 0).config)
+        backbone = cfg.model.pop('backbone')
+        assert backbone.get('drop_path_rate', 0.0) == 0.0
+        assert cfg.default_hooks.checkpoint.save_best == EXPERIMENTS[key].metrics[0].key
+        assert cfg.randomness.seed == 0
+        recipes.append(cfg.to_dict())
+    assert all(recipe == recipes[0] for recipe in recipes)
+
+
+@pytest.mark.parametrize('key', ['e1', 'e2'])
+def test_backbones_have_one_size(key):
+    sizes = []
+    for variant in EXPERIMENTS[key].variants:
+        model = build(variant)
+        sizes.append(sum(x.numel() for x in model.parameters()))
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+@pytest.mark.parametrize('variant', ['detect_pola_swin', 'detect_swin', 'detect_pvt'])
+def test_all_backbones_draw_the_same_initial_weights(variant):
+    model = build(variant)
+    model.init_weights()
+    linear = [x for x in model.backbone.modules() if isinstance(x, torch.nn.Linear)]
+    widest = max(linear, key=lambda layer: layer.weight.numel())
+    fan = sum(widest.weight.shape)
+    assert widest.weight.std().item() == pytest.approx(math.sqrt(2 / fan), rel=0.02)
+
+
+@pytest.mark.parametrize('variant', EXPERIMENTS['e4'].variants)
+def test_ablations_train(variant):
+    backbone = build(variant).backbone
+    x = torch.randn(1, 3, 64, 64)
+    backbone(x)[-1].sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+def write_run(folder, run, interrupted=True, tested=True):
+    """Write what a run leaves in its folder: two starts, logs, a checkpoint, a test."""
+    entry = {'script': 'train.py', 'commit': 'abc', 'started': '2026-11-25 18:00:00'}
+    entry.update(wall_minutes=2.0, cpu_minutes=1.5, exit_status=0, processor='a CPU', torch='2')
+    running.write_journal(folder, [{**entry, 'exit_status': None}, entry])
+    logs = {'20261125_180000': [(25, 3.0), (50, math.nan)], '20261125_190000': [(50, 2.0)]}
+    for number, (name, losses) in enumerate(logs.items(), start=1):
+        lines = [{'loss': loss, 'step': step} for step, loss in losses]
+        lines.append({'coco/bbox_mAP': 0.1 * number, 'step': number})
+        path = folder / name / 'vis_data' / 'scalars.json'
+        path.parent.mkdir(parents=True)
+        path.write_text('\n'.join(json.dumps(line) for line in lines) + '\n')
+    weights = {'state_dict': {'w': torch.zeros(3, 5), 'index': torch.zeros(9, dtype=torch.long)}}
+    torch.save(weights, folder / 'best_coco_bbox_mAP_epoch_2.pth')
+    (folder / running.TRAINED).touch()
+    if tested:
+        metrics = {metric.key: 0.205 for metric in DETECTION.metrics}
+        path = folder / running.TESTED / '20261125_200000' / '20261125_200000.json'
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(metrics))
+
+
+def test_collect_joins_what_was_logged_over_resumes(tmp_path):
+    folder = tmp_path / RUN.name
+    folder.mkdir()
+    assert running.status(folder) == 'not run yet'
+    write_run(folder, RUN)
+    assert running.status(folder) == 'finished'
+    record = collect(RUN, folder)
+    assert record['test']['AP'] == record['test']['AP50'] == 20.5
+    assert record['validation'] == [(1, 10.0), (2, 20.0)]
+    assert record['best_on_validation'] == {'epochs': 2, 'AP': 20.0}
+    assert record['loss'] == [(25, 3.0), (50, 2.0)]
+    assert record['parameters'] == 15
+    assert record['resumed'] == 1
+    assert record['cpu_minutes'] == 3.0
+    save(record, tmp_path / 'results')
+    assert load(tmp_path / 'results')[RUN.name]['seed'] == 1
+
+
+def test_run_skips_what_has_finished_and_resumes_the_rest(tmp_path, monkeypatch, capsys):
+    finished, interrupted, failing = (Run('detect_swin', seed) for seed in range(3))
+    for run in (finished, interrupted):
+        (tmp_path / run.name).mkdir()
+    write_run(tmp_path / finished.name, finished)
+    running.write_journal(tmp_path / interrupted.name, [])
+    assert running.status(tmp_path / interrupted.name) == 'interrupted'
+    calls = []
+
+    def call(words, folder):
+        calls.append((folder.name, words))
+        if folder.name == failing.name:
+            return 1
+        if words[0] == 'train.py':
+            (folder / 'best_coco_bbox_mAP_epoch_2.pth').touch()
+        else:
+            path = folder / running.TESTED / 'time' / 'time.json'
+            path.parent.mkdir(parents=True)
+            path.write_text('{}')
+        return 0
+
+    monkeypatch.setattr(running, 'call', call)
+    words = ['experiments', 'run', 'e1', '--variants', 'detect_swin', '--runs', str(tmp_path)]
+    monkeypatch.setattr(sys, 'argv', words)
+    assert command.main() == 1
+    assert [name for name, _ in calls] == [interrupted.name] * 2 + [failing.name] * running.STARTS
+    trained = calls[0][1]
+    assert trained[0] == 'train.py' and '--resume' in trained
+    assert 'randomness.seed=1' in trained
+    tested = calls[1][1]
+    assert tested[0] == 'test.py' and tested[2].endswith('best_coco_bbox_mAP_epoch_2.pth')
+    output = capsys.readouterr().out
+    assert f'{finished.name}: finished' in output
+    assert f'did not finish: {failing.name}' in output
+    calls.clear()
+    assert command.main() == 1
+    assert {name for name, _ in calls} == {failing.name}
+
+
+def test_the_journal_says_how_a_script_ended(tmp_path):
+    assert running.call(['train.py', 'no_such_config.py'], tmp_path) != 0
+    (entry,) = running.read_journal(tmp_path)
+    assert entry['exit_status'] not in (0, None)
+    assert entry['wall_minutes'] > 0
+    assert 'no such config' in (tmp_path / 'output.log').read_text()
+
+
+ONE = Experiment('an experiment', {'a': 'A', 'b': 'B', 'c': 'C'}, (Metric('AP', 'ap'),))
+
+
+def records(**scores):
+    """Return records of `ONE` with these scores, one per seed."""
+    found = {}
+    for variant, values in scores.items():
+        for seed, value in enumerate(values):
+            run = Run(variant, seed)
+            found[run.name] = {
+                'test': {'AP': value},
+                'parameters': 2_680_000,
+                'cpu_minutes': 4.0,
+                'wall_minutes': 8.0,
+                'resumed': seed,
+                'commits': ['abc'],
+                'machine': {'processor': 'a CPU', 'torch': '2'},
+                'validation': [[1, value - 1], [2, value]],
+            }
+    return found
+
+
+def test_a_table_says_how_many_seeds_there_are():
+    rows = report.table(ONE, records(a=[50.0, 51.0, 52.5], b=[49.0])).splitlines()
+    assert rows[2] == '| A | 3 of 3 | 2.68 M | 51.2 (50.0 to 52.5) | 4.0 |'
+    assert rows[3] == '| B | 1 of 3 | 2.68 M | 49.0 | 4.0 |'
+    assert rows[4] == '| C | 0 of 3 |  | not run yet |  |'
+
+
+def test_only_ranges_that_do_not_overlap_are_told_apart():
+    found = records(a=[50.0, 51.0, 52.5], b=[49.0, 48.0, 49.9], c=[49.5, 53.0, 50.0])
+    text = report.verdict(ONE, found)
+    assert text == 'Told apart by AP: A above B. Cannot be told apart: A and C; C and B.'
+    incomplete = records(a=[50.0, 51.0, 52.5], b=[1.0, 2.0])
+    assert 'Nothing can be compared' in report.verdict(ONE, incomplete)
+
+
+def test_figures_are_drawn_of_what_there_is(tmp_path):
+    report.draw(ONE, records(a=[50.0, 51.0, 52.5], b=[49.0]), tmp_path / 'figure.png')
+    assert (tmp_path / 'figure.png').stat().st_size > 5000
+
+
+def test_a_page_without_markers_is_refused():
+    with pytest.raises(ValueError, match='e1: expected markers'):
+        report.replace_block('no markers', 'e1', 'a table')
+
+
+def test_the_pages_print_the_collected_results():
+    """After `collect` or `networks`, `report` has to be run."""
+    found = load(RESULTS)
+    page = report.PAGE.read_text()
+    assert report.page_with_results(page, found) == page
+    readme = report.README.read_text()
+    assert report.readme_with_results(readme, found) == readme
+    for key, experiment in EXPERIMENTS.items():
+        assert report.figure_path(key).exists() == report.has_results(experiment, found)
+
+
+def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
+    weights = {'w': torch.randn(3)}
+    for name, change in (('first', 0.0), ('second', 0.0), ('third', 1e-7)):
+        folder = tmp_path / name
+        folder.mkdir()
+        moments = {'step': torch.tensor(5.0), 'exp_avg': torch.ones(3) + change}
+        content = {'state_dict': weights, 'optimizer': {'state': {0: moments}}}
+        torch.save(content, folder / 'iter_5.pth')
+        (folder / 'last_checkpoint').write_text(str(folder / 'iter_5.pth'))
+    first = tmp_path / 'first'
+    assert resume_check.differing_tensors(first, tmp_path / 'second') == []
+    differing = resume_check.differing_tensors(first, tmp_path / 'third')
+    assert differing == ['optimizer.0.exp_avg']
+
+
+def test_numbers_of_trained_networks():
+    torch.manual_seed(0)
+    arch = {'embed_dims': (8, 16, 24, 32), 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 3, 4)}
+    model = PolaPVT({**arch, 'mlp_ratios': (2, 2, 2, 2)}, pretrain_img_size=64)
+    found = [analysis.observe(model, torch.randn(1, 3, 64, 64), layer_numbers) for _ in range(2)]
+    rows = mean_rows('detect_pola_pvt', found, images=2)
+    assert len(rows) == 4
+    for row in rows:
+        assert row['networks'] == 1
+        assert 0 < row['both'] <= 1 and 0 < row['linear'] <= 1.0001
+        assert row['exponents'] == [3.0, 3.0]
+        low, high = row['correlation_range']
+        assert -1 <= low <= row['correlation'] <= high <= 1
+    assert 'detector, Pola-PVT, stage 4, block 1' in report.networks_table(rows)
+
+
+def test_the_first_experiment_names_the_config_of_the_recipe():
+    recipe = Config.fromfile(ROOT / 'configs' / 'faster_rcnn_pola_swin_small.py')
+    experiment = Config.fromfile(Run('detect_pola_swin', 0).config)
+    assert experiment.model == recipe.model
+    assert experiment.train_pipeline == recipe.train_pipeline

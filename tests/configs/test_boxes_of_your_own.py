@@ -1,0 +1,120 @@
+"""The eleven lines of docs/results.md train and evaluate on boxes in VOC's and COCO's format."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from mmengine.runner import Runner
+from PIL import Image
+
+from mmpola.apps.data_checks import check_data
+from tests.helpers.pages import code_blocks
+from tests.test_in_your_own_project import INSTALLED
+
+pytestmark = pytest.mark.usefixtures('unformatted_configs')
+
+ANNOTATION = """<annotation><size><width>96</width><height>80</height><depth>3</depth></size>
+{objects}</annotation>"""
+OBJECT = """<object><name>{name}</name><difficult>0</difficult><bndbox><xmin>{box[0]}</xmin>
+<ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox></object>"""
+BOXES = [('cat', (11, 11, 41, 51)), ('dog', (50, 20, 90, 70))]
+POINT = ('cat', (60, 30, 60, 30))
+"""A box without extent, as BCCD has one in each of two splits."""
+
+SMALL = """
+model['backbone'] = dict(
+    arch=dict(embed_dims=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 4)), pretrain_img_size=64
+)
+model['neck'] = dict(in_channels=[8, 16, 32, 64])
+train_dataloader.update(num_workers=0, persistent_workers=False)
+val_dataloader.update(num_workers=0, persistent_workers=False)
+test_dataloader.update(num_workers=0)
+train_cfg = dict(max_epochs=1)
+default_hooks = dict(logger=dict(interval=1))
+"""
+"""Added to the lines of the page, for two steps."""
+
+
+def write_voc(folder, objects):
+    """Write a data set of four photographs in Pascal VOC's layout."""
+    for name in ('Annotations', 'ImageSets/Main', 'JPEGImages'):
+        (folder / name).mkdir(parents=True)
+    names = [f'photo_{i}' for i in range(4)]
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 96, 3), np.uint8)
+    for name in names:
+        Image.fromarray(pixels).save(folder / 'JPEGImages' / f'{name}.jpg')
+        text = ''.join(OBJECT.format(name=label, box=box) for label, box in objects)
+        annotation = ANNOTATION.format(objects=text)
+        (folder / 'Annotations' / f'{name}.xml').write_text(annotation)
+    for split in ('train', 'val'):
+        (folder / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(names) + '\n')
+
+
+def eleven_lines(root):
+    """Return the config of the page, which inherits from the repository's config."""
+    (text,) = [block for block in code_blocks(root / 'docs' / 'results.md') if 'my_boxes' in block]
+    assert len([line for line in text.splitlines() if line and not line.startswith('#')]) <= 11
+    return text.replace(INSTALLED, f"'{root}/")
+
+
+def run(text, folder, monkeypatch):
+    """Train and evaluate a config for an epoch; return its losses and the metrics."""
+    monkeypatch.chdir(folder)
+    (folder / 'my_boxes.py').write_text(text + SMALL)
+    cfg = Config.fromfile('my_boxes.py')
+    cfg.work_dir = str(folder / 'work')
+    cfg.visualizer.name = str(folder)  # MMEngine keeps visualizers by name, one process long
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    (scalars,) = (folder / 'work').glob('*/vis_data/scalars.json')
+    lines = [json.loads(line) for line in scalars.read_text().splitlines()]
+    losses = [line['loss'] for line in lines if 'loss' in line]
+    assert len(list((folder / 'work').glob('best_*.pth'))) == 1
+    return cfg, losses, lines[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('objects', [BOXES, [*BOXES, POINT]], ids=['boxes', 'and a point'])
+def test_voc(objects, root, tmp_path, monkeypatch):
+    write_voc(tmp_path / 'data' / 'bccd', objects)
+    text = eleven_lines(root).replace("('RBC', 'WBC', 'Platelets')", "('cat', 'dog')")
+    text = text.replace('num_classes=3', 'num_classes=2')
+    _, losses, metrics = run(text, tmp_path, monkeypatch)
+    assert losses and all(math.isfinite(loss) for loss in losses)
+    assert {'coco/cat_precision', 'coco/dog_precision', 'coco/bbox_mAP_50'} <= metrics.keys()
+
+
+@pytest.mark.slow
+def test_coco(root, shapes, tmp_path, monkeypatch):
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'bccd').symlink_to(shapes / 'coco')
+    classes = ('circle', 'square', 'triangle', 'star', 'ring', 'cross')
+    text = eleven_lines(root).replace("('RBC', 'WBC', 'Platelets')", repr(classes))
+    text = text.replace('num_classes=3', 'num_classes=6')
+    text = text.replace('metainfo=metainfo)', "metainfo=metainfo, type='CocoDataset')")
+    for split, name in (('train', 'train2017'), ('val', 'val2017')):
+        text = text.replace(
+            f"'ImageSets/Main/{split}.txt'",
+            f"'annotations/instances_{name}.json', data_prefix=dict(img='{name}/')",
+        )
+    cfg, losses, metrics = run(text, tmp_path, monkeypatch)
+    assert cfg.train_dataloader.dataset.type == 'CocoDataset'
+    assert losses and all(math.isfinite(loss) for loss in losses)
+    assert {f'coco/{name}_precision' for name in classes} <= metrics.keys()
+
+
+def test_the_published_boxes_of_bccd(root, real_data, tmp_path, monkeypatch):
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'bccd').symlink_to(real_data / 'bccd')
+    monkeypatch.chdir(tmp_path)
+    cfg = Config.fromfile(root / 'configs' / 'faster_rcnn_pola_swin_small.py')
+    check_data(cfg, splits=('train', 'val'))
+    init_default_scope(cfg.default_scope)
+    boxes = {}
+    for split in ('train', 'val', 'test'):
+        dataset = DATASETS.build(cfg[f'{split}_dataloader'].dataset)
+        boxes[split] = sum(len(dataset.get_data_info(i)['instances']) for i in range(len(dataset)))
+    assert boxes == {'train': 2805, 'val': 1138, 'test': 945}
