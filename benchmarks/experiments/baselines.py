@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from mmdet.models.backbones import PyramidVisionTransformer, SwinTransformer
 from mmengine.model import initialize
 
@@ -18,10 +15,6 @@ INITIAL_WEIGHTS = {'type': 'Xavier', 'layer': 'Linear', 'distribution': 'uniform
 class PlainSwin(SwinTransformer):
     """mmdet's Swin Transformer with softmax attention in shifted windows."""
 
-    def __init__(self, **arguments: Any) -> None:
-        with torch.device('cpu'):  # the constructor reads values, which the meta device has not
-            super().__init__(**arguments)
-
     def init_weights(self) -> None:
         """Draw the weights of all Linear layers."""
         super().init_weights()
@@ -31,10 +24,6 @@ class PlainSwin(SwinTransformer):
 @MODELS.register_module()
 class PlainPVT(PyramidVisionTransformer):
     """mmdet's PVT with softmax attention to keys of a reduced map."""
-
-    def __init__(self, **arguments: Any) -> None:
-        with torch.device('cpu'):  # the constructor reads values, which the meta device has not
-            super().__init__(**arguments)
 
     def init_weights(self) -> None:
         """Draw the weights of all Linear layers."""

@@ -246,7 +246,28 @@ def networks_table(rows: list[dict[str, Any]]) -> str:
         smallest, largest = row['exponents']
         cells.append(f'{smallest:.2f} to {largest:.2f}')
         lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
+    return '\n'.join([*lines, '', networks_summary(rows)])
+
+
+def networks_summary(rows: list[dict[str, Any]]) -> str:
+    """Return how many layers have a lower entropy than linear attention, and the extremes."""
+    if not rows:
+        return NOT_RUN
+    below_linear = sum(row['both'] < row['linear'] for row in rows)
+    below_relu = sum(row['both'] < row['relu'] for row in rows)
+    below_softmax = sum(row['both'] < row['softmax'] for row in rows)
+    correlations = [row['correlation'] for row in rows]
+    of_tokens = [row['token_correlation'] for row in rows]
+    exponents = [exponent for row in rows for exponent in row['exponents']]
+    text = (
+        f'Of these {len(rows)} layers, both streams together have a lower entropy than elu + 1 in '
+        f'{below_linear}, than ReLU in {below_relu} and than softmax in {below_softmax}. Entry by '
+        f'entry the halves of the gate correlate by {min(correlations):+.2f} to '
+        f'{max(correlations):+.2f}, their means of tokens by {min(of_tokens):+.2f} to '
+        f'{max(of_tokens):+.2f}. The exponents lie between {min(exponents):.2f} and '
+        f'{max(exponents):.2f}.'
+    )
+    return textwrap.fill(text, 128)
 
 
 def report() -> None:
