@@ -12,7 +12,7 @@ work_dirs/experiments. It skips what has finished and continues what was interru
 interruption, give the same command again. `collect` writes one JSON file for each finished run to
 benchmarks/results/experiments. `networks` analyzes the attention of the trained networks. `report`
 writes tables and sentences into docs/results.md and README.md, and draws the figures.
-`check-resume` kills a second copy of a finished run, resumes it and compares the weights.
+`check-resume` kills one of two equal runs, resumes it and compares the weights.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ from benchmarks.experiments.report import report
 from benchmarks.experiments.results import collect, save
 from benchmarks.experiments.resume_check import check_resume
 from benchmarks.experiments.running import is_finished, status, train_and_test
-
-RESUMED = Run('listops_pola_a3', 0)
-"""The run of `check-resume`, a cheap one."""
-
-KILLED_AFTER = 800
-"""The step after which `check-resume` kills it; checkpoints are written every 125 steps."""
 
 
 def parse_args() -> argparse.Namespace:
@@ -94,7 +88,7 @@ def main() -> int:
     if args.action == 'report':
         report()
     if args.action == 'check-resume':
-        print(check_resume(RESUMED, args.runs.resolve(), KILLED_AFTER))
+        print(check_resume(args.runs.resolve()))
     if args.action in ('list', 'collect'):
         for run in selected(args):
             folder = args.runs / run.name

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from itertools import combinations
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-from benchmarks.experiments.networks import KINDS, NETWORKS
-from benchmarks.experiments.plan import EXPERIMENTS, SEEDS, Experiment
+from benchmarks.experiments.plan import EXPERIMENTS, Experiment
 from benchmarks.experiments.results import RESULTS, Record, load
+from benchmarks.experiments.tables import (
+    LINE,
+    NOT_RUN,
+    account,
+    has_results,
+    networks_table,
+    records_of,
+    table,
+    verdict,
+)
 from benchmarks.records import ROOT
+from mmpola.messages import listed
 
 PAGE = ROOT / 'docs' / 'results.md'
 README = ROOT / 'README.md'
@@ -34,91 +42,10 @@ README_SENTENCES = (
 )
 """Experiment, variant, and what README.md says of it once it has results."""
 
+SMALLEST_SPAN = 5.0
+"""Points of a metric that the figure of the test split shows at least."""
+
 COLOURS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#444444')
-NOT_RUN = 'not run yet'
-
-
-def records_of(experiment: Experiment, variant: str, records: dict[str, Record]) -> list[Record]:
-    """Return the records of one variant, by seed; fewer if not all runs have finished."""
-    assert variant in experiment.variants
-    names = [f'{variant}-{seed}' for seed in SEEDS]
-    return [records[name] for name in names if name in records]
-
-
-def cell(values: list[float]) -> str:
-    """Return mean and range, such as '50.8 (50.1 to 51.6)'."""
-    if not values:
-        return NOT_RUN
-    if len(values) == 1:
-        return f'{values[0]:.1f}'
-    return f'{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})'
-
-
-def table(experiment: Experiment, records: dict[str, Record]) -> str:
-    """Return the Markdown table of an experiment: one row per variant."""
-    titles = [metric.title for metric in experiment.metrics]
-    columns = ['', 'seeds', 'parameters', *titles, 'CPU minutes a run']
-    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
-    for variant, name in experiment.variants.items():
-        own = records_of(experiment, variant, records)
-        cells = [name, f'{len(own)} of {len(SEEDS)}']
-        if own:
-            cells.append(f'{own[0]["parameters"] / 1e6:.2f} M')
-        else:
-            cells.append('')
-        for title in titles:
-            cells.append(cell([record['test'][title] for record in own]))
-        minutes = [record['cpu_minutes'] for record in own]
-        cells.append(f'{mean(minutes):.1f}' if minutes else '')
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
-
-
-def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
-    """Return which variants the first metric tells apart: those whose ranges do not overlap."""
-    metric = experiment.metrics[0].title
-    results: dict[str, list[float]] = {}
-    for variant, name in experiment.variants.items():
-        own = records_of(experiment, variant, records)
-        if len(own) == len(SEEDS):
-            results[name] = [record['test'][metric] for record in own]
-    ordered = sorted(results, key=lambda name: -mean(results[name]))
-    apart = []
-    alike = []
-    for better, worse in combinations(ordered, 2):
-        if min(results[better]) > max(results[worse]):
-            apart.append(f'{better} above {worse}')
-        else:
-            alike.append(f'{better} and {worse}')
-    sentences = []
-    if apart:
-        sentences.append(f'Told apart by {metric}: {"; ".join(apart)}.')
-    if alike:
-        sentences.append(f'Cannot be told apart: {"; ".join(alike)}.')
-    if not sentences:
-        sentences.append('Nothing can be compared before two variants have all three seeds.')
-    return ' '.join(sentences)
-
-
-def account(experiment: Experiment, records: dict[str, Record]) -> str:
-    """Return a sentence on the runs: how many, their minutes, resumes, commits and machine."""
-    own: list[Record] = []
-    for variant in experiment.variants:
-        own.extend(records_of(experiment, variant, records))
-    total = len(experiment.variants) * len(SEEDS)
-    if not own:
-        return f'0 of {total} runs have finished.'
-    cpu = sum(record['cpu_minutes'] for record in own)
-    wall = sum(record['wall_minutes'] for record in own)
-    resumed = sum(record['resumed'] for record in own)
-    commits = sorted({commit for record in own for commit in record['commits']})
-    machine = own[-1]['machine']
-    return (
-        f'{len(own)} of {total} runs have finished: {cpu:.0f} minutes of CPU in {wall:.0f} minutes '
-        f'beside other work on the same cores; resumed after interruptions: {resumed}. '
-        f'{machine["processor"]}, one thread, torch {machine["torch"]}; commits '
-        f'{", ".join(commits)}.'
-    )
 
 
 def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None:
@@ -128,8 +55,10 @@ def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None
     matplotlib.use('Agg')
     from matplotlib import pyplot
 
+    pyplot.rcParams['font.size'] = 12
+    rows = len(experiment.variants)
     figure, (curves, points) = pyplot.subplots(
-        1, 2, figsize=(9, 3.6), width_ratios=(3, 2), layout='constrained'
+        2, 1, figsize=(6.4, 4.6 + 0.3 * rows), height_ratios=(3, 0.3 * rows), layout='constrained'
     )
     metric = experiment.metrics[0]
     names: list[str] = []
@@ -148,14 +77,18 @@ def draw(experiment: Experiment, records: dict[str, Record], path: Path) -> None
         names.append(name)
     curves.set_xlabel(experiment.steps)
     curves.set_ylabel(f'{metric.title}, validation split')
-    curves.legend(frameon=False, fontsize=9)
+    curves.legend(frameon=False)
+    low, high = points.get_xlim()
+    middle = (low + high) / 2
+    half = max(high - low, SMALLEST_SPAN) / 2  # so that small differences look small
+    points.set_xlim(middle - half, middle + half)
     points.set_yticks(range(len(names)), names)
     points.set_ylim(len(names) - 0.5, -0.5)
     points.set_xlabel(f'{metric.title}, test split: each seed, and the mean')
     for axes in (curves, points):
         axes.grid(alpha=0.25)
         axes.spines[['top', 'right']].set_visible(False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
@@ -173,17 +106,16 @@ def replace_block(text: str, key: str, block: str) -> str:
 
 def experiment_block(key: str, experiment: Experiment, records: dict[str, Record]) -> str:
     """Return what the page says of an experiment: table, verdict, figure, account."""
-    parts = [table(experiment, records), verdict(experiment, records)]
-    if has_results(experiment, records):
-        alternative = f'{experiment.title}: {experiment.metrics[0].title} over {experiment.steps}'
-        parts.append(f'![{alternative}]({figure_path(key).name})')
-    parts.append(account(experiment, records))
+    if not has_results(experiment, records):
+        return f'{NOT_RUN.capitalize()}: {listed(list(experiment.variants.values()))}.'
+    alternative = f'{experiment.title}: {experiment.metrics[0].title} over {experiment.steps}'
+    parts = [
+        table(experiment, records),
+        verdict(experiment, records),
+        f'![{alternative}]({figure_path(key).name})',
+        account(experiment, records),
+    ]
     return '\n\n'.join(parts)
-
-
-def has_results(experiment: Experiment, records: dict[str, Record]) -> bool:
-    """Return whether any run of an experiment has finished."""
-    return any(records_of(experiment, variant, records) for variant in experiment.variants)
 
 
 def figure_path(key: str) -> Path:
@@ -216,58 +148,7 @@ def readme_with_results(text: str, records: dict[str, Record]) -> str:
         joined = ' and '.join(scores)
         sentences.append(sentence.format(scores=joined, minutes=f'{minutes:.0f}', seeds=seeds))
     sentences.append('[Results of our own](docs/results.md) compares them with softmax attention.')
-    return replace_block(text, 'own', textwrap.fill(' '.join(sentences), 128))
-
-
-def networks_table(rows: list[dict[str, Any]]) -> str:
-    """Return the table of what the trained networks' attention does with test images."""
-    columns = (
-        'network, layer',
-        'networks',
-        'softmax',
-        'same-signed',
-        'opposite-signed',
-        'both',
-        'ReLU',
-        'elu + 1',
-        'gate: entries',
-        'gate: means of tokens',
-        'exponents',
-    )
-    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
-    for row in rows:
-        stage, block = re.findall(r'\d+', row['layer'])
-        name = f'{NETWORKS[row["variant"]]}, stage {int(stage) + 1}, block {int(block) + 1}'
-        cells = [name, str(row['networks'])]
-        cells.extend(f'{row[kind]:.3f}' for kind in KINDS)
-        for key in ('correlation', 'token_correlation'):
-            low, high = row[f'{key}_range']
-            cells.append(f'{row[key]:+.2f} ({low:+.2f} to {high:+.2f})')
-        smallest, largest = row['exponents']
-        cells.append(f'{smallest:.2f} to {largest:.2f}')
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join([*lines, '', networks_summary(rows)])
-
-
-def networks_summary(rows: list[dict[str, Any]]) -> str:
-    """Return how many layers have a lower entropy than linear attention, and the extremes."""
-    if not rows:
-        return NOT_RUN
-    below_linear = sum(row['both'] < row['linear'] for row in rows)
-    below_relu = sum(row['both'] < row['relu'] for row in rows)
-    below_softmax = sum(row['both'] < row['softmax'] for row in rows)
-    correlations = [row['correlation'] for row in rows]
-    of_tokens = [row['token_correlation'] for row in rows]
-    exponents = [exponent for row in rows for exponent in row['exponents']]
-    text = (
-        f'Of these {len(rows)} layers, both streams together have a lower entropy than elu + 1 in '
-        f'{below_linear}, than ReLU in {below_relu} and than softmax in {below_softmax}. Entry by '
-        f'entry the halves of the gate correlate by {min(correlations):+.2f} to '
-        f'{max(correlations):+.2f}, their means of tokens by {min(of_tokens):+.2f} to '
-        f'{max(of_tokens):+.2f}. The exponents lie between {min(exponents):.2f} and '
-        f'{max(exponents):.2f}.'
-    )
-    return textwrap.fill(text, 128)
+    return replace_block(text, 'own', textwrap.fill(' '.join(sentences), LINE))
 
 
 def report() -> None:

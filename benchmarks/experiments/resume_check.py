@@ -13,69 +13,72 @@ import torch
 
 from benchmarks.experiments.plan import Run
 from benchmarks.experiments.results import RESULTS, logged
-from benchmarks.experiments.running import (
-    is_finished,
-    is_trained,
-    read_journal,
-    start,
-    train_and_test,
-    training_command,
-)
+from benchmarks.experiments.running import TRAINED, call, start, training_command
+from benchmarks.records import commit
 from mmpola.engine.resume import newest_checkpoint
+
+RUN = Run('listops_pola_a3', 0)
+"""A cheap run."""
+
+OPTIONS = [
+    'train_cfg.max_iters=300',
+    'train_cfg.val_interval=100',
+    'default_hooks.checkpoint.interval=50',
+]
+KILLED_AFTER = 175
+"""The logged step after which the process gets SIGKILL, between two checkpoints."""
 
 Record = dict[str, Any]
 
 
-def check_resume(run: Run, runs: Path, kill_after: int) -> Record:
-    """Train a run a second time, kill it in the middle, resume it, and compare the weights.
+def check_resume(runs: Path) -> Record:
+    """Train the beginning of a run twice, once killed in the middle and resumed; compare the ends.
 
     Args:
-        run: one that has finished, never interrupted.
-        runs: folder of all runs; the second one gets the suffix '-killed'.
-        kill_after: the logged step after which the process gets SIGKILL.
+        runs: folder of all runs; the two are in `resume-check`.
 
     Returns:
         What is written to RESULTS/resume.json.
-
-    Raises:
-        ValueError: the first run has not finished, or was itself resumed.
     """
-    first = runs / run.name
-    starts = [entry for entry in read_journal(first) if entry['script'] == 'train.py']
-    if not is_finished(first) or len(starts) != 1:
-        raise ValueError(f'{first}: expected a run that has finished and was never interrupted')
-    second = runs / f'{run.name}-killed'
-    second.mkdir(parents=True, exist_ok=True)
+    whole = runs / 'resume-check' / 'whole'
+    killed = runs / 'resume-check' / 'killed'
     killed_at = None
-    if not is_trained(second):
-        killed_at = train_until_killed(run, second, kill_after)
-        train_and_test(run, second, [])
-    differing = differing_tensors(first, second)
+    for folder in (whole, killed):
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / TRAINED).exists():
+            continue
+        if folder == killed:
+            killed_at = train_until_killed(folder)
+        if call(training_command(RUN, folder, OPTIONS), folder) != 0:
+            raise RuntimeError(f'{folder}: training failed, see output.log')
+        (folder / TRAINED).touch()
     record = {
-        'run': run.name,
+        'run': RUN.name,
+        'options': OPTIONS,
+        'commit': commit(),
         'killed_after_step': killed_at,
-        'resumed_from': resumed_from(second),
-        'tensors': len(final_state(first)),
-        'differing': differing,
+        'resumed_from': resumed_from(killed),
+        'tensors': len(final_state(whole)),
+        'differing': differing_tensors(whole, killed),
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / 'resume.json').write_text(json.dumps(record, indent=1) + '\n')
     return record
 
 
-def train_until_killed(run: Run, folder: Path, step: int) -> int:
-    """Train until a step of at least `step` is logged, then kill the process; return the step."""
+def train_until_killed(folder: Path) -> int:
+    """Train until `KILLED_AFTER` is logged, then kill the process; return the last logged step."""
     with open(folder / 'output.log', 'ab') as output:
-        process: psutil.Popen = start(training_command(run, folder, []), output)
+        process: psutil.Popen = start(training_command(RUN, folder, OPTIONS), output)
         while True:
             time.sleep(1)
             lines = [line for line in logged(folder) if 'loss' in line]
-            if lines and lines[-1]['step'] >= step:
+            if lines and lines[-1]['step'] >= KILLED_AFTER:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 return int(lines[-1]['step'])
             if process.poll() is not None:
-                raise ValueError(f'{folder}: training ended before step {step} was logged')
+                raise RuntimeError(f'{folder}: training ended too early, see output.log')
 
 
 def resumed_from(folder: Path) -> str:

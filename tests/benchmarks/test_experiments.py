@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from benchmarks.experiments import __main__ as command
-from benchmarks.experiments import report, resume_check, running
+from benchmarks.experiments import report, resume_check, running, tables
 from benchmarks.experiments.networks import layer_numbers, mean_rows
 from benchmarks.experiments.plan import EXPERIMENTS, FOLDER, Experiment, Metric, Run, runs_of
 from benchmarks.experiments.results import RESULTS, collect, load, save
@@ -196,18 +196,19 @@ def records(**scores):
 
 
 def test_a_table_says_how_many_seeds_there_are():
-    rows = report.table(ONE, records(a=[50.0, 51.0, 52.5], b=[49.0])).splitlines()
+    rows = tables.table(ONE, records(a=[50.0, 51.0, 52.5], b=[49.0])).splitlines()
     assert rows[2] == '| A | 3 of 3 | 2.68 M | 51.2 (50.0 to 52.5) | 4.0 |'
     assert rows[3] == '| B | 1 of 3 | 2.68 M | 49.0 | 4.0 |'
     assert rows[4] == '| C | 0 of 3 |  | not run yet |  |'
+    assert report.experiment_block('e', ONE, {}) == 'Not run yet: A, B, C.'
 
 
 def test_only_ranges_that_do_not_overlap_are_told_apart():
     found = records(a=[50.0, 51.0, 52.5], b=[49.0, 48.0, 49.9], c=[49.5, 53.0, 50.0])
-    text = report.verdict(ONE, found)
+    text = tables.verdict(ONE, found)
     assert text == 'Told apart by AP: A above B. Cannot be told apart: A and C; C and B.'
     incomplete = records(a=[50.0, 51.0, 52.5], b=[1.0, 2.0])
-    assert 'Nothing can be compared' in report.verdict(ONE, incomplete)
+    assert 'Nothing can be compared' in tables.verdict(ONE, incomplete)
 
 
 def test_figures_are_drawn_of_what_there_is(tmp_path):
@@ -228,7 +229,7 @@ def test_the_pages_print_the_collected_results():
     readme = report.README.read_text()
     assert report.readme_with_results(readme, found) == readme
     for key, experiment in EXPERIMENTS.items():
-        assert report.figure_path(key).exists() == report.has_results(experiment, found)
+        assert report.figure_path(key).exists() == tables.has_results(experiment, found)
 
 
 def test_weights_of_two_runs_are_compared_bit_for_bit(tmp_path):
@@ -259,7 +260,7 @@ def test_numbers_of_trained_networks():
         assert row['exponents'] == [3.0, 3.0]
         low, high = row['correlation_range']
         assert -1 <= low <= row['correlation'] <= high <= 1
-    assert 'detector, Pola-PVT, stage 4, block 1' in report.networks_table(rows)
+    assert 'detector, Pola-PVT, stage 4, block 1' in tables.networks_table(rows)
 
 
 def test_the_first_experiment_names_the_config_of_the_recipe():

@@ -1,0 +1,155 @@
+"""The tables and sentences of docs/results.md about collected results."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from itertools import combinations
+from statistics import mean
+from typing import Any
+
+from benchmarks.experiments.networks import KINDS, NETWORKS
+from benchmarks.experiments.plan import SEEDS, Experiment
+from benchmarks.experiments.results import Record
+
+NOT_RUN = 'not run yet'
+LINE = 128
+"""Characters in a line of the pages."""
+
+
+def records_of(experiment: Experiment, variant: str, records: dict[str, Record]) -> list[Record]:
+    """Return the records of one variant, by seed; fewer if not all runs have finished."""
+    assert variant in experiment.variants
+    names = [f'{variant}-{seed}' for seed in SEEDS]
+    return [records[name] for name in names if name in records]
+
+
+def has_results(experiment: Experiment, records: dict[str, Record]) -> bool:
+    """Return whether any run of an experiment has finished."""
+    return any(records_of(experiment, variant, records) for variant in experiment.variants)
+
+
+def cell(values: list[float]) -> str:
+    """Return mean and range, such as '50.8 (50.1 to 51.6)'."""
+    if not values:
+        return NOT_RUN
+    if len(values) == 1:
+        return f'{values[0]:.1f}'
+    return f'{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})'
+
+
+def table(experiment: Experiment, records: dict[str, Record]) -> str:
+    """Return the Markdown table of an experiment: one row per variant."""
+    titles = [metric.title for metric in experiment.metrics]
+    columns = ['', 'seeds', 'parameters', *titles, 'CPU minutes a run']
+    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
+    for variant, name in experiment.variants.items():
+        own = records_of(experiment, variant, records)
+        cells = [name, f'{len(own)} of {len(SEEDS)}']
+        if own:
+            cells.append(f'{own[0]["parameters"] / 1e6:.2f} M')
+        else:
+            cells.append('')
+        for number, title in enumerate(titles):
+            values = [record['test'][title] for record in own]
+            cells.append(cell(values) if own or number == 0 else '')
+        minutes = [record['cpu_minutes'] for record in own]
+        cells.append(f'{mean(minutes):.1f}' if minutes else '')
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(lines)
+
+
+def verdict(experiment: Experiment, records: dict[str, Record]) -> str:
+    """Return which variants the first metric tells apart: those whose ranges do not overlap."""
+    metric = experiment.metrics[0].title
+    results: dict[str, list[float]] = {}
+    for variant, name in experiment.variants.items():
+        own = records_of(experiment, variant, records)
+        if len(own) == len(SEEDS):
+            results[name] = [record['test'][metric] for record in own]
+    ordered = sorted(results, key=lambda name: -mean(results[name]))
+    apart = []
+    alike = []
+    for better, worse in combinations(ordered, 2):
+        if min(results[better]) > max(results[worse]):
+            apart.append(f'{better} above {worse}')
+        else:
+            alike.append(f'{better} and {worse}')
+    sentences = []
+    if apart:
+        sentences.append(f'Told apart by {metric}: {"; ".join(apart)}.')
+    if alike:
+        sentences.append(f'Cannot be told apart: {"; ".join(alike)}.')
+    if not sentences:
+        sentences.append('Nothing can be compared before two variants have all three seeds.')
+    return ' '.join(sentences)
+
+
+def account(experiment: Experiment, records: dict[str, Record]) -> str:
+    """Return a sentence on the runs: how many, their minutes, resumes, commits and machine."""
+    own: list[Record] = []
+    for variant in experiment.variants:
+        own.extend(records_of(experiment, variant, records))
+    total = len(experiment.variants) * len(SEEDS)
+    cpu = sum(record['cpu_minutes'] for record in own)
+    wall = sum(record['wall_minutes'] for record in own)
+    resumed = sum(record['resumed'] for record in own)
+    commits = sorted({commit for record in own for commit in record['commits']})
+    machine = own[-1]['machine']
+    text = (
+        f'{len(own)} of {total} runs have finished: {cpu:.0f} minutes of CPU in {wall:.0f} minutes '
+        f'beside other work on the same cores; resumed after interruptions: {resumed}. '
+        f'{machine["processor"]}, one thread, torch {machine["torch"]}; commits '
+        f'{", ".join(commits)}.'
+    )
+    return textwrap.fill(text, LINE)
+
+
+def networks_table(rows: list[dict[str, Any]]) -> str:
+    """Return the table of what the trained networks' attention does with test images."""
+    columns = (
+        'network, layer',
+        'softmax',
+        'same-signed',
+        'opposite-signed',
+        'both',
+        'ReLU',
+        'elu + 1',
+        'gate, entries',
+        'gate, tokens',
+        'exponents',
+    )
+    lines = [f'| {" | ".join(columns)} |', '| --- ' * len(columns) + '|']
+    for row in rows:
+        stage, block = re.findall(r'\d+', row['layer'])
+        name = f'{NETWORKS[row["variant"]]}, stage {int(stage) + 1}, block {int(block) + 1}'
+        cells = [name, *(f'{row[kind]:.3f}' for kind in KINDS)]
+        cells.append(f'{row["correlation"]:+.2f}')
+        cells.append(f'{row["token_correlation"]:+.2f}')
+        smallest, largest = row['exponents']
+        cells.append(f'{smallest:.2f} to {largest:.2f}')
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join([*lines, '', networks_summary(rows)])
+
+
+def networks_summary(rows: list[dict[str, Any]]) -> str:
+    """Return how many layers have a lower entropy than linear attention, and the extremes."""
+    if not rows:
+        return NOT_RUN
+    below_linear = sum(row['both'] < row['linear'] for row in rows)
+    below_relu = sum(row['both'] < row['relu'] for row in rows)
+    below_softmax = sum(row['both'] < row['softmax'] for row in rows)
+    correlations = [row['correlation'] for row in rows]
+    of_tokens = [row['token_correlation'] for row in rows]
+    exponents = [exponent for row in rows for exponent in row['exponents']]
+    numbers = sorted({row['networks'] for row in rows})
+    text = (
+        f'The means are over {rows[0]["images"]} images and {" or ".join(map(str, numbers))} of 3 '
+        f'seeds. Of the {len(rows)} layers, both streams together have a lower entropy than '
+        f'elu + 1 in {below_linear}, than ReLU in {below_relu} and than softmax in '
+        f'{below_softmax}. Entry by entry the halves of the gate correlate by '
+        f'{min(correlations):+.2f} to {max(correlations):+.2f}, their means of tokens by '
+        f'{min(of_tokens):+.2f} to {max(of_tokens):+.2f}. The exponents lie between '
+        f'{min(exponents):.2f} and {max(exponents):.2f}.'
+    )
+    return textwrap.fill(text, LINE)
