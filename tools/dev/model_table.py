@@ -1,4 +1,4 @@
-"""Updates the lists of models in configs/metafile.yml and docs/ from the docstrings of the configs.
+"""Updates the tables of models in docs/ from the docstrings of the configs.
 
 docs/choose.md also gets the table of backbones and the measurements of `python -m benchmarks.run
 zoo`.
@@ -20,12 +20,10 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, short_name
 from mmpola.messages import UsageError, listed, run_main
@@ -37,7 +35,6 @@ BEGIN = '<!-- {}: written by tools/dev/model_table.py -->'
 """The line before a table, with its name."""
 END = '<!-- end of {} -->'
 """The line after it."""
-MODELS_KEY = '\nModels:\n'
 
 SEQUENCES = ('LRA ListOps', 'LRA Text', 'LRA Retrieval', 'LRA Pathfinder', 'LRA Image')
 
@@ -57,18 +54,12 @@ None stands for the backbone's training size, or the length of its longest seque
 follow this order.
 """
 
-COUNTED_KEYS = ('Image Size', 'Sequence Length', 'Parameters', 'FLOPs')
-"""Keys of the metafile that follow from the built model; an entry has one of the two sizes."""
-
-TASKS = {
-    'box AP': 'Object Detection',
-    'mask AP': 'Instance Segmentation',
-    'mask AP50': 'Instance Segmentation',
-    'mIoU': 'Semantic Segmentation',
-    'top-1': 'Image Classification',
-    'accuracy': 'Sequence Classification',
-}
-"""Metric -> the task that it measures; a metric may be followed by 'on SOME DATA'."""
+COUNTED = re.compile(
+    r'^\| \[(?P<name>\w+)\]\([^)]*\)<br>[^|]+ \| [^|]+ '
+    r'\| (?P<parameters>[^|]+) \| (?P<macs>[^|]+) \| (?P<size>[^|]+) \|',
+    re.MULTILINE,
+)
+"""A row of docs/configs.md, which keeps what has been counted."""
 
 DATA = '|'.join(re.escape(name) for name in IMAGE_SIZES)
 TITLE = re.compile(rf'(?P<model>.+), (?P<backbone>[^,]+), (?P<data>{DATA}), (?P<schedule>.+)\.')
@@ -80,13 +71,26 @@ EXPECTED = re.compile(
 
 
 @dataclass
+class Counts:
+    """What a config's model costs, as the tables print it.
+
+    Attributes:
+        parameters: in millions.
+        macs: multiply-accumulates of one input, in thousand millions.
+        size: 'HEIGHT x WIDTH' of an image in pixels, or 'LENGTH tokens'.
+    """
+
+    parameters: str
+    macs: str
+    size: str
+
+
+@dataclass
 class Model:
-    """A config in the lists: the words of its docstring, and the counts of its model.
+    """A config in the tables: the words of its docstring.
 
     Attributes:
         metric, paper, ours: for two tasks 'A / B'; the results may be text such as 'not yet run'.
-        collection: of the metafile.
-        counts: the metafile's `COUNTED_KEYS`.
     """
 
     name: str
@@ -99,38 +103,6 @@ class Model:
     paper_source: str | None
     ours: str
     ours_source: str | None
-    collection: str = ''
-    counts: dict[str, Any] = field(default_factory=dict)
-
-    def entry(self) -> dict[str, Any]:
-        """Return the config's entry in the metafile."""
-        metrics = self.metric.split(' / ')
-        paper_values = values_of(self.paper, metrics)
-        our_values = values_of(self.ours, metrics)
-        results = []
-        for metric, paper, ours in zip(metrics, paper_values, our_values, strict=True):
-            result = {
-                'Task': TASKS[metric.partition(' on ')[0]],
-                'Dataset': self.data,
-                'Metrics': {metric: ours},
-                'Source': self.ours_source,
-                'Paper Metrics': {metric: paper},
-                'Paper Source': self.paper_source,
-            }
-            results.append({key: value for key, value in result.items() if value is not None})
-        about = {
-            'Model': self.model,
-            'Backbone': self.backbone,
-            'Training Data': self.data,
-            'Schedule': self.schedule,
-        }
-        return {
-            'Name': self.name,
-            'In Collection': self.collection,
-            'Config': f'configs/{self.name}.py',
-            'Metadata': about | self.counts,
-            'Results': results,
-        }
 
     @property
     def printed(self) -> str:
@@ -166,17 +138,8 @@ def read_docstring(config: Path) -> Model:
     return Model(config.stem, **words)
 
 
-def values_of(text: str, metrics: list[str]) -> list[float] | list[str]:
-    """Return a number for each metric, or the same text for each if there are no numbers."""
-    parts = text.split(' / ')
-    are_numbers = all(re.fullmatch(r'\d+(\.\d+)?', part) for part in parts)
-    if are_numbers and len(parts) == len(metrics):
-        return [float(part) for part in parts]
-    return [text] * len(metrics)
-
-
-def count(model: Model) -> None:
-    """Set a config's collection, input size, parameters and multiply-accumulates."""
+def count(model: Model) -> Counts:
+    """Build a config's model and count its parameters and multiply-accumulates."""
     # Without MMEngine, --check works if every model has been counted.
     from mmengine.config import Config
 
@@ -184,27 +147,26 @@ def count(model: Model) -> None:
 
     cfg = Config.fromfile(ROOT / 'configs' / f'{model.name}.py')
     backbone = cfg.model.backbone
-    model.collection = backbone.type.removeprefix('mmpola.')
-    key = 'Image Size'
     size = IMAGE_SIZES[model.data]
+    unit = ''
     if 'length' in backbone:
-        key = 'Sequence Length'
         size = (backbone.length,)
+        unit = ' tokens'
     elif size is None:
         size = backbone.get('pretrain_img_size', 224)
         if isinstance(size, int):
             size = (size, size)
     parameters, macs = count_model(cfg, size)
-    model.counts = {
-        key: ' x '.join(str(side) for side in size),
-        'Parameters': parameters,
-        'FLOPs': macs,
-    }
+    sides = ' x '.join(str(side) for side in size)
+    return Counts(rounded(parameters / 1e6), rounded(macs / 1e9), f'{sides}{unit}')
 
 
-def read_metafile() -> dict[str, Any]:
-    """Read configs/metafile.yml; `Models` is empty if the file has none yet."""
-    return {'Models': [], **yaml.safe_load((ROOT / 'configs' / 'metafile.yml').read_text())}
+def read_counts(page: str) -> dict[str, Counts]:
+    """Read what has been counted from the tables of docs/configs.md, by the config's name."""
+    counts = {}
+    for row in COUNTED.finditer(page):
+        counts[row['name']] = Counts(row['parameters'], row['macs'], row['size'])
+    return counts
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -216,7 +178,7 @@ def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> 
     return '\n'.join(lines)
 
 
-def config_tables(models: list[Model]) -> str:
+def config_tables(models: list[Model], counts: dict[str, Counts]) -> str:
     """Return the tables of docs/configs.md in Markdown, one per data set."""
     heading = ('config', 'metric', 'parameters (M)', 'MACs (G)', 'input', 'paper', 'ours')
     sections = []
@@ -226,13 +188,13 @@ def config_tables(models: list[Model]) -> str:
             if model.data != data or data in SEQUENCES:
                 continue
             link = f'[{model.name}](../configs/{model.name}.py)'
-            size = model.counts.get('Image Size') or f'{model.counts["Sequence Length"]} tokens'
+            counted = counts[model.name]
             row = [
                 f'{link}<br>{model.model}, {model.backbone}, {model.schedule}',
                 model.metric,
-                rounded(model.counts['Parameters'] / 1e6),
-                rounded(model.counts['FLOPs'] / 1e9),
-                size,
+                counted.parameters,
+                counted.macs,
+                counted.size,
                 model.printed,
                 model.reached,
             ]
@@ -351,9 +313,7 @@ def with_table(text: str, name: str, table: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description='Update configs/metafile.yml and the tables of models in the docs'
-    )
+    parser = argparse.ArgumentParser(description='Update the tables of models in the docs')
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         '--check', action='store_true', help='change nothing; fail if a file is out of date'
@@ -363,25 +323,16 @@ def main() -> None:
     )
     args = parser.parse_args()
     models = [read_docstring(config) for config in sorted((ROOT / 'configs').glob('*.py'))]
-    known = {entry['Name']: entry for entry in read_metafile()['Models']}
-    for model in models:
-        if args.count or model.name not in known:
-            count(model)
-            continue
-        entry = known[model.name]
-        model.collection = entry['In Collection']
-        for key in COUNTED_KEYS:
-            if key in entry['Metadata']:
-                model.counts[key] = entry['Metadata'][key]
-
     docs = ROOT / 'docs'
-    metafile = ROOT / 'configs' / 'metafile.yml'
-    head = metafile.read_text().partition(MODELS_KEY)[0].rstrip('\n')
-    entries = [model.entry() for model in models]
-    listing = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=120)
-    written = {metafile: f'{head}{MODELS_KEY}{listing}'}
+    counts = read_counts((docs / 'configs.md').read_text())
+    for model in models:
+        is_new = args.count or model.name not in counts
+        if is_new and model.data not in SEQUENCES:
+            counts[model.name] = count(model)
+
+    written: dict[Path, str] = {}
     for page, name, table in (
-        (docs / 'configs.md', 'models', config_tables(models)),
+        (docs / 'configs.md', 'models', config_tables(models, counts)),
         (docs / 'lra.md', 'models', sequence_table(models)),
         (docs / 'choose.md', 'models', choice_table(models)),
         (docs / 'choose.md', 'backbones', backbone_table()),
@@ -393,7 +344,7 @@ def main() -> None:
     names = listed((path.relative_to(ROOT) for path in changed), shown=None)
     if args.check and changed:
         raise UsageError(
-            f'the list of models is out of date: {names}; run python tools/dev/model_table.py'
+            f'the tables of models are out of date: {names}; run python tools/dev/model_table.py'
         )
     for path, text in changed.items():
         path.write_text(text)

@@ -1,4 +1,6 @@
-"""The list of models: configs, metafile and pages agree, and the counts are right."""
+"""The tables of models: configs and pages agree, and the counts are right."""
+
+from pathlib import Path
 
 import pytest
 from mmengine.config import Config
@@ -10,39 +12,47 @@ from mmpola.messages import UsageError
 from mmpola.zoo import NAMED
 from tools.dev import model_table
 
-SMALLEST = {
-    entry['Metadata']['Training Data']: entry['Name']
-    for entry in sorted(
-        model_table.read_metafile()['Models'], key=lambda entry: -entry['Metadata']['Parameters']
-    )
-}
-"""Data set -> the config with the fewest parameters, so that every task is counted."""
+ROOT = Path(__file__).resolve().parents[3]
+
+COUNTS = model_table.read_counts((ROOT / 'docs' / 'configs.md').read_text())
 
 
-@pytest.fixture(scope='module')
-def entries():
-    """The entries of the metafile by name."""
-    return {entry['Name']: entry for entry in model_table.read_metafile()['Models']}
+def smallest():
+    """Return the config with the fewest parameters of each data set: every task is counted."""
+    found = {}
+    for name in sorted(COUNTS, key=lambda name: -float(COUNTS[name].parameters)):
+        model = model_table.read_docstring(ROOT / 'configs' / f'{name}.py')
+        found[model.data] = model
+    return found
 
 
-@pytest.mark.parametrize('name', SMALLEST.values(), ids=SMALLEST.keys())
-def test_counts_of_a_task(name, root, entries):
-    """Counting a config again gives its entry in the metafile."""
-    model = model_table.read_docstring(root / 'configs' / f'{name}.py')
-    model_table.count(model)
-    assert model.entry() == entries[name]
+SMALLEST = smallest()
 
 
-def test_all_regions_and_every_cascade_stage_are_counted(entries):
+def test_every_config_has_a_row():
+    configs = {path.stem for path in (ROOT / 'configs').glob('*.py')}
+    lra = {name for name in configs if name.startswith('lra_')} - {'lra_listops_small'}
+    assert COUNTS.keys() == configs - lra
+
+
+@pytest.mark.parametrize('model', SMALLEST.values(), ids=SMALLEST.keys())
+def test_counts_of_a_task(model):
+    """Counting a config again gives its row of the table."""
+    assert model_table.count(model) == COUNTS[model.name]
+
+
+def test_all_regions_and_every_cascade_stage_are_counted():
     """A cascade has two more mask heads, and box heads of four convolutions and one layer."""
     mask = 14 * 14 * (4 * 256 * 256 * 9 + 256 * 256 * 4) + 28 * 28 * 256 * 80
     outputs = 1024 * (81 + 320)
     two_layers = 256 * 49 * 1024 + 1024 * 1024 + outputs
     four_convolutions = 49 * 4 * 256 * 256 * 9 + 256 * 49 * 1024 + outputs
     by_hand = 1000 * (3 * four_convolutions - two_layers) + 100 * 2 * mask
-    one = entries['mask_rcnn_pola_swin_t_1x']['Metadata']
-    cascade = entries['cascade_mask_rcnn_pola_swin_t_1x']['Metadata']
-    assert cascade['FLOPs'] - one['FLOPs'] == by_hand
+    macs = {}
+    for model in ('mask_rcnn', 'cascade_mask_rcnn'):
+        cfg = Config.fromfile(ROOT / 'configs' / f'{model}_pola_swin_t_1x.py')
+        _, macs[model] = count_model(cfg, (800, 1280))
+    assert macs['cascade_mask_rcnn'] - macs['mask_rcnn'] == by_hand
 
 
 ARCH = {'embed_dims': 8, 'depths': (1, 1, 1, 1), 'num_heads': (1, 2, 4, 4)}
@@ -78,37 +88,18 @@ FIGURES = 'Expected box AP / mask AP: 47.0 / 42.3'
 
 def test_what_a_docstring_states(tmp_path):
     config = write(tmp_path, TITLE, f'{FIGURES} (paper, table 2); ours: not yet run.')
-    assert model_table.read_docstring(config).entry() == {
-        'Name': 'some_model',
-        'In Collection': '',
-        'Config': 'configs/some_model.py',
-        'Metadata': {
-            'Model': 'Mask R-CNN',
-            'Backbone': 'Pola-Swin-T',
-            'Training Data': 'COCO',
-            'Schedule': '3x (36 epochs, crop)',
-        },
-        'Results': [
-            {
-                'Task': task,
-                'Dataset': 'COCO',
-                'Metrics': {metric: 'not yet run'},
-                'Paper Metrics': {metric: value},
-                'Paper Source': 'paper, table 2',
-            }
-            for task, metric, value in (
-                ('Object Detection', 'box AP', 47.0),
-                ('Instance Segmentation', 'mask AP', 42.3),
-            )
-        ],
-    }
-
-
-def counted(config, size='224 x 224'):
-    model = model_table.read_docstring(config)
-    model.collection = 'PolaSwin'
-    model.counts = {'Image Size': size, 'Parameters': 28e6, 'FLOPs': 4.68e9}
-    return model
+    assert model_table.read_docstring(config) == model_table.Model(
+        name='some_model',
+        model='Mask R-CNN',
+        backbone='Pola-Swin-T',
+        data='COCO',
+        schedule='3x (36 epochs, crop)',
+        metric='box AP / mask AP',
+        paper='47.0 / 42.3',
+        paper_source='paper, table 2',
+        ours='not yet run',
+        ours_source=None,
+    )
 
 
 def cells_of(table):
@@ -121,18 +112,19 @@ def cells_of(table):
 def test_a_row_has_the_words_of_the_docstring_and_the_counts(tmp_path):
     title = 'Classifier, Pola-Swin-T, ImageNet-1k, 300 epochs.'
     result = 'Expected top-1: 82.6 (paper, table 1); ours: 82.5 (8 GPUs, log).'
-    model = counted(write(tmp_path, title, result))
-    assert model.entry()['Results'][0]['Task'] == 'Image Classification'
-    table = model_table.config_tables([model])
+    model = model_table.read_docstring(write(tmp_path, title, result))
+    counts = {'some_model': model_table.Counts('28.0', '4.7', '224 x 224')}
+    table = model_table.config_tables([model], counts)
     assert table.startswith('## ImageNet-1k\n\n')
     _, rows = cells_of(table)
     name = '[some_model](../configs/some_model.py)<br>Classifier, Pola-Swin-T, 300 epochs'
     assert rows == [[name, 'top-1', '28.0', '4.7', '224 x 224', '82.6', '82.5 (8 GPUs, log)']]
+    assert model_table.read_counts(table) == counts
 
     title = 'Sequence classifier, PolaFormer (alpha = 3), LRA Text, 50,000 steps.'
     result = 'Expected accuracy: 73.06 (paper, table 4); ours: not yet run.'
     path = write(tmp_path, title, result).rename(tmp_path / 'lra_text_pola_a3.py')
-    _, rows = cells_of(model_table.sequence_table([counted(path)]))
+    _, rows = cells_of(model_table.sequence_table([model_table.read_docstring(path)]))
     cell = '[73.06](../configs/lra_text_pola_a3.py)'
     assert rows == [['`pola_a3`: PolaFormer (alpha = 3)', cell]]
 
@@ -170,7 +162,7 @@ def test_check_changes_nothing(root, monkeypatch, capsys):
     assert capsys.readouterr().out == 'nothing to change\n'
     page = root / 'docs' / 'configs.md'
     before = page.read_text()
-    monkeypatch.setattr(model_table, 'config_tables', lambda models: 'other')
+    monkeypatch.setattr(model_table, 'config_tables', lambda *arguments: 'other')
     with pytest.raises(UsageError, match=r'out of date: docs/configs\.md; run python'):
         model_table.main()
     assert page.read_text() == before
