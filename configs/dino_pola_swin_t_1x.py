@@ -1,13 +1,11 @@
 """DINO, Pola-Swin-T, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/dino_pola_swin_t_1x.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/dino_pola_swin_t_1x.py 8    DINO's batch: 8 GPUs x 2 images
 
 The model is mmdet's DINO with four scales: the backbone returns strides 8, 16 and 32, and the neck
-adds stride 64. The backbone trains at a tenth of the learning rate, as in DINO.
-Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are
-downloaded. To train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp`
-trains in fp16.
+adds stride 64. The backbone trains at a tenth of the learning rate, as in DINO. Starts from the
+authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded.
+`--amp` trains in fp16.
 
 Expected box AP: not in the paper; ours: not yet run.
 """

@@ -1,12 +1,10 @@
 """LightHam decoder, PolaFormer++ b1, ADE20K, 160,000 steps.
 
-    python tools/train.py configs/ham_polaformer_pp_b1_160k.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/ham_polaformer_pp_b1_160k.py 8  the authors' batch: 8 GPUs x 8 images
+    bash tools/dist_train.sh configs/ham_polaformer_pp_b1_160k.py 8    the authors' batch: 8 GPUs x 8 images
 
 Settings are those of the authors' downstream/segmentation/configs/PolaPP. Starts from the authors'
-ImageNet weights in checkpoints/polaformer_pp_b1.pth; docs/weights.md says where they are. To train
-from random weights, add `--cfg-options model.backbone.init_cfg=None`. The authors train in float32;
-`--amp` trains in fp16.
+ImageNet weights in checkpoints/polaformer_pp_b1.pth; docs/weights.md says where they are. The
+authors train in float32; `--amp` trains in fp16.
 
 Expected mIoU: not printed (PolaFormer++ README); ours: not yet run.
 """

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, DeiT-T, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_deit_t.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_deit_t.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_deit_t.py 8    8 GPUs x 128 images
 
 The softmax baseline of Pola-DeiT-T, trained from random weights with the same settings. Like
 Pola-DeiT-T it averages all tokens, where the published DeiT-T reads a class token. Needs

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-DeiT-T, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_deit_t.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_deit_t.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_deit_t.py 8    8 GPUs x 128 images
 
 Trains from random weights. The authors publish no settings for this model; these are the defaults
 of their config.py, which agree with the paper (appendix A.2) except for its 400 epochs. Needs

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-DeiT-T with deformable mixing, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_deit_t_dcn.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_deit_t_dcn.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_deit_t_dcn.py 8    8 GPUs x 128 images
 
 A row of the paper's table 3 with the settings of imagenet_pola_deit_t.py: the convolution of the
 values is a depth-wise deformable one. The convolution that computes its offsets adds 1.0 M

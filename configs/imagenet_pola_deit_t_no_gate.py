@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-DeiT-T without gate, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_deit_t_no_gate.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_gate.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_gate.py 8    8 GPUs x 128 images
 
 A row of the paper's table 3 with the settings of imagenet_pola_deit_t.py: the attended and the
 mixed values are not multiplied by a gate, and there is no projection to one. Needs

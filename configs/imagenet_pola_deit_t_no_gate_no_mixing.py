@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-DeiT-T without gate and local mixing, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_deit_t_no_gate_no_mixing.py       one GPU
-    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_gate_no_mixing.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_gate_no_mixing.py 8    8 GPUs x 128 images
 
 A row of the paper's table 3 with the settings of imagenet_pola_deit_t.py: polarity only. There is
 no gate, and no convolution of the values is added to the result of attention. Needs

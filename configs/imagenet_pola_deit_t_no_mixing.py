@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-DeiT-T without local mixing, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_deit_t_no_mixing.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_mixing.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_mixing.py 8    8 GPUs x 128 images
 
 An ablation that is no row of the paper, with the settings of imagenet_pola_deit_t.py: no depth-wise
 convolution of the values is added to the result of attention. Needs data/imagenet/train and

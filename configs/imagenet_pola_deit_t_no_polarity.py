@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-DeiT-T without polarity, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_deit_t_no_polarity.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_polarity.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_deit_t_no_polarity.py 8    8 GPUs x 128 images
 
 An ablation that is no row of the paper, with the settings of imagenet_pola_deit_t.py: attention
 reads the positive parts of queries and keys only, as linear attention with ReLU does, with the same

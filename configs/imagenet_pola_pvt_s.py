@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-PVT-S, ImageNet-1k, 310 epochs.
 
-    python tools/train.py configs/imagenet_pola_pvt_s.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_pvt_s.py 8  the authors' batch: 8 GPUs x 64 images
+    bash tools/dist_train.sh configs/imagenet_pola_pvt_s.py 8    the authors' batch: 8 GPUs x 64 images
 
 Trains from random weights with the settings of the authors' cfgs/pola_pvt_s.yaml. Their 300 epochs
 of cosine include 5 of warm-up; 10 of cool-down follow. The paper (appendix A.2) says 400 epochs

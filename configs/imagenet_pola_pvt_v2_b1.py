@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-PVTv2-b1, ImageNet-1k, 310 epochs.
 
-    python tools/train.py configs/imagenet_pola_pvt_v2_b1.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_pvt_v2_b1.py 8  FLatten's batch: 8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_pvt_v2_b1.py 8    FLatten's batch: 8 GPUs x 128 images
 
 Trains from random weights. The authors publish no settings for this model; these are those of
 FLatten Transformer (cfgs/flatten_pvt_v2_b1.yaml), on whose code theirs is built, and equal their

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-Swin-B, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_swin_b.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_swin_b.py 8  the authors' batch: 8 GPUs x 64 images
+    bash tools/dist_train.sh configs/imagenet_pola_swin_b.py 8    the authors' batch: 8 GPUs x 64 images
 
 Trains from random weights with the settings of the authors' cfgs/pola_swin_b.yaml. Their 300 epochs
 include 20 of warm-up. The paper (appendix A.2) says 400 epochs with 20 of warm-up. Needs

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-Swin-B at 384, ImageNet-1k, 30 epochs from the weights of 224.
 
-    python tools/train.py configs/imagenet_pola_swin_b_384.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_swin_b_384.py 8  the authors' batch: 8 GPUs x 32 images
+    bash tools/dist_train.sh configs/imagenet_pola_swin_b_384.py 8    the authors' batch: 8 GPUs x 32 images
 
 Fine-tunes the weights of 224 with a softmax window of 12; position tables are resized bicubically,
 as the authors do. Their cfgs/pola_swin_b_384.yaml has these settings; the paper prints no result.

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-Swin-S at 384, ImageNet-1k, 30 epochs from the weights of 224.
 
-    python tools/train.py configs/imagenet_pola_swin_s_384.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_swin_s_384.py 8  the batch of Pola-Swin-B: 8 GPUs x 32 images
+    bash tools/dist_train.sh configs/imagenet_pola_swin_s_384.py 8    the batch of Pola-Swin-B: 8 GPUs x 32 images
 
 Fine-tunes the weights of 224 with a softmax window of 12; position tables are resized bicubically,
 as the authors do. The authors publish no settings for this model; these are those of their

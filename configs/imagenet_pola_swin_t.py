@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Pola-Swin-T, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_pola_swin_t.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_pola_swin_t.py 8  the authors' batch: 8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_pola_swin_t.py 8    the authors' batch: 8 GPUs x 128 images
 
 Trains from random weights with the settings of the authors' cfgs/pola_swin_t.yaml. Their 300 epochs
 include 20 of warm-up. The paper (appendix A.2) says 400 epochs with 20 of warm-up. Needs

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, PolaFormer++ b0, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_polaformer_pp_b0.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_polaformer_pp_b0.py 8  the authors' batch: 8 GPUs x 256 images
+    bash tools/dist_train.sh configs/imagenet_polaformer_pp_b0.py 8    the authors' batch: 8 GPUs x 256 images
 
 Trains from random weights with the settings of the authors' cfgs/pola_b0.yaml. The figure is that
 of their README. Needs data/imagenet/train and data/imagenet/val with one folder per class. The

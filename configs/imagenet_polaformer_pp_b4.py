@@ -1,7 +1,6 @@
 """ImageNet-1k classification, PolaFormer++ b4, ImageNet-1k, 310 epochs.
 
-    python tools/train.py configs/imagenet_polaformer_pp_b4.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_polaformer_pp_b4.py 8  the authors' batch: 8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_polaformer_pp_b4.py 8    the authors' batch: 8 GPUs x 128 images
 
 Trains from random weights with the settings of the authors' cfgs/pola_b4.yaml. Their 300 epochs of
 cosine include 5 of warm-up; 10 of cool-down follow. The figure is that of their README. Needs

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, PolaFormer++ b5, ImageNet-1k, 310 epochs.
 
-    python tools/train.py configs/imagenet_polaformer_pp_b5.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_polaformer_pp_b5.py 8  the batch of b4: 8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_polaformer_pp_b5.py 8    the batch of b4: 8 GPUs x 128 images
 
 Trains from random weights with the settings of PolaFormer++ b4. The authors publish none for b5:
 their cfgs/pola_b5.yaml seems to fine-tune (learning rate 2e-5 per 512 images, weight decay 1e-8,

@@ -1,7 +1,6 @@
 """ImageNet-1k classification, Swin-T, ImageNet-1k, 300 epochs.
 
-    python tools/train.py configs/imagenet_swin_t.py       one GPU; the learning rate follows the batch
-    bash tools/dist_train.sh configs/imagenet_swin_t.py 8  8 GPUs x 128 images
+    bash tools/dist_train.sh configs/imagenet_swin_t.py 8    8 GPUs x 128 images
 
 The softmax baseline of Pola-Swin-T, trained from random weights with the same settings. Needs
 data/imagenet/train and data/imagenet/val with one folder per class. `--amp` trains in fp16.

@@ -1,13 +1,10 @@
 """Mask2Former, Pola-Swin-T, COCO, 50 epochs (368,750 steps).
 
-    python tools/train.py configs/mask2former_pola_swin_t_50e.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/mask2former_pola_swin_t_50e.py 8    Mask2Former's batch: 8 GPUs x 2 images
 
 The model is mmdet's Mask2Former for instance segmentation, with large-scale jittering. The backbone
-trains at a tenth of the learning rate, as in Mask2Former.
-Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else they are
-downloaded. To train from random weights, add `--cfg-options model.backbone.init_cfg=None`. `--amp`
-trains in fp16.
+trains at a tenth of the learning rate, as in Mask2Former. Starts from the authors' ImageNet
+weights: checkpoints/pola_swin_t.pth if it exists, else they are downloaded. `--amp` trains in fp16.
 
 Expected box AP / mask AP: not in the paper; ours: not yet run.
 """

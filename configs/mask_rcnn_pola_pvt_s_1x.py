@@ -1,13 +1,11 @@
 """Mask R-CNN, Pola-PVT-S, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/mask_rcnn_pola_pvt_s_1x.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_pola_pvt_s_1x.py 8  PVT's batch: 8 GPUs x 2 images
+    bash tools/dist_train.sh configs/mask_rcnn_pola_pvt_s_1x.py 8    PVT's batch: 8 GPUs x 2 images
 
 Augmentation (one scale), batch and drop path rate are those of PVT's detectors, with which the
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
-checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. To train from random weights, add
-`--cfg-options model.backbone.init_cfg=None`. PVT's detectors were trained in float32; `--amp`
-trains in fp16.
+checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. PVT's detectors were trained in
+float32; `--amp` trains in fp16.
 
 Expected box AP / mask AP: 43.9 / 40.2 (paper, table 2); ours: not yet run.
 """

@@ -1,12 +1,10 @@
 """Mask R-CNN, Pola-Swin-T, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/mask_rcnn_pola_swin_t_3x.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_t_3x.py 8  8 GPUs x 2 images, as Swin's detectors
+    bash tools/dist_train.sh configs/mask_rcnn_pola_swin_t_3x.py 8    8 GPUs x 2 images, as Swin's detectors
 
 Augmentation, batch and drop path rate are those of Swin's detectors, with which the baseline of the
 paper's table 2 was trained. Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth
-if it exists, else they are downloaded. To train from random weights, add `--cfg-options
-model.backbone.init_cfg=None`. Swin's detectors were trained in fp16, as `--amp` does.
+if it exists, else they are downloaded. Swin's detectors were trained in fp16, as `--amp` does.
 
 Expected box AP / mask AP: 47.0 / 42.3 (paper, table 2); ours: not yet run.
 """

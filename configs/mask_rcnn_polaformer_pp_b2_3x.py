@@ -1,12 +1,10 @@
 """Mask R-CNN, PolaFormer++ b2, COCO, 3x (36 epochs, multi-scale crop).
 
-    python tools/train.py configs/mask_rcnn_polaformer_pp_b2_3x.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/mask_rcnn_polaformer_pp_b2_3x.py 8  the authors' batch: 8 GPUs x 2 images
+    bash tools/dist_train.sh configs/mask_rcnn_polaformer_pp_b2_3x.py 8    the authors' batch: 8 GPUs x 2 images
 
 Settings are those of the authors' downstream/detection/configs/PolaPP. Starts from the authors'
-ImageNet weights in checkpoints/polaformer_pp_b2.pth; docs/weights.md says where they are. To train
-from random weights, add `--cfg-options model.backbone.init_cfg=None`. The authors train in fp16, as
-`--amp` does.
+ImageNet weights in checkpoints/polaformer_pp_b2.pth; docs/weights.md says where they are. The
+authors train in fp16, as `--amp` does.
 
 Expected box AP / mask AP: not printed (PolaFormer++ README); ours: not yet run.
 """

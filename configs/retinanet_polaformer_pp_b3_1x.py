@@ -1,12 +1,10 @@
 """RetinaNet, PolaFormer++ b3, COCO, 1x (12 epochs).
 
-    python tools/train.py configs/retinanet_polaformer_pp_b3_1x.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/retinanet_polaformer_pp_b3_1x.py 8  the authors' batch: 8 GPUs x 2 images
+    bash tools/dist_train.sh configs/retinanet_polaformer_pp_b3_1x.py 8    the authors' batch: 8 GPUs x 2 images
 
 Settings are those of the authors' downstream/detection/configs/PolaPP. Every parameter has weight
 decay there. Starts from the authors' ImageNet weights in checkpoints/polaformer_pp_b3.pth;
-docs/weights.md says where they are. To train from random weights, add `--cfg-options
-model.backbone.init_cfg=None`. The authors train in fp16, as `--amp` does.
+docs/weights.md says where they are. The authors train in fp16, as `--amp` does.
 
 Expected box AP: not printed (PolaFormer++ README); ours: not yet run.
 """

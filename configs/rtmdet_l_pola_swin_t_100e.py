@@ -1,12 +1,10 @@
 """RTMDet-L, Pola-Swin-T, COCO, 100 epochs.
 
-    python tools/train.py configs/rtmdet_l_pola_swin_t_100e.py         one GPU (add --auto-scale-lr)
     bash tools/dist_train.sh configs/rtmdet_l_pola_swin_t_100e.py 4    mmdet's batch: 4 GPUs x 32 images
 
 Neck, head and schedule are those of mmdet's RTMDet-L with Swin-B; the backbone returns strides 8,
 16 and 32. Starts from the authors' ImageNet weights: checkpoints/pola_swin_t.pth if it exists, else
-they are downloaded. To train from random weights, add `--cfg-options model.backbone.init_cfg=None`.
-`--amp` trains in fp16.
+they are downloaded. `--amp` trains in fp16.
 
 Expected box AP: not in the paper; ours: not yet run.
 """

@@ -1,11 +1,9 @@
 """SegFormer decoder, PolaFormer++ b1, ADE20K, 160,000 steps.
 
-    python tools/train.py configs/segformer_polaformer_pp_b1_160k.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/segformer_polaformer_pp_b1_160k.py 8  SegFormer's batch: 8 GPUs x 2 images
+    bash tools/dist_train.sh configs/segformer_polaformer_pp_b1_160k.py 8    SegFormer's batch: 8 GPUs x 2 images
 
 Starts from the authors' ImageNet weights in checkpoints/polaformer_pp_b1.pth; docs/weights.md says
-where they are. To train from random weights, add `--cfg-options model.backbone.init_cfg=None`.
-`--amp` trains in fp16. The schedule of PolaFormer++ on ADE20K is also SegFormer's.
+where they are. `--amp` trains in fp16. The schedule of PolaFormer++ on ADE20K is also SegFormer's.
 
 Expected mIoU: not in the paper; ours: not yet run.
 """

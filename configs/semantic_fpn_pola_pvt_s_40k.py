@@ -1,13 +1,11 @@
 """Semantic FPN, Pola-PVT-S, ADE20K, 40,000 steps.
 
-    python tools/train.py configs/semantic_fpn_pola_pvt_s_40k.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/semantic_fpn_pola_pvt_s_40k.py 8  PVT's batch: 8 GPUs x 4 images
+    bash tools/dist_train.sh configs/semantic_fpn_pola_pvt_s_40k.py 8    PVT's batch: 8 GPUs x 4 images
 
 Batch, polynomial, test images and drop path rate are those of PVT's segmenters, with which the
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
-checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. To train from random weights, add
-`--cfg-options model.backbone.init_cfg=None`. PVT's segmenters were trained in float32; `--amp`
-trains in fp16.
+checkpoints/pola_pvt_s.pth if it exists, else they are downloaded. PVT's segmenters were trained in
+float32; `--amp` trains in fp16.
 
 Expected mIoU: 41.0 (paper, table 2); ours: not yet run.
 """

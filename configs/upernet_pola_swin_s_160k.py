@@ -1,13 +1,11 @@
 """UperNet, Pola-Swin-S, ADE20K, 160,000 steps.
 
-    python tools/train.py configs/upernet_pola_swin_s_160k.py       one GPU (add --auto-scale-lr)
-    bash tools/dist_train.sh configs/upernet_pola_swin_s_160k.py 8  the batch of Swin's segmenters: 8 GPUs x 2 images
+    bash tools/dist_train.sh configs/upernet_pola_swin_s_160k.py 8    the batch of Swin's segmenters: 8 GPUs x 2 images
 
 Batch, warm-up, polynomial and drop path rate are those of Swin's segmenters, with which the
 baseline of the paper's table 2 was trained. Starts from the authors' ImageNet weights:
-checkpoints/pola_swin_s.pth if it exists, else they are downloaded. To train from random weights,
-add `--cfg-options model.backbone.init_cfg=None`. Swin's segmenters were trained in float32; `--amp`
-trains in fp16.
+checkpoints/pola_swin_s.pth if it exists, else they are downloaded. Swin's segmenters were trained
+in float32; `--amp` trains in fp16.
 
 Expected mIoU: not printed (paper); ours: not yet run.
 """

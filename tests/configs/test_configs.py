@@ -1,6 +1,7 @@
 """Every config builds and states its command; one config per model trains and evaluates."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def test_builds_and_states_its_command_and_expected_result(config):
     assert cfg.custom_imports.imports == ['mmpola']
     assert isinstance(model.backbone, (Backbone, SequenceEncoder))
     text = ast.get_docstring(ast.parse(config.read_text()))
-    assert f'python tools/train.py configs/{config.name}' in text
+    script = r'(python tools/train\.py|bash tools/dist_train\.sh)'
+    assert re.search(rf'^    {script} configs/{config.name}', text, re.MULTILINE)
     assert 'xpected' in text
     if cfg.model.backbone.get('init_cfg'):
         name = cfg.model.backbone.init_cfg.checkpoint
