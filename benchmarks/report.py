@@ -245,8 +245,9 @@ def main() -> int:
 
     sections = []
     for path in sorted((FOLDER / 'results').glob('*/*.json')):
-        # Files without rows are from benchmarks.gpu, which writes its own report.
-        if 'rows' in json.loads(path.read_text()):
+        # Files without rows are from benchmarks.gpu, which writes its own report; docs/choose.md
+        # has the results of the suite `zoo`.
+        if 'rows' in json.loads(path.read_text()) and path.stem != 'zoo':
             sections.append(section(path))
     tables = '\n\n'.join(sections)
     page = FOLDER / 'README.md'

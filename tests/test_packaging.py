@@ -127,7 +127,7 @@ def test_the_wheel_contains_configs_scripts_and_the_model_index(wheel, root):
     expected = {
         path.relative_to(root).as_posix()
         for path in sources
-        if path.suffix in ('.py', '.sh', '.yml') and not REPOSITORY_ONLY & set(path.parts)
+        if path.suffix in ('.py', '.sh', '.yml', '.md') and not REPOSITORY_ONLY & set(path.parts)
     }
     inside = {
         name.removeprefix('mmpola/.mim/') for name in content if name.startswith('mmpola/.mim/')
