@@ -41,11 +41,11 @@ THRESHOLD = 0.5
 FONT_SIZE = 17
 
 
-def predict(model: Any, reader: ImageReader, scene: analysis.Scene) -> Any:
+def predict(model: Any, reader: ImageReader, path: Path) -> Any:
     """Return the detections of an image whose score reaches the threshold."""
-    item = reader.transform(scene.pixels[..., ::-1].copy())
+    item = reader.load(path).item
     with torch.no_grad():
-        found = model.test_step(reader.collate([item]))[0].pred_instances
+        found = model.test_step(reader.collate(item))[0].pred_instances
     return found[found.scores >= THRESHOLD]
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     model = load_model(model, read_checkpoint_for(args.checkpoint, model))
     reader = open_reader(cfg)
     scene = analysis.open_scene(model, reader, args.image)
-    found = predict(model, reader, scene)
+    found = predict(model, reader, args.image)
     layers = analysis.observe(model.backbone, scene.inputs, lambda layer: layer, [args.layer])
     figure = draw(scene, found, layers[args.layer], args.head - 1, tuple(args.point))
     figure.savefig(args.out, dpi=100)
