@@ -89,13 +89,15 @@ def main() -> None:
     if problem is not None:
         print(f'{problem.what}: {problem.found} -> {problem.remedy}')
     model = validate_config(cfg).to('meta')  # names and shapes; MMEngine builds its own
-    classes = decide_resume(cfg, args.overwrite, model)
+    resumed = decide_resume(cfg, args.overwrite, model)
+    if resumed.finished:
+        return
     reports = check_data(cfg, splits=('train', 'val'))
     if place(cfg.launcher).rank == 0:
         print_table(reports)
     for line in training_advice(cfg):
         print(line)
-    train(cfg, model, args.overwrite, classes)
+    train(cfg, model, args.overwrite, resumed.classes)
 
 
 if __name__ == '__main__':

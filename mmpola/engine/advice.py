@@ -35,6 +35,8 @@ def length_advice(cfg: Config) -> str | None:
         if not length or end in (length, INF):  # a part without an end lasts as long as the run
             continue
         problem = f'param_scheduler: ends at {end}, but training at train_cfg.max_{unit}={length}'
+        if cfg.get('resume'):
+            return f'{problem}; a resumed run keeps the schedule of its checkpoint'
         options = []
         for key, part in parts.items():
             scaled = _scaled(part, length / end)

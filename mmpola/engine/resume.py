@@ -5,23 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from mmengine.config import Config
 from torch import nn
 
+from mmpola.engine.loops import VALIDATION_DUE
 from mmpola.engine.training_checkpoint import (
     TrainingCheckpoint,
     fit_checkpoint,
     locate_checkpoint,
     read_training_checkpoint,
 )
-from mmpola.messages import UsageError, listed
+from mmpola.messages import UsageError, counted, listed
 
 RESUME_ENTRIES = ('meta', 'message_hub', 'optimizer')
 """Entries that a checkpoint needs, in addition to its weights, to resume training from it."""
 
 
-def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Sequence[str]:
+class Decision(NamedTuple):
+    """What `decide_resume` found in the checkpoint that a run resumes from.
+
+    Attributes:
+        classes: names of the classes that it was trained on; empty if they are not known.
+        finished: whether the run has ended, so that nothing is left to do.
+    """
+
+    classes: Sequence[str] = ()
+    finished: bool = False
+
+
+def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Decision:
     """Decide what a training run resumes from, print it, and check that it may use its work dir.
 
     With `cfg.resume`, it resumes from the checkpoint `cfg.load_from` if it is set, else from the
@@ -31,9 +45,6 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Sequence[st
         cfg: config of the run; its `load_from` is set to the path, or `resume` to False.
         overwrite: allow the run to overwrite checkpoints.
         model: what `validate_config` returned for the config.
-
-    Returns:
-        Names of the classes that the checkpoint was trained on; empty if they are not known.
 
     Raises:
         UsageError: the work dir holds checkpoints of another config, or checkpoints that would be
@@ -45,30 +56,63 @@ def decide_resume(cfg: Config, overwrite: bool, model: nn.Module) -> Sequence[st
         path = locate_checkpoint(cfg.load_from)
     elif cfg.get('resume'):
         path = newest_checkpoint(cfg.work_dir)
+        record = Path(cfg.work_dir, 'last_checkpoint')
+        if path is not None and not (record.is_file() and record.stat().st_size > 0):
+            print(f'--resume: {record}: names no checkpoint; the newest one is taken')
     _check_work_dir(cfg, path, overwrite)
     if path is not None:
         checkpoint = _read_training_state(path)
         fit_checkpoint(checkpoint, model)
         cfg.load_from = str(path)
-        meta = checkpoint.meta
-        print(f'--resume: {path}, after {meta["epoch"]} epochs and {meta["iter"]} steps')
-        return checkpoint.classes
+        finished = _is_finished(checkpoint, cfg)
+        left = ''
+        if finished:
+            left = '; the run has ended, nothing is left to train or validate'
+        print(f'--resume: {path}, after {_progress(checkpoint)}{left}')
+        return Decision(checkpoint.classes, finished)
     if cfg.get('resume'):
         cfg.resume = False
         print(f'--resume: {cfg.work_dir}: no checkpoint yet; training starts from the first step')
-    return ()
+    return Decision()
+
+
+def _progress(checkpoint: TrainingCheckpoint) -> str:
+    """Return the steps of a checkpoint in words, with the epochs that they completed."""
+    text = counted(checkpoint.meta['iter'], 'step')
+    epochs = checkpoint.meta['epoch']
+    if epochs > 0:
+        text += f' in all, with {counted(epochs, "complete epoch")}'
+    return text
+
+
+def _is_finished(checkpoint: TrainingCheckpoint, cfg: Config) -> bool:
+    """Whether a checkpoint is from the end of the config's run, validation included."""
+    end = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
+    done = checkpoint.meta['iter']
+    if 'max_epochs' in cfg.train_cfg:
+        done = checkpoint.meta['epoch']
+    validates = checkpoint.content['message_hub']['runtime_info'].get(VALIDATION_DUE)
+    return end is not None and done >= end and not validates
 
 
 def newest_checkpoint(work_dir: str | Path) -> Path | None:
-    """Return the checkpoint that MMEngine recorded in `last_checkpoint`; None without a record.
+    """Return the checkpoint that MMEngine recorded in `last_checkpoint`.
+
+    A run that is killed after its first checkpoint was written has no record of it yet: without a
+    record it is the newest file, and with an empty one, which `ForgetHook` leaves of an earlier
+    run, the newest file that is not older. None if there is none.
 
     Raises:
         UsageError: neither the recorded file nor a file of its name in the work dir (which may have
             been moved) exists.
     """
     record = Path(work_dir) / 'last_checkpoint'
-    if not record.is_file():
-        return None
+    began = 0.0
+    if record.is_file():
+        began = record.stat().st_mtime
+    if not record.is_file() or record.stat().st_size == 0:
+        written = [path for path in _resumable(record.parent) if path.stat().st_mtime >= began]
+        return written[-1] if written else None
     recorded = Path(os.fsdecode(record.read_bytes()).strip())
     for path in (record.parent / recorded.name, recorded):
         if path.is_file():
@@ -84,10 +128,7 @@ def _read_training_state(path: Path) -> TrainingCheckpoint:
     try:
         checkpoint = read_training_checkpoint(path)
     except UsageError as error:
-        earlier = []
-        for other in _checkpoints(path.parent):
-            if other != path and not other.name.startswith('best_'):  # those lack the optimizer
-                earlier.append(other)
+        earlier = [other for other in _resumable(path.parent) if other != path]
         if not earlier:
             raise
         raise UsageError(
@@ -101,6 +142,11 @@ def _read_training_state(path: Path) -> TrainingCheckpoint:
             f'load_from={path}'
         )
     return checkpoint
+
+
+def _resumable(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder that have an optimizer, the newest last."""
+    return [path for path in _checkpoints(folder) if not path.name.startswith('best_')]
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mmpola.checkpoint.init_cfg import check_pretrained, remove_pretrained
 from mmpola.config_contents import class_list_problem
+from mmpola.engine.hooks.resumed import ResumedHook
 from mmpola.engine.processes import end_children_with_this_process, place
 from mmpola.engine.runner import Runner
 from mmpola.engine.training_checkpoint import (
@@ -107,15 +108,16 @@ class ClassesHook(Hook):
 
 
 class ForgetHook(Hook):
-    """Removes the record of an earlier run that this one overwrites, when everything is built.
+    """Empties the record of an earlier run that this one overwrites, when everything is built.
 
-    Without that, a later --resume could continue from the end of the earlier run.
+    Without that, a later --resume could continue from the end of the earlier run; its files are
+    older than the empty record.
     """
 
     def before_train(self, runner: Any) -> None:
-        """Remove `last_checkpoint`."""
+        """Empty `last_checkpoint`."""
         if is_main_process():
-            Path(runner.work_dir, 'last_checkpoint').unlink(missing_ok=True)
+            Path(runner.work_dir, 'last_checkpoint').write_bytes(b'')
 
 
 def train(
@@ -140,6 +142,7 @@ def train(
         # The checkpoint holds all weights, and the pretrained file may have been removed.
         remove_pretrained(cfg.model)
         hooks.append(ClassesHook(cfg.load_from, classes, 'train_dataloader'))
+        hooks.append(ResumedHook(cfg.load_from))
     else:
         check_pretrained(cfg.model)
         if cfg.get('load_from'):
@@ -154,7 +157,9 @@ def train(
         if overwrite:
             hooks.append(ForgetHook())
     with locked(cfg):
-        build_runner(cfg, hooks).train()
+        runner = build_runner(cfg, hooks)
+        count_accumulation(runner)
+        runner.train()
 
 
 def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
@@ -164,6 +169,20 @@ def evaluate(cfg: Config, checkpoint: TrainingCheckpoint) -> dict[str, float]:
     runner = build_runner(cfg, [StartHook(checkpoint.weights), comparison])
     metrics: dict[str, float] = runner.test()
     return metrics
+
+
+def count_accumulation(runner: Runner) -> None:
+    """Let MMEngine scale the learning rate by the images per step of the optimizer.
+
+    It counts those of one forward pass, of which `accumulative_counts` make a step.
+    """
+    scaling = runner.auto_scale_lr or {}
+    counts = runner.cfg.optim_wrapper.get('accumulative_counts', 1)
+    if scaling.get('enable') and counts > 1:
+        scaling['base_batch_size'] /= counts
+        runner.logger.info(
+            f'accumulative_counts={counts}: the learning rate is for {counts} times the batch size'
+        )
 
 
 def build_runner(cfg: Config, hooks: list[Hook]) -> Runner:

@@ -53,6 +53,13 @@ def test_a_very_short_run_gets_a_schedule_that_can_be_built_or_none(epochs, opti
     assert ('too short' in advice) == (not options)
 
 
+def test_a_resumed_run_is_named_no_options_that_have_no_effect():
+    part = {'type': 'PolyLR', 'end': 40}
+    cfg = Config({'train_cfg': {'max_epochs': 50}, 'param_scheduler': part, 'resume': True})
+    advice = length_advice(cfg)
+    assert advice.endswith('a resumed run keeps the schedule of its checkpoint')
+
+
 def test_a_part_without_an_end_lasts_as_long_as_the_run():
     parts = [{'type': 'LinearLR', 'end': 20}, {'type': 'CosineAnnealingLR', 'begin': 20}]
     cfg = Config({'train_cfg': {'max_epochs': 300}, 'param_scheduler': parts})

@@ -24,7 +24,7 @@ def cfg(tiny_config, work):
 
 
 def decide_resume(cfg, overwrite=False):
-    resuming.decide_resume(cfg, overwrite, build_model(cfg))
+    return resuming.decide_resume(cfg, overwrite, build_model(cfg))
 
 
 def resumed_from(cfg, overwrite=False):
@@ -46,13 +46,6 @@ def test_checkpoints_are_kept_unless_the_newest_is_resumed(cfg, work, trained_wo
     assert resumed_from(cfg) == cfg.load_from
     cfg.load_from = str(work / 'epoch_1.pth')
     assert refusal(decide_resume, cfg).startswith(kept)
-    (work / 'last_checkpoint').unlink()
-    cfg.load_from = None
-    message = refusal(decide_resume, cfg)  # MMEngine would begin at the first step
-    assert message.startswith(kept)
-    assert f'--resume {newest}' in message
-    cfg.load_from = newest
-    assert resumed_from(cfg) == newest
 
 
 @pytest.mark.parametrize(
@@ -116,7 +109,47 @@ def test_a_run_resumes_from_its_own_checkpoint(cfg, trained_work, capsys):
     decide_resume(cfg)
     assert (cfg.resume, cfg.load_from) == (True, str(trained_work / 'epoch_2.pth'))
     line = capsys.readouterr().out
-    assert 'after 2 epochs and 12 steps' in line
+    assert line == (
+        f'--resume: {trained_work}/epoch_2.pth, after 12 steps in all, with 2 complete epochs\n'
+    )
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_was_recorded_resumes(
+    cfg, trained_work, capsys
+):
+    """MMEngine would begin at the first step, and a refusal would be for ever."""
+    record = trained_work / 'last_checkpoint'
+    best = trained_work / 'best_mAP_epoch_2.pth'  # newer, and without an optimizer
+    shutil.copy(trained_work / 'epoch_2.pth', best)
+    record.unlink()
+    cfg.resume = True
+    assert resumed_from(cfg) == str(trained_work / 'epoch_2.pth')
+    assert f'{record}: names no checkpoint; the newest one is taken' in capsys.readouterr().out
+
+
+def test_a_run_that_overwrites_does_not_resume_from_the_earlier_one(cfg, trained_work):
+    """`ForgetHook` empties the record; the files of the earlier run are older."""
+    record = trained_work / 'last_checkpoint'
+    record.write_bytes(b'')
+    cfg.resume = True
+    kept = f'{trained_work}: holds checkpoints that this run would overwrite'
+    assert refusal(decide_resume, cfg).startswith(kept)
+    os.utime(trained_work / 'epoch_2.pth')
+    assert resumed_from(cfg) == str(trained_work / 'epoch_2.pth')
+
+
+@pytest.mark.parametrize(('end', 'due', 'finished'), [(2, False, True), (2, True, False)])
+def test_a_run_that_has_ended_says_so(
+    end, due, finished, cfg, trained_work, tiny_config, write_checkpoint, capsys
+):
+    hub = {**STATE['message_hub'], 'runtime_info': {'due_validation': due}}
+    write_checkpoint(tiny_config, trained_work / 'epoch_2.pth', **{**STATE, 'message_hub': hub})
+    cfg.train_cfg.max_epochs = end
+    cfg.resume = True
+    assert decide_resume(cfg).finished == finished
+    assert ('nothing is left to train or validate' in capsys.readouterr().out) == finished
+    cfg.train_cfg.max_epochs = 3
+    assert not decide_resume(cfg).finished
 
 
 def test_a_run_without_a_checkpoint_starts_from_the_first_step(cfg, tmp_path, capsys):

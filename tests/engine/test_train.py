@@ -21,7 +21,12 @@ def train(tiny_config, monkeypatch):
 
     def train(work, *arguments, steps=lambda cfg: None):
         def build(cfg):
-            return SimpleNamespace(train=lambda: steps(cfg), register_hook=lambda hook: None)
+            return SimpleNamespace(
+                train=lambda: steps(cfg),
+                register_hook=lambda hook: None,
+                auto_scale_lr=None,
+                cfg=cfg,
+            )
 
         monkeypatch.setattr(training, 'Runner', SimpleNamespace(from_cfg=build))
         monkeypatch.setattr(
@@ -74,7 +79,7 @@ def test_overwriting_forgets_the_earlier_run_when_everything_is_built(
     assert record.exists()
 
     def stop(*_, **__):
-        assert not record.exists()
+        assert record.read_bytes() == b''
         raise KeyboardInterrupt
 
     monkeypatch.setattr('mmpola.engine.loops.ExactEpochLoop.run_epoch', stop)
@@ -152,3 +157,31 @@ def test_a_model_trains_in_bfloat16_on_a_cpu_and_resumes(
     assert {x.dtype for x in last.values()} <= {torch.float32, torch.int64}
     assert any(not torch.equal(x, first[key]) for key, x in last.items())
     assert all(x.isfinite().all() for x in last.values())
+
+
+@pytest.mark.slow
+def test_a_run_that_has_ended_is_not_validated_again(tiny_config, tmp_path, monkeypatch, capsys):
+    """Also if its last validation was not the best one, after which MMEngine saves nothing."""
+    options = ('--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1')
+    arguments = (tiny_config, '--work-dir', tmp_path / 'work')
+    save = 'default_hooks.checkpoint.save_best=None'
+    assert run_script('train', *arguments, *options, save) == 0
+
+    def run(*_):
+        raise AssertionError('validated again')
+
+    monkeypatch.setattr('mmengine.runner.ValLoop.run', run)
+    assert run_script('train', *arguments, '--resume', *options, save) == 0
+    assert 'nothing is left to train or validate' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(('counts', 'base'), [(4, 4.0), (1, 16)])
+def test_the_learning_rate_is_scaled_by_the_images_per_step_of_the_optimizer(counts, base):
+    scaling = {'enable': True, 'base_batch_size': 16}
+    cfg = Config({'optim_wrapper': {'accumulative_counts': counts}})
+    logged = []
+    logger = SimpleNamespace(info=logged.append)
+    training.count_accumulation(SimpleNamespace(auto_scale_lr=scaling, cfg=cfg, logger=logger))
+    assert scaling['base_batch_size'] == base
+    assert len(logged) == (counts > 1)
+    training.count_accumulation(SimpleNamespace(auto_scale_lr=None, cfg=cfg, logger=logger))

@@ -113,8 +113,12 @@ class AtomicCheckpointHook(CheckpointHook):
         unknown = kwargs.keys() - inspect.signature(CheckpointHook).parameters.keys()
         if unknown:  # MMEngine would pass them to torch.save after the first epoch
             raise TypeError(f"got an unexpected keyword argument '{min(unknown)}'")
+        older = kwargs.pop('file_client_args', None)  # MMEngine's earlier name of backend_args
+        if older and older.get('backend') != 'disk':
+            kwargs.setdefault('backend_args', older)
         kwargs.setdefault('backend_args', ATOMIC_BACKEND)
         super().__init__(*args, **kwargs)
+        self.unvalidated: tuple[int, dict[str, Any]] | None = None
 
     def before_train(self, runner: Any) -> None:
         """Remove what a killed run had begun to write."""
@@ -168,6 +172,15 @@ class AtomicCheckpointHook(CheckpointHook):
             **self.args,
         )
         self._remove_outdated()
+        self.unvalidated = None
+        if runner.message_hub.runtime_info.get(VALIDATION_DUE):
+            self.unvalidated = (step, meta)
+
+    def after_train(self, runner: Any) -> None:
+        """Save the last checkpoint again, if it says that it is still to be validated."""
+        if self.unvalidated is not None and not runner.message_hub.get_info(VALIDATION_DUE):
+            self._save_checkpoint_with_step(runner, *self.unvalidated)
+        super().after_train(runner)
 
     def _save_best_checkpoint(self, runner: Any, metrics: dict[str, Any]) -> None:
         if not self.save_best:
