@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from typing import Any
 
 import torch
 from mmengine.dist import broadcast_object_list, get_rank, get_world_size
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop
 
 from mmpola.engine.advice import warm_up_advice
@@ -22,6 +24,14 @@ VALIDATION_DUE = 'due_validation'
 
 The name begins with `due` because MMEngine logs keys that begin with `train`, `val` or `test`.
 """
+
+
+def accumulated_steps(optim_wrapper: OptimWrapper | OptimWrapperDict) -> int:
+    """Return after how many steps no gradients are left over: every optimizer has made a step."""
+    wrappers = [optim_wrapper]
+    if isinstance(optim_wrapper, OptimWrapperDict):
+        wrappers = list(optim_wrapper.optim_wrappers.values())
+    return math.lcm(*[wrapper._accumulative_counts for wrapper in wrappers])
 
 
 @LOOPS.register_module()
@@ -75,7 +85,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         """Train; after resuming, with the seed of the checkpoint."""
         self._set_seed()
         self._check_warm_up()
-        if len(self.dataloader) % self.runner.optim_wrapper._accumulative_counts:
+        if len(self.dataloader) % accumulated_steps(self.runner.optim_wrapper):
             self.runner.logger.warning(
                 'the steps of an epoch are not a multiple of accumulative_counts: resuming from '
                 'the end of an epoch loses the gradients accumulated until then'

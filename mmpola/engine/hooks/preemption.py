@@ -15,7 +15,7 @@ from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.hooks import Hook
 
 from mmpola.engine.hooks.atomic_checkpoint import ATOMIC_BACKEND, INTERRUPTED, save_and_point
-from mmpola.engine.loops import ExactEpochLoop
+from mmpola.engine.loops import ExactEpochLoop, accumulated_steps
 from mmpola.engine.processes import any_process
 from mmpola.messages import CTRL_C, UsageError
 from mmpola.registry import HOOKS
@@ -88,7 +88,7 @@ class PreemptionHook(Hook):
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
         """Save and exit if a process got a signal and the optimizer stepped."""
-        steps, accumulated = divmod(runner.iter + 1, runner.optim_wrapper._accumulative_counts)
+        steps, accumulated = divmod(runner.iter + 1, accumulated_steps(runner.optim_wrapper))
         if accumulated > 0:  # the checkpoint would lack their gradients
             return
         if get_world_size() > 1 and steps % self.interval != 0:

@@ -16,7 +16,7 @@ from mmengine.hooks import Hook
 from mmengine.runner.checkpoint import load_from_local
 
 from mmpola.checkpoint.safe_load import read_checkpoint
-from mmpola.engine.hooks.atomic_checkpoint import AtomicBackend, SaveError
+from mmpola.engine.hooks.atomic_checkpoint import AtomicBackend, AtomicCheckpointHook, SaveError
 from tests.helpers.training import run, saved, small_config
 
 pytestmark = pytest.mark.usefixtures('unformatted_configs')
@@ -157,3 +157,12 @@ def test_files_hold_tensors_and_plain_values_alone(colours, tmp_path):
     }
     assert content['message_hub']['log_scalars']['train/loss']['log_history'].shape == (12,)
     assert content['state_dict']._metadata
+
+
+@pytest.mark.parametrize(
+    ('older', 'backend'), [({'backend': 'disk'}, 'mmpola_atomic'), ({'backend': 'local'}, 'local')]
+)
+def test_the_earlier_name_of_backend_args(older, backend):
+    hook = AtomicCheckpointHook(file_client_args=older)
+    assert hook.backend_args == {'backend': backend}
+    assert hook.file_client_args is None
