@@ -28,7 +28,9 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$fingerprint" ]; then
 fi
 
 if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then # none yet, or an interrupted one
-    for python in ${PYTHON:-python3.11 python3 python3.13 python3.12 python3.10} none; do
+    candidates=(python3.11 python3 python3.13 python3.12 python3.10)
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi # its path may have spaces
+    for python in "${candidates[@]}" none; do
         if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then break; fi
     done
     [ "$python" != none ] || die 'no Python 3.10 or newer found; name one: PYTHON=/path/to/python bash tools/install.sh'

@@ -66,6 +66,12 @@ def running(processes):
     return found
 
 
+PYTHON_SCRIPT = f'''#!/bin/sh
+\'\'\'exec' "{sys.executable}" "$0" "$@"
+' \'\'\'
+'''
+"""First lines of an executable script in Python; a `#!` line cannot hold a path with a space."""
+
 FINDER = """
 import sys
 class Finder:

@@ -3,9 +3,10 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+
+from tests.helpers.processes import PYTHON_SCRIPT
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +30,14 @@ def install(root, tmp_path):
     for name in COMMANDS:
         (commands / name).symlink_to(shutil.which(name))
 
-    def run(python, *arguments):
-        (commands / 'python3').write_text(f'#!{sys.executable}\n{python}\n')
-        (commands / 'python3').chmod(0o755)
+    def run(python, *arguments, given=None):
+        file = given or commands / 'python3'
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f'{PYTHON_SCRIPT}{python}\n')
+        file.chmod(0o755)
         clean = {key: value for key, value in os.environ.items() if key != 'PYTHON'}
+        if given:
+            clean['PYTHON'] = str(given)
         return subprocess.run(
             ['bash', str(clone / 'tools' / 'install.sh'), *arguments],
             env={**clean, 'PATH': str(commands)},
@@ -50,6 +55,16 @@ def test_a_python_is_needed(install):
     assert result.stderr.startswith('[install] error: no Python 3.10 or newer found; name one: ')
 
 
+def test_the_named_python_may_have_a_path_with_spaces(install, tmp_path):
+    result = install(
+        'raise SystemExit("venv" in __import__("sys").argv)', given=tmp_path / 'a b/py'
+    )
+    assert result.stderr.endswith(
+        "[install] error: Python's venv module failed; Debian and Ubuntu: apt-get install "
+        'python3-venv\n'
+    )
+
+
 def test_an_unknown_argument_is_refused(install):
     result = install('', '--fast')
     assert result.returncode == 1
@@ -61,7 +76,7 @@ import pathlib, sys
 if 'venv' in sys.argv:
     python = pathlib.Path(sys.argv[-1], 'bin', 'python')
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!{sys.executable}\\n' + VENV)
+    python.write_text(START + VENV)
     python.chmod(0o755)
 """
 """A Python whose environments write their arguments to `calls`; with a file `broken` pip fails."""
@@ -76,7 +91,7 @@ sys.exit(pathlib.Path('broken').exists() and 'install' in sys.argv)
 
 def test_it_continues_after_an_interruption_and_does_nothing_twice(install, tmp_path):
     clone = tmp_path / 'a clone'
-    python = f'VENV = {VENV!r}\n{RECORDING_VENV}'
+    python = f'START = {PYTHON_SCRIPT!r}\nVENV = {VENV!r}\n{RECORDING_VENV}'
     (clone / 'broken').touch()
     result = install(python)
     assert result.returncode == 1
