@@ -45,6 +45,20 @@ def test_the_newest_and_the_best_are_kept(colours, tmp_path):
     assert saved(tmp_path / 'epoch_4.pth')['meta'] == {'epoch': 4, 'iter': 24, 'seed': 0}
 
 
+@pytest.mark.slow
+def test_a_resumed_run_removes_the_outdated_checkpoints_of_the_first_part(colours, tmp_path):
+    keep = {
+        'default_hooks.checkpoint.max_keep_ckpts': 2,
+        'default_hooks.checkpoint.save_best': None,
+    }
+    run(small_config(colours, tmp_path, epochs=3, options=keep))
+    assert files(tmp_path) == ['epoch_2.pth', 'epoch_3.pth', 'last_checkpoint']
+    kept = read_checkpoint(tmp_path / 'epoch_3.pth')['message_hub']['runtime_info']
+    assert kept['keep_ckpt_ids'] == [2, 3]
+    run(small_config(colours, tmp_path, epochs=4, options=keep), resume=True)
+    assert files(tmp_path) == ['epoch_3.pth', 'epoch_4.pth', 'last_checkpoint']
+
+
 class Rising(Hook):
     """Makes the score of every validation the number of epochs."""
 
