@@ -46,6 +46,9 @@ WRAPPER_PREFIXES = ('_orig_mod.', 'module.')
 BATCH_NORM_COUNTER = 'num_batches_tracked'
 """End of the name of a buffer that old files may lack, as torch and MMEngine also permit."""
 
+STEM_WEIGHT = 'stem.proj.weight'
+"""The first convolution of every backbone."""
+
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Dtypes from which parameters are loaded; torch would also cast integers and complex numbers."""
 
@@ -152,7 +155,8 @@ def load_weights(model: RenamesWeights, name: str | Path, which: str | None = No
     (`state_dict`, with `backbone.` or `module.` prefixes), also those of the authors' detectors,
     and bare state dicts. Position tables are resized to the backbone's `pretrain_img_size`, tables
     of keys and windows bicubically as in the authors' code. Heads and stages that the model does
-    not have are dropped, and output norms that the file lacks stay as initialised.
+    not have are dropped, and output norms that the file lacks stay as initialised. A stem of three
+    channels is converted to the model's `in_channels`.
 
     Args:
         model: backbone or classifier.
@@ -168,8 +172,51 @@ def load_weights(model: RenamesWeights, name: str | Path, which: str | None = No
     path = resolve_checkpoint(name)
     content = read_checkpoint(path)
     container, weights = find_weights(content, path, which)
-    note = weights_note(content, container)
+    weights = model.rename_weights(weights)
+    notes = [weights_note(content, container), convert_stem(model, weights)]
+    note = '; '.join(filter(None, notes))
     return load_tensors(model, weights, shown_source(name, path), container, note)
+
+
+def convert_stem(model: nn.Module, weights: dict[str, Tensor]) -> str:
+    """Convert the first convolution of a file to the number of input channels of a model.
+
+    Args:
+        model: backbone or classifier.
+        weights: by the model's names; changed in place.
+
+    Returns:
+        What happened, for the log; '' if the numbers of channels are equal.
+    """
+    own = model.state_dict()
+    for key in (STEM_WEIGHT, f'backbone.{STEM_WEIGHT}'):
+        if key not in own or key not in weights or weights[key].ndim != 4:
+            continue
+        given = weights[key].shape[1]
+        channels = own[key].shape[1]
+        if given != channels:
+            weights[key] = convert_channels(weights[key], channels)
+            name = key.removesuffix('.weight')
+            return f'{name} converted from {given} to {channels} input channels'
+    return ''
+
+
+def convert_channels(weight: Tensor, channels: int) -> Tensor:
+    """Convert a convolution [O, I, k, k] to another number of input channels, as timm does.
+
+    One channel gets the sum over all, more of them repeat the first ones, scaled to the same sum of
+    outputs for equal channels. timm 1.0.21 converts from three channels only.
+
+    Args:
+        weight: any floating point dtype; the sum is taken in float32.
+        channels: of the images.
+    """
+    given = weight.shape[1]
+    values = weight.float()
+    if channels == 1:
+        return values.sum(dim=1, keepdim=True).to(weight.dtype)
+    repeated = values.repeat(1, math.ceil(channels / given), 1, 1)[:, :channels]
+    return (repeated * (given / channels)).to(weight.dtype)
 
 
 def shown_source(name: str | Path, path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,19 @@ import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import load_state_dict_from_hf
 from timm.models._hub import load_state_dict_from_path
-from torch import Tensor
 
 from mmpola.backbones import PolaDeiT, named_backbone
 from mmpola.backbones.arguments import STRIDES, token_grid
 from mmpola.backbones.base import FIRST_CONV
 from mmpola.backbones.pola_deit import PATCH_SIZE
 from mmpola.checkpoint.hub import PUBLISHED_MODELS, resolve_checkpoint
-from mmpola.checkpoint.load import find_weights, load_tensors, shown_source, weights_note
+from mmpola.checkpoint.load import (
+    convert_stem,
+    find_weights,
+    load_tensors,
+    shown_source,
+    weights_note,
+)
 from mmpola.checkpoint.safe_load import inert, read_checkpoint
 from mmpola.messages import info
 from mmpola.timm.models import TimmModel
@@ -86,31 +90,9 @@ def load_pretrained(model: TimmModel, cache_dir: str | Path | None = None) -> No
         may_lack = ('head.',)
         counts = f'the file has {classes} classes and the model {model.num_classes}'
         info(f'{source}: the head is new, {counts}')
-    conv = f'backbone.{FIRST_CONV}'
-    weight = f'{conv}.weight'
-    if model.other_shape(weights, weight) and weights[weight].shape[1] != model.in_chans:
-        channels = weights[weight].shape[1]
-        weights[weight] = convert_channels(weights[weight], model.in_chans)
-        info(f'{source}: {conv} converted from {channels} to {model.in_chans} input channels')
+    if conversion := convert_stem(model, weights):
+        info(f'{source}: {conversion}')
     load_tensors(model, weights, source, container, note, may_lack)
-
-
-def convert_channels(weight: Tensor, channels: int) -> Tensor:
-    """Convert a convolution [O, I, k, k] to another number of input channels, as timm does.
-
-    One channel gets the sum over all, more of them repeat the first ones, scaled to the same sum of
-    outputs for equal channels. timm 1.0.21 converts from three channels only.
-
-    Args:
-        weight: any floating point dtype; the sum is taken in float32.
-        channels: of the images.
-    """
-    given = weight.shape[1]
-    values = weight.float()
-    if channels == 1:
-        return values.sum(dim=1, keepdim=True).to(weight.dtype)
-    repeated = values.repeat(1, ceil(channels / given), 1, 1)[:, :channels]
-    return (repeated * (given / channels)).to(weight.dtype)
 
 
 def _read_source(cfg: dict[str, Any], cache_dir: str | Path | None) -> tuple[str, Any]:

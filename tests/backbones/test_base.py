@@ -324,6 +324,29 @@ def test_a_part_of_the_stages_loads_the_whole_file(name, tmp_path):
 
 
 @EVERY_SMALL
+@pytest.mark.parametrize('channels', [1, 2, 4, 5])
+def test_weights_of_three_channels_are_converted(name, channels, tmp_path):
+    """timm's rule for the stem; all other tensors are the file's."""
+    pretrained = build(name).eval()
+    torch.save({'model': pretrained.state_dict()}, tmp_path / 'rgb.pth')
+    file = dict(type='Pretrained', checkpoint=str(tmp_path / 'rgb.pth'))
+    model = build(name, in_channels=channels, init_cfg=file).eval()
+    report = load_weights(model, tmp_path / 'rgb.pth')
+    line = f'stem.proj converted from 3 to {channels} input channels'
+    assert line in str(report)
+    model.init_weights()
+    weights = model.state_dict()
+    for key, x in pretrained.state_dict().items():
+        if key != 'stem.proj.weight':
+            assert torch.equal(weights[key], x)
+    stem = pretrained.state_dict()['stem.proj.weight']
+    expected = stem.sum(1, keepdim=True)
+    if channels > 1:
+        expected = stem.repeat(1, 2, 1, 1)[:, :channels] * 3 / channels
+    assert_close(weights['stem.proj.weight'], expected)
+
+
+@EVERY_SMALL
 def test_half_precision_and_channels_last(name):
     model = build(name).eval()
     x = torch.randn(2, 3, 64, 64)

@@ -205,6 +205,13 @@ def test_a_file_that_does_not_fit_is_refused(change, problem, tmp_path):
     assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
+def test_a_stem_of_three_channels_is_converted(tmp_path):
+    torch.save(build('PolaSwin').state_dict(), tmp_path / 'rgb.pth')
+    model = build('PolaSwin', backbone={'in_channels': 4})
+    note = load_weights(model, tmp_path / 'rgb.pth').note
+    assert note == 'backbone.stem.proj converted from 3 to 4 input channels'
+
+
 def test_other_heads_are_dropped(tmp_path):
     model = build('PolaSwin')
     weights = {key.removeprefix('backbone.'): x for key, x in model.state_dict().items()}
