@@ -1,6 +1,7 @@
 """Detectors and segmenters with random weights: their files, against the inferencers' results."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -100,6 +101,65 @@ def test_segmentations(tiny_segmentation, write_checkpoint, shapes, tmp_path):
     assert labels.mode == 'L'
     assert (np.asarray(labels) == inferencer(str(photo))['predictions']).mean() > 0.999
     assert differs(out / 'vis' / f'{photo.stem}.jpg', photo) > 5
+
+
+AUGMENTED = """
+_base_ = {base!r}
+model = dict(_delete_=True, type={wrapper!r}, module=_base_.model, **{settings!r})
+views = [
+    [dict(type='Resize', scale=(96, 80), keep_ratio=True)],
+    [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)],
+    [dict(type='LoadAnnotations')],
+    [dict(type={pack!r}, meta_keys=('img_path', 'ori_shape', 'img_shape', 'scale_factor', 'flip',
+                                    'flip_direction'))],
+]
+pipeline = [dict(type='LoadImageFromFile'), dict(type='TestTimeAug', transforms=views)]
+test_dataloader = dict(dataset=dict(pipeline=pipeline))
+"""
+
+
+@pytest.mark.parametrize('task', ['tiny_config', 'tiny_segmentation'])
+def test_test_time_augmentation(task, request, write_checkpoint, shapes, tmp_path, capsys):
+    config = request.getfixturevalue(task)
+    augmented = tmp_path / 'augmented.py'
+    settings = {'wrapper': 'SegTTAModel', 'settings': {}, 'pack': 'PackSegInputs'}
+    if task == 'tiny_config':
+        nms = {'nms': {'type': 'nms', 'iou_threshold': 0.5}, 'max_per_img': 100}
+        settings = {'wrapper': 'DetTTAModel', 'settings': {'tta_cfg': nms}, 'pack': 'PackDetInputs'}
+    augmented.write_text(AUGMENTED.format(base=str(config), **settings))
+    checkpoint = write_checkpoint(config, tmp_path / 'random.pth')
+    folder = {'tiny_config': 'coco/val2017', 'tiny_segmentation': 'ade/images/validation'}[task]
+    photo = next((shapes / folder).iterdir())
+    flipped = tmp_path / 'flipped.png'
+    Image.open(photo).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(flipped)
+    whole = tmp_path / 'whole.png'
+    Image.open(photo).save(whole)
+    out = tmp_path / 'out'
+    assert run_script('predict', augmented, checkpoint, whole, flipped, '--out', out) == 0
+    assert capsys.readouterr().out.endswith(f'{out}: 2 images done, 0 skipped\n')
+    if task == 'tiny_segmentation':
+        labels = [np.asarray(Image.open(out / 'preds' / f'{n}.png')) for n in ('whole', 'flipped')]
+        assert (labels[0] == labels[1][:, ::-1]).mean() > 0.99
+    else:
+        whole, flipped = (
+            json.loads((out / 'preds' / f'{name}.json').read_text())
+            for name in ('whole', 'flipped')
+        )
+        assert len(whole['labels']) > 0 and 'masks' not in whole
+        assert sorted(whole['scores']) == pytest.approx(sorted(flipped['scores']), abs=1e-3)
+
+
+def test_nothing_above_the_threshold_is_one_line(
+    tiny_config, write_checkpoint, shapes, tmp_path, capsys
+):
+    checkpoint = write_checkpoint(tiny_config, tmp_path / 'random.pth')
+    photo = next((shapes / 'coco' / 'val2017').iterdir())
+    line = r'nothing is drawn: the highest score is 0\.\d{3}, which is not above --score-thr '
+    for threshold, count in (('0.9', 1), ('0.01', 0)):
+        arguments = ['--out', tmp_path / threshold, '--score-thr', threshold]
+        options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.0']
+        assert run_script('predict', tiny_config, checkpoint, photo, *arguments, *options) == 0
+        assert len(re.findall(line + threshold, capsys.readouterr().out)) == count
 
 
 def test_a_checkpoint_of_another_network_is_refused(

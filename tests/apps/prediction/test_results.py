@@ -1,0 +1,58 @@
+"""Results of a detector as they are written."""
+
+import numpy as np
+import pytest
+import torch
+from mmdet.apis import DetInferencer
+from mmdet.structures import DetDataSample
+from mmengine.structures import InstanceData
+
+from mmpola.apps.prediction.results import instances_as_json, label_map, panoptic_segments
+
+
+@pytest.mark.parametrize('boxes', ['boxes', 'no boxes', 'zeros'])
+def test_instances_are_those_of_mmdet(boxes):
+    masks = torch.zeros(2, 20, 30, dtype=torch.bool)
+    masks[0, 3:7, 5:12] = True
+    masks[0, 9, 20] = True
+    instances = InstanceData(labels=torch.tensor([3, 1]), scores=torch.tensor([0.5, 0.25]))
+    instances.masks = masks
+    if boxes != 'no boxes':
+        instances.bboxes = torch.tensor([[1.5, 2.0, 8.0, 9.0], [0.0, 0.0, 3.0, 4.0]])
+        instances.bboxes *= boxes == 'boxes'
+    expected = DetInferencer.pred2dict(None, DetDataSample(pred_instances=instances))
+    assert instances_as_json(instances) == expected
+
+
+def test_instances_without_masks_and_none_at_all():
+    instances = InstanceData(labels=torch.zeros(0), scores=torch.zeros(0), bboxes=torch.zeros(0, 4))
+    assert instances_as_json(instances) == {'labels': [], 'scores': [], 'bboxes': []}
+
+
+def test_segments():
+    """Three classes: two instances of class 1, stuff of class 2, void."""
+    ids = np.array([[1001, 1001, 2001], [2, 2, 3]])
+    image, segments = panoptic_segments(ids, ('wall', 'car', 'road'))
+    decoded = image.astype(int) @ [1, 256, 256**2]
+    assert decoded.tolist() == [[1001, 1001, 2001], [2, 2, 0]]
+    assert segments == [
+        {'id': 2, 'label': 2, 'class': 'road', 'instance': 0, 'area': 2},
+        {'id': 1001, 'label': 1, 'class': 'car', 'instance': 1, 'area': 2},
+        {'id': 2001, 'label': 1, 'class': 'car', 'instance': 2, 'area': 1},
+    ]
+
+
+def test_stuff_of_the_first_class_is_not_void():
+    ids = np.array([[0, 1001, 2]])
+    image, segments = panoptic_segments(ids, ('wall', 'car'))
+    decoded = image.astype(int) @ [1, 256, 256**2]
+    assert decoded.tolist() == [[2000, 1001, 0]]
+    assert [(segment['id'], segment['label']) for segment in segments] == [(1001, 1), (2000, 0)]
+
+
+@pytest.mark.parametrize(('classes', 'dtype'), [(2, np.uint8), (256, np.uint8), (257, np.uint16)])
+@pytest.mark.parametrize('shape', [(1, 2, 3), (2, 3)])
+def test_label_maps(classes, dtype, shape):
+    labels = label_map(torch.full(shape, classes - 1), classes)
+    assert labels.dtype == dtype
+    assert labels.tolist() == [[classes - 1] * 3] * 2
