@@ -16,8 +16,9 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from mmpola.apps.data_checks.coco import check_file, kept_file, unreadable_annotations
 from mmpola.apps.data_checks.evaluators import check_evaluators, evaluators, head_ignore_index
+from mmpola.apps.data_checks.infos import check_infos
 from mmpola.apps.data_checks.report import DatasetReport
-from mmpola.apps.data_checks.samples import FEW, Loader, check_infos, load_samples
+from mmpola.apps.data_checks.samples import FEW, Loader, load_samples
 from mmpola.apps.data_checks.verdicts import (
     check_files,
     check_labels,
@@ -171,6 +172,13 @@ def read(dataset: Any, report: DatasetReport) -> None:
 
 def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool) -> None:
     """Check and count the samples of a data set that has been read."""
+    names = dataset.metainfo.get('classes') if hasattr(dataset, 'metainfo') else None
+    if isinstance(names, str):  # MMEngine takes its letters for the classes
+        report.problems.append(
+            f'{report.loader}.dataset.metainfo.classes: expected several names or one with a '
+            f"comma, ('{names}',), got '{names}'"
+        )
+        return
     if report.raw is not None:
         check_file(dataset, report)
     check_files(dataset, report)
@@ -201,7 +209,8 @@ def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool)
         report.ignored = loaded.ignored
     check_loaded(dataset, report)
     check_padding(cfg, dataset, report, load)
-    channels = cfg.model.get('backbone', {}).get('in_channels', 3)
+    model = cfg.model.get('module', cfg.model)  # inside of a wrapper for test-time augmentation
+    channels = model.get('backbone', {}).get('in_channels', 3)
     report.warnings += loading_notes(loaded.images[:FIRST_IMAGES], channels)
 
 

@@ -44,7 +44,8 @@ def check_file(dataset: Any, report: DatasetReport) -> None:
         report.problems.append(f'{place}: {len(images)} images have {len(coco.imgs)} different ids')
     strays = []
     for annotation in coco.dataset.get('annotations', []):
-        if annotation['image_id'] not in coco.imgs or annotation['category_id'] not in coco.cats:
+        has_category = annotation.get('category_id', next(iter(coco.cats), None)) in coco.cats
+        if annotation['image_id'] not in coco.imgs or not has_category:  # panoptic ones have none
             strays.append(annotation['id'])
     rule = f'{place}: ids of annotations whose image or category does not exist: mmdet drops them'
     add_line(report.warnings, rule, strays)

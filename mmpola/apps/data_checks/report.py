@@ -85,6 +85,11 @@ class DatasetReport:
         return str(self.paths[0]) if self.paths else f'{self.loader}.dataset'
 
     @property
+    def labelled(self) -> Sequence[str]:
+        """The classes that labels may have: in panoptic data only the things, which come first."""
+        return self.classes[: self.things or None]
+
+    @property
     def labels(self) -> int:
         """Number of labels that training does not ignore."""
         return sum(self.numbers.values())
@@ -100,7 +105,8 @@ class DatasetReport:
         """Return a number of labels as it is printed: pixels as a share of those of a class."""
         if self.unit != PIXELS:
             return f'{number:,}'
-        return f'{number / max(1, self.labels):.2%}'
+        share = number / max(1, self.labels)
+        return f'{share:.2%}' if share >= 1e-4 or number == 0 else '< 0.01%'
 
 
 def add_line(lines: list[str], rule: str, items: Sequence[object]) -> None:
@@ -116,7 +122,7 @@ def print_table(reports: list[DatasetReport]) -> None:
     groups: dict[tuple[str, tuple[str, ...]], list[DatasetReport]] = {}
     for report in reports:
         if report.unit and report.classes:
-            groups.setdefault((report.unit, tuple(report.classes)), []).append(report)
+            groups.setdefault((report.unit, tuple(report.labelled)), []).append(report)
     for (unit, classes), members in groups.items():
         print_classes(unit, classes, members)
     print_notes(reports)

@@ -1,11 +1,7 @@
-"""What the samples of a built data set hold: labels, boxes, masks and images.
-
-The data set itself is asked: `get_data_info`, and the steps of its pipeline that load.
-"""
+"""What the samples of a data set hold once the steps of its pipeline have loaded them."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -21,18 +17,6 @@ from mmpola.messages import first_line, listed
 
 FEW = 32
 """Samples that the quick check loads, evenly spread over the data set."""
-
-ROUNDING = 1
-"""Pixels by which a box may leave its image."""
-
-MANY = 0.1
-"""Something is wrong with all boxes if more than this share of them leaves its image."""
-
-FARTHEST = 10
-"""Coordinates of polygons may be this many times the longer side of their image.
-
-pycocotools stores an outline in steps of a fifth of a pixel: 1e9 would take all memory.
-"""
 
 Results = dict[str, Any]
 """What a data set and the steps of its pipeline know about a sample."""
@@ -68,76 +52,6 @@ def labels_of(results: Results) -> Labels | None:
     return None
 
 
-# ---- What the data set knows without loading anything
-
-
-def check_infos(dataset: Any, report: DatasetReport) -> None:
-    """Count labels, and check the files, boxes and masks that `get_data_info` names.
-
-    Args:
-        dataset: of any type with that method.
-        report: filled in; images and label maps are only looked for, not opened.
-    """
-    with_mask = any(getattr(step, 'with_mask', False) for step in steps_of(dataset))
-    is_local = getattr(dataset, 'backend_args', None) is None and hasattr(dataset, 'data_prefix')
-    boxes = leaving = 0
-    wrong_boxes = []
-    wrong_masks = []
-    lacking = []
-    files: list[str] = []
-    for index in range(report.images):
-        info = dataset.get_data_info(index)
-        name = info.get('img_path')
-        if is_local:
-            files += files_of(info)
-        report.add(labels_of(info))
-        report.image_ids.add(info.get('img_id'))
-        height = info.get('height') or math.inf
-        width = info.get('width') or math.inf
-        for instance in info.get('instances', ()):
-            box = instance.get('bbox', ())
-            if not math.isfinite(sum(box)):
-                wrong_boxes.append(f'{name} ({listed(box)})')
-            elif len(box) == 4:
-                boxes += 1
-                left, top, right, bottom = box
-                beyond = max(-left, -top, right - width, bottom - height)
-                leaving += beyond > ROUNDING
-            if with_mask and not instance.get('ignore_flag'):
-                if not instance.get('mask'):
-                    lacking.append(name)
-                elif not has_near_polygons(instance['mask'], max(width, height)):
-                    wrong_masks.append(name)
-    place = report.place
-    add_line(
-        report.problems, f'{place}: images or label maps that do not exist', absent_files(files)
-    )
-    add_line(report.problems, f'{place}: boxes that are not finite numbers', wrong_boxes)
-    add_line(
-        report.problems,
-        f'{place}: images with an object without a mask, but masks are loaded (with_mask=True); '
-        'annotate them, or train a detector of boxes: with_mask=False, a model without mask_head, '
-        "an evaluator with metric='bbox'",
-        unique(lacking),
-    )
-    add_line(
-        report.problems,
-        f'{place}: images with an outline whose coordinates are not finite, or farther away than '
-        f'{FARTHEST} times the longer side of the image',
-        unique(wrong_masks),
-    )
-    if leaving > MANY * boxes:
-        report.warnings.append(
-            f'{place}: {leaving} of {boxes} boxes leave their image: are they x1, y1, x2, y2? '
-            "COCO's are x, y, width, height"
-        )
-
-
-def unique(items: Sequence[Any]) -> list[Any]:
-    """Return the different items in their order."""
-    return list(dict.fromkeys(items))
-
-
 def files_of(info: Results) -> list[str]:
     """List the image and the label map of a sample; some data sets have several images in one."""
     paths: list[str] = []
@@ -145,38 +59,6 @@ def files_of(info: Results) -> list[str]:
         value = info.get(key) or []
         paths += [value] if isinstance(value, str) else value
     return paths
-
-
-def absent_files(paths: Sequence[str]) -> list[str]:
-    """Return the files that do not exist.
-
-    Each folder is listed once: to look up every file takes minutes on a network's disk.
-    """
-    names: dict[str, set[str]] = {}
-    absent = []
-    for path in paths:
-        folder, name = os.path.split(path)
-        if folder not in names:
-            names[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-        if name not in names[folder]:
-            absent.append(path)
-    return absent
-
-
-def has_near_polygons(mask: Any, longer_side: float) -> bool:
-    """Whether the coordinates of a mask's polygons are not far from the image; run lengths are."""
-    if not isinstance(mask, list):
-        return True
-    limit = FARTHEST * longer_side
-    for polygon in mask:
-        if isinstance(polygon, list) and polygon:
-            is_finite = math.isfinite(sum(polygon))
-            if not is_finite or max(polygon) > limit or min(polygon) < -limit:
-                return False
-    return True
-
-
-# ---- What the pipeline loads
 
 
 def steps_of(dataset: Any) -> list[Any]:
@@ -340,6 +222,8 @@ def label_rule(dataset: Any, classes: int, ignore_index: int | None) -> str:
         f'(reduce_zero_label={bool(first)}) and {ignore_index} for no label '
         '(model.decode_head.ignore_index)'
     )
+    if not first:
+        rule += '; files that number the classes from 1 need reduce_zero_label=True'
     unread = getattr(dataset, 'ignore_index', ignore_index)
     if unread != ignore_index:
         rule += f'; nothing reads ignore_index={unread} of the data set: set that of the heads'

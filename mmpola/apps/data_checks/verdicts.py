@@ -110,7 +110,7 @@ def is_inconclusive(loaded: Loaded, report: DatasetReport) -> bool:
 def check_loaded(dataset: Any, report: DatasetReport) -> None:
     """The steps that load leave something to learn from, of every class."""
     place = report.place
-    classes = report.classes
+    classes = report.labelled
     occurring = [name for label, name in enumerate(classes) if report.numbers[label]]
     absent = [name for label, name in enumerate(classes) if not report.numbers[label]]
     is_trained = 'train' in report.splits
@@ -118,8 +118,7 @@ def check_loaded(dataset: Any, report: DatasetReport) -> None:
         add_verdict(
             report,
             f'{place}: no annotations to train on: the step that loads them ignores all '
-            f'{report.ignored}; '
-            'run lengths need poly2mask=True, polygons three points',
+            f'{report.ignored}; run lengths need poly2mask=True, polygons three points',
         )
         return
     if len(classes) > 1 and len(occurring) < 2 and (is_trained or report.unit == PIXELS):

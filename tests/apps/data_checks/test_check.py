@@ -238,6 +238,13 @@ def test_the_pipeline_of_a_wrapper_is_run_too(detection):
     assert line.startswith('train_dataloader.dataset: its first sample fails: IndexError')
 
 
+def test_a_name_without_a_comma(detection):
+    detection.train_dataloader.dataset.metainfo = dict(classes='circle')
+    (line, *_) = problems(detection)
+    assert line.startswith('train_dataloader.dataset.metainfo.classes: expected several names')
+    assert line.endswith("('circle',), got 'circle'")
+
+
 def test_heads_with_classes_of_their_own():
     heads = dict(
         roi_head=dict(semantic_head=dict(num_classes=183), bbox_head=[dict(num_classes=2)]),
