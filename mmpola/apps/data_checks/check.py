@@ -27,7 +27,13 @@ from mmpola.apps.data_checks.verdicts import (
     is_inconclusive,
 )
 from mmpola.apps.image_reader import FIRST_IMAGES, loading_notes
-from mmpola.config_contents import class_count_problems, inner_datasets, nodes, predicted_classes
+from mmpola.config_contents import (
+    class_count_problems,
+    inner_datasets,
+    input_channels,
+    nodes,
+    predicted_classes,
+)
 from mmpola.engine.processes import place
 from mmpola.messages import UsageError, first_line, listed
 
@@ -202,15 +208,15 @@ def check_content(cfg: Config, dataset: Any, report: DatasetReport, whole: bool)
     loaded = load_samples(load, every if whole else few, report, ignored)
     if loaded.samples < report.images and is_inconclusive(loaded, report):
         loaded = load_samples(load, every, report, ignored)
-    report.loaded = loaded.samples
+    report.counted = report.images
     if loaded.unit and (loaded.samples == report.images or not known):
+        report.counted = loaded.samples
         report.unit = loaded.unit
         report.numbers = loaded.numbers
         report.ignored = loaded.ignored
     check_loaded(dataset, report)
     check_padding(cfg, dataset, report, load)
-    model = cfg.model.get('module', cfg.model)  # inside of a wrapper for test-time augmentation
-    channels = model.get('backbone', {}).get('in_channels', 3)
+    channels = input_channels(cfg.model)
     report.warnings += loading_notes(loaded.images[:FIRST_IMAGES], channels)
 
 

@@ -46,10 +46,10 @@ class DatasetReport:
         classes: names in the order of their labels; empty if unknown.
         things: number of them that a panoptic data set counts in instances.
         unit: of `numbers`, one of `INSTANCES`, `PIXELS` and `SAMPLES`; '' if unknown.
-        numbers: how many there are of each label, without those that training ignores. Pixels are
-            those of `loaded` samples.
+        numbers: how many there are of each label, without those that training ignores.
         ignored: how many training ignores.
-        loaded: number of samples that were loaded; the quick check loads a few of many.
+        counted: number of samples in which labels were counted; the quick check loads a few of
+            many, and finds pixels only there.
         raw: the annotation file as mmdet's COCO API has read it, None of other data sets.
         problems: lines about what prevents training.
         warnings: lines about what is probably a mistake.
@@ -69,7 +69,7 @@ class DatasetReport:
     unit: str = ''
     numbers: Counter[int] = field(default_factory=Counter)
     ignored: int = 0
-    loaded: int = 0
+    counted: int = 0
     raw: Any = None
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -142,6 +142,8 @@ def summary(report: DatasetReport) -> str:
     if report.unit == PIXELS and report.ignored:
         share = report.ignored / (report.ignored + report.labels)
         parts.append(f'{share:.1%} of the pixels ignored')
+    if report.counted < report.images:
+        parts.append(f'counted in {report.counted} of them')
     parts.append(f'{len(report.classes)} classes')
     if not report.is_counted:
         parts = ['not counted']

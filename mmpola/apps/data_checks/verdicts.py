@@ -129,10 +129,9 @@ def check_loaded(dataset: Any, report: DatasetReport) -> None:
         return
     total = report.labels
     if report.unit == PIXELS:
-        total = report.loaded
+        total = report.counted
     enough = ENOUGH.get(report.unit, math.inf) * len(classes)
-    is_complete = report.unit == INSTANCES or report.loaded == report.images
-    if is_trained and is_complete and total >= enough:
+    if is_trained and report.counted == report.images and total >= enough:
         rule = f'{place}: classes without {report.unit}{other_names(report)}'
         add_line(report.warnings, rule, absent)
 

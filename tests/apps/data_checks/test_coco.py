@@ -182,7 +182,7 @@ def test_a_few_samples_without_anything_make_the_quick_check_load_all(
     annotations.save()
     detection.train_dataloader.dataset.pipeline[1].poly2mask = False
     (report,) = check_data(detection, ('train',))
-    assert (report.loaded, report.labels) == (12, 1)
+    assert (report.counted, report.labels) == (12, 1)
 
 
 def test_what_filter_cfg_leaves(detection, annotations):
@@ -241,7 +241,8 @@ def test_values_of_16_bit_images_that_the_loader_loses(detection, annotations, c
     annotations.save()
     for whole in (False, True):
         (line,) = warnings(detection, whole=whole)
-        assert 'the largest value of the first 16-bit images is' in line
+        assert 'the largest value of the first 16-bit images (' in line
+        assert 'of 255 as loaded' in line
 
 
 def test_channels_that_the_backbone_does_not_read(detection):

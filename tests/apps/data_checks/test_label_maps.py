@@ -91,7 +91,7 @@ def test_a_rare_class_is_looked_for_in_all_label_maps(binary, maps, monkeypatch)
     Image.fromarray(np.eye(80, 96, dtype=np.uint8)).save(max(maps.iterdir()))
     (report,) = check_data(binary, ('train',))
     assert not report.warnings
-    assert report.loaded == 12
+    assert report.counted == 12
 
 
 def test_a_class_without_a_pixel(segmentation, maps):
