@@ -82,11 +82,12 @@ def test_annotations_of_missing_images_are_named(refusal, tiny_config, shapes, t
     gone = sorted((copy / 'train2017').iterdir())[:7]
     for image in gone:
         image.unlink()
-    names = ', '.join(image.name for image in gone[:5])
+    names = ', '.join(str(image) for image in gone[:5])
     annotations = copy / 'annotations' / 'instances_train2017.json'
     options = ['--cfg-options', f'train_dataloader.dataset.data_root={copy}/']
-    line = refusal('train', tiny_config, *options).splitlines()[1].strip()
-    assert_lines([line], (annotations, f'{copy}/train2017', f'(7): {names} and 2 more'))
+    line = refusal('train', tiny_config, *options).strip()
+    start = f'error: the data is not valid: {annotations}: '
+    assert_lines([line], (start, 'do not exist', f'(7): {names} and 2 more'))
 
 
 NO_GPU = 'error: --amp: float16 needs a GPU'
