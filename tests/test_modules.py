@@ -6,13 +6,17 @@ tests/neighbours runs the tools themselves where they are installed.
 import copy
 
 import pytest
+import timm
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils._pytree import tree_leaves
 
+import mmpola.timm  # noqa: F401
+from mmpola.checkpoint import CheckpointError
 from mmpola.lra.encoder import SequenceEncoder
 from tests.backbones.test_base import SMALL, build
+from tests.helpers.models import SMALL as TIMM_MODELS
 from tests.layers.test_contract import NETS as LAYERS
 from tests.layers.test_contract import draw
 
@@ -174,3 +178,40 @@ def test_built_on_the_meta_device(name):
         empty = build(name).eval()
     empty.load_state_dict(net.state_dict(), assign=True)
     assert_equal_outputs(empty(x), net(x))
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_files_with_buffers_that_are_computed_now(name):
+    """Swin's released files, and older ones of ours, have the index of the bias table."""
+    net = build(name)
+    weights = dict(net.state_dict())
+    weights['stages.0.blocks.0.attn.relative_position_index'] = torch.zeros(49, 49)
+    other = build(name)
+    other.load_state_dict(weights)
+    x = torch.randn(1, 3, 40, 56)
+    assert_equal_outputs(other.eval()(x), net.eval()(x))
+
+
+def quantised(name):
+    model = timm.create_model(name, num_classes=5, **TIMM_MODELS[name]).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+
+
+@pytest.mark.parametrize('name', TIMM_MODELS)
+@pytest.mark.filterwarnings('ignore:torch.ao.quantization is deprecated')
+def test_quantised_models_load_their_own_state_dict(name):
+    """It has tuples, dtypes and quantised tensors."""
+    model = quantised(name)
+    x = torch.randn(1, 3, 64, 64)
+    for part, other in ((model, quantised(name)), (model.backbone, quantised(name).backbone)):
+        weights = part.state_dict()
+        assert not torch.equal(flat(other(x))[0], flat(part(x))[0])
+        other.load_state_dict(weights, strict=True)
+        assert_equal_outputs(other(x), part(x))
+    weights = model.state_dict()
+    removed = next(key for key in weights if key.endswith('_packed_params.dtype'))
+    del weights[removed]
+    with pytest.raises(CheckpointError, match=f'missing: {removed}'):
+        model.load_state_dict(weights)

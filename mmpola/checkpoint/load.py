@@ -373,6 +373,7 @@ def fit_weights(
     """Rename tensors and fit them to a model, without loading them.
 
     Position tables are resized, and tensors of parts that the model does not have are dropped.
+    Entries of quantised models that are no plain tensors are passed on as they are.
 
     Args:
         model: gives the names, the shapes and the grids of the position tables.
@@ -414,9 +415,13 @@ def fit_weights(
             if key.startswith(may_drop) and _part_of_model(key) not in parts:
                 report.dropped.append(key)
             else:
-                report.unknown.append(f'{key} {list(x.shape)}')
+                report.unknown.append(_with_shape(key, x))
             continue
         target = expected[key]
+        if not is_plain(x) or not is_plain(target):
+            report.loaded.append(key)
+            fitted[key] = x
+            continue
         _check_kind(x, target, f'{source}: {key}')
         if adapt and x.shape != target.shape:
             resized = _resize_table(key, x, target, tables)
@@ -440,11 +445,28 @@ def fit_weights(
         if key.startswith(may_lack):
             report.new.append(key)
         elif not key.endswith(BATCH_NORM_COUNTER):
-            report.missing.append(f'{key} {list(target.shape)}')
+            report.missing.append(_with_shape(key, target))
 
     if report.problems:
         fitted.clear()
     return fitted, report
+
+
+def is_plain(x: Any) -> bool:
+    """Whether an entry of a state dict is an ordinary tensor, which can be compared with another.
+
+    Quantised models also have tensors of other classes, tuples and dtypes; torch loads those.
+    """
+    if not isinstance(x, Tensor) or x.is_quantized:
+        return False
+    return x.is_nested or type(x) in (Tensor, nn.Parameter)
+
+
+def _with_shape(key: str, x: Any) -> str:
+    """Return the name of an entry of a state dict, with the shape of a tensor."""
+    if not isinstance(x, Tensor):
+        return key
+    return f'{key} {list(x.shape)}'
 
 
 def _part_of_model(key: str) -> str:

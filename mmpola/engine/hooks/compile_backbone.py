@@ -8,7 +8,6 @@ import torch
 from mmengine.hooks import Hook
 from torch import nn
 
-from mmpola.backbones.base import Backbone
 from mmpola.messages import UsageError
 from mmpola.registry import HOOKS
 
@@ -52,9 +51,6 @@ class CompileBackboneHook(Hook):
 
     Args:
         backend: of torch.compile.
-
-    Raises:
-        UsageError: a backbone of mmpola is to be trained with `with_cp`.
     """
 
     def __init__(self, backend: str = 'inductor') -> None:
@@ -63,14 +59,3 @@ class CompileBackboneHook(Hook):
     def before_run(self, runner: Any) -> None:
         """Compile the backbone of the runner's model."""
         compile_backbone(runner.model, self.backend)
-
-    def before_train(self, runner: Any) -> None:
-        """Refuse blocks with recomputed activations.
-
-        torch 2.11 cannot compile them for symbolic image sizes.
-        """
-        for module in runner.model.modules():
-            if isinstance(module, Backbone) and module.with_cp:
-                raise UsageError(
-                    'compile: expected a backbone with with_cp=False, got with_cp=True'
-                )

@@ -1,7 +1,6 @@
 """Compiling the backbone: a graph for all image sizes, the same maps and names of parameters."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +8,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mmpola.backbones import PolaSwin
-from mmpola.engine.hooks.compile_backbone import CompileBackboneHook, compile_backbone
+from mmpola.engine.hooks.compile_backbone import compile_backbone
+from tests.helpers.processes import run_script
 from tests.helpers.refusals import refusal
 
 
@@ -61,10 +61,24 @@ def test_what_cannot_be_compiled_is_refused(model, backend, message):
     assert refusal(compile_backbone, model, backend).startswith(message)
 
 
-def test_recomputed_activations_are_refused_in_training():
-    detector = Detector()
-    hook = CompileBackboneHook('eager')
-    hook.before_train(SimpleNamespace(model=detector))
-    detector.backbone.with_cp = True
-    message = refusal(hook.before_train, SimpleNamespace(model=Wrapper(detector)))
-    assert message == 'compile: expected a backbone with with_cp=False, got with_cp=True'
+@pytest.mark.slow
+@pytest.mark.usefixtures('unformatted_configs')
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_a_detector_whose_backbone_has_windows_trains(tiny_config, tmp_path, with_cp):
+    work = tmp_path / 'work'
+    settings = ['train_cfg.max_epochs=1', f'model.backbone.with_cp={with_cp}']
+    torch.compiler.reset()
+    status = run_script(
+        'train',
+        tiny_config,
+        '--work-dir',
+        work,
+        '--compile',
+        'aot_eager',
+        '--cfg-options',
+        *settings,
+    )
+    assert status == 0
+    weights = torch.load(work / 'epoch_1.pth', weights_only=False)['state_dict']
+    table = weights['backbone.stages.3.blocks.0.attn.relative_position_bias_table']
+    assert table.isfinite().all()
